@@ -1,0 +1,1 @@
+//! The `benches` package: see its folders.

@@ -1,0 +1,2 @@
+//! The rsock command.
+fn main() {}

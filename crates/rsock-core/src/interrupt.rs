@@ -1,0 +1,133 @@
+//! Signal handlers and the data path.
+//!
+//! A handler may run between any two instructions, may call `send` on the very stream that the
+//! interrupted code is working on, and may leave by `longjmp`. So the data path runs in
+//! [`Section`]s, and whoever interposes `sigaction` (the preload library) keeps handlers out of
+//! them: it asks [`is_inside`], and if so puts the signal off until [`Section`] ends, which calls
+//! the function registered with [`on_leave`]. Sleeping happens outside sections.
+//!
+//! A blocking call also has to know that a handler ran, and whether it asked for `SA_RESTART`:
+//! [`note_handler`] counts, [`handlers_run`] reads.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+thread_local! {
+    static STATE: State = const {
+        State {
+            depth: Cell::new(0),
+            pending: Cell::new(false),
+            handlers: Cell::new(0),
+            interrupting: Cell::new(0),
+        }
+    };
+}
+
+struct State {
+    depth: Cell<u32>,
+    pending: Cell<bool>,
+    /// Handlers run on this thread.
+    handlers: Cell<u32>,
+    /// Those of them that did not ask for `SA_RESTART`.
+    interrupting: Cell<u32>,
+}
+
+static ON_LEAVE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Registers what runs when a section ends during which a signal was put off.
+pub fn on_leave(f: fn()) {
+    ON_LEAVE.store(f as *mut (), Ordering::Release);
+}
+
+/// A stretch of code that no signal handler may interrupt. Nestable; not `Send`.
+#[derive(Debug)]
+#[must_use]
+pub struct Section {
+    not_send: PhantomData<*const ()>,
+}
+
+impl Section {
+    /// Enters.
+    #[inline]
+    pub fn enter() -> Self {
+        STATE.with(|s| s.depth.set(s.depth.get() + 1));
+        Self { not_send: PhantomData }
+    }
+}
+
+impl Drop for Section {
+    #[inline]
+    fn drop(&mut self) {
+        let due = STATE.with(|s| {
+            s.depth.set(s.depth.get() - 1);
+            s.depth.get() == 0 && s.pending.replace(false)
+        });
+        if due {
+            leave();
+        }
+    }
+}
+
+#[cold]
+fn leave() {
+    let f = ON_LEAVE.load(Ordering::Acquire);
+    if !f.is_null() {
+        // SAFETY: only `on_leave` stores here, and only values of this very type.
+        let f: fn() = unsafe { mem::transmute::<*mut (), fn()>(f) };
+        f();
+    }
+}
+
+/// Whether this thread is inside a section.
+#[must_use]
+pub fn is_inside() -> bool {
+    STATE.with(|s| s.depth.get() != 0)
+}
+
+/// Says that a signal was put off: the function given to [`on_leave`] runs when the section ends.
+pub fn put_off() {
+    STATE.with(|s| s.pending.set(true));
+}
+
+/// Counts a handler that is about to run; `restart` is whether it asked for `SA_RESTART`.
+pub fn note_handler(restart: bool) {
+    STATE.with(|s| {
+        s.handlers.set(s.handlers.get().wrapping_add(1));
+        if !restart {
+            s.interrupting.set(s.interrupting.get().wrapping_add(1));
+        }
+    });
+}
+
+/// How many handlers ran on this thread: all, and those without `SA_RESTART`. Compare two
+/// readings; both wrap.
+#[must_use]
+pub fn handlers_run() -> (u32, u32) {
+    STATE.with(|s| (s.handlers.get(), s.interrupting.get()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn a_signal_put_off_is_delivered_once_when_the_outer_section_ends() {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        on_leave(|| {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        });
+        let outer = Section::enter();
+        let inner = Section::enter();
+        assert!(is_inside());
+        put_off();
+        drop(inner);
+        assert_eq!(CALLS.load(Ordering::Relaxed), 0);
+        drop(outer);
+        drop(Section::enter());
+        assert_eq!((CALLS.load(Ordering::Relaxed), is_inside()), (1, false));
+    }
+}

@@ -1,0 +1,6 @@
+//! The rsockets stream protocol, its engine, and sockets over RDMA, shared memory or TCP.
+
+pub mod interrupt;
+pub mod proto;
+mod sys;
+pub mod twin;

@@ -1,0 +1,290 @@
+//! What a device must provide. Read this before any device: `soft` implements it in shared memory,
+//! an RDMA device implements it over rdma-core, and the engine is generic over [`Backend`].
+//!
+//! The shapes are those of libibverbs: protection domain, memory region, completion queue,
+//! completion channel, shared receive queue, queue pair. Two additions let one engine serve both
+//! kinds of device without asking which it has:
+//!
+//! * [`ProtectionDomain::alloc_mr`]: memory that the device itself provides, so that a device
+//!   in shared memory can hand out memory that is *born shared*;
+//! * [`CompletionQueue::park`] and [`CompletionQueue::arm`]: sleeping on a queue, in a way that a device
+//!   may make cheaper than an event on a descriptor.
+
+use crate::error::{Error, PostError};
+use crate::types::{Access, DeviceAttr, LKey, QpCap, QpNum, QpState, RKey, RemoteAddr, Retry};
+use crate::wc::Completion;
+use crate::wr::{RecvWr, SendWr};
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[allow(unused)]
+mod sealed {
+    /// Closes [`super::Backend`].
+    #[allow(unnameable_types, reason = "that is the point of a sealed trait")]
+    pub trait Sealed {}
+    impl Sealed for crate::soft::Soft {}
+}
+
+/// A family of device objects.
+pub trait Backend: sealed::Sealed + Sized + Copy + Debug + Send + Sync + 'static {
+    /// Name for people: `soft`, `rdma`.
+    const NAME: &'static str;
+    /// An opened device.
+    type Context: Context<Self>;
+    /// Protection domain.
+    type Pd: ProtectionDomain<Self>;
+    /// Memory region.
+    type Mr: MemoryRegion;
+    /// Completion channel.
+    type Channel: CompletionChannel;
+    /// Completion queue.
+    type Cq: CompletionQueue<Self>;
+    /// Shared receive queue.
+    type Srq: SharedReceiveQueue;
+    /// Reliable-connected queue pair.
+    type Qp: QueuePair<Self>;
+    /// Where a queue pair's peer lives: what `RTR` needs besides the peer's number.
+    type Path: Clone + Debug + Send + Sync;
+    /// A thread's own doorbell, for waiting on many queues at once.
+    type Bell: Bell;
+}
+
+/// An opened device. Everything made from it keeps it open.
+pub trait Context<B: Backend>: Clone + Debug + Send + Sync {
+    /// Limits and abilities.
+    fn attr(&self) -> DeviceAttr;
+
+    /// A new protection domain for queue pairs whose peer lives at `path`.
+    ///
+    /// On the soft device a domain is the memory that one peer process may write; asking twice
+    /// for the same peer gives the same domain.
+    ///
+    /// # Errors
+    /// When memory or descriptors run out.
+    fn alloc_pd(&self, path: &B::Path) -> Result<Arc<B::Pd>, Error>;
+
+    /// A new completion channel.
+    ///
+    /// # Errors
+    /// When descriptors run out.
+    fn create_channel(&self) -> Result<Arc<B::Channel>, Error>;
+
+    /// A new completion queue of at least `depth` entries.
+    ///
+    /// # Errors
+    /// When memory runs out or `depth` exceeds [`DeviceAttr::max_cqe`].
+    fn create_cq(&self, depth: u32, channel: Option<&Arc<B::Channel>>)
+    -> Result<Arc<B::Cq>, Error>;
+
+    /// A doorbell for the calling thread.
+    ///
+    /// # Errors
+    /// When descriptors run out.
+    fn create_bell(&self) -> Result<B::Bell, Error>;
+}
+
+/// How to make a queue pair.
+#[derive(Debug)]
+pub struct QpInit<'a, B: Backend> {
+    /// Where sends complete.
+    pub send_cq: &'a Arc<B::Cq>,
+    /// Where receives complete; may be the same queue.
+    pub recv_cq: &'a Arc<B::Cq>,
+    /// Take receives from here instead of a queue of its own.
+    pub srq: Option<&'a Arc<B::Srq>>,
+    /// Sizes.
+    pub cap: QpCap,
+}
+
+/// A protection domain: regions and queue pairs of one domain work together, others do not.
+pub trait ProtectionDomain<B: Backend>: Debug + Send + Sync {
+    /// A region of `len` zeroed bytes that the device provides. Page aligned; pages are taken when
+    /// they are first touched.
+    ///
+    /// # Errors
+    /// `Exhausted` when the domain or the machine has no room; `Invalid` for length 0 or remote
+    /// access without local write.
+    fn alloc_mr(self: &Arc<Self>, len: usize, access: Access) -> Result<B::Mr, Error>;
+
+    /// Registers the caller's memory.
+    ///
+    /// # Safety
+    /// `addr..addr + len` stays valid, and is not referenced by Rust references that forbid
+    /// foreign writes, until the region is dropped.
+    ///
+    /// # Errors
+    /// `Unsupported` where remote access to foreign memory cannot be given; `Exhausted`.
+    #[doc(alias = "ibv_reg_mr")]
+    unsafe fn reg_mr(
+        self: &Arc<Self>,
+        addr: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<B::Mr, Error>;
+
+    /// A shared receive queue of `depth` requests of at most `max_sge` entries.
+    ///
+    /// # Errors
+    /// When memory runs out or a limit is exceeded.
+    fn create_srq(self: &Arc<Self>, depth: u32, max_sge: u32) -> Result<Arc<B::Srq>, Error>;
+
+    /// A new queue pair in state `Reset`.
+    ///
+    /// # Errors
+    /// When memory runs out or a limit is exceeded.
+    fn create_qp(self: &Arc<Self>, init: &QpInit<'_, B>) -> Result<B::Qp, Error>;
+}
+
+/// Registered memory. A peer may write it at any time, so it is reached by bounded copies only:
+/// no reference into it exists.
+pub trait MemoryRegion: Debug + Send + Sync {
+    /// Virtual address of the first byte, for [`Sge`](crate::Sge)s and for the peer.
+    fn addr(&self) -> RemoteAddr;
+    /// Length in bytes.
+    fn len(&self) -> usize;
+    /// Whether the region is empty; never true.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Key for local use.
+    fn lkey(&self) -> LKey;
+    /// Key for the peer.
+    fn rkey(&self) -> RKey;
+    /// Copies `src` to `offset`.
+    ///
+    /// # Panics
+    /// If the span lies outside the region: offsets come from our own bookkeeping.
+    fn copy_in(&self, offset: usize, src: &[u8]);
+    /// Copies from `offset` into `dst`. Bytes that a peer writes meanwhile arrive torn, no worse.
+    ///
+    /// # Panics
+    /// If the span lies outside the region.
+    fn copy_out(&self, offset: usize, dst: &mut [u8]);
+    /// Gives the pages under `offset..offset + len` back to the system; they read as zero after.
+    /// Only whole pages are given back. A hint: devices that pin memory do nothing.
+    fn punch(&self, offset: usize, len: usize);
+}
+
+/// A descriptor that becomes readable when an armed queue gets a completion.
+pub trait CompletionChannel: AsFd + Debug + Send + Sync {
+    /// Takes the pending notifications, never blocking. Returns whether there were any. Arm, then
+    /// poll the queues, then wait: anything else loses wake-ups.
+    ///
+    /// # Errors
+    /// What the system answers.
+    #[doc(alias = "ibv_get_cq_event")]
+    fn drain(&self) -> io::Result<bool>;
+}
+
+/// Why a parked thread runs again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parked {
+    /// Something may have completed: poll.
+    Woken,
+    /// The time given is over.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+}
+
+/// A completion queue. `poll` may be called by one thread at a time: the engine holds a pump lock.
+pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
+    /// Takes up to `out.len()` completions; returns how many. Never blocks.
+    #[doc(alias = "ibv_poll_cq")]
+    fn poll(&self, out: &mut [Completion]) -> usize;
+
+    /// Whether `poll` would likely find something. Cheap (on the soft device a load), may be wrong
+    /// both ways for a moment, and takes no lock: for spinning.
+    fn is_ready(&self) -> bool;
+
+    /// Asks for one event on the channel at the next completion.
+    ///
+    /// # Errors
+    /// `Invalid` without a channel.
+    #[doc(alias = "ibv_req_notify_cq")]
+    fn req_notify(&self) -> Result<(), Error>;
+
+    /// Asks for one ring of `bell` at the next completion, until [`Self::disarm`]. Returns false if
+    /// the queue is already ready (then nothing was armed), or has no room for another bell (then
+    /// the caller must not sleep without a bound). After a `true`, poll once more is not needed:
+    /// arming re-checks behind a full fence.
+    fn arm(&self, bell: &B::Bell) -> bool;
+
+    /// Takes back an [`Self::arm`]. A ring that is on its way may still arrive.
+    fn disarm(&self, bell: &B::Bell);
+
+    /// Sleeps until a completion may be there, `timeout` is over, or a signal handler ran. Returns
+    /// `Woken` at once if the queue is ready. Does not notice the peer's death: bound the time.
+    fn park(&self, timeout: Option<Duration>) -> Parked;
+
+    /// Wakes every thread of this process family that parks or has armed a bell here: for a thread
+    /// that took completions which others wait for.
+    fn wake_waiters(&self);
+}
+
+/// A thread's doorbell: a descriptor that is readable once some armed queue completed something.
+pub trait Bell: AsFd + Debug + Send {
+    /// Empties it. Call with every queue disarmed or about to be polled.
+    fn drain(&self);
+}
+
+/// A receive queue that several queue pairs feed from.
+pub trait SharedReceiveQueue: Debug + Send + Sync {
+    /// Posts one receive.
+    ///
+    /// # Safety
+    /// The memory that the entries name stays registered and valid until the receive completes.
+    ///
+    /// # Errors
+    /// [`PostError`].
+    unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError>;
+}
+
+/// A reliable-connected queue pair.
+pub trait QueuePair<B: Backend>: Debug + Send + Sync {
+    /// Its number, for the peer.
+    fn qp_num(&self) -> QpNum;
+    /// Its state now.
+    fn state(&self) -> QpState;
+    /// `Reset` to `Init`; `access` is what the peer may do.
+    ///
+    /// # Errors
+    /// `Invalid` in another state.
+    fn init(&self, access: Access) -> Result<(), Error>;
+    /// `Init` to `Rtr`: the peer is queue pair `dest` at `path`.
+    ///
+    /// # Errors
+    /// `Invalid` in another state; `PeerGone`.
+    fn ready_to_receive(&self, path: &B::Path, dest: QpNum) -> Result<(), Error>;
+    /// `Rtr` to `Rts`.
+    ///
+    /// # Errors
+    /// `Invalid` in another state.
+    fn ready_to_send(&self, retry: Retry) -> Result<(), Error>;
+    /// To `Err`, from any state: everything posted completes with [`WcStatus::WR_FLUSH`](crate::WcStatus::WR_FLUSH).
+    fn fail(&self);
+
+    /// Posts a send. Requests complete in order; RDMA WRITEs land in order.
+    ///
+    /// # Safety
+    /// With `INLINE`, the entries name readable memory now; without, memory that stays registered
+    /// and valid until the completion (or, unsignaled, a later one) is polled.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not taken.
+    #[doc(alias = "ibv_post_send")]
+    unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError>;
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    /// The memory that the entries name stays registered and valid until the receive completes.
+    ///
+    /// # Errors
+    /// [`PostError`]; `Invalid` on a queue pair with an SRQ.
+    #[doc(alias = "ibv_post_recv")]
+    unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError>;
+}

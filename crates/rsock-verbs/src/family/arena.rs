@@ -1,0 +1,230 @@
+//! Blocks in family memory.
+
+use super::process::{ProcessId, forks, process};
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Types that may live in family memory.
+///
+/// # Safety
+/// The type holds no heap pointer, no reference and no descriptor ownership; all shared mutation goes through
+/// atomics or a [`super::Lock`]; and an all-zero or constructed value stays valid when two processes
+/// use it.
+pub unsafe trait FamilySafe: Sync {}
+
+// SAFETY: plain atomics.
+unsafe impl FamilySafe for std::sync::atomic::AtomicU32 {}
+// SAFETY: plain atomics.
+unsafe impl FamilySafe for std::sync::atomic::AtomicU64 {}
+// SAFETY: an array of family-safe values holds nothing more than they do.
+unsafe impl<T: FamilySafe, const N: usize> FamilySafe for [T; N] {}
+
+const CHUNK: usize = 64 << 20;
+const ALIGN: usize = 128;
+/// Size classes are powers of two from 128 bytes; class `i` holds `128 << i`.
+const CLASSES: usize = 20;
+
+struct Arena {
+    owner: ProcessId,
+    next: usize,
+    end: usize,
+    free: [Vec<usize>; CLASSES],
+}
+
+static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
+
+fn arena() -> MutexGuard<'static, Option<Arena>> {
+    ARENA.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn class_of(bytes: usize) -> usize {
+    (bytes.max(ALIGN).next_power_of_two() / ALIGN).trailing_zeros() as usize
+}
+
+fn allocate(bytes: usize) -> Option<NonNull<u8>> {
+    let class = class_of(bytes);
+    if class >= CLASSES {
+        return None;
+    }
+    let size = ALIGN << class;
+    let mut slot = arena();
+    let here = process();
+    if slot.as_ref().is_none_or(|a| a.owner != here) {
+        // First use, or we are a forked child: what we inherited belongs to the family as it is.
+        *slot = Some(Arena { owner: here, next: 0, end: 0, free: Default::default() });
+    }
+    let arena = slot.as_mut()?;
+    if let Some(at) = arena.free[class].pop() {
+        return NonNull::new(ptr::with_exposed_provenance_mut(at));
+    }
+    if arena.end - arena.next < size {
+        arena.next = map(CHUNK.max(size))?;
+        arena.end = arena.next + CHUNK.max(size);
+    }
+    let at = arena.next;
+    arena.next += size;
+    NonNull::new(ptr::with_exposed_provenance_mut(at))
+}
+
+fn release(at: NonNull<u8>, bytes: usize, born: (ProcessId, u32)) {
+    // A block that lived through a fork may still be in use on the other side.
+    if born != (process(), forks()) {
+        return;
+    }
+    if let Some(arena) = arena().as_mut()
+        && arena.owner == born.0
+    {
+        arena.free[class_of(bytes)].push(at.as_ptr().expose_provenance());
+    }
+}
+
+fn map(len: usize) -> Option<usize> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+    let at = unsafe {
+        mmap_anonymous(
+            ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED | MapFlags::NORESERVE,
+        )
+    }
+    .ok()?;
+    Some(at.expose_provenance())
+}
+
+/// One value in family memory.
+///
+/// # Invariants
+/// `at` points to a live, initialised `T` in a shared mapping that is never unmapped.
+pub struct FamilyBox<T: FamilySafe> {
+    at: NonNull<T>,
+    born: (ProcessId, u32),
+}
+
+impl<T: FamilySafe> FamilyBox<T> {
+    /// Puts `value` into family memory; `None` when the machine has no room.
+    #[must_use]
+    pub fn new(value: T) -> Option<Self> {
+        const { assert!(align_of::<T>() <= ALIGN && !std::mem::needs_drop::<T>()) };
+        let at: NonNull<T> = allocate(size_of::<T>())?.cast();
+        // SAFETY: the block is large enough, aligned to 128, and ours alone until we return it.
+        unsafe { at.write(value) };
+        // INVARIANT: initialised just now; chunks are never unmapped.
+        Some(Self { at, born: (process(), forks()) })
+    }
+}
+
+impl<T: FamilySafe> Deref for FamilyBox<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: by the type's invariant; shared mutation is atomic, by `FamilySafe`.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl<T: FamilySafe> Drop for FamilyBox<T> {
+    fn drop(&mut self) {
+        release(self.at.cast(), size_of::<T>(), self.born);
+    }
+}
+
+// SAFETY: the box gives shared access only, and `T: Sync` (from `FamilySafe`).
+unsafe impl<T: FamilySafe> Send for FamilyBox<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T: FamilySafe> Sync for FamilyBox<T> {}
+
+impl<T: FamilySafe + fmt::Debug> fmt::Debug for FamilyBox<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// A run of values in family memory, of a length fixed when it is made.
+///
+/// # Invariants
+/// `at` points to `len` live, initialised `T`s in a shared mapping that is never unmapped.
+pub struct FamilySlice<T: FamilySafe> {
+    at: NonNull<T>,
+    len: usize,
+    born: (ProcessId, u32),
+}
+
+impl<T: FamilySafe> FamilySlice<T> {
+    /// `len` values made by `init`; `None` when the machine has no room.
+    #[must_use]
+    pub fn new(len: usize, mut init: impl FnMut(usize) -> T) -> Option<Self> {
+        const { assert!(align_of::<T>() <= ALIGN && !std::mem::needs_drop::<T>()) };
+        let at: NonNull<T> = allocate(size_of::<T>().checked_mul(len)?)?.cast();
+        for i in 0..len {
+            // SAFETY: `i < len`, and the block holds `len` values.
+            let slot = unsafe { at.add(i) };
+            // SAFETY: inside the block, aligned, and ours alone until we return it.
+            unsafe { slot.write(init(i)) };
+        }
+        // INVARIANT: all `len` values were initialised just now; chunks are never unmapped.
+        Some(Self { at, len, born: (process(), forks()) })
+    }
+}
+
+impl<T: FamilySafe> Deref for FamilySlice<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: by the type's invariant; shared mutation is atomic, by `FamilySafe`.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl<T: FamilySafe> Drop for FamilySlice<T> {
+    fn drop(&mut self) {
+        release(self.at.cast(), size_of::<T>() * self.len, self.born);
+    }
+}
+
+// SAFETY: the slice gives shared access only, and `T: Sync` (from `FamilySafe`).
+unsafe impl<T: FamilySafe> Send for FamilySlice<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T: FamilySafe> Sync for FamilySlice<T> {}
+
+impl<T: FamilySafe> fmt::Debug for FamilySlice<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FamilySlice").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_forked_child_writes_what_its_parent_reads() {
+        let cell = FamilyBox::new(AtomicU64::new(1)).expect("room");
+        // SAFETY: the child only writes an atomic and exits at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            cell.store(2, Ordering::Relaxed);
+            // SAFETY: ends the child without running the test harness's exit handlers.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((status, cell.load(Ordering::Relaxed)), (0, 2));
+    }
+
+    #[test]
+    fn blocks_do_not_overlap_and_are_aligned() {
+        let slices: Vec<_> = (1..200)
+            .map(|n| FamilySlice::new(n, |_| AtomicU64::new(n as u64)).expect("room"))
+            .collect();
+        for (i, s) in slices.iter().enumerate() {
+            assert_eq!(s.as_ptr() as usize % ALIGN, 0);
+            assert!(s.iter().all(|v| v.load(Ordering::Relaxed) == i as u64 + 1));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! A lock in family memory: owner-tagged, so that a holder that died is noticed, and cheap when
+//! nobody competes (one compare-and-swap, one swap).
+
+use super::arena::FamilySafe;
+use super::process::thread_id;
+use rustix::thread::futex;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+/// Set beside the owner's thread id while someone sleeps on the word.
+const CONTENDED: u32 = 1 << 31;
+const SPINS: u32 = 200;
+/// How long a sleeper waits before it asks whether the owner is still alive. Nanoseconds.
+const OWNER_CHECK_NS: i64 = 20_000_000;
+
+/// A mutual exclusion lock for the threads of a process family.
+///
+/// Not recursive: a thread that already holds it gets `None` from [`Lock::try_lock`], and
+/// [`Lock::lock`] would wait for itself, so callers keep critical sections short and free of user code,
+/// and signal handlers are kept out of them.
+#[repr(C)]
+pub struct Lock<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the word admits one thread at a time to `value`.
+unsafe impl<T: Send> Sync for Lock<T> {}
+// SAFETY: the word is atomic; `T: Copy` rules out heap pointers that own, and users place only plain
+// values behind it (no references, by `'static`).
+unsafe impl<T: Copy + Send + 'static> FamilySafe for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A free lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Self { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock, waiting for it. A holder that died is replaced; what it was doing may be
+    /// half done, which [`Guard::is_recovered`] says.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        let me = thread_id();
+        // SYNC(family-lock): Acquire pairs with the Release in `Guard::drop`.
+        match self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Guard { lock: self, recovered: false },
+            Err(_) => self.lock_slow(me),
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.word
+            .compare_exchange(FREE, thread_id(), Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| Guard { lock: self, recovered: false })
+    }
+
+    /// Whether the calling thread holds it.
+    pub fn is_mine(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & !CONTENDED == thread_id()
+    }
+
+    #[cold]
+    fn lock_slow(&self, me: u32) -> Guard<'_, T> {
+        for _ in 0..SPINS {
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self
+                    .word
+                    .compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return Guard { lock: self, recovered: false };
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let seen = self.word.load(Ordering::Relaxed);
+            if seen == FREE {
+                // Others may sleep: keep the bit, so that our unlock wakes them.
+                if self
+                    .word
+                    .compare_exchange(FREE, me | CONTENDED, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return Guard { lock: self, recovered: false };
+                }
+                continue;
+            }
+            if seen & CONTENDED == 0
+                && self
+                    .word
+                    .compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_err()
+            {
+                continue;
+            }
+            let wait = futex::Timespec { tv_sec: 0, tv_nsec: OWNER_CHECK_NS };
+            let slept =
+                futex::wait(&self.word, futex::Flags::empty(), seen | CONTENDED, Some(&wait));
+            if slept == Err(rustix::io::Errno::TIMEDOUT)
+                && !is_alive(seen & !CONTENDED)
+                && self
+                    .word
+                    .compare_exchange(
+                        seen | CONTENDED,
+                        me | CONTENDED,
+                        Ordering::Acquire,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
+            {
+                return Guard { lock: self, recovered: true };
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for Lock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("owner", &(self.word.load(Ordering::Relaxed) & !CONTENDED))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a thread of that id exists in our process-id namespace.
+fn is_alive(tid: u32) -> bool {
+    // SAFETY: signal 0 is never delivered; the call only checks that the thread exists.
+    let r = unsafe { libc::syscall(libc::SYS_tkill, tid, 0) };
+    r == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// Holds a [`Lock`].
+#[must_use]
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+    recovered: bool,
+}
+
+impl<T> Guard<'_, T> {
+    /// Whether the previous holder died inside: the value may be half changed.
+    #[must_use]
+    pub fn is_recovered(&self) -> bool {
+        self.recovered
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard holds the lock, and is borrowed mutably.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SYNC(family-lock): Release pairs with the Acquire of the next holder.
+        if self.lock.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
+            // One is enough: it takes the lock with the bit set and wakes the next.
+            let _ = futex::wake(&self.lock.word, futex::Flags::empty(), 1);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("recovered", &self.recovered).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::FamilyBox;
+
+    #[test]
+    fn threads_take_turns() {
+        let lock = Lock::new(0u64);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| (0..50_000).for_each(|_| *lock.lock() += 1));
+            }
+        });
+        assert_eq!(*lock.lock(), 200_000);
+    }
+
+    #[test]
+    fn a_holder_that_died_is_replaced() {
+        let lock = FamilyBox::new(Lock::new(7u32)).expect("room");
+        // SAFETY: the child only takes the lock and exits at once, holding it.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::mem::forget(lock.lock());
+            // SAFETY: ends the child without running the test harness's exit handlers.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        let guard = lock.lock();
+        assert!(guard.is_recovered());
+        assert_eq!(*guard, 7);
+    }
+}

@@ -1,0 +1,15 @@
+//! RDMA verbs, safe to use, over devices chosen at run time.
+
+mod device;
+mod error;
+pub mod family;
+pub mod soft;
+mod types;
+mod wc;
+mod wr;
+
+pub use device::*;
+pub use error::{Error, PostError};
+pub use types::*;
+pub use wc::{Completion, WcOp, WcStatus};
+pub use wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};

@@ -1,0 +1,132 @@
+//! The small values of the verbs interface: keys, numbers, addresses, access flags, attributes.
+//!
+//! Every number that means something has a type of its own, so that a remote address can never be
+//! used as a local offset and a local key never travels to a peer.
+
+use bitflags::bitflags;
+
+macro_rules! newtype {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(pub $inner);
+    };
+}
+
+newtype! {
+    /// Local key of a memory region: names it in the scatter/gather entries of its own process.
+    #[doc(alias = "lkey")]
+    LKey(u32)
+}
+newtype! {
+    /// Remote key of a memory region: what a peer needs, with an address, to write into it.
+    #[doc(alias = "rkey")]
+    RKey(u32)
+}
+newtype! {
+    /// Queue pair number, unique per device; 24 bits on InfiniBand.
+    #[doc(alias = "qp_num")]
+    QpNum(u32)
+}
+newtype! {
+    /// Address inside a region of *another* process or host. Never a pointer here.
+    RemoteAddr(u64)
+}
+newtype! {
+    /// Caller's name for a work request; comes back in its [`Completion`](crate::Completion).
+    #[doc(alias = "wr_id")]
+    WrId(u64)
+}
+
+impl RemoteAddr {
+    /// The address `bytes` further on; wraps, as peer-supplied numbers may.
+    #[must_use]
+    pub fn wrapping_add(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+}
+
+bitflags! {
+    /// What a memory region, or a queue pair, allows.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[doc(alias = "ibv_access_flags")]
+    pub struct Access: u32 {
+        /// The device may write received data into it.
+        const LOCAL_WRITE = 1;
+        /// A peer may RDMA WRITE into it. Needs `LOCAL_WRITE`.
+        const REMOTE_WRITE = 1 << 1;
+        /// A peer may RDMA READ it.
+        const REMOTE_READ = 1 << 2;
+    }
+}
+
+/// State of a queue pair. Transitions as in the InfiniBand specification, volume 1, section 10.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_qp_state")]
+pub enum QpState {
+    /// Just made: nothing may be posted.
+    Reset,
+    /// Receives may be posted; nothing is processed.
+    Init,
+    /// Ready to receive: knows its peer, processes incoming requests.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Broken or told to stop: everything posted completes with a flush error.
+    Err,
+}
+
+/// What a device offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_device_attr")]
+pub struct DeviceAttr {
+    /// Largest send or receive queue, in work requests.
+    pub max_qp_wr: u32,
+    /// Largest completion queue, in entries.
+    pub max_cqe: u32,
+    /// Most scatter/gather entries of one work request.
+    pub max_sge: u32,
+    /// Largest payload of one work request, in bytes.
+    pub max_msg: u32,
+    /// Largest inline payload of one work request, in bytes.
+    pub max_inline: u32,
+    /// Whether RDMA WRITE WITH IMMEDIATE exists. iWARP has none, and a soft device can say so too.
+    pub write_with_imm: bool,
+    /// Whether RDMA READ exists.
+    pub rdma_read: bool,
+    /// Whether memory that was not allocated by the device can be opened to remote writes.
+    pub foreign_remote_write: bool,
+}
+
+/// Sizes and behaviour of a new queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_qp_cap")]
+pub struct QpCap {
+    /// Send queue depth, in work requests.
+    pub max_send_wr: u32,
+    /// Receive queue depth, in work requests; ignored with an SRQ.
+    pub max_recv_wr: u32,
+    /// Scatter/gather entries of one send.
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of one receive.
+    pub max_recv_sge: u32,
+    /// Inline bytes of one send.
+    pub max_inline: u32,
+    /// Whether every send produces a completion, as `sq_sig_all` says.
+    pub signal_all: bool,
+}
+
+/// How often a sender retries before it gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Retries of a request that meets no receive at the peer; 7 means without end.
+    #[doc(alias = "rnr_retry_count")]
+    pub rnr: u8,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { rnr: 7 }
+    }
+}

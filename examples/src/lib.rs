@@ -1,0 +1,1 @@
+//! The `examples` package: see its folders.

@@ -1,0 +1,1 @@
+//! The `tests` package: see its folders.
