@@ -2,5 +2,6 @@
 
 pub mod interrupt;
 pub mod proto;
+pub mod stat;
 mod sys;
 pub mod twin;

@@ -1,0 +1,180 @@
+//! What `rsock stat` shows: one page-backed table of counters per process, in a memfd that others
+//! read through `/proc/PID/fd` without waking its owner.
+//!
+//! The layout below is shared between a process and readers of any later build, so it is versioned
+//! and every offset is asserted. [`Slot`] writes it, [`read_process`] reads it. The writer trusts
+//! nobody and waits for nobody: no lock, no allocation, relaxed stores only, and a failure to make
+//! the table merely means that nothing is counted.
+
+mod reader;
+mod writer;
+
+use crate::twin::PinReason;
+use std::fmt;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+pub use reader::{Connection, Counters, Process, read_all, read_process};
+pub use writer::{Direction, Slot, descriptor};
+
+/// Name given to `memfd_create(2)`; `/proc/PID/fd` shows it as `/memfd:rsock-stat (deleted)`.
+pub const MEMFD_NAME: &str = "rsock-stat";
+/// Connections that one process can show; further ones are only counted.
+pub const N_SLOTS: u32 = 1024;
+
+const MAGIC: u64 = u64::from_be_bytes(*b"rsockst\0");
+const VERSION: u32 = 1;
+/// Bytes before the first slot.
+const SLOTS_AT: usize = 4096;
+const SLOT_LEN: usize = 192;
+const TABLE_LEN: usize = SLOTS_AT + N_SLOTS as usize * SLOT_LEN;
+
+/// How bytes of one direction travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Path {
+    /// The kernel's TCP.
+    Tcp = 0,
+    /// Shared memory on this host.
+    Soft = 1,
+    /// An RDMA device.
+    Rdma = 2,
+}
+
+impl Path {
+    /// Every path, in the order of its counters.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Soft, Self::Rdma];
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|path| *path as u8 == byte)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Tcp => "tcp",
+            Self::Soft => "soft",
+            Self::Rdma => "rdma",
+        })
+    }
+}
+
+/// A short sentence for the operator: why a stream stays on TCP.
+#[must_use]
+pub fn describe(reason: PinReason) -> &'static str {
+    match reason {
+        PinReason::None => "",
+        PinReason::Epoll => "in an epoll set",
+        PinReason::Fork => "inherited by a forked process",
+        PinReason::Stdio => "wrapped in a stdio stream",
+        PinReason::StandardStream => "is standard input, output or error",
+        PinReason::Option => "a socket option only the kernel can honour",
+        PinReason::Passed => "passed to another process",
+        PinReason::Resources => "descriptors or memory nearly exhausted",
+        PinReason::ForeignWriter => "bytes written behind rsock's back",
+        PinReason::Untrusted => "the peer is another user or unverified",
+        PinReason::NoPeer => "no rsock at the other end",
+        PinReason::Remote => "the peer is on another host",
+        PinReason::PathFailed => "the fast path failed",
+        PinReason::Configured => "switched off by configuration",
+    }
+}
+
+fn pin_reason(byte: u8) -> Option<PinReason> {
+    /// Every reason; [`describe`] stops compiling when one is added.
+    const ALL: [PinReason; 14] = [
+        PinReason::None,
+        PinReason::Epoll,
+        PinReason::Fork,
+        PinReason::Stdio,
+        PinReason::StandardStream,
+        PinReason::Option,
+        PinReason::Passed,
+        PinReason::Resources,
+        PinReason::ForeignWriter,
+        PinReason::Untrusted,
+        PinReason::NoPeer,
+        PinReason::Remote,
+        PinReason::PathFailed,
+        PinReason::Configured,
+    ];
+    ALL.into_iter().find(|reason| *reason as u8 == byte)
+}
+
+/// First bytes of the table.
+#[repr(C)]
+struct RawHeader {
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// Process that owns the table, as it sees itself. A forked child still has its parent's.
+    pid: AtomicU32,
+    n_slots: AtomicU32,
+    slot_len: AtomicU32,
+    /// Connections that found no free slot, since the start.
+    n_dropped: AtomicU64,
+}
+
+/// One connection: a line that says which it is, and a line of counters for each direction.
+#[repr(C, align(64))]
+struct RawSlot {
+    /// Bits 1:0 are one of the `STATE_` values, the rest counts uses of this slot.
+    seq: AtomicU32,
+    tx_path: AtomicU8,
+    rx_path: AtomicU8,
+    /// A [`PinReason`].
+    pin: AtomicU8,
+    /// Reserved, zero.
+    flags: AtomicU8,
+    /// IPv6 addresses in network order; IPv4 ones are mapped.
+    local: [AtomicU64; 2],
+    peer: [AtomicU64; 2],
+    /// Local port in the upper half, the peer's in the lower.
+    ports: AtomicU32,
+    /// Process at the other end if it is known to be on this host, else 0.
+    peer_pid: AtomicU32,
+    /// Inode of the kernel socket.
+    inode: AtomicU64,
+    /// Reserved, zero.
+    _spare: AtomicU64,
+    tx: RawCounters,
+    rx: RawCounters,
+}
+
+#[repr(C, align(64))]
+struct RawCounters {
+    /// Indexed by [`Path`].
+    bytes: [AtomicU64; 3],
+    wakeups: AtomicU64,
+    spins: AtomicU64,
+}
+
+const STATE_MASK: u32 = 3;
+const STATE_FREE: u32 = 0;
+const STATE_OPENING: u32 = 1;
+const STATE_LIVE: u32 = 2;
+/// Added to `seq` at each use of a slot.
+const SEQ_STEP: u32 = 4;
+
+const _: () = {
+    assert!(size_of::<RawHeader>() <= SLOTS_AT);
+    assert!(offset_of!(RawHeader, version) == 8);
+    assert!(offset_of!(RawHeader, pid) == 12);
+    assert!(offset_of!(RawHeader, n_slots) == 16);
+    assert!(offset_of!(RawHeader, slot_len) == 20);
+    assert!(offset_of!(RawHeader, n_dropped) == 24);
+    assert!(size_of::<RawSlot>() == SLOT_LEN);
+    assert!(offset_of!(RawSlot, tx_path) == 4);
+    assert!(offset_of!(RawSlot, local) == 8);
+    assert!(offset_of!(RawSlot, peer) == 24);
+    assert!(offset_of!(RawSlot, ports) == 40);
+    assert!(offset_of!(RawSlot, peer_pid) == 44);
+    assert!(offset_of!(RawSlot, inode) == 48);
+    assert!(offset_of!(RawSlot, tx) == 64);
+    assert!(offset_of!(RawSlot, rx) == 128);
+    assert!(offset_of!(RawCounters, wakeups) == 24);
+    assert!(offset_of!(RawCounters, spins) == 32);
+};
+
+#[cfg(test)]
+mod tests;

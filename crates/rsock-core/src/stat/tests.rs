@@ -1,0 +1,134 @@
+//! What is written is what is read: in one process, across a fork, and never more than that.
+
+use super::*;
+use proptest::prelude::*;
+use rustix::fs::MemfdFlags;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+
+fn open(local_port: u16) -> Slot {
+    let local = SocketAddr::from(([127, 0, 0, 1], local_port));
+    let peer = SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 7], 9));
+    Slot::open(local, peer, 4711)
+}
+
+fn find(pid: u32, local_port: u16) -> Option<Connection> {
+    let process = read_process(pid).unwrap()?;
+    process.connections.into_iter().find(|c| c.local.port() == local_port)
+}
+
+#[test]
+fn a_connection_is_read_as_it_was_written() {
+    let slot = open(11);
+    slot.add_bytes(Direction::Send, Path::Tcp, 10);
+    slot.set_path(Direction::Send, Path::Soft);
+    slot.add_bytes(Direction::Send, Path::Soft, 32);
+    slot.add_bytes(Direction::Send, Path::Soft, 10);
+    slot.add_bytes(Direction::Recv, Path::Rdma, 1 << 40);
+    slot.add_wakeup(Direction::Recv);
+    slot.add_spin(Direction::Send);
+    slot.set_pin(PinReason::Remote);
+    slot.set_peer_pid(77);
+    let seen = find(std::process::id(), 11).unwrap();
+    assert_eq!(
+        seen,
+        Connection {
+            local: "127.0.0.1:11".parse().unwrap(),
+            peer: "[fd00::7]:9".parse().unwrap(),
+            peer_pid: Some(77),
+            inode: 4711,
+            tx_path: Some(Path::Soft),
+            rx_path: Some(Path::Tcp),
+            pin: Some(PinReason::Remote),
+            tx: Counters { bytes: [10, 42, 0], wakeups: 0, spins: 1 },
+            rx: Counters { bytes: [0, 0, 1 << 40], wakeups: 1, spins: 0 },
+        }
+    );
+}
+
+#[test]
+fn a_dropped_connection_disappears_and_its_line_is_clean_when_used_again() {
+    for _ in 0..2 * N_SLOTS {
+        let slot = open(12);
+        slot.add_bytes(Direction::Recv, Path::Soft, 1);
+        drop(slot);
+    }
+    assert_eq!(find(std::process::id(), 12), None);
+    let again = open(13);
+    assert_eq!(find(std::process::id(), 13).unwrap().rx, Counters::default());
+    drop(again);
+}
+
+#[test]
+fn a_forked_child_counts_in_a_table_of_its_own() {
+    let slot = open(14);
+    slot.add_bytes(Direction::Send, Path::Tcp, 5);
+    let (mut ready, ready_child) = std::io::pipe().unwrap();
+    let (end_child, end) = std::io::pipe().unwrap();
+    // SAFETY: the child calls only what is safe after a fork in a threaded process: system calls
+    // and atomics.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        slot.add_bytes(Direction::Send, Path::Tcp, 100);
+        let _ = rustix::io::write(&ready_child, b"x");
+        drop(end);
+        let _ = rustix::io::read(&end_child, &mut [0; 1]);
+        // SAFETY: ends the child without running anything of the test harness.
+        unsafe { libc::_exit(0) };
+    }
+    drop((ready_child, end_child));
+    ready.read_exact(&mut [0; 1]).unwrap();
+    slot.add_bytes(Direction::Send, Path::Tcp, 1);
+    let theirs = find(child.cast_unsigned(), 14).map(|c| c.tx.bytes[0]);
+    let ours = find(std::process::id(), 14).map(|c| c.tx.bytes[0]);
+    drop(end);
+    let mut status = 0;
+    // SAFETY: waits for the child made above; `status` is writable.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((theirs, ours), (Some(100), Some(6)));
+    drop(slot);
+}
+
+#[test]
+fn a_process_without_a_table_has_none_and_a_missing_one_is_an_error() {
+    let mut child =
+        std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let none = read_process(child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(none.unwrap(), None);
+    let gone = read_process(child.id()).unwrap_err();
+    assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);
+}
+
+#[test]
+fn a_file_that_only_looks_like_a_table_is_refused() {
+    let mut short = File::from(rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC).unwrap());
+    short.write_all(&[0xff; 100]).unwrap();
+    assert!(reader::read_table(&short).unwrap().is_none());
+    short.set_len(TABLE_LEN as u64).unwrap();
+    assert!(reader::read_table(&short).unwrap().is_none());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    /// A hostile process may put anything behind a good header.
+    #[test]
+    fn any_bytes_in_a_line_are_read_without_panic(
+        index in 0..u64::from(N_SLOTS),
+        bytes in prop::collection::vec(any::<u8>(), SLOT_LEN),
+    ) {
+        let file = File::from(rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(TABLE_LEN as u64).unwrap();
+        file.write_all_at(&MAGIC.to_ne_bytes(), 0).unwrap();
+        file.write_all_at(&VERSION.to_ne_bytes(), 8).unwrap();
+        file.write_all_at(&u32::try_from(SLOT_LEN).unwrap().to_ne_bytes(), 20).unwrap();
+        file.write_all_at(&bytes, SLOTS_AT as u64 + index * SLOT_LEN as u64).unwrap();
+        let table = reader::read_table(&file).unwrap().unwrap();
+        let live = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & STATE_MASK == STATE_LIVE;
+        prop_assert_eq!(table.connections.len(), usize::from(live));
+    }
+}
