@@ -11,11 +11,13 @@
 //!   may make cheaper than an event on a descriptor.
 
 use crate::error::{Error, PostError};
-use crate::types::{Access, DeviceAttr, LKey, QpCap, QpNum, QpState, RKey, RemoteAddr, Retry};
+use crate::types::{
+    Access, DeviceAttr, LKey, QpCap, QpNum, QpState, RKey, RemoteAddr, Retry, WrId,
+};
 use crate::wc::Completion;
-use crate::wr::{RecvWr, SendWr};
+use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use std::fmt::Debug;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -287,4 +289,38 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     /// [`PostError`]; `Invalid` on a queue pair with an SRQ.
     #[doc(alias = "ibv_post_recv")]
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError>;
+
+    /// Posts a send whose payload is copied before this returns: [`Self::post_send`] with `INLINE`.
+    /// At most eight pieces.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not taken.
+    #[inline]
+    fn post_copy(
+        &self,
+        id: WrId,
+        op: SendOp,
+        payload: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        let mut sges = [Sge { addr: 0, len: 0, lkey: LKey(0) }; 8];
+        let Some(sges) = sges.get_mut(..payload.len()) else { return Err(PostError::Invalid) };
+        for (sge, piece) in sges.iter_mut().zip(payload) {
+            sge.addr = piece.as_ptr().expose_provenance() as u64;
+            sge.len = u32::try_from(piece.len()).map_err(|_| PostError::Invalid)?;
+        }
+        let wr = SendWr { id, op, sges, flags: flags | SendFlags::INLINE };
+        // SAFETY: the pieces are borrowed, so readable, for the whole call.
+        unsafe { self.post_send(&wr) }
+    }
+
+    /// Posts a receive without memory: what a peer's write-with-immediate consumes.
+    ///
+    /// # Errors
+    /// As [`Self::post_recv`].
+    #[inline]
+    fn post_recv_empty(&self, id: WrId) -> Result<(), PostError> {
+        // SAFETY: no memory is named.
+        unsafe { self.post_recv(&RecvWr { id, sges: &[] }) }
+    }
 }
