@@ -22,7 +22,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[allow(unused)]
 mod sealed {
     /// Closes [`super::Backend`].
     #[allow(unnameable_types, reason = "that is the point of a sealed trait")]

@@ -1,0 +1,100 @@
+//! The dependency arrows: a crate may use crates of a lower rank only, and inside a crate a module
+//! may not reach up to the modules listed for it. ARCHITECTURE.md draws the same picture.
+
+use crate::sources;
+use crate::steps::{self, Done, Failure};
+use serde_json::Value;
+use std::fs;
+
+/// Checks crates, then modules.
+pub(crate) fn check() -> Done {
+    let mut wrong = Vec::new();
+    let metadata = ["metadata", "--no-deps", "--format-version", "1", "--locked"];
+    let metadata = steps::output(steps::cargo().args(metadata))?;
+    let metadata = serde_json::from_str::<Value>(&metadata)
+        .map_err(|e| Failure::new(format!("cargo metadata: {e}")))?;
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        crates(package, &mut wrong);
+    }
+    modules(&mut wrong)?;
+    sources::verdict("layers", &wrong)
+}
+
+fn crates(package: &Value, wrong: &mut Vec<String>) {
+    let name = package["name"].as_str().unwrap_or_default();
+    let Some(rank) = rank(name) else {
+        wrong.push(format!("crate `{name}` has no rank in xtask/src/layers.rs"));
+        return;
+    };
+    for dependency in package["dependencies"].as_array().into_iter().flatten() {
+        let other = dependency["name"].as_str().unwrap_or_default();
+        // A crate may name itself, to switch on its own features for its tests.
+        let is_dev = dependency["kind"].as_str() == Some("dev");
+        if self::rank(other).is_some_and(|other| other >= rank) && !(is_dev && other == name) {
+            wrong.push(format!("`{name}` must not depend on `{other}`, which is not below it"));
+        }
+    }
+}
+
+fn rank(name: &str) -> Option<usize> {
+    RANKS.iter().position(|rank| rank.contains(&name))
+}
+
+fn modules(wrong: &mut Vec<String>) -> Done {
+    for rule in MODULES {
+        for file in sources::files(rule.dir)? {
+            let shown = file.strip_prefix(steps::root()).unwrap_or(&file).display().to_string();
+            let text = fs::read_to_string(&file).map_err(|e| Failure::io(&shown, &e))?;
+            for (number, line) in text.lines().enumerate() {
+                let code = line.split("//").next().unwrap_or_default();
+                for banned in rule.banned.iter().filter(|banned| code.contains(**banned)) {
+                    let at = number + 1;
+                    wrong.push(format!("{shown}:{at}: `{banned}` ({})", rule.why));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Crates from the bottom up; those of one line do not know each other.
+const RANKS: &[&[&str]] = &[
+    &["rsock-rdma-sys"],
+    &["rsock-verbs"],
+    &["rsock-cm"],
+    &["rsock-core"],
+    &["rsock-capi", "rsock-tokio", "rsock-cli"],
+    &["rsock-preload"],
+    &["rsock-tests"],
+    &["rsock-benches", "rsock-examples"],
+    &["xtask"],
+];
+
+/// What the sources below a directory must not mention.
+struct Rule {
+    dir: &'static str,
+    banned: &'static [&'static str],
+    why: &'static str,
+}
+
+const MODULES: &[Rule] = &[Rule {
+    dir: "crates/rsock-core/src/proto",
+    banned: &[
+        "std::net",
+        "std::os",
+        "std::io",
+        "std::fs",
+        "std::thread",
+        "std::sync",
+        "std::time::Instant",
+        "std::time::SystemTime",
+        "libc::",
+        "rustix::",
+        "crate::engine",
+        "crate::socket",
+        "crate::sys",
+        "crate::twin",
+        "crate::interrupt",
+    ],
+    why: "the protocol knows no clock, descriptor, lock or upper layer",
+}];

@@ -1,0 +1,28 @@
+//! `cargo xtask lint`: everything that can be checked without running the code.
+
+use crate::steps::{self, Done};
+use crate::{layers, sources};
+
+/// Runs every check; the quick ones first.
+pub(crate) fn run() -> Done {
+    steps::run(steps::cargo().args(["fmt", "--all", "--check"]))?;
+    steps::say("layers: crates and modules depend only downward");
+    layers::check()?;
+    steps::say("sources: where unsafe code may live");
+    sources::check()?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    steps::run(steps::cargo().args(clippy))?;
+    let doc = ["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"];
+    steps::run(steps::cargo().args(doc).env("RUSTDOCFLAGS", "-D warnings"))?;
+    licences()
+}
+
+/// Licences, sources and duplicates of our dependencies. Advisories need a database from the
+/// network; the workflow on the hosting site checks those.
+fn licences() -> Done {
+    if !steps::is_available("cargo-deny", "--version") {
+        steps::say("cargo-deny is not installed: licences of dependencies not checked here");
+        return Ok(());
+    }
+    steps::run(steps::cargo().args(["deny", "--offline", "check", "bans", "licenses", "sources"]))
+}

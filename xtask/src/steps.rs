@@ -1,0 +1,91 @@
+//! Running the commands that a task is made of, and saying so.
+
+use std::env;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Why a task failed: one line for a person.
+#[derive(Debug)]
+pub(crate) struct Failure(String);
+
+impl Failure {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+
+    /// `what` could not be done because of an input or output error.
+    pub(crate) fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        Self(format!("{what}: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How a task ends.
+pub(crate) type Done<T = ()> = Result<T, Failure>;
+
+/// The workspace's root directory.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(1).map_or_else(PathBuf::new, Into::into)
+}
+
+/// The cargo that runs this task.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).stdin(Stdio::null());
+    command
+}
+
+/// Says what is about to happen.
+pub(crate) fn say(what: impl fmt::Display) {
+    eprintln!("==> {what}");
+}
+
+/// Runs `command` to its end with its output shown.
+pub(crate) fn run(command: &mut Command) -> Done {
+    let line = shown(command);
+    say(&line);
+    let status = command.status().map_err(|e| Failure::io(format!("cannot run `{line}`"), &e))?;
+    if status.success() { Ok(()) } else { Err(Failure::new(format!("`{line}` failed: {status}"))) }
+}
+
+/// Runs `command` to its end and returns its standard output.
+pub(crate) fn output(command: &mut Command) -> Done<String> {
+    let line = shown(command);
+    let out = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| Failure::io(format!("cannot run `{line}`"), &e))?;
+    if !out.status.success() {
+        return Err(Failure::new(format!("`{line}` failed: {}", out.status)));
+    }
+    String::from_utf8(out.stdout).map_err(|_| Failure::new(format!("`{line}` wrote no UTF-8")))
+}
+
+/// Whether a program can be started at all.
+pub(crate) fn is_available(program: &str, probe: &str) -> bool {
+    Command::new(program)
+        .arg(probe)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// `command` as one would type it.
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let mut line = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().to_string();
+    for arg in command.get_args() {
+        line.push(' ');
+        line.push_str(&arg.to_string_lossy());
+    }
+    line
+}
