@@ -26,7 +26,8 @@ const MAGIC: u64 = u64::from_be_bytes(*b"rsockst\0");
 const VERSION: u32 = 1;
 /// Bytes before the first slot.
 const SLOTS_AT: usize = 4096;
-const SLOT_LEN: usize = 192;
+const SLOT_LEN_WORD: u32 = 192;
+const SLOT_LEN: usize = SLOT_LEN_WORD as usize;
 const TABLE_LEN: usize = SLOTS_AT + N_SLOTS as usize * SLOT_LEN;
 
 /// How bytes of one direction travel.

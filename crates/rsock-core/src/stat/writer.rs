@@ -6,7 +6,7 @@
 
 use super::{
     MAGIC, MEMFD_NAME, N_SLOTS, Path, RawCounters, RawHeader, RawSlot, SEQ_STEP, SLOT_LEN,
-    SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING, TABLE_LEN, VERSION,
+    SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING, TABLE_LEN, VERSION,
 };
 use crate::twin::PinReason;
 use rsock_verbs::family;
@@ -191,7 +191,7 @@ impl Table {
         header.pid.store(pid, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.n_slots.store(N_SLOTS, Ordering::Relaxed);
-        header.slot_len.store(SLOT_LEN as u32, Ordering::Relaxed);
+        header.slot_len.store(SLOT_LEN_WORD, Ordering::Relaxed);
         // SYNC(stat-magic): the header is complete. A reader takes the magic first.
         header.magic.store(MAGIC, Ordering::Release);
         let inode = rustix::fs::fstat(&fd)?.st_ino;
@@ -258,9 +258,9 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "each half of 64 bits fits 32")]
 fn split(at: u64) -> (u32, u32) {
-    let [low, high] = [at, at >> 32].map(|half| half & u64::from(u32::MAX));
-    (high as u32, low as u32)
+    ((at >> 32) as u32, at as u32)
 }
 
 /// One writer at a time by contract, so no locked instruction.
