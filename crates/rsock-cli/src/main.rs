@@ -1,2 +1,80 @@
-//! The rsock command.
-fn main() {}
+//! The `rsock` command: runs programs over rsock, shows what their connections do, and measures.
+//!
+//! Top of the stack: it knows the preload library by its file name, other processes by their
+//! counters, and the libraries by their public API. Every failure is one line on standard error:
+//! exit status 2 for what the user can correct before anything ran, 1 for what went wrong later.
+
+#[expect(dead_code, reason = "the comparison to come uses the rest")]
+mod affinity;
+#[expect(dead_code, reason = "the comparison to come uses the rest")]
+mod child;
+mod error;
+mod library;
+#[expect(dead_code, reason = "the comparison to come uses the rest")]
+mod output;
+mod perf;
+mod run;
+mod stat;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use error::Error;
+use std::process::ExitCode;
+
+/// Sockets at RDMA and shared-memory speed, for programs as they are.
+#[derive(Debug, Parser)]
+#[command(name = "rsock", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Stat(stat::Args),
+    Perf(perf::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return explain(&e),
+    };
+    let done = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Perf(args) => perf::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(Error::OutputClosed) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("rsock: {e}");
+            e.exit_code()
+        }
+    }
+}
+
+/// Help goes out as it is; a mistake becomes one line.
+fn explain(e: &clap::Error) -> ExitCode {
+    if matches!(
+        e.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        // A closed standard output is the reader's business.
+        let _ = e.print();
+        return ExitCode::from(u8::from(e.use_stderr()) * 2);
+    }
+    let text = e.to_string();
+    // The paragraph before the usage, on one line: a list of missing arguments has several.
+    let paragraph: Vec<_> =
+        text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    let paragraph = paragraph.join(" ");
+    let line = paragraph.strip_prefix("error: ").unwrap_or(&paragraph);
+    eprintln!("rsock: {line} (see rsock --help)");
+    ExitCode::from(2)
+}

@@ -1,0 +1,81 @@
+//! Finds the preload library and makes an environment in which a program starts with it.
+
+use crate::error::Error;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "librsock_preload.so";
+/// Names the library itself, before any place is searched.
+const PATH_ENV: &str = "RSOCK_PRELOAD";
+const PRELOAD_ENV: &str = "LD_PRELOAD";
+/// Microseconds that a waiting call spins before it sleeps.
+pub(crate) const SPIN_ENV: &str = "RSOCK_SPIN_US";
+
+/// The library's absolute path: `RSOCK_PRELOAD`, or beside this executable as cargo leaves it, or
+/// where a package puts it.
+pub(crate) fn find() -> Result<PathBuf, Error> {
+    let path = match env::var_os(PATH_ENV).filter(|value| !value.is_empty()) {
+        Some(named) => PathBuf::from(named),
+        None => search()?,
+    };
+    let path = path.canonicalize().map_err(Error::file("use the library", &path))?;
+    if !path.is_file() {
+        return Err(Error::Usage(format!("{} is not a library file", path.display())));
+    }
+    // The linker would only warn, and the program run without us.
+    std::fs::File::open(&path).map_err(Error::file("use the library", &path))?;
+    if path.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) {
+        return Err(Error::UnusablePath(path));
+    }
+    Ok(path)
+}
+
+/// The value of `LD_PRELOAD` that loads `library` first and keeps what is there.
+pub(crate) fn preload_value(library: &Path) -> OsString {
+    prepend(library.as_os_str(), env::var_os(PRELOAD_ENV).as_deref())
+}
+
+pub(crate) fn preload_env() -> &'static str {
+    PRELOAD_ENV
+}
+
+fn search() -> Result<PathBuf, Error> {
+    let exe = env::current_exe().and_then(|exe| exe.canonicalize());
+    let exe = exe.map_err(Error::io("cannot tell where this program is"))?;
+    let dir = exe.parent().unwrap_or(Path::new("/"));
+    let places = [dir.to_owned(), dir.join("../lib/rsock"), dir.join("../lib")];
+    if let Some(found) = places.iter().map(|place| place.join(NAME)).find(|file| file.exists()) {
+        return Ok(found);
+    }
+    let looked: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+    Err(Error::NoLibrary { name: NAME, looked: looked.join(", "), env: PATH_ENV })
+}
+
+fn prepend(library: &OsStr, existing: Option<&OsStr>) -> OsString {
+    let mut value = library.to_owned();
+    let is_separator = |b: &u8| b" :".contains(b);
+    let others = existing
+        .into_iter()
+        .flat_map(|all| all.as_bytes().split(is_separator))
+        .filter(|item| !item.is_empty() && *item != library.as_bytes());
+    for other in others {
+        value.push(":");
+        value.push(OsStr::from_bytes(other));
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_preloaded_already_stays_behind_ours_and_ours_is_there_once() {
+        let value = |existing| prepend(OsStr::new("/a/r.so"), existing);
+        assert_eq!(value(None), "/a/r.so");
+        assert_eq!(value(Some(OsStr::new(""))), "/a/r.so");
+        assert_eq!(value(Some(OsStr::new("/x.so /y.so:/a/r.so"))), "/a/r.so:/x.so:/y.so");
+    }
+}

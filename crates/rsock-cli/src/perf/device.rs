@@ -1,0 +1,118 @@
+//! The transports that the loops run on, behind the few calls that the loops make.
+
+use rustix::fs::{FileType, lstat};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+
+/// A kind of byte stream. Addresses are text, as the user writes them.
+pub(super) trait Device {
+    /// As given to `--device`.
+    const NAME: &'static str;
+    type Listener: Send;
+    type Stream: Stream;
+
+    /// Listens at `addr`, or at one that is free on this host.
+    fn listen(addr: Option<&str>) -> io::Result<Self::Listener>;
+    /// Where a client finds the listener.
+    fn address(listener: &Self::Listener) -> io::Result<String>;
+    fn accept(listener: &Self::Listener) -> io::Result<Self::Stream>;
+    fn connect(addr: &str) -> io::Result<Self::Stream>;
+}
+
+/// A connected stream, set to send small writes at once.
+pub(super) trait Stream: Read + Write + Send + 'static {
+    /// Tells the peer that nothing more will come.
+    fn finish_writing(&self) -> io::Result<()>;
+}
+
+/// Kernel TCP.
+#[derive(Debug)]
+pub(super) struct Tcp;
+
+/// Unix stream sockets.
+#[derive(Debug)]
+pub(super) struct Unix;
+
+const ANY_LOCAL: &str = "127.0.0.1:0";
+
+impl Device for Tcp {
+    const NAME: &'static str = "tcp";
+    type Listener = TcpListener;
+    type Stream = TcpStream;
+
+    fn listen(addr: Option<&str>) -> io::Result<TcpListener> {
+        TcpListener::bind(addr.unwrap_or(ANY_LOCAL))
+    }
+
+    fn address(listener: &TcpListener) -> io::Result<String> {
+        Ok(listener.local_addr()?.to_string())
+    }
+
+    fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+        let (stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    fn connect(addr: &str) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(addr)?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+impl Stream for TcpStream {
+    fn finish_writing(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+impl Device for Unix {
+    const NAME: &'static str = "unix";
+    type Listener = UnixListener;
+    type Stream = UnixStream;
+
+    fn listen(addr: Option<&str>) -> io::Result<UnixListener> {
+        let own = format!("@rsock-perf-{}", std::process::id());
+        let addr = addr.unwrap_or(&own);
+        // A socket file that its last owner left behind.
+        let is_socket =
+            lstat(addr).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Socket);
+        if is_socket && UnixStream::connect(addr).is_err() {
+            std::fs::remove_file(addr)?;
+        }
+        UnixListener::bind_addr(&unix_addr(addr)?)
+    }
+
+    fn address(listener: &UnixListener) -> io::Result<String> {
+        let addr = listener.local_addr()?;
+        let text = match (addr.as_abstract_name(), addr.as_pathname()) {
+            (Some(name), _) => format!("@{}", String::from_utf8_lossy(name)),
+            (None, path) => path.unwrap_or("".as_ref()).display().to_string(),
+        };
+        Ok(text)
+    }
+
+    fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
+        Ok(listener.accept()?.0)
+    }
+
+    fn connect(addr: &str) -> io::Result<UnixStream> {
+        UnixStream::connect_addr(&unix_addr(addr)?)
+    }
+}
+
+impl Stream for UnixStream {
+    fn finish_writing(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+fn unix_addr(addr: &str) -> io::Result<UnixAddr> {
+    match addr.strip_prefix('@') {
+        Some(name) => UnixAddr::from_abstract_name(name),
+        None => UnixAddr::from_pathname(addr),
+    }
+}

@@ -1,0 +1,117 @@
+//! `rsock perf hold`: opens streams, uses each once and then does nothing with them, so that
+//! somebody else can look at what a stream at rest costs.
+//!
+//! The server serves one client, whose streams it waits for in `poll(2)` like an ordinary program.
+//! Both ends are plain TCP; whether rsock is below is for the caller's environment to say.
+
+use super::server::GREETING;
+use crate::error::Error;
+use crate::output;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+/// Arguments of either end.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Bytes that each stream carries first
+    #[arg(long, default_value = "1M", value_parser = super::parse_size)]
+    size: usize,
+    /// Streams to open, as the client
+    #[arg(long, default_value_t = 1000)]
+    streams: usize,
+    /// Be the client of the server at this address; else be the server
+    #[arg(long)]
+    connect: Option<String>,
+}
+
+/// Printed by the client when all streams are at rest. It ends when its standard input does.
+pub(crate) const READY: &str = "ready";
+
+pub(super) fn run(args: &Args) -> Result<(), Error> {
+    allow_descriptors(args.streams);
+    match &args.connect {
+        Some(addr) => client(addr, args),
+        None => server(args.size),
+    }
+}
+
+fn client(addr: &str, args: &Args) -> Result<(), Error> {
+    let failed = || Error::io("hold failed");
+    let block = vec![0x5a; args.size.min(BLOCK)];
+    let mut streams = Vec::with_capacity(args.streams);
+    for _ in 0..args.streams {
+        let mut stream = TcpStream::connect(addr).map_err(failed())?;
+        let mut left = args.size;
+        while left > 0 {
+            let n = left.min(block.len());
+            stream.write_all(&block[..n]).map_err(failed())?;
+            left -= n;
+        }
+        stream.read_exact(&mut [0]).map_err(failed())?;
+        streams.push(stream);
+    }
+    output::print(&format!("{READY}\n"))?;
+    // Blocks until the caller lets go.
+    io::stdin().read_to_end(&mut Vec::new()).map_err(failed())?;
+    Ok(())
+}
+
+fn server(size: usize) -> Result<(), Error> {
+    let failed = || Error::io("hold failed");
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(failed())?;
+    let addr = listener.local_addr().map_err(failed())?;
+    output::print(&format!("{GREETING}{addr}\n"))?;
+    let mut buf = vec![0; BLOCK];
+    let mut streams: Vec<(TcpStream, usize)> = Vec::new();
+    loop {
+        let fds = std::iter::once(listener.as_raw_fd())
+            .chain(streams.iter().map(|(stream, _)| stream.as_raw_fd()));
+        let mut fds: Vec<_> =
+            fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        poll(&mut fds).map_err(failed())?;
+        // From the back, since a stream that ended is removed.
+        for index in (0..streams.len()).rev() {
+            if fds[index + 1].revents == 0 {
+                continue;
+            }
+            let (stream, received) = &mut streams[index];
+            let n = stream.read(&mut buf).map_err(failed())?;
+            *received += n;
+            if n == 0 {
+                streams.swap_remove(index);
+            } else if *received == size {
+                stream.write_all(&[1]).map_err(failed())?;
+            }
+        }
+        if fds[0].revents != 0 {
+            let (stream, _) = listener.accept().map_err(failed())?;
+            streams.push((stream, 0));
+        }
+    }
+}
+
+const BLOCK: usize = 64 << 10;
+
+/// The libc function, because that is what an ordinary program calls.
+fn poll(fds: &mut [libc::pollfd]) -> io::Result<()> {
+    let n = libc::nfds_t::try_from(fds.len()).unwrap_or(libc::nfds_t::MAX);
+    // SAFETY: `fds` is a valid array of `n` entries for the whole call.
+    match unsafe { libc::poll(fds.as_mut_ptr(), n, -1) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Raises the soft limit as far as needed and permitted; what is missing shows at connect.
+fn allow_descriptors(streams: usize) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    const OTHERS: u64 = 512;
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = 2 * streams as u64 + OTHERS;
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+        // Refused: the old limit holds.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}

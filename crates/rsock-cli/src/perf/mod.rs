@@ -1,0 +1,250 @@
+//! `rsock perf`: latency, bandwidth and connect rate of plain loops over a byte stream.
+//!
+//! The loops are generic over [`device::Device`], so kernel TCP, Unix sockets and rsock run the
+//! same code and differ in one call. Client and server are two processes; without `--server` or
+//! `--connect` the command starts its own server and ends it.
+
+mod client;
+mod death;
+mod device;
+mod hold;
+mod report;
+mod server;
+mod wire;
+
+use crate::child::{Child, wait_readable};
+use crate::error::Error;
+use crate::{affinity, output};
+use clap::{Subcommand, ValueEnum};
+use device::{Device, Tcp, Unix};
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) use report::Report;
+
+/// Measure latency, bandwidth and connect rate
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    test: Test,
+}
+
+#[derive(Debug, Subcommand)]
+enum Test {
+    /// Round trips of one request and one answer: percentiles and rate
+    Rr {
+        #[command(flatten)]
+        common: Common,
+        /// Bytes of request and answer
+        #[arg(long, default_value = "1", value_parser = parse_size)]
+        size: usize,
+        /// Requests per second at most [default: as many as possible]
+        #[arg(long)]
+        rate: Option<f64>,
+    },
+    /// One-way bandwidth
+    Stream {
+        #[command(flatten)]
+        common: Common,
+        /// Bytes per write
+        #[arg(long, default_value = "64K", value_parser = parse_size)]
+        size: usize,
+    },
+    /// Connect, request, answer, close: rate and percentiles
+    Connect {
+        #[command(flatten)]
+        common: Common,
+        /// Bytes of request and answer
+        #[arg(long, default_value = "100", value_parser = parse_size)]
+        size: usize,
+    },
+    /// Time until a blocked reader notices that the peer was killed
+    Death {
+        #[command(flatten)]
+        common: Common,
+        /// How many servers to kill
+        #[arg(long, default_value_t = 20)]
+        runs: u32,
+    },
+    /// Open streams, use each once and keep them: for `rsock compare`
+    #[command(hide = true)]
+    Hold(hold::Args),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct Common {
+    /// What to measure
+    #[arg(long, value_enum, default_value_t = DeviceKind::DEFAULT)]
+    device: DeviceKind,
+    /// How long to measure, in seconds
+    #[arg(long, default_value = "2", value_parser = parse_seconds)]
+    time: Duration,
+    /// Be the server, for any test, until killed
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, conflicts_with = "connect")]
+    server: Option<Option<String>>,
+    /// Use the server at this address (a path or @NAME for Unix sockets)
+    #[arg(long, value_name = "ADDR")]
+    connect: Option<String>,
+    /// Run client and server on these CPUs
+    #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
+    cpu: Vec<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A column of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DeviceKind {
+    /// Kernel TCP
+    Tcp,
+    /// A Unix stream socket
+    Unix,
+}
+
+impl DeviceKind {
+    const DEFAULT: Self = Self::Tcp;
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => Tcp::NAME,
+            Self::Unix => Unix::NAME,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let common = match &args.test {
+        Test::Rr { common, .. }
+        | Test::Stream { common, .. }
+        | Test::Connect { common, .. }
+        | Test::Death { common, .. } => common,
+        Test::Hold(args) => return hold::run(args),
+    };
+    if common.cpu.len() > 2 {
+        return Err(Error::Usage("--cpu takes at most two CPUs: client,server".into()));
+    }
+    match common.device {
+        DeviceKind::Tcp => run_on::<Tcp>(&args.test, common),
+        DeviceKind::Unix => run_on::<Unix>(&args.test, common),
+    }
+}
+
+fn run_on<D: Device>(test: &Test, common: &Common) -> Result<(), Error> {
+    if let Some(addr) = &common.server {
+        bind_cpu(common.cpu.last())?;
+        return server::serve::<D>(addr.as_deref());
+    }
+    bind_cpu(common.cpu.first())?;
+    if let Test::Death { runs, .. } = test {
+        return show(&death::measure::<D>(common, *runs)?, common.json);
+    }
+    let (_server, addr) = match &common.connect {
+        Some(addr) => (None, addr.clone()),
+        None => {
+            let (server, addr) = spawn_server(common)?;
+            (Some(server), addr)
+        }
+    };
+    let report = match *test {
+        Test::Rr { size, rate, .. } => client::rr::<D>(&addr, size, common.time, rate),
+        Test::Stream { size, .. } => client::stream::<D>(&addr, size, common.time),
+        Test::Connect { size, .. } => client::connect::<D>(&addr, size, common.time),
+        Test::Death { .. } | Test::Hold(_) => unreachable!("handled above"),
+    };
+    show(&report.map_err(Error::io(format!("{} to {addr} failed", D::NAME)))?, common.json)
+}
+
+fn show(report: &Report, json: bool) -> Result<(), Error> {
+    if json { output::print_json(report) } else { output::print(&report.to_string()) }
+}
+
+fn bind_cpu(cpu: Option<&usize>) -> Result<(), Error> {
+    cpu.map_or(Ok(()), |cpu| affinity::bind(&[*cpu]))
+}
+
+/// Starts this program as a server of any test and waits until it listens.
+fn spawn_server(common: &Common) -> Result<(Child, String), Error> {
+    let exe = std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?;
+    let mut command = Command::new(exe);
+    command.args(["perf", "rr", "--server", "--device", common.device.name()]);
+    if let Some(cpu) = common.cpu.last() {
+        command.args(["--cpu", &cpu.to_string()]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut server = Child::spawn("the server", command)?;
+    let addr = read_address(&mut server)?;
+    Ok((server, addr))
+}
+
+/// The address in the one line that a server prints.
+fn read_address(server: &mut Child) -> Result<String, Error> {
+    let deadline = Instant::now() + START_LIMIT;
+    let mut line = Vec::new();
+    if let Some(mut out) = server.take_stdout() {
+        let mut byte = [0];
+        while wait_readable(&out, deadline).map_err(Error::io("cannot wait"))?
+            && matches!(out.read(&mut byte), Ok(1))
+            && byte != *b"\n"
+        {
+            line.push(byte[0]);
+        }
+    }
+    let line = String::from_utf8_lossy(&line);
+    line.strip_prefix(server::GREETING)
+        .map(str::to_owned)
+        .ok_or_else(|| Error::Failed("the server did not start".into()))
+}
+
+/// Bytes, with K, M or G for powers of 1024.
+pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.trim_end_matches(['k', 'K', 'm', 'M', 'g', 'G']) {
+        digits if digits.len() == text.len() => (digits, 0),
+        digits => match &text[digits.len()..] {
+            "k" | "K" => (digits, 10),
+            "m" | "M" => (digits, 20),
+            "g" | "G" => (digits, 30),
+            _ => ("", 0),
+        },
+    };
+    let n: usize = digits.parse().map_err(|_| "not a size such as 64, 16K or 1M".to_owned())?;
+    match n.checked_mul(1 << shift) {
+        Some(size @ 1..=wire::MAX_SIZE) => Ok(size),
+        _ => Err(format!("sizes go from 1 to {} bytes", wire::MAX_SIZE)),
+    }
+}
+
+/// Seconds, with a fraction.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if !(0.001..=86_400.0).contains(&seconds) {
+        return Err("from 0.001 to 86400 seconds".into());
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+}
+
+/// How long a server of ours may take to start.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_binary_suffixes_and_refuse_nonsense() {
+        let good = ["1", "64", "4K", "4k", "1M", "64M"].map(|t| parse_size(t).unwrap());
+        assert_eq!(good, [1, 64, 4096, 4096, 1 << 20, 64 << 20]);
+        for bad in ["", "0", "K", "1KK", "-1", "1.5M", "1T", "65M", "99999999999999999999"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_positive_and_finite() {
+        assert_eq!(parse_seconds("0.25").unwrap(), Duration::from_millis(250));
+        for bad in ["", "0", "-1", "nan", "inf", "1e9", "2s"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

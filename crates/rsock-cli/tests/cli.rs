@@ -1,0 +1,185 @@
+//! The command as a user meets it: what it prints, and the exit status of every mistake.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn rsock(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rsock"));
+    command.args(args).env_remove("LD_PRELOAD").env_remove("RSOCK_PRELOAD");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// One line on standard error that holds `part`, nothing on standard output, status 2.
+fn assert_refused(mut command: Command, part: &str) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let stderr = text(&stderr);
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert_eq!(text(&stdout), "");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("rsock: ") && stderr.contains(part), "{stderr}");
+}
+
+/// A directory that goes away with the test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rsock-cli-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// Something that passes for the library: an empty file, which the linker skips with a warning.
+    fn library(&self) -> PathBuf {
+        let path = self.0.join("librsock_preload.so");
+        fs::write(&path, "").unwrap();
+        path.canonicalize().unwrap()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn wrong_arguments_are_one_line_and_status_2() {
+    assert_refused(rsock(&["nonsense"]), "nonsense");
+    assert_refused(rsock(&["run"]), "PROGRAM");
+    assert_refused(rsock(&["perf", "rr", "--size", "0"]), "--size");
+    assert_refused(rsock(&["perf", "rr", "--time", "-1"]), "--time");
+    assert_refused(rsock(&["perf", "rr", "--device", "pigeon"]), "pigeon");
+    assert_refused(rsock(&["perf", "rr", "--cpu", "0,1,2"]), "--cpu");
+    assert_refused(rsock(&["perf", "rr", "--cpu", "1000000"]), "1000000");
+    assert_refused(rsock(&["perf", "rr", "--server", "--connect", "x"]), "--connect");
+    assert_refused(rsock(&["perf", "rr", "--device", "tcp", "--server", "nowhere"]), "nowhere");
+    assert_refused(rsock(&["stat", "x"]), "'x'");
+    assert_refused(rsock(&["stat", "4194304"]), "there is no process 4194304");
+}
+
+#[test]
+fn help_is_not_a_mistake() {
+    for args in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["stat", "--help"],
+        &["perf", "--help"],
+        &["perf", "rr", "--help"],
+        &["perf", "stream", "--help"],
+        &["perf", "connect", "--help"],
+        &["--version"],
+    ] {
+        let output = rsock(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(text(&output.stdout).contains("rsock"), "{args:?}");
+    }
+}
+
+#[test]
+fn run_names_a_missing_library_or_program() {
+    let dir = Dir::new("missing");
+    let mut no_library = rsock(&["run", "true"]);
+    no_library.env("RSOCK_PRELOAD", dir.0.join("nothing.so"));
+    assert_refused(no_library, "nothing.so: no such file");
+
+    let mut directory = rsock(&["run", "true"]);
+    directory.env("RSOCK_PRELOAD", &dir.0);
+    assert_refused(directory, "not a library file");
+
+    let mut no_program = rsock(&["run", "--", "no-such-program", "-x"]);
+    no_program.env("RSOCK_PRELOAD", dir.library());
+    assert_refused(no_program, "cannot run no-such-program: no such file");
+
+    let mut not_executable = rsock(&["run", "/etc/passwd"]);
+    not_executable.env("RSOCK_PRELOAD", dir.library());
+    assert_refused(not_executable, "/etc/passwd: permission denied");
+
+    let spaced = dir.0.join("a b.so");
+    fs::write(&spaced, "").unwrap();
+    let mut unusable = rsock(&["run", "true"]);
+    unusable.env("RSOCK_PRELOAD", spaced);
+    assert_refused(unusable, "a space or a colon");
+}
+
+#[test]
+fn run_becomes_the_program_with_the_library_first() {
+    let dir = Dir::new("run");
+    let library = dir.library();
+    let mut command = rsock(&["run", "--spin-us", "7", "--", "sh", "-c"]);
+    command.arg("echo $LD_PRELOAD $RSOCK_SPIN_US \"$0\" \"$@\"; exit 5").args(["a", "--json"]);
+    command.env("RSOCK_PRELOAD", &library).env("LD_PRELOAD", "other.so");
+    let output = command.output().unwrap();
+    let expected = format!("{}:other.so 7 a --json\n", library.display());
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(5), expected));
+}
+
+#[test]
+fn run_finds_the_library_beside_the_command_and_where_packages_put_it() {
+    let dir = Dir::new("search");
+    let bin = dir.0.join("bin");
+    fs::create_dir(&bin).unwrap();
+    let exe = bin.join("rsock");
+    fs::copy(env!("CARGO_BIN_EXE_rsock"), &exe).unwrap();
+    fs::set_permissions(&exe, fs::Permissions::from_mode(0o755)).unwrap();
+    let preloaded = |place: &Path| {
+        fs::create_dir_all(place).unwrap();
+        let library = place.join("librsock_preload.so");
+        fs::write(&library, "").unwrap();
+        let mut command = Command::new(&exe);
+        command.args(["run", "sh", "-c", "echo $LD_PRELOAD"]).env_remove("RSOCK_PRELOAD");
+        let output = command.env_remove("LD_PRELOAD").output().unwrap();
+        let library = library.canonicalize().unwrap();
+        assert_eq!(text(&output.stdout).trim_end(), library.to_str().unwrap());
+    };
+    let mut nowhere = Command::new(&exe);
+    nowhere.args(["run", "true"]).env_remove("RSOCK_PRELOAD");
+    assert_refused(nowhere, "cannot find librsock_preload.so");
+    preloaded(&dir.0.join("lib"));
+    preloaded(&dir.0.join("lib/rsock"));
+    preloaded(&bin);
+}
+
+#[test]
+fn perf_measures_every_test_on_every_kernel_device() {
+    for device in ["tcp", "unix"] {
+        for (test, size) in [("rr", "1"), ("stream", "1K"), ("connect", "100")] {
+            let args =
+                ["perf", test, "--device", device, "--size", size, "--time", "0.05", "--json"];
+            let output = rsock(&args).output().unwrap();
+            assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!((&report["test"], &report["device"]), (&test.into(), &device.into()));
+            assert!(report["per_second"].as_f64().unwrap() > 0.0, "{report}");
+            let latency = &report["latency_us"];
+            if test == "stream" {
+                assert!(report["gbit_per_second"].as_f64().unwrap() > 0.0, "{report}");
+            } else {
+                let [min, p50, max] = ["min", "p50", "max"].map(|p| latency[p].as_f64().unwrap());
+                assert!(0.0 < min && min <= p50 && p50 <= max, "{report}");
+            }
+        }
+    }
+}
+
+#[test]
+fn perf_sees_killed_servers() {
+    let output =
+        rsock(&["perf", "death", "--device", "tcp", "--runs", "2", "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["latency_us"]["max"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
+fn perf_fails_with_status_1_when_nobody_listens() {
+    let output =
+        rsock(&["perf", "rr", "--device", "unix", "--connect", "@rsock-nobody"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr).lines().count(), 1);
+}
