@@ -145,6 +145,12 @@ pub(crate) fn wait_readable(fd: impl rustix::fd::AsFd, deadline: Instant) -> io:
     }
 }
 
+/// Lets time pass, where time is what is measured or paced and not a stand-in for an event.
+#[expect(clippy::disallowed_methods, reason = "the passing of time is the event")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
 fn timespec(d: Duration) -> Timespec {
     Timespec {
         tv_sec: d.as_secs().try_into().unwrap_or(i64::MAX),

@@ -1,5 +1,7 @@
 //! The command as a user meets it: what it prints, and the exit status of every mistake.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

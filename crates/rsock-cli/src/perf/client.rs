@@ -3,9 +3,9 @@
 use super::device::{Device, Stream};
 use super::report::{Latency, Report};
 use super::wire::{Mode, REQUEST_LEN, Request, Tally};
+use crate::child::pause;
 use hdrhistogram::Histogram;
 use std::io::{self, Read, Write};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Round trips for `time`, at most `rate` per second.
@@ -141,7 +141,7 @@ fn paced_trips<S: Stream>(
         if due >= time {
             break;
         }
-        thread::sleep(due.saturating_sub(start.elapsed()));
+        pause(due.saturating_sub(start.elapsed()));
         let sent = Instant::now();
         trip(stream, message)?;
         record(latency, sent.elapsed());

@@ -5,6 +5,7 @@ use super::device::Device;
 use super::report::{Latency, Report};
 use super::wire::{Mode, Request};
 use super::{Common, spawn_server};
+use crate::child::pause;
 use crate::error::Error;
 use std::io::{self, Read};
 use std::thread;
@@ -36,7 +37,7 @@ pub(super) fn measure<D: Device>(common: &Common, runs: u32) -> Result<Report, E
         });
         let _ = entered.recv();
         // Lets the reader fall asleep; how long it takes does not enter the result.
-        thread::sleep(Duration::from_millis(10));
+        pause(Duration::from_millis(10));
         let killed = Instant::now();
         server.kill();
         let (end, noticed) =

@@ -78,7 +78,7 @@ struct Common {
     #[arg(long, value_enum, default_value_t = DeviceKind::DEFAULT)]
     device: DeviceKind,
     /// How long to measure, in seconds
-    #[arg(long, default_value = "2", value_parser = parse_seconds)]
+    #[arg(long, default_value = "2", value_parser = parse_seconds, allow_negative_numbers = true)]
     time: Duration,
     /// Be the server, for any test, until killed
     #[arg(long, value_name = "ADDR", num_args = 0..=1, conflicts_with = "connect")]
