@@ -1,0 +1,362 @@
+//! The receiving half of a stream: what has arrived, what was read, and what the peer may send.
+//!
+//! Received bytes lie in one ring of `n_bufs` equal buffers at consecutive addresses. Buffers are
+//! announced in that order, and the peer fills each completely before it starts the next, so the
+//! stream is linear in the ring. The first announcement may be shorter (`first_len`); the second is
+//! then the rest of that buffer.
+//!
+//! Of the ring, from its oldest byte on: unread bytes, then announced room that the peer may be
+//! writing to at any moment, then free room, which is ours. A buffer becomes announced only when all
+//! of it is free, and a slot of the peer's table is reused only when the buffer it announced has
+//! been filled.
+//!
+//! # Source
+//! rdma-core v64.0, librdmacm/rsocket.c: `rs_give_credits`, `rs_send_credits`, `rs_poll_cq`, `rrecv`.
+
+use super::conn_data::{ConnData, ConnFlags};
+use super::error::PeerError;
+use super::imm::{Imm, SeqNo};
+use super::sgl::{RemoteSge, TABLE_ENTRY};
+use rsock_verbs::{RKey, RemoteAddr};
+
+/// What the engine decides about a receiving half.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvConfig {
+    /// Address of the ring, as the peer will use it.
+    pub region: RemoteAddr,
+    /// Key of the ring's region.
+    pub rkey: RKey,
+    /// Bytes of each buffer.
+    pub buf_len: u32,
+    /// Buffers, at least two. C has two.
+    pub n_bufs: u8,
+    /// Messages that may be under way, at least one: receives that are always posted.
+    pub window: u16,
+    /// Bytes of the first announcement, 1 to `buf_len`.
+    pub first_len: u32,
+}
+
+/// A run of bytes in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Bytes from the start of the ring.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// A message that lets the peer send more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The word, with the new limit.
+    pub imm: Imm,
+    /// A table entry to write with it: address, key, bytes. Without one the message is empty.
+    pub entry: Option<(RemoteAddr, RKey, [u8; TABLE_ENTRY])>,
+}
+
+/// The receiving half of a stream.
+///
+/// # Invariants
+/// `readable <= committed <= ring_len`; `read_off` and `grant_off` are below `ring_len`, and
+/// `grant_off` is `committed` bytes after `read_off`; `filling` is what is left of the oldest
+/// announced buffer that is not full, 0 if there is none.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvHalf {
+    /// Arrived and not read, in bytes.
+    readable: u64,
+    /// Where the oldest unread byte is.
+    read_off: u64,
+    /// Unread bytes and announced room.
+    committed: u64,
+    /// Where the next announcement begins.
+    grant_off: u64,
+    ring_len: u64,
+    region: RemoteAddr,
+    rkey: RKey,
+    buf_len: u32,
+    filling: u32,
+    /// Length of the announcement after the first, while that one is not filled; 0 otherwise.
+    after_first: u32,
+    /// Messages that arrived.
+    next_seq: SeqNo,
+    /// The limit that the peer knows.
+    limit: SeqNo,
+    window: u16,
+    /// Announced buffers that are not full.
+    n_unfilled: u8,
+    eof: bool,
+    has_peer: bool,
+    swap: bool,
+    counts_iomaps: bool,
+    /// The peer's table: address, key, entries.
+    table: RemoteSge,
+    /// The entry of it to write next.
+    next_slot: u32,
+}
+
+impl RecvHalf {
+    /// With the first buffer announced; see [`conn_fields`](Self::conn_fields).
+    ///
+    /// # Panics
+    /// If `cfg` is outside its documented limits, or the ring does not fit the address space.
+    #[must_use]
+    pub fn new(cfg: RecvConfig) -> Self {
+        assert!(cfg.n_bufs >= 2 && cfg.window >= 1, "too few buffers or messages");
+        assert!((1..=cfg.buf_len).contains(&cfg.first_len), "first_len out of range");
+        let ring_len = u64::from(cfg.buf_len) * u64::from(cfg.n_bufs);
+        assert!(cfg.region.0.checked_add(ring_len).is_some(), "the ring wraps");
+        let first = u64::from(cfg.first_len);
+        Self {
+            readable: 0,
+            read_off: 0,
+            committed: first,
+            grant_off: first,
+            ring_len,
+            region: cfg.region,
+            rkey: cfg.rkey,
+            buf_len: cfg.buf_len,
+            filling: cfg.first_len,
+            after_first: cfg.buf_len - cfg.first_len,
+            next_seq: SeqNo(0),
+            limit: SeqNo(cfg.window),
+            window: cfg.window,
+            n_unfilled: 1,
+            eof: false,
+            has_peer: false,
+            swap: false,
+            counts_iomaps: true,
+            table: RemoteSge::default(),
+            next_slot: 1,
+        }
+    }
+
+    /// What our connection data says of this half: credits and first buffer. Only before anything
+    /// has arrived.
+    #[must_use]
+    pub fn conn_fields(&self) -> (u16, RemoteSge) {
+        (self.window, RemoteSge { addr: self.region, key: self.rkey, len: self.filling })
+    }
+
+    /// The peer introduced itself: from now on grants are possible.
+    ///
+    /// # Errors
+    /// [`PeerError::TableTooSmall`] for a table of fewer than two entries, [`PeerError::RangeWraps`]
+    /// if it does not end inside the address space.
+    pub fn set_peer(&mut self, peer: &ConnData) -> Result<(), PeerError> {
+        let table = peer.target_sgl;
+        if table.len < 2 {
+            return Err(PeerError::TableTooSmall(table.len));
+        }
+        let bytes = u64::from(table.len) * TABLE_ENTRY as u64;
+        if table.addr.0.checked_add(bytes).is_none() {
+            return Err(PeerError::RangeWraps);
+        }
+        self.table = table;
+        self.swap = peer.swaps();
+        self.counts_iomaps = !peer.flags.contains(ConnFlags::EXT);
+        self.has_peer = true;
+        Ok(())
+    }
+
+    /// A data message arrived.
+    ///
+    /// COMPAT: also after the end of the stream: a C program can write after its own shutdown, and
+    /// gets the bytes through.
+    ///
+    /// # Errors
+    /// [`PeerError::EmptyData`], [`PeerError::DataOverrun`] if it passes the end of the buffer being
+    /// filled, [`PeerError::NoCredit`] if it is beyond the limit we gave. The half is unchanged.
+    #[inline]
+    pub fn handle_data(&mut self, len: u32) -> Result<(), PeerError> {
+        if len == 0 {
+            return Err(PeerError::EmptyData);
+        }
+        if len > self.filling {
+            return Err(PeerError::DataOverrun { len, room: self.filling });
+        }
+        if self.next_seq == self.limit {
+            return Err(PeerError::NoCredit);
+        }
+        self.next_seq = self.next_seq.wrapping_add(1);
+        self.readable += u64::from(len);
+        self.filling -= len;
+        if self.filling == 0 {
+            self.buffer_filled();
+        }
+        Ok(())
+    }
+
+    /// An iomap message arrived.
+    ///
+    /// COMPAT: C counts the ones it sends against its credits and never gives back the ones it
+    /// receives; we give them back. A peer with [`ConnFlags::EXT`] does not count them.
+    ///
+    /// # Errors
+    /// [`PeerError::NoCredit`] if it is beyond the limit we gave.
+    pub fn handle_iomap_msg(&mut self) -> Result<(), PeerError> {
+        if self.counts_iomaps {
+            if self.next_seq == self.limit {
+                return Err(PeerError::NoCredit);
+            }
+            self.next_seq = self.next_seq.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// The peer sends no more.
+    pub fn handle_eof(&mut self) {
+        self.eof = true;
+    }
+
+    /// Whether the reader has reached the end of the stream.
+    #[inline]
+    #[must_use]
+    pub fn is_eof(&self) -> bool {
+        self.eof && self.readable == 0
+    }
+
+    /// Bytes that can be read now.
+    #[inline]
+    #[must_use]
+    pub fn readable(&self) -> usize {
+        to_usize(self.readable)
+    }
+
+    /// The next bytes to read, as far as they are contiguous.
+    #[inline]
+    #[must_use]
+    pub fn next_span(&self) -> Option<Span> {
+        self.span_at(0)
+    }
+
+    /// The bytes `skip` further on, as far as they are contiguous.
+    #[inline]
+    #[must_use]
+    pub fn span_at(&self, skip: usize) -> Option<Span> {
+        let skip = skip as u64;
+        if skip >= self.readable {
+            return None;
+        }
+        let offset = self.wrap(self.read_off + skip);
+        let len = (self.readable - skip).min(self.ring_len - offset);
+        Some(Span { offset: to_usize(offset), len: to_usize(len) })
+    }
+
+    /// The first `n` readable bytes were read.
+    ///
+    /// # Panics
+    /// In debug builds if there are fewer.
+    #[inline]
+    pub fn consume(&mut self, n: usize) {
+        debug_assert!(n <= self.readable(), "more consumed than was there");
+        let n = (n as u64).min(self.readable);
+        self.readable -= n;
+        self.committed -= n;
+        self.read_off = self.wrap(self.read_off + n);
+    }
+
+    /// The message that lets the peer send more, if one is due: when a buffer can be announced, or
+    /// at least half the window has arrived since the last one.
+    ///
+    /// Post it and [`commit_grant`](Self::commit_grant) it before anything else happens to this
+    /// half; then ask again.
+    #[inline]
+    #[must_use]
+    pub fn next_grant(&self) -> Option<Grant> {
+        if !self.has_peer || self.eof {
+            return None;
+        }
+        let entry = if self.can_announce() {
+            let sge = RemoteSge {
+                addr: self.region.wrapping_add(self.grant_off),
+                key: self.rkey,
+                len: self.next_len(),
+            };
+            let at = u64::from(self.next_slot) * TABLE_ENTRY as u64;
+            Some((self.table.addr.wrapping_add(at), self.table.key, sge.to_table_bytes(self.swap)))
+        } else if self.is_credit_due() {
+            None
+        } else {
+            return None;
+        };
+        Some(Grant { imm: Imm::credit(self.next_seq.wrapping_add(self.window)), entry })
+    }
+
+    /// The message that [`next_grant`](Self::next_grant) answered was posted.
+    #[inline]
+    pub fn commit_grant(&mut self) {
+        if self.can_announce() {
+            let len = self.next_len();
+            if self.n_unfilled == 0 {
+                self.filling = len;
+            }
+            self.n_unfilled += 1;
+            self.committed += u64::from(len);
+            self.grant_off = self.wrap(self.grant_off + u64::from(len));
+            self.next_slot =
+                if self.next_slot + 1 == self.table.len { 0 } else { self.next_slot + 1 };
+        }
+        self.limit = self.next_seq.wrapping_add(self.window);
+    }
+
+    /// The runs of the ring that hold no unread byte and that the peer has not been told of: ours
+    /// alone until the next grant, so their pages may be given back.
+    ///
+    /// Announced room is left out even when nothing has arrived there: the peer may be writing to it
+    /// now. It can give those pages back itself, see [`SendHalf::announced`](super::SendHalf::announced).
+    pub fn idle_spans(&self) -> impl Iterator<Item = Span> + use<> {
+        let free = self.ring_len - self.committed;
+        let first = free.min(self.ring_len - self.grant_off);
+        [(self.grant_off, first), (0, free - first)]
+            .into_iter()
+            .filter(|(_, len)| *len != 0)
+            .map(|(offset, len)| Span { offset: to_usize(offset), len: to_usize(len) })
+    }
+
+    fn buffer_filled(&mut self) {
+        self.n_unfilled -= 1;
+        let rest = std::mem::take(&mut self.after_first);
+        self.filling = match self.n_unfilled {
+            0 => 0,
+            _ if rest != 0 => rest,
+            _ => self.buf_len,
+        };
+    }
+
+    /// Length of the next announcement: up to the end of the buffer that it begins in.
+    #[inline]
+    fn next_len(&self) -> u32 {
+        // Only the first announcement ends inside a buffer, the first one.
+        match u32::try_from(self.grant_off) {
+            Ok(off) if off < self.buf_len => self.buf_len - off,
+            _ => self.buf_len,
+        }
+    }
+
+    #[inline]
+    fn can_announce(&self) -> bool {
+        self.has_peer
+            && u32::from(self.n_unfilled) < self.table.len
+            && self.n_unfilled < u8::MAX
+            && u64::from(self.next_len()) <= self.ring_len - self.committed
+    }
+
+    #[inline]
+    fn is_credit_due(&self) -> bool {
+        let left = self.limit.since(self.next_seq);
+        left < self.window && self.window - left >= self.window / 2
+    }
+
+    #[inline]
+    fn wrap(&self, offset: u64) -> u64 {
+        if offset >= self.ring_len { offset - self.ring_len } else { offset }
+    }
+}
+
+/// Offsets in the ring fit the address space: the ring is mapped.
+#[inline]
+fn to_usize(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+const _: () = assert!(size_of::<RecvHalf>() <= 128);

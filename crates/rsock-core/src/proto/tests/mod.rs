@@ -1,0 +1,5 @@
+//! Tests of the halves.
+
+mod iomap;
+mod recv;
+mod send;
