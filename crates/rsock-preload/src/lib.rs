@@ -1,1 +1,46 @@
-//! rsock-preload
+//! `librsock_preload.so`: the libc symbols of unmodified programs, over rsock.
+//!
+//! The layer above `rsock_core::twin`: hooks and a descriptor table, nothing else. A call on a
+//! descriptor that is not a twin costs one or two loads and goes to the next definition of its
+//! symbol, which is libc's.
+//!
+//! Invariants that span the crate:
+//!
+//! * nothing here calls a libc function that we export, except through [`next`]; below us, rustix
+//!   makes raw system calls;
+//! * until [`next`] has resolved a symbol nothing is allocated, locked or logged, so hooks work
+//!   before and during other constructors;
+//! * no panic and no `errno` change escapes a hook that succeeds ([`guard`]);
+//! * exported functions are `extern "C-unwind"`, because `pthread_cancel` unwinds through them.
+
+#![cfg_attr(test, allow(dead_code, reason = "the test harness must not be hooked"))]
+
+mod arg;
+mod chunked;
+mod errno;
+mod fdtable;
+mod fork;
+mod guard;
+mod hook;
+mod log;
+mod next;
+mod options;
+mod process;
+mod signal;
+mod slot;
+
+/// Runs when the library is loaded. Hooks may have run before it.
+extern "C" fn init() {
+    next::resolve_all();
+    log::open();
+    signal::register();
+    fork::register();
+    log::line(format_args!("loaded"));
+}
+
+#[cfg(not(test))]
+#[used]
+// The section holds function pointers that the loader calls once with C's calling convention;
+// `init` ignores the arguments that the loader passes.
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn() = init;

@@ -1,0 +1,184 @@
+//! C arguments as Rust slices, checked as the kernel checks them.
+//!
+//! Guards the rules that Rust adds: no null slice, no length beyond `isize::MAX`. An address that
+//! is not mapped is not noticed here: the kernel answers EFAULT where it does the copy, and a copy
+//! through shared memory faults.
+
+use libc::{c_int, c_void, iovec, size_t};
+use std::io::{IoSlice, IoSliceMut};
+use std::ptr;
+use std::slice;
+
+/// Most bytes that one call moves (the kernel's `MAX_RW_COUNT`).
+const MAX_LEN: usize = 0x7fff_f000;
+/// Most entries of a vector.
+const MAX_VECTORS: usize = 1024;
+/// Vectors up to this length cost little stack.
+const FEW: usize = 16;
+
+/// `len` bytes at `buf`.
+///
+/// # Errors
+/// `EFAULT`.
+///
+/// # Safety
+/// `buf` is null or valid for reading `len` bytes during `'a`.
+pub(crate) unsafe fn bytes<'a>(buf: *const c_void, len: size_t) -> Result<&'a [u8], c_int> {
+    match (len.min(MAX_LEN), buf.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(libc::EFAULT),
+        // SAFETY: not null, short enough, and readable by the caller's promise.
+        (len, false) => Ok(unsafe { slice::from_raw_parts(buf.cast(), len) }),
+    }
+}
+
+/// `len` bytes of room at `buf`.
+///
+/// # Errors
+/// `EFAULT`.
+///
+/// # Safety
+/// `buf` is null or valid for writing `len` bytes during `'a`, and nobody else uses them.
+pub(crate) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: size_t) -> Result<&'a mut [u8], c_int> {
+    match (len.min(MAX_LEN), buf.is_null()) {
+        (0, _) => Ok(&mut []),
+        (_, true) => Err(libc::EFAULT),
+        // SAFETY: not null, short enough, writable and unshared by the caller's promise. Bytes may
+        // be uninitialised memory of the program, which we only write.
+        (len, false) => Ok(unsafe { slice::from_raw_parts_mut(buf.cast(), len) }),
+    }
+}
+
+/// Calls `f` with the vector at `iov`.
+///
+/// # Errors
+/// `EINVAL`, `EFAULT`; `too_many` for more than 1024 entries; and those of `f`.
+///
+/// # Safety
+/// `iov` is null or valid for reading `n` entries, each null or valid for reading its bytes.
+pub(crate) unsafe fn with_slices<R>(
+    iov: *const iovec,
+    n: usize,
+    too_many: c_int,
+    f: impl FnOnce(&[IoSlice<'_>]) -> R,
+) -> Result<R, c_int> {
+    let f = |clean: &mut [iovec]| {
+        // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`; `with_vector` made every
+        // entry a valid slice, readable by the caller's promise.
+        f(unsafe { slice::from_raw_parts(clean.as_ptr().cast(), clean.len()) })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with_vector(iov, n, too_many, f) }
+}
+
+/// As [`with_slices`], to write into.
+///
+/// # Errors
+/// As [`with_slices`].
+///
+/// # Safety
+/// As [`with_slices`], for writing.
+pub(crate) unsafe fn with_slices_mut<R>(
+    iov: *const iovec,
+    n: usize,
+    too_many: c_int,
+    f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
+) -> Result<R, c_int> {
+    let f = |clean: &mut [iovec]| {
+        // SAFETY: `IoSliceMut` is guaranteed to have the layout of `iovec`; `with_vector` made
+        // every entry a valid slice, writable by the caller's promise.
+        f(unsafe { slice::from_raw_parts_mut(clean.as_mut_ptr().cast(), clean.len()) })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with_vector(iov, n, too_many, f) }
+}
+
+/// # Safety
+/// `iov` is null or valid for reading `n` entries.
+unsafe fn with_vector<R>(
+    iov: *const iovec,
+    n: usize,
+    too_many: c_int,
+    f: impl FnOnce(&mut [iovec]) -> R,
+) -> Result<R, c_int> {
+    if n > MAX_VECTORS {
+        return Err(too_many);
+    }
+    if n == 0 {
+        return Ok(f(&mut []));
+    }
+    if iov.is_null() {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: not null, and readable by the caller's promise.
+    let given = unsafe { slice::from_raw_parts(iov, n) };
+    if n <= FEW { with_copy::<FEW, R>(given, f) } else { with_copy_of_many(given, f) }
+}
+
+#[inline(never)]
+fn with_copy_of_many<R>(given: &[iovec], f: impl FnOnce(&mut [iovec]) -> R) -> Result<R, c_int> {
+    with_copy::<MAX_VECTORS, R>(given, f)
+}
+
+fn with_copy<const N: usize, R>(
+    given: &[iovec],
+    f: impl FnOnce(&mut [iovec]) -> R,
+) -> Result<R, c_int> {
+    let nothing = || ptr::NonNull::<u8>::dangling().as_ptr().cast();
+    let mut copy = [iovec { iov_base: nothing(), iov_len: 0 }; N];
+    let mut room = MAX_LEN;
+    for (to, from) in copy.iter_mut().zip(given) {
+        if isize::try_from(from.iov_len).is_err() {
+            return Err(libc::EINVAL);
+        }
+        let len = from.iov_len.min(room);
+        room -= len;
+        if len != 0 {
+            if from.iov_base.is_null() {
+                return Err(libc::EFAULT);
+            }
+            *to = iovec { iov_base: from.iov_base, iov_len: len };
+        }
+    }
+    Ok(f(&mut copy[..given.len()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lens(given: &[iovec]) -> Result<Vec<usize>, c_int> {
+        // SAFETY: valid entries; only their lengths are looked at.
+        unsafe {
+            with_slices(given.as_ptr(), given.len(), libc::EMSGSIZE, |bufs| {
+                bufs.iter().map(|b| b.len()).collect()
+            })
+        }
+    }
+
+    #[test]
+    fn null_entries_of_no_length_are_fine_and_others_fault() {
+        let byte = 7u8;
+        let at = ptr::from_ref(&byte).cast_mut().cast();
+        let null = ptr::null_mut();
+        assert_eq!(
+            lens(&[iovec { iov_base: null, iov_len: 0 }, iovec { iov_base: at, iov_len: 1 }]),
+            Ok(vec![0, 1])
+        );
+        assert_eq!(lens(&[iovec { iov_base: null, iov_len: 1 }]), Err(libc::EFAULT));
+        assert_eq!(lens(&[iovec { iov_base: at, iov_len: usize::MAX }]), Err(libc::EINVAL));
+        assert_eq!(lens(&[iovec { iov_base: at, iov_len: 1 }; 1025]), Err(libc::EMSGSIZE));
+        assert_eq!(lens(&[iovec { iov_base: at, iov_len: 1 }; 1024]).map(|v| v.len()), Ok(1024));
+        assert_eq!(lens(&[]), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_null_buffer_is_fine_only_when_empty() {
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { bytes(ptr::null(), 0) }, Ok(&[][..]));
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { bytes(ptr::null(), 1) }, Err(libc::EFAULT));
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { bytes_mut(ptr::null_mut(), 1) }, Err(libc::EFAULT));
+    }
+}

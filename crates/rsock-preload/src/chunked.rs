@@ -1,0 +1,102 @@
+//! A large flat array whose memory appears chunk by chunk, on first use, and never moves or goes.
+//!
+//! Reading costs two loads and takes no lock; growing is a system call and a compare-and-swap, so
+//! signal handlers and forked children may do both. Guards that a `&'static T` handed out stays
+//! valid for ever: that is what makes the slots built on it type-stable.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Types for which memory full of zero bytes is a valid, shareable value.
+///
+/// # Safety
+/// As the sentence above says; and `T` needs no drop and an alignment of at most a page.
+pub(crate) unsafe trait Zeroed: Sync + 'static {}
+
+// SAFETY: an atomic integer; zero is a value of it.
+unsafe impl Zeroed for std::sync::atomic::AtomicU64 {}
+
+/// `CHUNKS` chunks of `PER_CHUNK` zeroed values each.
+///
+/// # Invariants
+/// A non-null chunk pointer is the start of a live mapping of `PER_CHUNK` values, never unmapped.
+pub(crate) struct Chunked<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> {
+    chunks: [AtomicPtr<T>; CHUNKS],
+}
+
+impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUNK, CHUNKS> {
+    const BYTES: usize = PER_CHUNK * size_of::<T>();
+
+    pub(crate) const fn new() -> Self {
+        const { assert!(PER_CHUNK.is_power_of_two() && align_of::<T>() <= 4096) };
+        Self { chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS] }
+    }
+
+    /// The value at `index`, if its chunk has been used.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Option<&'static T> {
+        let chunk = self.chunks.get(index / PER_CHUNK)?.load(Ordering::Acquire);
+        if chunk.is_null() {
+            return None;
+        }
+        // SAFETY: by the type's invariant the chunk holds `PER_CHUNK` values.
+        let at = unsafe { chunk.add(index % PER_CHUNK) };
+        // SAFETY: in bounds, aligned (a mapping is page-aligned), initialised with zeroes, which
+        // `Zeroed` makes a value; never unmapped; only shared references exist.
+        Some(unsafe { &*at })
+    }
+
+    /// The value at `index`, whose chunk is mapped if need be. `None` out of range or memory.
+    pub(crate) fn get_or_map(&self, index: usize) -> Option<&'static T> {
+        if let Some(found) = self.get(index) {
+            return Some(found);
+        }
+        let chunk = self.chunks.get(index / PER_CHUNK)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        let fresh = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                Self::BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .ok()?;
+        // SYNC(chunk): publishes the mapping. Pairs with the Acquire in `get`.
+        // INVARIANT: a live mapping of `BYTES` zero bytes.
+        if chunk
+            .compare_exchange(ptr::null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            // SAFETY: another thread's chunk won; ours was mapped above and nobody knows it.
+            let _ = unsafe { munmap(fresh, Self::BYTES) };
+        }
+        self.get(index)
+    }
+
+    /// One past the last index whose chunk is in use.
+    pub(crate) fn end(&self) -> usize {
+        let used = |chunk: &AtomicPtr<T>| !chunk.load(Ordering::Relaxed).is_null();
+        self.chunks.iter().rposition(used).map_or(0, |last| (last + 1) * PER_CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn memory_appears_on_first_use_only_and_stays() {
+        static ARRAY: Chunked<AtomicU64, 512, 4> = Chunked::new();
+        assert!(ARRAY.get(700).is_none());
+        assert_eq!(ARRAY.end(), 0);
+        let value = ARRAY.get_or_map(700).expect("room");
+        assert_eq!(value.swap(9, Ordering::Relaxed), 0);
+        assert!(ptr::eq(value, ARRAY.get(700).expect("mapped")));
+        assert!(ARRAY.get(511).is_none() && ARRAY.get(512).is_some());
+        assert_eq!(ARRAY.end(), 1024);
+        assert!(ARRAY.get_or_map(2048).is_none(), "past the end");
+    }
+}

@@ -1,0 +1,444 @@
+//! The descriptor table: what this library knows of each descriptor number of the process.
+//!
+//! A flat array of atomic words, one for each number; looking one up takes no lock and writes
+//! nothing that another direction or descriptor reads. Every hook that makes or closes a
+//! descriptor keeps it up to date. Numbers that are reused behind our back are noticed by the
+//! socket's inode, which is compared where a call has unexpected luck or changes the entry.
+//!
+//! A connection starts as a *candidate*: nothing is allocated for it before its first data call.
+
+use crate::chunked::Chunked;
+use crate::guard;
+use crate::log;
+use crate::process;
+use crate::slot::{self, Handle, Key, Side};
+use libc::c_int;
+use rsock_core::interrupt::Section;
+use rsock_core::twin::{PinReason, Twin};
+use rustix::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PER_CHUNK: usize = 512;
+/// Together the kernel's default for the largest descriptor number. Higher ones stay on TCP.
+const CHUNKS: usize = 2048;
+
+/// As many descriptors as the table has room for.
+pub(crate) const MOST: usize = PER_CHUNK * CHUNKS;
+
+static TABLE: Chunked<AtomicU64, PER_CHUNK, CHUNKS> = Chunked::new();
+
+/// A table word.
+///
+/// Bits 1:0 are the kind. A twin has its slot in bits 31:8 and the slot's generation above; all
+/// others have flags in bits 3:2 and the reason to stay on TCP in bits 11:4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word(u64);
+
+const KIND: u64 = 3;
+/// Nothing of ours, but perhaps a reason not to become so.
+const EMPTY: u64 = 0;
+/// A stream that has not carried data through us yet.
+const CANDIDATE: u64 = 1;
+/// A candidate that some thread is turning into a twin.
+const ADOPTING: u64 = 2;
+const TWIN: u64 = 3;
+/// A candidate whose connection was still being made.
+const CONNECTING: u64 = 1 << 2;
+/// A descriptor of this library itself, which the program must not close.
+const PRIVATE: u64 = 1 << 3;
+
+impl Word {
+    const NOTHING: Self = Self(0);
+
+    fn kind(self) -> u64 {
+        self.0 & KIND
+    }
+
+    fn of_twin(key: Key) -> Self {
+        Self(TWIN | u64::from(key.index) << 8 | u64::from(key.generation) << 32)
+    }
+
+    fn key(self) -> Option<Key> {
+        #[expect(clippy::cast_possible_truncation, reason = "24 bits are meant")]
+        let index = (self.0 >> 8) as u32 & 0xff_ffff;
+        let generation = (self.0 >> 32) as u32;
+        (self.kind() == TWIN).then_some(Key { index, generation })
+    }
+
+    fn with_kind(self, kind: u64) -> Self {
+        Self(self.0 & !(KIND | CONNECTING) | kind)
+    }
+
+    fn with_reason(self, reason: PinReason) -> Self {
+        Self(self.0 & !(0xff << 4) | u64::from(reason as u8) << 4)
+    }
+
+    fn reason(self) -> PinReason {
+        // Only these are ever stored.
+        [
+            PinReason::Epoll,
+            PinReason::Fork,
+            PinReason::Stdio,
+            PinReason::StandardStream,
+            PinReason::Option,
+            PinReason::Passed,
+        ]
+        .into_iter()
+        .find(|&reason| reason as u64 == self.0 >> 4 & 0xff)
+        .unwrap_or(PinReason::None)
+    }
+}
+
+fn entry(fd: c_int) -> Option<&'static AtomicU64> {
+    TABLE.get(usize::try_from(fd).ok()?)
+}
+
+fn entry_or_map(fd: c_int) -> Option<&'static AtomicU64> {
+    TABLE.get_or_map(usize::try_from(fd).ok()?)
+}
+
+/// The stream behind `fd` for a data call in the given direction. `None`: the kernel's business.
+#[inline]
+pub(crate) fn enter(fd: c_int, side: Side) -> Option<Handle> {
+    let entry = entry(fd)?;
+    let word = Word(entry.load(Ordering::Acquire));
+    if word.kind() == EMPTY {
+        return None;
+    }
+    let handle = match word.key() {
+        Some(key) => slot::enter(key, side, fd),
+        None => None,
+    };
+    let handle = match handle {
+        Some(handle) => handle,
+        None => settle(fd, entry, side)?,
+    };
+    (!handle.is_plain_for_good() && !guard::is_inside()).then_some(handle)
+}
+
+/// Numbers from here on have never been looked after.
+pub(crate) fn end() -> usize {
+    TABLE.end()
+}
+
+/// Whether `fd` has become a twin.
+#[inline]
+pub(crate) fn is_stream(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| Word(e.load(Ordering::Relaxed)).kind() == TWIN)
+}
+
+/// The stream behind `fd`, plain or not, if it is one already.
+pub(crate) fn find(fd: c_int, side: Side) -> Option<Handle> {
+    let entry = entry(fd)?;
+    loop {
+        let word = Word(entry.load(Ordering::Acquire));
+        if let Some(handle) = slot::enter(word.key()?, side, fd) {
+            return (!guard::is_inside()).then_some(handle);
+        }
+        if Word(entry.load(Ordering::Acquire)) == word {
+            return None;
+        }
+    }
+}
+
+/// Turns a candidate into a twin, or finds that it cannot be one.
+#[cold]
+fn settle(fd: c_int, entry: &AtomicU64, side: Side) -> Option<Handle> {
+    if guard::is_inside() {
+        return None;
+    }
+    loop {
+        let word = Word(entry.load(Ordering::Acquire));
+        match word.kind() {
+            EMPTY => return None,
+            TWIN => match slot::enter(word.key()?, side, fd) {
+                Some(handle) => return Some(handle),
+                // Its last name is being closed.
+                None if Word(entry.load(Ordering::Acquire)) == word => return None,
+                None => {}
+            },
+            // Another thread is at it. It cannot be this one, below a signal handler: those are
+            // kept out of sections.
+            ADOPTING => rustix::thread::sched_yield(),
+            _ => {
+                // SAFETY: not -1; the program's own, as in `Handle::fd`.
+                let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+                if word.0 & CONNECTING != 0 && rustix::net::getpeername(socket).is_err() {
+                    return None;
+                }
+                let section = Section::enter();
+                let claim = word.with_kind(ADOPTING);
+                if replace(entry, word, claim) {
+                    adopt(fd, socket, entry, claim);
+                }
+                drop(section);
+            }
+        }
+    }
+}
+
+/// Whether `entry` was `old` and is now `new`.
+fn replace(entry: &AtomicU64, old: Word, new: Word) -> bool {
+    entry.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
+    let adopted = guard::enter(|| {
+        let Some(twin) = Twin::adopt(socket) else { return Ok(None) };
+        let Some(inode) = slot::inode_of(socket) else { return Ok(None) };
+        Ok(slot::insert(twin, inode))
+    });
+    let Ok(Some(key)) = adopted else {
+        log::line(format_args!("fd {fd}: not adopted"));
+        replace(entry, claim, claim.with_kind(EMPTY));
+        return;
+    };
+    let reason = claim.reason();
+    log::line(format_args!("fd {fd}: adopted as {key:?}, {reason:?}"));
+    if reason != PinReason::None
+        && let Some(handle) = slot::enter(key, Side::Send, fd)
+    {
+        let _ = guard::enter(|| {
+            handle.pin(reason);
+            Ok(())
+        });
+    }
+    if !replace(entry, claim, Word::of_twin(key)) {
+        // The number was closed meanwhile.
+        slot::retire(key);
+    }
+}
+
+/// A stream socket has connected, or (`connecting`) has begun to.
+pub(crate) fn note_stream(fd: c_int, connecting: bool) {
+    let Some(entry) = entry_or_map(fd) else { return };
+    let begun = if connecting { CONNECTING } else { 0 };
+    loop {
+        let old = Word(entry.load(Ordering::Acquire));
+        let new = match old.kind() {
+            EMPTY | CANDIDATE => Word(old.with_kind(CANDIDATE).0 | begun),
+            // Told late: a connection may carry data before the program asks how it went.
+            TWIN if find(fd, Side::Send).is_none_or(|handle| handle.is_same_socket()) => return,
+            TWIN => Word(CANDIDATE | begun),
+            _ => return,
+        };
+        if replace(entry, old, new) {
+            if let Some(key) = old.key() {
+                give_up_name(key, fd, Ending::Stale);
+            }
+            return;
+        }
+    }
+}
+
+/// The socket was disconnected (`connect` to `AF_UNSPEC`).
+pub(crate) fn note_disconnected(fd: c_int) {
+    if let Some(entry) = entry(fd)
+        && let Some(key) = Word(entry.swap(0, Ordering::AcqRel)).key()
+    {
+        give_up_name(key, fd, Ending::Stale);
+    }
+}
+
+/// `fd` has come out of `accept` on `listener`: a stream, unless an option that it inherits from
+/// its listener forbids.
+pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
+    note_made(fd);
+    note_stream(fd, false);
+    let inherited = entry(listener).map_or(PinReason::None, |e| {
+        let word = Word(e.load(Ordering::Relaxed));
+        if word.kind() == TWIN { PinReason::None } else { word.reason() }
+    });
+    if inherited == PinReason::Option {
+        pin(fd, PinReason::Option);
+    }
+}
+
+/// The kernel has just given out `fd`: what the table says of the number is about another.
+pub(crate) fn note_made(fd: c_int) {
+    if let Some(entry) = entry(fd)
+        && entry.load(Ordering::Relaxed) != 0
+        && !process::is_borrowed()
+    {
+        let old = Word(entry.swap(0, Ordering::AcqRel));
+        if let Some(key) = old.key() {
+            log::line(format_args!("fd {fd}: reused behind our back"));
+            give_up_name(key, fd, Ending::Stale);
+        }
+    }
+}
+
+/// Keeps the stream behind `fd`, or one that it becomes, on TCP.
+pub(crate) fn pin(fd: c_int, reason: PinReason) {
+    let Some(entry) = entry_or_map(fd) else { return };
+    let section = Section::enter();
+    loop {
+        let word = Word(entry.load(Ordering::Acquire));
+        match word.kind() {
+            TWIN => {
+                if let Some(handle) = find(fd, Side::Send) {
+                    log::line(format_args!("fd {fd}: pinned, {reason:?}"));
+                    let _ = guard::enter(|| {
+                        handle.pin(reason);
+                        Ok(())
+                    });
+                }
+                break;
+            }
+            ADOPTING => rustix::thread::sched_yield(),
+            _ => {
+                if word.reason() != PinReason::None
+                    || replace(entry, word, word.with_reason(reason))
+                {
+                    break;
+                }
+            }
+        }
+    }
+    drop(section);
+}
+
+/// How a name of a twin ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The program closes the descriptor, now.
+    Close,
+    /// The descriptor was something else already.
+    Stale,
+}
+
+fn give_up_name(key: Key, fd: c_int, ending: Ending) {
+    let section = Section::enter();
+    let last = match slot::enter(key, Side::Send, fd) {
+        Some(handle) if handle.remove_name() => {
+            if ending == Ending::Close && handle.is_same_socket() {
+                let _ = guard::enter(|| {
+                    handle.twin().close(handle.fd());
+                    Ok(())
+                });
+            }
+            true
+        }
+        _ => false,
+    };
+    if last {
+        // Drops the twin, here or in the last call that is still inside.
+        let _ = guard::enter(|| {
+            slot::retire(key);
+            Ok(())
+        });
+    }
+    drop(section);
+}
+
+/// To be called before the kernel closes `fd`, because another thread may be given the number at
+/// once. False: it is a descriptor of this library, which the program cannot close.
+#[must_use]
+pub(crate) fn note_closing(fd: c_int) -> bool {
+    let Some(entry) = entry(fd) else { return true };
+    let word = Word(entry.load(Ordering::Relaxed));
+    if word == Word::NOTHING || guard::is_inside() {
+        return true;
+    }
+    if word.0 & (KIND | PRIVATE) == PRIVATE {
+        return false;
+    }
+    if process::is_borrowed() {
+        return true;
+    }
+    let old = Word(entry.swap(0, Ordering::AcqRel));
+    if let Some(key) = old.key() {
+        log::line(format_args!("fd {fd}: closing"));
+        give_up_name(key, fd, Ending::Close);
+    }
+    true
+}
+
+/// Numbers in `first..=last` that the table knows something of, for a call that closes a range.
+pub(crate) fn known(first: u32, last: u32) -> impl Iterator<Item = c_int> {
+    let end = u32::try_from(TABLE.end()).unwrap_or(u32::MAX);
+    (first..=last.min(end.saturating_sub(1)))
+        .take_while(move |_| end != 0)
+        .filter_map(|n| c_int::try_from(n).ok())
+        .filter(|&fd| entry(fd).is_some_and(|e| e.load(Ordering::Relaxed) != 0))
+}
+
+/// Declares `fd` this library's own.
+pub(crate) fn set_private(fd: c_int) {
+    if let Some(entry) = entry_or_map(fd) {
+        entry.store(PRIVATE, Ordering::Release);
+    }
+}
+
+/// `new` now names the open file of `old`. To be called after the kernel's `dup`; what `new` was
+/// before has been closed with [`note_closing`].
+pub(crate) fn note_duplicate(old: c_int, new: c_int) {
+    note_made(new);
+    let Some(entry_old) = entry(old) else { return };
+    let word = Word(entry_old.load(Ordering::Acquire));
+    if word == Word::NOTHING || word.0 & PRIVATE != 0 || old == new || process::is_borrowed() {
+        return;
+    }
+    // Two candidates for one socket would become two twins.
+    let handle = match word.kind() {
+        EMPTY => None,
+        _ => settle(old, entry_old, Side::Send),
+    };
+    let Some(entry_new) = entry_or_map(new) else { return };
+    match handle {
+        Some(handle) if handle.add_name() => {
+            // Of the same key as `handle`, unless the program closes `old` at this moment.
+            let word = Word(entry_old.load(Ordering::Acquire));
+            if word.key().is_some() {
+                log::line(format_args!("fd {new}: duplicate of {old}"));
+                entry_new.store(word.0, Ordering::Release);
+            }
+        }
+        _ => {
+            // Not a stream, or one still connecting: neither name may adopt it alone.
+            let word = Word(entry_old.load(Ordering::Acquire));
+            let kept = match word.kind() {
+                CANDIDATE => word.with_kind(EMPTY).with_reason(PinReason::Option),
+                EMPTY => word,
+                _ => Word::NOTHING,
+            };
+            if word.kind() == CANDIDATE {
+                replace(entry_old, word, kept);
+            }
+            entry_new.store(kept.0, Ordering::Release);
+        }
+    }
+}
+
+/// Calls that met an error which the stream that was adopted cannot have: whether the number now
+/// names something else, in which case it is forgotten.
+#[cold]
+pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
+    if handle.is_same_socket() {
+        return false;
+    }
+    note_made(fd);
+    true
+}
+
+/// The process is about to fork: every stream goes to, or stays on, TCP.
+pub(crate) fn pin_all_for_fork() {
+    for fd in known(0, u32::MAX) {
+        let Some(entry) = entry(fd) else { continue };
+        // Sockets that are not connected may well be used by one side alone.
+        if Word(entry.load(Ordering::Relaxed)).kind() != EMPTY {
+            pin(fd, PinReason::Fork);
+        }
+    }
+}
+
+/// In a forked child: what other threads of the parent were doing will never be finished here.
+pub(crate) fn after_fork_in_child() {
+    for fd in known(0, u32::MAX) {
+        let Some(entry) = entry(fd) else { continue };
+        let word = Word(entry.load(Ordering::Relaxed));
+        if word.kind() == ADOPTING {
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+}

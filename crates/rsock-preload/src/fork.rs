@@ -1,0 +1,31 @@
+//! What happens to the table when the process forks.
+//!
+//! In this step a stream that a child inherits goes, or stays, on TCP: whichever of the two goes on
+//! using it then finds all bytes in one place. The child keeps the parent's view of the table.
+
+use crate::{fdtable, log, signal};
+use rsock_verbs::family;
+
+/// Asks libc to call us around every `fork`.
+pub(crate) fn register() {
+    // SAFETY: three functions of the right type that live as long as the process: a preloaded
+    // library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+unsafe extern "C" fn prepare() {
+    family::note_fork();
+    fdtable::pin_all_for_fork();
+    // The child must not inherit this lock from a thread that it does not have.
+    signal::lock_for_fork();
+}
+
+unsafe extern "C" fn in_parent() {
+    signal::unlock_after_fork();
+}
+
+unsafe extern "C" fn in_child() {
+    signal::unlock_after_fork();
+    fdtable::after_fork_in_child();
+    log::line(format_args!("forked"));
+}

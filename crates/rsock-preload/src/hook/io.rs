@@ -1,0 +1,360 @@
+//! `read`, `write`, `send`, `recv` and their kin.
+
+use super::{alias, transfer};
+use crate::fdtable;
+use crate::slot::Side;
+use crate::{arg, errno, next};
+use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use std::io::{IoSlice, IoSliceMut};
+
+/// As `read(2)`.
+///
+/// # Safety
+/// As `read(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    if let Some(handle) = fdtable::enter(fd, Side::Recv) {
+        if len == 0 {
+            // COMPAT: `read` of nothing returns at once, unlike `recv`.
+            return 0;
+        }
+        // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
+        let room = match unsafe { arg::bytes_mut(buf, len) } {
+            Ok(room) => room,
+            Err(e) => return errno::fail(e),
+        };
+        if let Some(n) = transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], 0) {
+            return n;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::read(fd, buf, len) }
+}
+
+/// As `write(2)`.
+///
+/// # Safety
+/// As `write(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn write(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+) -> ssize_t {
+    if let Some(handle) = fdtable::enter(fd, Side::Send) {
+        // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
+        let bytes = match unsafe { arg::bytes(buf, len) } {
+            Ok(bytes) => bytes,
+            Err(e) => return errno::fail(e),
+        };
+        if let Some(n) = transfer::send(handle, fd, &[IoSlice::new(bytes)], 0) {
+            return n;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::write(fd, buf, len) }
+}
+
+/// As `readv(2)`.
+///
+/// # Safety
+/// As `readv(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    // SAFETY: a caller of `readv` promises `n` entries of writable bytes.
+    if let Some(n) = unsafe { readv_with(fd, iov, n, 0) } {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::readv(fd, iov, n) }
+}
+
+/// As `writev(2)`.
+///
+/// # Safety
+/// As `writev(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    // SAFETY: a caller of `writev` promises `n` entries of readable bytes.
+    if let Some(n) = unsafe { writev_with(fd, iov, n, 0) } {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::writev(fd, iov, n) }
+}
+
+/// As `preadv2(2)`: on a stream, `readv` with flags.
+///
+/// # Safety
+/// As `preadv2(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    if offset == -1
+        && let Some(flags) = message_flags(flags)
+        // SAFETY: a caller of `preadv2` promises `n` entries of writable bytes.
+        && let Some(n) = unsafe { readv_with(fd, iov, n, flags) }
+    {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
+    unsafe { next::preadv2(fd, iov, n, offset, flags) }
+}
+
+/// As `pwritev2(2)`: on a stream, `writev` with flags.
+///
+/// # Safety
+/// As `pwritev2(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pwritev2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    if offset == -1
+        && let Some(flags) = message_flags(flags)
+        // SAFETY: a caller of `pwritev2` promises `n` entries of readable bytes.
+        && let Some(n) = unsafe { writev_with(fd, iov, n, flags) }
+    {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
+    unsafe { next::pwritev2(fd, iov, n, offset, flags) }
+}
+
+/// As `send(2)`.
+///
+/// # Safety
+/// As `send(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if let Some(handle) = fdtable::enter(fd, Side::Send) {
+        // SAFETY: a caller of `send` promises `len` readable bytes at `buf`.
+        let bytes = match unsafe { arg::bytes(buf, len) } {
+            Ok(bytes) => bytes,
+            Err(e) => return errno::fail(e),
+        };
+        if let Some(n) = transfer::send(handle, fd, &[IoSlice::new(bytes)], flags) {
+            return n;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::send(fd, buf, len, flags) }
+}
+
+/// As `sendto(2)`. A connected stream does not look at the address, beyond its length.
+///
+/// # Safety
+/// As `sendto(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> ssize_t {
+    if let Some(handle) = fdtable::enter(fd, Side::Send) {
+        if !addr.is_null() && addr_len as usize > size_of::<libc::sockaddr_storage>() {
+            return errno::fail(libc::EINVAL);
+        }
+        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`.
+        let bytes = match unsafe { arg::bytes(buf, len) } {
+            Ok(bytes) => bytes,
+            Err(e) => return errno::fail(e),
+        };
+        if let Some(n) = transfer::send(handle, fd, &[IoSlice::new(bytes)], flags) {
+            return n;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::sendto(fd, buf, len, flags, addr, addr_len) }
+}
+
+/// As `recv(2)`.
+///
+/// # Safety
+/// As `recv(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
+    if let Some(n) = unsafe { recv_with(fd, buf, len, flags) } {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::recv(fd, buf, len, flags) }
+}
+
+/// As `recvfrom(2)`. A connected stream has no address to report.
+///
+/// # Safety
+/// As `recvfrom(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`.
+    if let Some(n) = unsafe { recv_with(fd, buf, len, flags) } {
+        if n >= 0 && !addr.is_null() {
+            if addr_len.is_null() {
+                return errno::fail(libc::EFAULT);
+            }
+            // SAFETY: not null, and writable by the promise of a caller who gives an address.
+            unsafe { *addr_len = 0 };
+        }
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) }
+}
+
+/// As `read(2)`, of at most `room` bytes.
+///
+/// # Safety
+/// As `read(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: arguments passed on unchanged; the next definition ends the program.
+        return unsafe { next::__read_chk(fd, buf, len, room) };
+    }
+    // SAFETY: a caller promises `len` writable bytes at `buf`.
+    unsafe { read(fd, buf, len) }
+}
+
+/// As `recv(2)`, of at most `room` bytes.
+///
+/// # Safety
+/// As `recv(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: arguments passed on unchanged; the next definition ends the program.
+        return unsafe { next::__recv_chk(fd, buf, len, room, flags) };
+    }
+    // SAFETY: a caller promises `len` writable bytes at `buf`.
+    unsafe { recv(fd, buf, len, flags) }
+}
+
+/// As `recvfrom(2)`, of at most `room` bytes.
+///
+/// # Safety
+/// As `recvfrom(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: arguments passed on unchanged; the next definition ends the program.
+        return unsafe { next::__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len) };
+    }
+    // SAFETY: a caller promises `len` writable bytes at `buf`, and room for the address.
+    unsafe { recvfrom(fd, buf, len, flags, addr, addr_len) }
+}
+
+alias! {
+    __read = read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
+    __write = write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t;
+    __send = send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    preadv64v2 = preadv2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int)
+        -> ssize_t;
+    pwritev64v2 = pwritev2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int)
+        -> ssize_t;
+}
+
+/// # Safety
+/// `buf` is null or has `len` writable bytes.
+unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    let handle = fdtable::enter(fd, Side::Recv)?;
+    if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 {
+        return transfer::discard(handle, fd, len, flags);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { arg::bytes_mut(buf, len) } {
+        Ok(room) => transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], flags),
+        Err(e) => Some(errno::fail(e)),
+    }
+}
+
+/// # Safety
+/// `iov` is null or has `n` entries of writable bytes.
+unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
+    let handle = fdtable::enter(fd, Side::Recv)?;
+    let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        arg::with_slices_mut(iov, n, libc::EINVAL, |bufs| {
+            if bufs.iter().all(|buf| buf.is_empty()) {
+                return Some(0);
+            }
+            transfer::recv(handle, fd, bufs, flags)
+        })
+    };
+    result.unwrap_or_else(|e| Some(errno::fail(e)))
+}
+
+/// # Safety
+/// `iov` is null or has `n` entries of readable bytes.
+unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
+    let handle = fdtable::enter(fd, Side::Send)?;
+    let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        arg::with_slices(iov, n, libc::EINVAL, |bufs| {
+            if bufs.iter().all(|buf| buf.is_empty()) {
+                return Some(0);
+            }
+            transfer::send(handle, fd, bufs, flags)
+        })
+    };
+    result.unwrap_or_else(|e| Some(errno::fail(e)))
+}
+
+/// The message flag for the flags of `preadv2`, if a stream honours them.
+fn message_flags(rwf: c_int) -> Option<c_int> {
+    match rwf {
+        0 => Some(0),
+        libc::RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
+        _ => None,
+    }
+}

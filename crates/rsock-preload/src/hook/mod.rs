@@ -1,0 +1,35 @@
+//! The exported symbols, by family.
+//!
+//! Each hook asks whose descriptor it is, checks its arguments, calls the core and maps the
+//! result; anything else goes to the next definition, unchanged. The list of what is exported is
+//! `symbols.txt`, which a test compares with the library.
+
+mod epoll;
+mod fd;
+mod io;
+mod message;
+mod poll;
+mod select;
+mod signal;
+mod socket;
+mod splice;
+mod transfer;
+
+/// Exports a hook under other names that programs bind to the same function.
+macro_rules! alias {
+    ($($alias:ident = $name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+        $(
+            /// Another name of the hook it calls.
+            ///
+            /// # Safety
+            /// As the C function.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[allow(non_snake_case, reason = "named after the C symbol")]
+            pub(crate) unsafe extern "C-unwind" fn $alias($($arg: $ty),*) -> $ret {
+                // SAFETY: arguments passed on unchanged.
+                unsafe { $name($($arg),*) }
+            }
+        )*
+    };
+}
+use alias;

@@ -1,0 +1,205 @@
+//! `poll` and `ppoll`, over twins and other descriptors alike.
+
+use super::alias;
+use crate::slot::{Handle, Side};
+use crate::{errno, fdtable, guard, next};
+use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
+use rsock_core::twin::{self, PollEntry};
+use rustix::event::PollFlags;
+use std::slice;
+use std::time::Duration;
+
+/// Calls with up to this many descriptors allocate nothing here.
+const FEW: usize = 16;
+
+/// As `poll(2)`.
+///
+/// # Safety
+/// As `poll(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+    let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+    // SAFETY: a caller of `poll` promises `n` entries.
+    if let Some(n) = unsafe { with_twins(fds, n, limit, None) } {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::poll(fds, n, timeout) }
+}
+
+/// As `ppoll(2)`.
+///
+/// # Safety
+/// As `ppoll(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: null or valid by the caller's promise.
+    if let Ok(limit) = unsafe { duration(timeout) } {
+        // SAFETY: null or valid by the caller's promise.
+        let mask = unsafe { mask.as_ref() };
+        // SAFETY: a caller of `ppoll` promises `n` entries.
+        if let Some(n) = unsafe { with_twins(fds, n, limit, mask) } {
+            return n;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::ppoll(fds, n, timeout, mask) }
+}
+
+/// As `poll(2)`, of at most `room` bytes of entries.
+///
+/// # Safety
+/// As `poll(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn __poll_chk(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
+    if !fits(n, room) {
+        // SAFETY: arguments passed on unchanged; the next definition ends the program.
+        return unsafe { next::__poll_chk(fds, n, timeout, room) };
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { poll(fds, n, timeout) }
+}
+
+/// As `ppoll(2)`, of at most `room` bytes of entries.
+///
+/// # Safety
+/// As `ppoll(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn __ppoll_chk(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    if !fits(n, room) {
+        // SAFETY: arguments passed on unchanged; the next definition ends the program.
+        return unsafe { next::__ppoll_chk(fds, n, timeout, mask, room) };
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { ppoll(fds, n, timeout, mask) }
+}
+
+alias! {
+    __poll = poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;
+}
+
+/// The duration at `at`, none for null.
+///
+/// # Errors
+/// An invalid one: the kernel says what it thinks of it.
+///
+/// # Safety
+/// `at` is null or valid.
+pub(super) unsafe fn duration(at: *const timespec) -> Result<Option<Duration>, ()> {
+    // SAFETY: null or valid by the caller's promise.
+    let Some(given) = (unsafe { at.as_ref() }) else { return Ok(None) };
+    let secs = u64::try_from(given.tv_sec).map_err(|_| ())?;
+    let nanos = u32::try_from(given.tv_nsec).map_err(|_| ())?;
+    if nanos >= 1_000_000_000 {
+        return Err(());
+    }
+    Ok(Some(Duration::new(secs, nanos)))
+}
+
+/// The stream behind `fd`, by the side that waiting for `events` belongs to.
+pub(super) fn enter(fd: c_int, events: PollFlags) -> Option<Handle> {
+    let writes = events.intersects(PollFlags::OUT | PollFlags::WRNORM)
+        && !events.intersects(PollFlags::IN | PollFlags::RDNORM);
+    fdtable::enter(fd, if writes { Side::Send } else { Side::Recv })
+}
+
+/// Waits for all entries if one of them is off TCP. `None`: the kernel can do it alone.
+///
+/// # Safety
+/// `fds` has `n` entries.
+unsafe fn with_twins(
+    fds: *mut pollfd,
+    n: nfds_t,
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+) -> Option<c_int> {
+    let n = usize::try_from(n).ok().filter(|&n| n <= fdtable::MOST && !fds.is_null())?;
+    // SAFETY: not null, so `n` entries by the caller's promise.
+    let fds = unsafe { slice::from_raw_parts_mut(fds, n) };
+    if guard::is_inside() || !fds.iter().any(|p| fdtable::is_stream(p.fd)) {
+        return None;
+    }
+    if n <= FEW {
+        let mut handles = [const { None }; FEW];
+        wait(fds, &mut handles[..n], limit, mask)
+    } else {
+        let mut handles: Vec<Option<Handle>> = Vec::new();
+        handles.resize_with(n, || None);
+        wait(fds, &mut handles, limit, mask)
+    }
+}
+
+fn wait(
+    fds: &mut [pollfd],
+    handles: &mut [Option<Handle>],
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+) -> Option<c_int> {
+    let mut moved = false;
+    for (p, handle) in fds.iter().zip(handles.iter_mut()) {
+        *handle = enter(p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()));
+        moved |= handle.as_ref().is_some_and(|h| !h.twin().is_plain());
+    }
+    if !moved {
+        return None;
+    }
+    let result = if fds.len() <= FEW {
+        let mut entries: [PollEntry<'_>; FEW] = std::array::from_fn(|i| match fds.get(i) {
+            Some(p) => entry(p, handles[i].as_ref()),
+            None => PollEntry {
+                fd: -1,
+                twin: None,
+                events: PollFlags::empty(),
+                revents: PollFlags::empty(),
+            },
+        });
+        call(fds, &mut entries[..fds.len()], limit, mask)
+    } else {
+        let mut entries: Vec<PollEntry<'_>> =
+            fds.iter().zip(handles.iter()).map(|(p, h)| entry(p, h.as_ref())).collect();
+        call(fds, &mut entries, limit, mask)
+    };
+    Some(errno::ret_int(result))
+}
+
+fn entry<'a>(p: &pollfd, handle: Option<&'a Handle>) -> PollEntry<'a> {
+    PollEntry {
+        fd: p.fd,
+        twin: handle.map(Handle::twin),
+        events: PollFlags::from_bits_retain(p.events.cast_unsigned()),
+        revents: PollFlags::empty(),
+    }
+}
+
+fn call(
+    fds: &mut [pollfd],
+    entries: &mut [PollEntry<'_>],
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+) -> Result<usize, c_int> {
+    let n = guard::enter(|| twin::poll(entries, limit, mask))?;
+    for (p, entry) in fds.iter_mut().zip(entries.iter()) {
+        p.revents = entry.revents.bits().cast_signed();
+    }
+    Ok(n)
+}
+
+fn fits(n: nfds_t, room: size_t) -> bool {
+    usize::try_from(n).is_ok_and(|n| n <= room / size_of::<pollfd>())
+}

@@ -1,0 +1,323 @@
+//! `select` and `pselect`, as `poll` with bits.
+//!
+//! Sets are bare words, as the kernel reads them: programs pass larger ones than `fd_set`, and
+//! counts that are larger than their sets (`getdtablesize()`), of which the kernel looks only at
+//! what its own table reaches. So do we.
+
+use super::alias;
+use super::poll::{duration, enter};
+use crate::slot::Handle;
+use crate::{errno, fdtable, guard, next};
+use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
+use rsock_core::twin::{self, PollEntry};
+use rustix::event::PollFlags;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::time::Duration;
+
+const BITS: usize = c_ulong::BITS as usize;
+
+/// As `select(2)`.
+///
+/// # Safety
+/// As `select(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn select(
+    n: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: sets of at least `n` bits, by the promise of a caller of `select`.
+    if let Some(wanted) = unsafe { Wanted::of_streams(n, [read, write, except]) } {
+        // SAFETY: null or valid by the caller's promise.
+        let limit = match unsafe { timeout.as_ref() } {
+            None => Some(None),
+            Some(t) => span(t).map(Some),
+        };
+        if let Some(limit) = limit {
+            let began = clock_gettime(ClockId::Monotonic);
+            // SAFETY: as above.
+            if let Some(result) = unsafe { wanted.wait(limit, None) } {
+                if let Some(limit) = limit {
+                    let left = limit.saturating_sub(since(began));
+                    // SAFETY: not null, since there is a limit, and valid by the caller's promise.
+                    unsafe {
+                        *timeout = timeval {
+                            tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                            tv_usec: left.subsec_micros().into(),
+                        }
+                    };
+                }
+                return result;
+            }
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::select(n, read, write, except, timeout) }
+}
+
+/// As `pselect(2)`.
+///
+/// # Safety
+/// As `pselect(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pselect(
+    n: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: sets of at least `n` bits, by the promise of a caller of `pselect`.
+    if let Some(wanted) = unsafe { Wanted::of_streams(n, [read, write, except]) }
+        // SAFETY: null or valid by the caller's promise.
+        && let Ok(limit) = unsafe { duration(timeout) }
+    {
+        // SAFETY: null or valid by the caller's promise.
+        let mask = unsafe { mask.as_ref() };
+        // SAFETY: the sets that `wanted` was made of.
+        if let Some(result) = unsafe { wanted.wait(limit, mask) } {
+            return result;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::pselect(n, read, write, except, timeout, mask) }
+}
+
+alias! {
+    __select = select(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *mut timeval) -> c_int;
+}
+
+/// What one of the three sets asks for and what fills it.
+struct Kind {
+    asks: PollFlags,
+    holds: PollFlags,
+}
+
+/// As the kernel's `select` maps them.
+const KINDS: [Kind; 3] = [
+    Kind {
+        asks: PollFlags::IN,
+        holds: PollFlags::IN
+            .union(PollFlags::RDNORM)
+            .union(PollFlags::RDBAND)
+            .union(PollFlags::HUP)
+            .union(PollFlags::ERR),
+    },
+    Kind {
+        asks: PollFlags::OUT,
+        holds: PollFlags::OUT
+            .union(PollFlags::WRNORM)
+            .union(PollFlags::WRBAND)
+            .union(PollFlags::ERR),
+    },
+    Kind { asks: PollFlags::PRI, holds: PollFlags::PRI },
+];
+
+/// The three sets of a call that concerns a stream.
+struct Wanted {
+    /// Bits to look at.
+    n: usize,
+    sets: [*mut c_ulong; 3],
+}
+
+impl Wanted {
+    /// `None` if no set names a stream: then the kernel can do it alone.
+    ///
+    /// # Safety
+    /// Each set is null or has `n` bits, or as many as the process has had descriptors.
+    unsafe fn of_streams(n: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
+        let n = usize::try_from(n).ok()?;
+        if guard::is_inside() {
+            return None;
+        }
+        let wanted = Self { n, sets: sets.map(|set| set.cast()) };
+        let end = n.min(fdtable::end());
+        let names_stream = (0..end).any(|fd| {
+            c_int::try_from(fd).is_ok_and(fdtable::is_stream)
+                // SAFETY: below both `n` and a number that the process has had, rounded up as the
+                // kernel rounds it.
+                && !unsafe { wanted.asks(fd) }.is_empty()
+        });
+        if !names_stream {
+            return None;
+        }
+        // The size of a plain `fd_set` is always there.
+        let n = if n > libc::FD_SETSIZE { n.min(kernel_table_size()?) } else { n };
+        Some(Self { n, ..wanted })
+    }
+
+    /// # Safety
+    /// As `of_streams`, and `fd` is below `n`.
+    unsafe fn has(&self, set: usize, fd: usize) -> bool {
+        let words = self.sets[set];
+        if words.is_null() {
+            return false;
+        }
+        // SAFETY: inside the set, by the caller's promise.
+        let at = unsafe { words.add(fd / BITS) };
+        // SAFETY: as above.
+        let word = unsafe { at.read_unaligned() };
+        word >> (fd % BITS) & 1 != 0
+    }
+
+    /// # Safety
+    /// As `has`.
+    unsafe fn asks(&self, fd: usize) -> PollFlags {
+        let mut asks = PollFlags::empty();
+        for (set, kind) in KINDS.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            if unsafe { self.has(set, fd) } {
+                asks |= kind.asks;
+            }
+        }
+        asks
+    }
+
+    /// Waits. `None`: the kernel can do it alone after all.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn wait(&self, limit: Option<Duration>, mask: Option<&sigset_t>) -> Option<c_int> {
+        let mut named: Vec<(c_int, PollFlags, Option<Handle>)> = Vec::new();
+        let mut moved = false;
+        for fd in 0..self.n {
+            // SAFETY: below `n`.
+            let asks = unsafe { self.asks(fd) };
+            if !asks.is_empty() {
+                let fd = c_int::try_from(fd).ok()?;
+                let handle = enter(fd, asks);
+                moved |= handle.as_ref().is_some_and(|h| !h.twin().is_plain());
+                named.push((fd, asks, handle));
+            }
+        }
+        if !moved {
+            return None;
+        }
+        let mut entries: Vec<PollEntry<'_>> = named
+            .iter()
+            .map(|(fd, asks, handle)| PollEntry {
+                fd: *fd,
+                twin: handle.as_ref().map(Handle::twin),
+                events: *asks,
+                revents: PollFlags::empty(),
+            })
+            .collect();
+        // SAFETY: the sets are those the entries were read from.
+        Some(errno::ret_int(unsafe { self.poll(&mut entries, limit, mask) }))
+    }
+
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn poll(
+        &self,
+        entries: &mut [PollEntry<'_>],
+        limit: Option<Duration>,
+        mask: Option<&sigset_t>,
+    ) -> Result<usize, c_int> {
+        let began = clock_gettime(ClockId::Monotonic);
+        loop {
+            let left = limit.map(|limit| limit.saturating_sub(since(began)));
+            let found = guard::enter(|| twin::poll(entries, left, mask))?;
+            if entries.iter().any(|e| e.revents.contains(PollFlags::NVAL)) {
+                return Err(libc::EBADF);
+            }
+            if found != 0 && entries.iter().all(|e| held(e) == 0) {
+                // A hang-up of a stream of which only writing was asked: `poll` reports it
+                // unasked, `select` does not.
+                for entry in entries.iter_mut().filter(|e| !e.revents.is_empty()) {
+                    entry.fd = -1;
+                    entry.twin = None;
+                }
+                continue;
+            }
+            // SAFETY: the caller's promise.
+            return Ok(unsafe { self.report(entries) });
+        }
+    }
+
+    /// Leaves in the sets what holds, and counts it.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn report(&self, entries: &[PollEntry<'_>]) -> usize {
+        for words in self.sets.iter().filter(|words| !words.is_null()) {
+            for word in 0..self.n.div_ceil(BITS) {
+                // SAFETY: the kernel, too, writes whole words up to `n` bits.
+                let at = unsafe { words.add(word) };
+                // SAFETY: as above.
+                unsafe { at.write_unaligned(0) };
+            }
+        }
+        let mut bits = 0;
+        for entry in entries {
+            let Ok(fd) = usize::try_from(entry.fd) else { continue };
+            for (set, kind) in KINDS.iter().enumerate() {
+                if !entry.events.contains(kind.asks) || !entry.revents.intersects(kind.holds) {
+                    continue;
+                }
+                // SAFETY: asked for, so its set is there and reaches `fd`.
+                let at = unsafe { self.sets[set].add(fd / BITS) };
+                // SAFETY: as above.
+                let word = unsafe { at.read_unaligned() };
+                // SAFETY: as above.
+                unsafe { at.write_unaligned(word | 1 << (fd % BITS)) };
+                bits += 1;
+            }
+        }
+        bits
+    }
+}
+
+/// How many of the bits asked for hold.
+fn held(entry: &PollEntry<'_>) -> usize {
+    KINDS
+        .iter()
+        .filter(|k| entry.events.contains(k.asks) && entry.revents.intersects(k.holds))
+        .count()
+}
+
+/// How long since `began`.
+fn since(began: Timespec) -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    let nanos = |t: Timespec| i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec);
+    Duration::from_nanos(u64::try_from(nanos(now) - nanos(began)).unwrap_or(0))
+}
+
+/// `None` if the kernel would not take it.
+fn span(t: &timeval) -> Option<Duration> {
+    let secs = u64::try_from(t.tv_sec).ok()?;
+    let micros = u64::try_from(t.tv_usec).ok()?;
+    Duration::from_secs(secs).checked_add(Duration::from_micros(micros))
+}
+
+/// Descriptors that the kernel's table of this process has room for now.
+fn kernel_table_size() -> Option<usize> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let status = rustix::fs::open(c"/proc/self/status", flags, rustix::fs::Mode::empty()).ok()?;
+    let mut text = [0u8; 2048];
+    let n = rustix::io::read(&status, &mut text).ok()?;
+    let line = text[..n].split(|&b| b == b'\n').find_map(|l| l.strip_prefix(b"FDSize:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_table_holds_what_is_open() {
+        let size = kernel_table_size().expect("a proc file system");
+        assert!(size >= 64 && size.is_multiple_of(64), "{size}");
+    }
+
+    #[test]
+    fn a_time_of_many_microseconds_is_taken_as_the_kernel_takes_it() {
+        let t = timeval { tv_sec: 1, tv_usec: 2_500_000 };
+        assert_eq!(span(&t), Some(Duration::from_millis(3500)));
+        assert_eq!(span(&timeval { tv_sec: -1, tv_usec: 0 }), None);
+    }
+}

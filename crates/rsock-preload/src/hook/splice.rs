@@ -1,0 +1,174 @@
+//! Transfers between descriptors inside the kernel: `sendfile` and `splice`.
+//!
+//! A stream off TCP takes a file's bytes through a buffer. What a pipe brings or takes goes by
+//! the kernel, after the stream has left for TCP.
+
+use crate::slot::Side;
+use crate::{errno, fdtable, guard, next, signal};
+use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
+use rsock_core::twin::PinReason;
+use rustix::fd::BorrowedFd;
+use rustix::fs::SeekFrom;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io::{self, IoSlice, IoSliceMut};
+
+/// Bytes moved at a time, on the stack.
+const CHUNK: usize = 16 * 1024;
+
+/// As `sendfile(2)`.
+///
+/// # Safety
+/// As `sendfile(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn sendfile(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    len: size_t,
+) -> ssize_t {
+    if from >= 0
+        && let Some(handle) = fdtable::enter(out, Side::Send)
+        && !handle.twin().is_plain()
+    {
+        // SAFETY: not -1; if it is not open, reading says so.
+        let file = unsafe { BorrowedFd::borrow_raw(from) };
+        // SAFETY: null or valid by the caller's promise.
+        let given = unsafe { offset.as_ref() }.copied();
+        let start = match given {
+            Some(at) => u64::try_from(at).ok(),
+            None => rustix::fs::seek(file, SeekFrom::Current(0)).ok(),
+        };
+        if let Some(start) = start.filter(|_| is_file(file)) {
+            let result = guard::enter(|| copy_file(&handle, file, start, len));
+            drop(handle);
+            if let Ok(n) = result {
+                let end = start + n as u64;
+                match given {
+                    // SAFETY: not null and valid by the caller's promise.
+                    Some(_) => unsafe { *offset = off_t::try_from(end).unwrap_or(off_t::MAX) },
+                    None => _ = rustix::fs::seek(file, SeekFrom::Start(end)),
+                }
+            }
+            if result == Err(libc::EPIPE) {
+                signal::raise_sigpipe();
+            }
+            return errno::ret_len(result);
+        }
+        drop(handle);
+        fdtable::pin(out, PinReason::Option);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::sendfile(out, from, offset, len) }
+}
+
+/// As `sendfile(2)`, under its other name.
+///
+/// # Safety
+/// As `sendfile(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn sendfile64(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    len: size_t,
+) -> ssize_t {
+    // SAFETY: arguments passed on unchanged.
+    unsafe { sendfile(out, from, offset, len) }
+}
+
+/// As `splice(2)`.
+///
+/// # Safety
+/// As `splice(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn splice(
+    from: c_int,
+    from_at: *mut loff_t,
+    to: c_int,
+    to_at: *mut loff_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    if fdtable::is_stream(to) {
+        fdtable::pin(to, PinReason::Option);
+    }
+    if fdtable::is_stream(from) {
+        fdtable::pin(from, PinReason::Option);
+        // What the stream still holds must come first.
+        if let Some(handle) = fdtable::enter(from, Side::Recv) {
+            let now = flags & libc::SPLICE_F_NONBLOCK != 0;
+            let result = guard::enter(|| {
+                let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+                copy_to_pipe(&handle, to, len, flags)
+            });
+            drop(handle);
+            if result == Err(libc::EPIPE) {
+                signal::raise_sigpipe();
+            }
+            return errno::ret_len(result);
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::splice(from, from_at, to, to_at, len, flags) }
+}
+
+fn is_file(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| {
+        let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+        kind.is_file() || kind.is_block_device()
+    })
+}
+
+/// Sends up to `len` bytes of `file` from `start` on. An error after the first byte is for the
+/// next call to meet.
+fn copy_file(
+    handle: &crate::slot::Handle,
+    file: BorrowedFd<'_>,
+    start: u64,
+    len: usize,
+) -> io::Result<usize> {
+    let mut chunk = [0u8; CHUNK];
+    let mut done = 0;
+    while done < len {
+        let want = CHUNK.min(len - done);
+        let n = match rustix::io::pread(file, &mut chunk[..want], start + done as u64) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if done == 0 => return Err(e.into()),
+            Err(_) => break,
+        };
+        match handle.twin().send(handle.fd(), &[IoSlice::new(&chunk[..n])], SendFlags::empty()) {
+            Ok(sent) => {
+                done += sent;
+                if sent < n {
+                    break;
+                }
+            }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Moves one chunk of what the stream holds into a pipe, taking from the stream only what the
+/// pipe took.
+fn copy_to_pipe(
+    handle: &crate::slot::Handle,
+    to: c_int,
+    len: usize,
+    flags: RecvFlags,
+) -> io::Result<usize> {
+    if to < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    let mut chunk = [0u8; CHUNK];
+    let want = CHUNK.min(len);
+    let peek = &mut [IoSliceMut::new(&mut chunk[..want])];
+    let seen = handle.twin().recv(handle.fd(), peek, flags | RecvFlags::PEEK)?;
+    // SAFETY: not -1; if it is not open, writing says so.
+    let pipe = unsafe { BorrowedFd::borrow_raw(to) };
+    let written = rustix::io::write(pipe, &chunk[..seen])?;
+    let taken = &mut [IoSliceMut::new(&mut chunk[..written])];
+    handle.twin().recv(handle.fd(), taken, RecvFlags::DONTWAIT)
+}

@@ -1,0 +1,84 @@
+//! The one way by which bytes go from hooks to a twin and back.
+//!
+//! Adds to the core what belongs to the process: SIGPIPE, flags that only the kernel honours, and
+//! numbers that were reused behind our back. `None` always means: ask the kernel instead.
+
+use crate::slot::Handle;
+use crate::{errno, fdtable, guard, options, signal};
+use libc::{c_int, ssize_t};
+use rsock_core::twin::PinReason;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io::{IoSlice, IoSliceMut};
+
+/// Sends `bufs` on the stream `handle` of descriptor `fd`.
+pub(super) fn send(
+    handle: Handle,
+    fd: c_int,
+    bufs: &[IoSlice<'_>],
+    flags: c_int,
+) -> Option<ssize_t> {
+    if flags & !options::SEND_FLAGS != 0 {
+        drop(handle);
+        // What the stream wrote before lies in front of what the kernel now takes.
+        fdtable::pin(fd, PinReason::Option);
+        return None;
+    }
+    let known = SendFlags::from_bits_retain(flags.cast_unsigned());
+    let result = guard::enter(|| handle.twin().send(handle.fd(), bufs, known));
+    match result {
+        Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
+        Err(libc::EPIPE) => {
+            // A handler may not come back.
+            drop(handle);
+            if flags & libc::MSG_NOSIGNAL == 0 {
+                signal::raise_sigpipe();
+            }
+            Some(errno::fail(libc::EPIPE))
+        }
+        result => {
+            drop(handle);
+            Some(errno::ret_len(result))
+        }
+    }
+}
+
+/// Receives into `bufs` from the stream `handle` of descriptor `fd`.
+pub(super) fn recv(
+    handle: Handle,
+    fd: c_int,
+    bufs: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Option<ssize_t> {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // Not of the byte stream: the kernel's, wherever the stream is.
+        drop(handle);
+        fdtable::pin(fd, PinReason::Option);
+        return None;
+    }
+    if flags & !options::RECV_FLAGS != 0 {
+        // Bytes may still have to come from where the stream was.
+        fdtable::pin(fd, PinReason::Option);
+    }
+    let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
+    let result = guard::enter(|| handle.twin().recv(handle.fd(), bufs, flags));
+    match result {
+        Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
+        result => {
+            drop(handle);
+            Some(errno::ret_len(result))
+        }
+    }
+}
+
+/// Receives and throws away up to `len` bytes (`MSG_TRUNC` with no buffer).
+pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Option<ssize_t> {
+    let mut scratch = [0u8; 4096];
+    let room = len.min(scratch.len());
+    let bufs = &mut [IoSliceMut::new(&mut scratch[..room])];
+    recv(handle, fd, bufs, flags & !(libc::MSG_TRUNC | libc::MSG_WAITALL))
+}
+
+/// Errors that the socket that was adopted cannot have.
+fn is_suspect(error: c_int) -> bool {
+    matches!(error, libc::ENOTSOCK | libc::EBADF | libc::ENOTCONN | libc::EOPNOTSUPP)
+}

@@ -1,0 +1,160 @@
+//! The next definition of each symbol that we export: libc's, or that of another preloaded library.
+//!
+//! Resolved lazily, because constructors of other libraries run before ours and call what we
+//! export, and all at once in our own constructor, because `dlsym` is not for signal handlers.
+
+use crate::errno;
+use libc::{c_char, c_int, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
+use std::ffi::CStr;
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// What a C function without a result returns.
+type Nothing = ();
+
+/// A symbol and where its next definition lies, once that is known.
+struct Symbol {
+    name: &'static CStr,
+    at: AtomicPtr<c_void>,
+}
+
+impl Symbol {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, at: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    #[inline]
+    fn get(&self) -> *mut c_void {
+        let at = self.at.load(Ordering::Relaxed);
+        if at.is_null() { self.resolve() } else { at }
+    }
+
+    #[cold]
+    fn resolve(&self) -> *mut c_void {
+        // SAFETY: the name is a C string; `RTLD_NEXT` is resolved relative to this library, which
+        // is where the call stands.
+        let at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        // Relaxed: the pointee is code, mapped before we were.
+        self.at.store(at, Ordering::Relaxed);
+        at
+    }
+}
+
+macro_rules! next {
+    ($($name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty = $missing:expr;)*) => {
+        mod symbol {
+            use super::Symbol;
+            $(
+                #[allow(non_upper_case_globals, reason = "named after the C symbol")]
+                pub(super) static $name: Symbol = {
+                    const NAME: &str = concat!(stringify!($name), "\0");
+                    match std::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
+                        Ok(name) => Symbol::new(name),
+                        Err(_) => panic!("a symbol name holds no zero byte"),
+                    }
+                };
+            )*
+        }
+
+        $(
+            /// The next definition; fails with `ENOSYS` where there is none.
+            ///
+            /// # Safety
+            /// As the C function of that name.
+            #[inline]
+            pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
+                let at = symbol::$name.get();
+                if at.is_null() {
+                    errno::set(libc::ENOSYS);
+                    return $missing;
+                }
+                // SAFETY: `at` is the C function of this name, and this is its signature.
+                let f = unsafe {
+                    mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(at)
+                };
+                // SAFETY: the caller's promise.
+                unsafe { f($($arg),*) }
+            }
+        )*
+
+        /// Looks up every symbol that has not been needed yet.
+        pub(crate) fn resolve_all() {
+            $( symbol::$name.get(); )*
+        }
+    };
+}
+
+next! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = -1;
+    bind(fd: c_int, addr: *const libc::sockaddr, len: libc::socklen_t) -> c_int = -1;
+    listen(fd: c_int, backlog: c_int) -> c_int = -1;
+    accept(fd: c_int, addr: *mut libc::sockaddr, len: *mut libc::socklen_t) -> c_int = -1;
+    accept4(fd: c_int, addr: *mut libc::sockaddr, len: *mut libc::socklen_t, flags: c_int)
+        -> c_int = -1;
+    connect(fd: c_int, addr: *const libc::sockaddr, len: libc::socklen_t) -> c_int = -1;
+    shutdown(fd: c_int, how: c_int) -> c_int = -1;
+    getsockname(fd: c_int, addr: *mut libc::sockaddr, len: *mut libc::socklen_t) -> c_int = -1;
+    getpeername(fd: c_int, addr: *mut libc::sockaddr, len: *mut libc::socklen_t) -> c_int = -1;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void,
+        len: *mut libc::socklen_t) -> c_int = -1;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t)
+        -> c_int = -1;
+
+    read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = -1;
+    readv(fd: c_int, iov: *const libc::iovec, n: c_int) -> ssize_t = -1;
+    preadv2(fd: c_int, iov: *const libc::iovec, n: c_int, offset: off_t, flags: c_int)
+        -> ssize_t = -1;
+    write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = -1;
+    writev(fd: c_int, iov: *const libc::iovec, n: c_int) -> ssize_t = -1;
+    pwritev2(fd: c_int, iov: *const libc::iovec, n: c_int, offset: off_t, flags: c_int)
+        -> ssize_t = -1;
+    send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = -1;
+    sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const libc::sockaddr,
+        addr_len: libc::socklen_t) -> ssize_t = -1;
+    sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) -> ssize_t = -1;
+    sendmmsg(fd: c_int, msgs: *mut libc::mmsghdr, n: c_uint, flags: c_int) -> c_int = -1;
+    recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = -1;
+    recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut libc::sockaddr,
+        addr_len: *mut libc::socklen_t) -> ssize_t = -1;
+    recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> ssize_t = -1;
+    recvmmsg(fd: c_int, msgs: *mut libc::mmsghdr, n: c_uint, flags: c_int,
+        timeout: *mut libc::timespec) -> c_int = -1;
+    sendfile(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t = -1;
+    splice(from: c_int, from_at: *mut libc::loff_t, to: c_int, to_at: *mut libc::loff_t,
+        len: size_t, flags: c_uint) -> ssize_t = -1;
+    __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t = -1;
+    __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int)
+        -> ssize_t = -1;
+    __recvfrom_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
+        addr: *mut libc::sockaddr, addr_len: *mut libc::socklen_t) -> ssize_t = -1;
+
+    poll(fds: *mut libc::pollfd, n: libc::nfds_t, timeout: c_int) -> c_int = -1;
+    ppoll(fds: *mut libc::pollfd, n: libc::nfds_t, timeout: *const libc::timespec,
+        mask: *const libc::sigset_t) -> c_int = -1;
+    __poll_chk(fds: *mut libc::pollfd, n: libc::nfds_t, timeout: c_int, room: size_t)
+        -> c_int = -1;
+    __ppoll_chk(fds: *mut libc::pollfd, n: libc::nfds_t, timeout: *const libc::timespec,
+        mask: *const libc::sigset_t, room: size_t) -> c_int = -1;
+    select(n: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set,
+        except: *mut libc::fd_set, timeout: *mut libc::timeval) -> c_int = -1;
+    pselect(n: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set,
+        except: *mut libc::fd_set, timeout: *const libc::timespec, mask: *const libc::sigset_t)
+        -> c_int = -1;
+    epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int = -1;
+
+    close(fd: c_int) -> c_int = -1;
+    closefrom(first: c_int) -> Nothing = Nothing::default();
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = -1;
+    dup(fd: c_int) -> c_int = -1;
+    dup2(old: c_int, new: c_int) -> c_int = -1;
+    dup3(old: c_int, new: c_int, flags: c_int) -> c_int = -1;
+    fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int = -1;
+    fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int = -1;
+    ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int = -1;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE = ptr::null_mut();
+    fclose(file: *mut libc::FILE) -> c_int = -1;
+
+    sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction)
+        -> c_int = -1;
+}

@@ -1,0 +1,296 @@
+//! Type-stable slots that hold the twins of the descriptor table.
+//!
+//! A call takes a slot by one of two gates, one for each direction, so that a thread that sends and
+//! one that receives touch no common cache line. A slot is never unmapped, so a late look at one
+//! that has been given to another stream is harmless: the generation in the gate says so. Guards
+//! that a [`Twin`] is dropped once, after the last call through either gate has left.
+
+use crate::chunked::{Chunked, Zeroed};
+use rsock_core::twin::{PinReason, Twin};
+use rustix::fd::BorrowedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Slots per mapped chunk, and chunks: streams that one process can have at a time.
+const PER_CHUNK: usize = 32;
+const CHUNKS: usize = 2048;
+
+static SLOTS: Chunked<Slot, PER_CHUNK, CHUNKS> = Chunked::new();
+/// Slots that have been handed out at least once.
+static FRESH: AtomicU32 = AtomicU32::new(0);
+/// Slots returned: the first of a linked list as `index + 1`, and above it a tag that changes with
+/// every step so that an outdated compare-and-swap fails.
+static RETURNED: AtomicU64 = AtomicU64::new(0);
+
+/// By which side of a slot a call goes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Send,
+    Recv,
+}
+
+/// Names one use of one slot: what the descriptor table stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// # Invariants
+/// While either gate is open or has users, `hub.twin` points to a live boxed [`Twin`].
+#[repr(C, align(128))]
+pub(crate) struct Slot {
+    hub: Hub,
+    send: Gate,
+    recv: Gate,
+}
+
+/// Written when a stream comes, is pinned, duplicated or goes: read-mostly on the data path.
+#[repr(C, align(128))]
+struct Hub {
+    twin: AtomicPtr<Twin>,
+    /// Inode of the socket.
+    inode: AtomicU64,
+    /// Descriptors that name this twin.
+    names: AtomicU32,
+    /// Gates not yet closed and empty.
+    gates: AtomicU32,
+    flags: AtomicU32,
+    /// The next returned slot, as `index + 1`.
+    next: AtomicU32,
+}
+
+/// The stream has been pinned to TCP.
+const PINNED: u32 = 1;
+/// It is pinned and its ring is empty: only the kernel matters from now on.
+const PLAIN: u32 = 2;
+
+/// Generation in the high half, `CLOSED` and the number of calls inside in the low half.
+#[repr(C, align(128))]
+struct Gate(AtomicU64);
+
+const CLOSED: u64 = 1 << 31;
+const USERS: u64 = CLOSED - 1;
+
+// SAFETY: atomics only; a zeroed gate has generation 0, which no key has.
+unsafe impl Zeroed for Slot {}
+
+/// A call inside a slot: keeps its twin alive.
+///
+/// # Invariants
+/// Counted once in the gate of `side`, whose generation it entered with.
+#[must_use]
+pub(crate) struct Handle {
+    slot: &'static Slot,
+    side: Side,
+    index: u32,
+    fd: i32,
+}
+
+impl Gate {
+    /// Goes in, unless the gate is closed or belongs to another generation.
+    #[inline]
+    fn enter(&self, generation: u32) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            if word >> 32 != u64::from(generation) || word & CLOSED != 0 || word & USERS == USERS {
+                return false;
+            }
+            // SYNC(gate): Acquire pairs with the Release in `open`: the twin is complete.
+            match self.0.compare_exchange_weak(word, word + 1, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Goes out; says whether this was the last user of a closed gate.
+    #[inline]
+    fn leave(&self) -> bool {
+        // SYNC(gate): Release orders this call's use of the twin before its end; pairs with the
+        // Acquire here of whoever ends it.
+        let word = self.0.fetch_sub(1, Ordering::AcqRel);
+        word & (CLOSED | USERS) == CLOSED | 1
+    }
+
+    fn open(&self, generation: u32) {
+        // SYNC(gate): publishes the twin. Pairs with the Acquire in `enter`.
+        self.0.store(u64::from(generation) << 32, Ordering::Release);
+    }
+
+    /// Lets nobody in from now on; says whether nobody is inside.
+    fn close(&self) -> bool {
+        self.0.fetch_or(CLOSED, Ordering::AcqRel) & USERS == 0
+    }
+}
+
+impl Slot {
+    fn gate(&self, side: Side) -> &Gate {
+        match side {
+            Side::Send => &self.send,
+            Side::Recv => &self.recv,
+        }
+    }
+
+    fn gate_is_done(&self, index: u32) {
+        if self.hub.gates.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let twin = self.hub.twin.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !twin.is_null() {
+            // SAFETY: `insert` stored what `Box::into_raw` gave; both gates are closed and empty,
+            // and the swap makes us the only one to take it.
+            drop(unsafe { Box::from_raw(twin) });
+        }
+        give_back(self, index);
+    }
+}
+
+/// Puts a twin into a slot, with one descriptor naming it. `None` when all slots are in use.
+pub(crate) fn insert(twin: Twin, inode: u64) -> Option<Key> {
+    let index = take_returned().or_else(take_fresh)?;
+    let slot = SLOTS.get_or_map(index as usize)?;
+    let used = slot.send.0.load(Ordering::Relaxed) >> 32;
+    // Generation 0 is that of a slot never used.
+    let generation = u32::try_from(used + 1).unwrap_or(1);
+    slot.hub.inode.store(inode, Ordering::Relaxed);
+    slot.hub.names.store(1, Ordering::Relaxed);
+    slot.hub.gates.store(2, Ordering::Relaxed);
+    slot.hub.flags.store(0, Ordering::Relaxed);
+    // INVARIANT: a live box, before the gates open.
+    slot.hub.twin.store(Box::into_raw(Box::new(twin)), Ordering::Relaxed);
+    slot.send.open(generation);
+    slot.recv.open(generation);
+    Some(Key { index, generation })
+}
+
+/// Goes into the slot of `key` as a call on descriptor `fd`. `None` if that stream has ended.
+#[inline]
+pub(crate) fn enter(key: Key, side: Side, fd: i32) -> Option<Handle> {
+    let slot = SLOTS.get(key.index as usize)?;
+    // INVARIANT: counted here, uncounted in `Handle::drop`.
+    slot.gate(side).enter(key.generation).then_some(Handle { slot, side, index: key.index, fd })
+}
+
+/// Ends a stream: no call goes in any more, and the twin is dropped when the last has come out.
+/// Called once for each key, by whoever gave up its last name.
+pub(crate) fn retire(key: Key) {
+    let Some(slot) = SLOTS.get(key.index as usize) else { return };
+    for side in [Side::Send, Side::Recv] {
+        if slot.gate(side).close() {
+            slot.gate_is_done(key.index);
+        }
+    }
+}
+
+impl Handle {
+    /// The twin.
+    #[inline]
+    pub(crate) fn twin(&self) -> &Twin {
+        let twin = self.slot.hub.twin.load(Ordering::Relaxed);
+        // SAFETY: by the invariants of `Slot` and `Handle`: our gate has us as a user, so the
+        // pointer is a live box until we leave, and only shared references to it exist.
+        unsafe { &*twin }
+    }
+
+    /// The descriptor this call came in by.
+    #[inline]
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: never -1 (the table has no such entry). The program owns the descriptor and must
+        // not close it during the call; if it does all the same, calls on it fail with EBADF or
+        // reach its successor, as they would without us.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// Whether only the kernel matters for this stream, now and for ever.
+    #[inline]
+    pub(crate) fn is_plain_for_good(&self) -> bool {
+        let flags = self.slot.hub.flags.load(Ordering::Relaxed);
+        flags != 0 && (flags & PLAIN != 0 || self.became_plain())
+    }
+
+    #[cold]
+    fn became_plain(&self) -> bool {
+        let plain = self.twin().is_plain();
+        if plain {
+            self.slot.hub.flags.fetch_or(PLAIN, Ordering::Relaxed);
+        }
+        plain
+    }
+
+    /// Pins the stream to TCP, once.
+    pub(crate) fn pin(&self, reason: PinReason) {
+        if self.slot.hub.flags.load(Ordering::Relaxed) & PINNED == 0 {
+            self.twin().pin(self.fd(), reason);
+            self.slot.hub.flags.fetch_or(PINNED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the descriptor still is the socket that was adopted: a system call.
+    pub(crate) fn is_same_socket(&self) -> bool {
+        inode_of(self.fd()) == Some(self.slot.hub.inode.load(Ordering::Relaxed))
+    }
+
+    /// One more descriptor names this stream. False if its last one is just being closed.
+    pub(crate) fn add_name(&self) -> bool {
+        let more = |n: u32| (n != 0).then_some(n + 1);
+        self.slot.hub.names.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// One descriptor less; says whether it was the last.
+    pub(crate) fn remove_name(&self) -> bool {
+        self.slot.hub.names.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+impl Drop for Handle {
+    #[inline]
+    fn drop(&mut self) {
+        if self.slot.gate(self.side).leave() {
+            self.slot.gate_is_done(self.index);
+        }
+    }
+}
+
+/// The inode of what `fd` names.
+pub(crate) fn inode_of(fd: BorrowedFd<'_>) -> Option<u64> {
+    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
+}
+
+fn take_fresh() -> Option<u32> {
+    let room = |n: u32| ((n as usize) < PER_CHUNK * CHUNKS).then_some(n + 1);
+    FRESH.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()
+}
+
+fn take_returned() -> Option<u32> {
+    let mut head = RETURNED.load(Ordering::Acquire);
+    loop {
+        let index = (u32::try_from(head & u64::from(u32::MAX)).unwrap_or(0)).checked_sub(1)?;
+        // The slot may be taken from under us here; the tag then fails the exchange.
+        let next = SLOTS.get(index as usize)?.hub.next.load(Ordering::Relaxed);
+        let new = tagged(head, next);
+        match RETURNED.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Some(index),
+            Err(now) => head = now,
+        }
+    }
+}
+
+fn give_back(slot: &Slot, index: u32) {
+    let mut head = RETURNED.load(Ordering::Relaxed);
+    loop {
+        let first = u32::try_from(head & u64::from(u32::MAX)).unwrap_or(0);
+        slot.hub.next.store(first, Ordering::Relaxed);
+        let new = tagged(head, index + 1);
+        // SYNC(slot-list): publishes `next`. Pairs with the Acquire in `take_returned`.
+        match RETURNED.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
+fn tagged(old: u64, first: u32) -> u64 {
+    ((old >> 32).wrapping_add(1) << 32) | u64::from(first)
+}
