@@ -1,1 +1,15 @@
-//! The `tests` package: see its folders.
+//! What the tests of the whole share: the real programs they run, what the workspace builds for
+//! them, and guards against hanging and against leaving processes behind.
+//!
+//! Above every other crate and never published. The tests themselves are in `tests/tests/`.
+
+#![forbid(unsafe_code)]
+
+mod artifacts;
+mod running;
+pub mod tools;
+mod watchdog;
+
+pub use artifacts::{c_library, preload_library, rsock_command};
+pub use running::Running;
+pub use watchdog::Watchdog;

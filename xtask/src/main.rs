@@ -5,11 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod apt;
 mod layers;
 mod lint;
 mod sources;
 mod steps;
 mod test;
+mod tools;
+mod watch;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -18,6 +21,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().task {
         Task::Lint => lint::run(),
         Task::Test => test::run(),
+        Task::Tools => tools::fetch().map(|dir| println!("{}", dir.display())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,4 +46,6 @@ enum Task {
     Lint,
     /// Build everything and run every test
     Test,
+    /// Fetch the programs that the tests run, and print where they are (for RSOCK_TOOLS)
+    Tools,
 }

@@ -35,6 +35,11 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(1).map_or_else(PathBuf::new, Into::into)
 }
 
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
 /// The cargo that runs this task.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -68,6 +73,20 @@ pub(crate) fn output(command: &mut Command) -> Done<String> {
     String::from_utf8(out.stdout).map_err(|_| Failure::new(format!("`{line}` wrote no UTF-8")))
 }
 
+/// As [`output`], with standard error kept for the failure's message.
+pub(crate) fn quiet(command: &mut Command) -> Done<String> {
+    let line = shown(command);
+    let out = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| Failure::io(format!("cannot run `{line}`"), &e))?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+        return Err(Failure::new(format!("`{line}` failed: {}: {said}", out.status)));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
 /// Whether a program can be started at all.
 pub(crate) fn is_available(program: &str, probe: &str) -> bool {
     Command::new(program)
@@ -80,7 +99,7 @@ pub(crate) fn is_available(program: &str, probe: &str) -> bool {
 }
 
 /// `command` as one would type it.
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let mut line = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().to_string();
     for arg in command.get_args() {

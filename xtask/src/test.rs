@@ -1,8 +1,114 @@
 //! `cargo xtask test`: builds everything and runs every test.
+//!
+//! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]).
 
-use crate::steps::{self, Done};
+use crate::sources;
+use crate::steps::{self, Done, Failure};
+use crate::tools;
+use crate::watch::{Counts, Watched};
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
 
-/// Runs the whole suite.
+/// Runs the whole suite; goes on after a failure so that one run tells everything.
 pub(crate) fn run() -> Done {
-    steps::run(steps::cargo().args(["test", "--workspace", "--no-fail-fast", "--locked"]))
+    let mut run = Run::default();
+    if let Err(why) = tools::fetch() {
+        run.failed("fetching programs", why);
+    }
+    run.build()?;
+    run.step("tests", cargo("test").args(["--workspace", "--no-fail-fast"]));
+    run.loom()?;
+    run.step("benchmarks", cargo("bench").args(["-p", "rsock-benches", "--", "--test"]));
+    run.end()
 }
+
+/// What has happened so far.
+#[derive(Default)]
+struct Run {
+    counts: Counts,
+    failures: Vec<String>,
+}
+
+impl Run {
+    /// Compiling may take long and say nothing, so it is not watched and comes first.
+    fn build(&self) -> Done {
+        build(PROFILE)?;
+        steps::run(cargo("test").args(["--workspace", "--no-run"]))?;
+        steps::run(cargo("bench").args(["-p", "rsock-benches", "--no-run"]))
+    }
+
+    /// Models of the lock-free parts: they replace the atomics, hence a build of their own.
+    fn loom(&mut self) -> Done {
+        for package in loom_packages()? {
+            let models = |more: &[&str]| {
+                let mut command = cargo("test");
+                command.args(["--lib", "--package", &package]).args(more);
+                command.env("RUSTFLAGS", "--cfg loom");
+                command.env("CARGO_TARGET_DIR", steps::target_dir().join("loom"));
+                command
+            };
+            steps::run(&mut models(&["--no-run"]))?;
+            let before = self.counts.passed;
+            self.step("loom models", &mut models(&["loom"]));
+            if self.counts.passed == before {
+                self.failed("loom models", format!("none of {package} passed"));
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, what: &str, command: &mut Command) {
+        command.env("RSOCK_TOOLS", tools::dir());
+        command.env("RSOCK_ARTIFACTS", steps::target_dir().join(PROFILE));
+        let watched = Watched::run(command);
+        self.counts.add(watched.counts);
+        if let Err(why) = watched.done {
+            self.failed(what, why);
+        }
+    }
+
+    fn failed(&mut self, what: &str, why: impl std::fmt::Display) {
+        eprintln!("xtask: {what}: {why}");
+        self.failures.push(what.to_owned());
+    }
+
+    /// The last line: what continuous integration reads.
+    fn end(self) -> Done {
+        let Counts { passed, failed, ignored } = self.counts;
+        println!("{passed} passed, {failed} failed, {ignored} skipped");
+        if self.failures.is_empty() && passed > 0 {
+            return Ok(());
+        }
+        Err(Failure::new(format!("test run failed: {}", self.failures.join(", "))))
+    }
+}
+
+/// Builds the two shared libraries and the `rsock` command.
+pub(crate) fn build(profile: &str) -> Done {
+    let packages = ["-p", "rsock-capi", "-p", "rsock-preload", "-p", "rsock-cli"];
+    steps::run(steps::cargo().args(["build", "--profile", profile, "--locked"]).args(packages))
+}
+
+fn cargo(what: &str) -> Command {
+    let mut command = steps::cargo();
+    command.args([what, "--profile", PROFILE, "--locked"]);
+    command
+}
+
+/// Packages that have loom models: by convention, in modules whose name contains `loom`.
+fn loom_packages() -> Done<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for file in sources::files("crates")? {
+        let text = fs::read_to_string(&file).map_err(|e| Failure::io(file.display(), &e))?;
+        if text.contains("loom::model") {
+            let inside = file.strip_prefix(steps::root().join("crates")).unwrap_or(&file);
+            found
+                .extend(inside.iter().next().map(|package| package.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(found)
+}
+
+/// Cargo.toml says what it is.
+const PROFILE: &str = "checked";

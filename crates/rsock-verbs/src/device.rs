@@ -142,7 +142,7 @@ pub trait ProtectionDomain<B: Backend>: Debug + Send + Sync {
 /// Registered memory. A peer may write it at any time, so it is reached by bounded copies only:
 /// no reference into it exists.
 pub trait MemoryRegion: Debug + Send + Sync {
-    /// Virtual address of the first byte, for [`Sge`](crate::Sge)s and for the peer.
+    /// Virtual address of the first byte, for [`crate::Sge`]s and for the peer.
     fn addr(&self) -> RemoteAddr;
     /// Length in bytes.
     fn len(&self) -> usize;

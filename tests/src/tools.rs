@@ -1,0 +1,84 @@
+//! The real programs that the tests run: netperf, iperf3, rstream and so on.
+//!
+//! `cargo xtask tools` fetches them into `target/tools`; `RSOCK_TOOLS` may name another directory
+//! laid out the same way (`bin/` with the programs, `lib/` with their libraries). A program that
+//! is not there is looked up in `PATH`.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program, and where its libraries are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// The program's file.
+    pub path: PathBuf,
+    /// What `LD_LIBRARY_PATH` must be; `None` for a program that is installed on the machine.
+    pub lib_path: Option<PathBuf>,
+}
+
+impl Tool {
+    /// A command that runs it.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        if let Some(lib_path) = &self.lib_path {
+            command.env("LD_LIBRARY_PATH", lib_path);
+        }
+        command
+    }
+}
+
+/// Looks for a program.
+#[must_use]
+pub fn find(name: &str) -> Option<Tool> {
+    let dir = env::var_os("RSOCK_TOOLS").map(PathBuf::from).or_else(default_dir);
+    dir.and_then(|dir| find_in(&dir, name)).or_else(|| find_on_path(name))
+}
+
+/// Looks for a program that the calling test cannot do without.
+///
+/// # Panics
+/// If it is nowhere, saying how to get it: a test that did not run must not pass.
+#[must_use]
+pub fn require(name: &str) -> Tool {
+    find(name).unwrap_or_else(|| {
+        panic!("`{name}` is needed and not there: `cargo xtask tools` fetches it")
+    })
+}
+
+fn find_in(dir: &Path, name: &str) -> Option<Tool> {
+    let path = dir.join("bin").join(name);
+    path.is_file().then(|| Tool { path, lib_path: Some(dir.join("lib")) })
+}
+
+fn find_on_path(name: &str) -> Option<Tool> {
+    let path = env::var_os("PATH")?;
+    let path = env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())?;
+    Some(Tool { path, lib_path: None })
+}
+
+/// `tools` in cargo's target directory.
+fn default_dir() -> Option<PathBuf> {
+    Some(crate::artifacts::target_dir()?.join("tools"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_the_machine_is_found_and_an_unknown_one_is_not() {
+        let shell = find("sh").unwrap();
+        assert_eq!(shell.lib_path, None);
+        assert!(shell.command().args(["-c", "exit 0"]).status().unwrap().success());
+        assert_eq!(find("no-program-has-this-name"), None);
+    }
+
+    #[test]
+    fn a_fetched_program_runs_with_its_own_libraries() {
+        let out = require("iperf3").command().arg("--version").output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(String::from_utf8_lossy(&out.stdout).starts_with("iperf 3"));
+    }
+}

@@ -1,0 +1,155 @@
+//! The real programs that the tests and `rsock compare` run, fetched once into `target/tools` with
+//! the libraries they need, and run from there.
+//!
+//! ```text
+//! target/tools/root   the packages' files, as unpacked
+//! target/tools/bin    one link per program                  } what RSOCK_TOOLS=target/tools
+//! target/tools/lib    one link per shared library           } promises: PATH and LD_LIBRARY_PATH
+//! target/tools/stamp  what was fetched: while it fits, nothing is asked of the network
+//! ```
+
+use crate::apt::{self, Apt};
+use crate::steps::{self, Done, Failure};
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Makes the programs available and returns the directory for `RSOCK_TOOLS`.
+///
+/// # Errors
+/// Names what is missing where apt or the network is.
+pub(crate) fn fetch() -> Done<PathBuf> {
+    let dir = dir();
+    if fs::read_to_string(dir.join("stamp")).is_ok_and(|found| found == stamp()) {
+        check(&dir)?;
+        return Ok(dir);
+    }
+    let fresh = dir.with_extension("new");
+    remove(&fresh)?;
+    if let Err(why) = unpack(&fresh).and_then(|()| check(&fresh)) {
+        let missing: Vec<&str> = programs().filter(|name| !is_on_path(name)).collect();
+        let missing = missing.join(" ");
+        return Err(Failure::new(format!(
+            "cannot fetch the programs that the tests run: {why}\nmissing here: {missing}\n\
+             every test that runs one of them will fail"
+        )));
+    }
+    write(&fresh.join("stamp"), &stamp())?;
+    remove(&dir)?;
+    fs::rename(&fresh, &dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    steps::say(format!(
+        "fetched {} into {}",
+        programs().collect::<Vec<_>>().join(" "),
+        dir.display()
+    ));
+    Ok(dir)
+}
+
+/// Where the programs are or will be.
+pub(crate) fn dir() -> PathBuf {
+    steps::target_dir().join("tools")
+}
+
+fn unpack(dir: &Path) -> Done {
+    let root = dir.join("root");
+    for sub in ["root", "bin", "lib"] {
+        let sub = dir.join(sub);
+        fs::create_dir_all(&sub).map_err(|e| Failure::io(sub.display(), &e))?;
+    }
+    let packages: Vec<&str> = PACKAGES.iter().map(|package| package.name).collect();
+    for archive in Apt::new(&dir.join("apt"))?.fetch(&packages)? {
+        apt::unpack(&archive, &root)?;
+    }
+    remove(&dir.join("apt"))?;
+    for program in programs() {
+        let place = ["usr/bin", "bin", "usr/sbin"]
+            .iter()
+            .find(|place| root.join(place).join(program).is_file())
+            .ok_or_else(|| Failure::new(format!("no package brought `{program}`")))?;
+        link(&Path::new("../root").join(place).join(program), &dir.join("bin").join(program))?;
+    }
+    for place in ["usr/lib", "lib"] {
+        libraries(&root.join(place), &Path::new("../root").join(place), &dir.join("lib"))?;
+    }
+    Ok(())
+}
+
+/// Links every shared library in `from` and in its architecture's directory.
+fn libraries(from: &Path, shown: &Path, lib: &Path) -> Done {
+    let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
+    for entry in entries {
+        let path = entry.map_err(|e| Failure::io(from.display(), &e))?.path();
+        let Some(name) = path.file_name().and_then(OsStr::to_str) else { continue };
+        if path.is_dir() && name.ends_with("-linux-gnu") {
+            libraries(&path, &shown.join(name), lib)?;
+        } else if name.starts_with("lib") && name.contains(".so") {
+            link(&shown.join(name), &lib.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Every program is there and finds every library.
+fn check(dir: &Path) -> Done {
+    for program in programs() {
+        let path = dir.join("bin").join(program);
+        let found =
+            steps::quiet(Command::new("ldd").arg(&path).env("LD_LIBRARY_PATH", dir.join("lib")))?;
+        if let Some(line) = found.lines().find(|line| line.contains("not found")) {
+            return Err(Failure::new(format!("{program}: {}", line.trim())));
+        }
+    }
+    Ok(())
+}
+
+/// What a finished directory's stamp says.
+fn stamp() -> String {
+    let packages: Vec<&str> = PACKAGES.iter().map(|package| package.name).collect();
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let release = release.lines().find(|line| line.starts_with("VERSION_CODENAME="));
+    format!("layout 1\n{}\n{}\n", release.unwrap_or("VERSION_CODENAME="), packages.join(" "))
+}
+
+fn programs() -> impl Iterator<Item = &'static str> {
+    PACKAGES.iter().flat_map(|package| package.programs.iter().copied())
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn link(target: &Path, at: &Path) -> Done {
+    symlink(target, at).map_err(|e| Failure::io(at.display(), &e))
+}
+
+fn write(path: &Path, text: &str) -> Done {
+    fs::write(path, text).map_err(|e| Failure::io(path.display(), &e))
+}
+
+fn remove(dir: &Path) -> Done {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Failure::io(dir.display(), &e)),
+        _ => Ok(()),
+    }
+}
+
+/// A Debian package and the programs that we run from it.
+struct Package {
+    name: &'static str,
+    programs: &'static [&'static str],
+}
+
+const PACKAGES: &[Package] = &[
+    Package { name: "netperf", programs: &["netperf", "netserver"] },
+    Package { name: "iperf3", programs: &["iperf3"] },
+    Package { name: "sockperf", programs: &["sockperf"] },
+    Package { name: "netpipe-tcp", programs: &["NPtcp"] },
+    Package { name: "nuttcp", programs: &["nuttcp"] },
+    Package { name: "rdmacm-utils", programs: &["rstream", "riostream", "rcopy", "udpong"] },
+    Package { name: "librdmacm1", programs: &[] },
+    Package { name: "libibverbs1", programs: &[] },
+];
