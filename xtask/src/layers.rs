@@ -88,7 +88,6 @@ const MODULES: &[Rule] = &[Rule {
         "std::sync",
         "std::time::Instant",
         "std::time::SystemTime",
-        "libc::",
         "rustix::",
         "crate::engine",
         "crate::socket",
@@ -96,5 +95,5 @@ const MODULES: &[Rule] = &[Rule {
         "crate::twin",
         "crate::interrupt",
     ],
-    why: "the protocol knows no clock, descriptor, lock or upper layer",
+    why: "the protocol knows no clock, descriptor, thread or upper layer",
 }];
