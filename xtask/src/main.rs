@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod apt;
+mod demo;
 mod layers;
 mod lint;
 mod sources;
@@ -15,10 +16,12 @@ mod tools;
 mod watch;
 
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let done = match Args::parse().task {
+        Task::Demo { more } => demo::run(&more),
         Task::Lint => lint::run(),
         Task::Test => test::run(),
         Task::Tools => tools::fetch().map(|dir| println!("{}", dir.display())),
@@ -42,6 +45,12 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Build for release, measure rsock beside kernel TCP, and write target/compare.{svg,json}
+    Demo {
+        /// Options for `rsock compare`, after `--`: see its --help
+        #[arg(last = true)]
+        more: Vec<OsString>,
+    },
     /// Check formatting, lints, documentation, licences, layers and where unsafe code may live
     Lint,
     /// Build everything and run every test

@@ -33,8 +33,8 @@ pub(crate) fn fetch() -> Done<PathBuf> {
         let missing: Vec<&str> = programs().filter(|name| !is_on_path(name)).collect();
         let missing = missing.join(" ");
         return Err(Failure::new(format!(
-            "cannot fetch the programs that the tests run: {why}\nmissing here: {missing}\n\
-             every test that runs one of them will fail"
+            "cannot fetch the programs that tests and measurements run: {why}\n\
+             missing here: {missing}\nwhat runs one of them will fail"
         )));
     }
     write(&fresh.join("stamp"), &stamp())?;

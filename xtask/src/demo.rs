@@ -1,0 +1,25 @@
+//! `cargo xtask demo`: rsock beside kernel TCP on this machine, in one command.
+
+use crate::steps::{self, Done};
+use crate::{test, tools};
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+/// Builds for release, measures, prints the table and writes it as JSON and as a plot.
+/// `more` goes to `rsock compare`.
+pub(crate) fn run(more: &[OsString]) -> Done {
+    if let Err(why) = tools::fetch() {
+        // What can be measured without them still can: the table says what was not found.
+        eprintln!("xtask: {why}");
+    }
+    test::build("release")?;
+    let target = steps::target_dir();
+    let mut compare = Command::new(target.join("release/rsock"));
+    compare.arg("compare").arg("--json").arg(target.join("compare.json"));
+    compare.arg("--svg").arg(target.join("compare.svg")).args(more);
+    steps::run(compare.env("RSOCK_TOOLS", tools::dir()).stdin(Stdio::null()))?;
+    for file in ["compare.svg", "compare.json"] {
+        println!("written: {}", target.join(file).display());
+    }
+    Ok(())
+}
