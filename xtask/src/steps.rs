@@ -64,6 +64,8 @@ pub(crate) fn run(command: &mut Command) -> Done {
 pub(crate) fn output(command: &mut Command) -> Done<String> {
     let line = shown(command);
     let out = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .output()
         .map_err(|e| Failure::io(format!("cannot run `{line}`"), &e))?;
@@ -78,6 +80,8 @@ pub(crate) fn quiet(command: &mut Command) -> Done<String> {
     let line = shown(command);
     let out = command
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .output()
         .map_err(|e| Failure::io(format!("cannot run `{line}`"), &e))?;
     if !out.status.success() {
