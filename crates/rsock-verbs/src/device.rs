@@ -219,7 +219,17 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
 
     /// Sleeps until a completion may be there, `timeout` is over, or a signal handler ran. Returns
     /// `Woken` at once if the queue is ready. Does not notice the peer's death: bound the time.
+    ///
+    /// A [`Self::wake_waiters`] before the call is not seen: who waits for something that another
+    /// thread takes from the queue uses [`Self::park_since`].
     fn park(&self, timeout: Option<Duration>) -> Parked;
+
+    /// Counts the calls of [`Self::wake_waiters`]; wraps.
+    fn wake_epoch(&self) -> u32;
+
+    /// As [`Self::park`], and returns `Woken` at once if [`Self::wake_waiters`] was called since
+    /// `epoch` was read. Read the epoch, look at what you wait for, then park: no wake-up is lost.
+    fn park_since(&self, epoch: u32, timeout: Option<Duration>) -> Parked;
 
     /// Wakes every thread of this process family that parks or has armed a bell here: for a thread
     /// that took completions which others wait for.

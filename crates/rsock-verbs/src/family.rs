@@ -14,4 +14,4 @@ mod process;
 
 pub use arena::{FamilyBox, FamilySafe, FamilySlice};
 pub use lock::{Guard, Lock};
-pub use process::{ProcessId, note_fork, process, thread_id};
+pub use process::{ProcessId, forks, note_fork, process, thread_id};

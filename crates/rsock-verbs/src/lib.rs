@@ -4,6 +4,7 @@ mod device;
 mod error;
 pub mod family;
 pub mod soft;
+mod sync;
 mod types;
 mod wc;
 mod wr;

@@ -62,7 +62,8 @@ pub fn note_fork() {
 }
 
 /// Forks noted so far.
-pub(super) fn forks() -> u32 {
+#[must_use]
+pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 

@@ -1,0 +1,129 @@
+//! Doorbells: a descriptor per sleeping thread, rung by name.
+//!
+//! A bell is a datagram socket with a random abstract name. Ringing sends one byte without
+//! blocking: a bell whose queue is full has rung already, and one that is gone is nobody's. A peer who
+//! learns a name can wake its owner for nothing, and no more.
+
+use super::fd::{HighFd, verb};
+use super::hello::random;
+use crate::device;
+use crate::error::Error;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
+    sendto, socket_with,
+};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
+
+/// A thread's doorbell.
+#[derive(Debug)]
+pub struct SoftBell {
+    id: u64,
+    socket: HighFd,
+}
+
+/// The socket that all rings of this process family go through.
+static RINGER: OnceLock<Option<HighFd>> = OnceLock::new();
+
+fn socket() -> Result<HighFd, Error> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+        .map(HighFd::new)
+        .map_err(verb("socket"))
+}
+
+fn address(id: u64) -> Result<SocketAddrUnix, Error> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut name = *b"rsock-bell-0000000000000000";
+    for (i, digit) in name[11..].iter_mut().enumerate() {
+        *digit = DIGITS[(id >> (60 - 4 * i) & 0xf) as usize];
+    }
+    SocketAddrUnix::new_abstract_name(&name).map_err(verb("bind"))
+}
+
+/// Opens the socket that rings, so that the data path need not.
+pub(super) fn prepare() {
+    RINGER.get_or_init(|| socket().ok());
+}
+
+/// Rings bell `id`.
+#[cold]
+pub(super) fn ring(id: u64) {
+    let Some(Some(ringer)) = RINGER.get() else { return };
+    let Ok(to) = address(id) else { return };
+    // Full, gone or refused: there is nobody left to wake.
+    let _ = sendto(ringer, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to);
+}
+
+impl SoftBell {
+    pub(super) fn new() -> Result<Self, Error> {
+        prepare();
+        let socket = socket()?;
+        loop {
+            let [a, b, c, d, e, f, g, h, ..] = random()?;
+            let id = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+            match bind(&socket, &address(id)?) {
+                Ok(()) if id != 0 => return Ok(Self { id, socket }),
+                Ok(()) | Err(rustix::io::Errno::ADDRINUSE) => {}
+                Err(e) => return Err(verb("bind")(e)),
+            }
+        }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Takes what was rung; whether there was anything.
+    pub(super) fn take(&self) -> bool {
+        let mut any = false;
+        // Bounded: a hostile ringer must not keep us here.
+        for _ in 0..64 {
+            match recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT) {
+                Ok(_) => any = true,
+                Err(_) => break,
+            }
+        }
+        any
+    }
+}
+
+impl AsFd for SoftBell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl device::Bell for SoftBell {
+    fn drain(&self) {
+        self.take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn is_readable(bell: &SoftBell) -> bool {
+        let mut fds = [PollFd::new(bell, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
+    }
+
+    #[test]
+    fn a_bell_is_readable_from_ring_to_drain_however_often_it_rang() {
+        let (a, b) = (SoftBell::new().expect("bell"), SoftBell::new().expect("bell"));
+        for _ in 0..1000 {
+            ring(a.id());
+        }
+        assert!(is_readable(&a) && !is_readable(&b));
+        assert!(a.take());
+        assert!(!is_readable(&a) && !a.take());
+    }
+
+    #[test]
+    fn ringing_a_bell_that_is_gone_does_nothing() {
+        let id = SoftBell::new().expect("bell").id();
+        ring(id);
+    }
+}

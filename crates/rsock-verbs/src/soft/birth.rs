@@ -1,0 +1,22 @@
+//! Whether an object is still ours alone, or a fork has given it a second owner.
+
+use crate::family::{self, ProcessId};
+
+/// When and where something was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Birth {
+    process: ProcessId,
+    forks: u32,
+}
+
+impl Birth {
+    pub(super) fn now() -> Self {
+        Self { process: family::process(), forks: family::forks() }
+    }
+
+    /// Whether this process made it and has not forked since: then nobody else uses it, and what
+    /// it holds in a segment can be given back.
+    pub(super) fn is_private(self) -> bool {
+        self == Self::now()
+    }
+}

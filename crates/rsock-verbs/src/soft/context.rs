@@ -1,0 +1,272 @@
+//! The device as a process sees it: its identity, its links, and the numbers of its queue pairs.
+
+use super::bell::{self, SoftBell};
+use super::channel::SoftChannel;
+use super::cq::SoftCq;
+use super::hello::{LinkId, NodeId, random};
+use super::layout::{MAX_SLOTS, QPS};
+use super::link::Link;
+use super::pd::SoftPd;
+use super::{Soft, barrier};
+use crate::device::Context;
+use crate::error::Error;
+use crate::family::{ProcessId, process};
+use crate::types::{DeviceAttr, QpNum};
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The device of this process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SoftContext {
+    node: &'static Node,
+    write_imm: bool,
+}
+
+/// One process's share of the device. Lives until the process ends.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) id: NodeId,
+    /// Whether [`barrier`] works here.
+    pub(super) barrier: bool,
+    process: ProcessId,
+    links: Mutex<HashMap<LinkId, Arc<Link>>>,
+    numbers: Mutex<Numbers>,
+}
+
+static NODE: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
+
+/// Links without queue pairs are kept for re-use up to this many.
+const IDLE_LINKS: usize = 64;
+
+impl SoftContext {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// When the system gives no random numbers.
+    pub fn open() -> Result<Self, Error> {
+        Ok(Self { node: node()?, write_imm: true })
+    }
+
+    /// Opens the device as one that has no RDMA WRITE WITH IMMEDIATE, like iWARP adapters.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_without_write_imm() -> Result<Self, Error> {
+        Ok(Self { node: node()?, write_imm: false })
+    }
+
+    /// This process's identity; a forked child has another.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.node.id
+    }
+
+    /// A live link to process `pid`, if there is one.
+    #[must_use]
+    pub fn link_to_pid(&self, pid: u32) -> Option<Arc<Link>> {
+        self.find(|link| link.peer_cred().pid == pid)
+    }
+
+    /// A live link to that process, if there is one.
+    #[must_use]
+    pub fn link_to(&self, node: NodeId) -> Option<Arc<Link>> {
+        self.find(|link| link.peer_node() == node)
+    }
+
+    /// Our end of a live link that a peer names, to re-use it. In a process that is linked to
+    /// itself this is the accepting end.
+    #[must_use]
+    pub fn link_by_id(&self, id: LinkId) -> Option<Arc<Link>> {
+        let key = self.node.links().get(&id).map(Arc::clone)?;
+        let link = key.accepting_twin().unwrap_or(key);
+        link.is_alive().then_some(link)
+    }
+
+    fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
+        self.node.links().values().find(|l| l.is_alive() && wanted(l)).map(Arc::clone)
+    }
+
+    pub(super) fn node(&self) -> &'static Node {
+        self.node
+    }
+
+    pub(super) fn has_write_imm(&self) -> bool {
+        self.write_imm
+    }
+}
+
+impl Node {
+    fn links(&self) -> MutexGuard<'_, HashMap<LinkId, Arc<Link>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `link` findable, and forgets those that died or that nobody has used for long.
+    ///
+    /// # Errors
+    /// `PeerViolation` if the link's name is taken: names are random, so it was copied.
+    pub(super) fn adopt(&self, link: &Arc<Link>) -> Result<(), Error> {
+        let mut links = self.links();
+        let crowded = links.len() >= IDLE_LINKS;
+        let gone: Vec<_> = links
+            .iter()
+            .filter(|(_, l)| !l.probe() || crowded && Arc::strong_count(l) == 1)
+            .map(|(id, _)| *id)
+            .collect();
+        let gone: Vec<_> = gone.into_iter().filter_map(|id| links.remove(&id)).collect();
+        let adopted = match links.get(&link.id()) {
+            None => {
+                links.insert(link.id(), Arc::clone(link));
+                Ok(())
+            }
+            // The process is linked to itself: the map has the offering end, which leads to the
+            // accepting one.
+            Some(other) => match Link::pair_up(other, link) {
+                Some(offering) => {
+                    links.insert(link.id(), offering);
+                    Ok(())
+                }
+                None => Err(Error::PeerViolation("a link's name is in use")),
+            },
+        };
+        drop(links);
+        drop(gone);
+        adopted
+    }
+
+    /// Whether the calling process is the node's, not a child of it.
+    pub(super) fn is_current(&self) -> bool {
+        self.process == process()
+    }
+
+    pub(super) fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Queue pair numbers: 16 bits that no other live queue pair of the process has, under 8 bits
+/// that change when they are used again.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    generations: Vec<u8>,
+    free: Vec<u16>,
+}
+
+impl Numbers {
+    pub(super) fn take(&mut self) -> Option<QpNum> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                // Slot 0 stays unused: no queue pair has number 0.
+                let slot = self.generations.len().max(1);
+                let taken = u16::try_from(slot).ok().filter(|s| u32::from(*s) < QPS)?;
+                self.generations.resize(slot + 1, 0);
+                taken
+            }
+        };
+        let generation = self.generations[usize::from(slot)];
+        Some(QpNum(u32::from(generation) << 16 | u32::from(slot)))
+    }
+
+    pub(super) fn give_back(&mut self, number: QpNum) {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is the slot")]
+        let slot = number.0 as u16;
+        let generation = &mut self.generations[usize::from(slot)];
+        *generation = generation.wrapping_add(1);
+        self.free.push(slot);
+    }
+}
+
+/// This process's node. One is made in each process, so also in a forked child, where the
+/// parent's stays behind untouched.
+pub(super) fn node() -> Result<&'static Node, Error> {
+    let here = process();
+    let mut seen = NODE.load(Ordering::Acquire);
+    loop {
+        // SAFETY: null or published by the exchange below; nodes are never freed.
+        if let Some(node) = unsafe { seen.as_ref() }
+            && node.process == here
+        {
+            return Ok(node);
+        }
+        bell::prepare();
+        let fresh = Box::into_raw(Box::new(Node {
+            id: NodeId(random()?),
+            barrier: barrier::register(),
+            process: here,
+            links: Mutex::default(),
+            numbers: Mutex::default(),
+        }));
+        // SYNC(node): publishes the node. Pairs with the Acquire loads here.
+        match NODE.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: just made, and never freed from here on.
+            Ok(_) => return Ok(unsafe { &*fresh }),
+            Err(theirs) => {
+                // SAFETY: made above and published nowhere.
+                drop(unsafe { Box::from_raw(fresh) });
+                seen = theirs;
+            }
+        }
+    }
+}
+
+impl Context<Soft> for SoftContext {
+    fn attr(&self) -> DeviceAttr {
+        DeviceAttr {
+            max_qp_wr: MAX_SLOTS / 2,
+            max_cqe: 1 << 22,
+            max_sge: 16,
+            max_msg: 1 << 30,
+            max_inline: 1 << 30,
+            write_with_imm: self.write_imm,
+            rdma_read: false,
+            foreign_remote_write: false,
+        }
+    }
+
+    fn alloc_pd(&self, path: &Arc<Link>) -> Result<Arc<SoftPd>, Error> {
+        SoftPd::of(self, path)
+    }
+
+    fn create_channel(&self) -> Result<Arc<SoftChannel>, Error> {
+        SoftChannel::new().map(Arc::new)
+    }
+
+    fn create_cq(
+        &self,
+        depth: u32,
+        channel: Option<&Arc<SoftChannel>>,
+    ) -> Result<Arc<SoftCq>, Error> {
+        if depth == 0 || depth > self.attr().max_cqe {
+            return Err(Error::Invalid("completion queue depth"));
+        }
+        SoftCq::new(channel).map(Arc::new)
+    }
+
+    fn create_bell(&self) -> Result<SoftBell, Error> {
+        SoftBell::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_comes_back_changed() {
+        let mut numbers = Numbers::default();
+        let (a, b) = (numbers.take().expect("number"), numbers.take().expect("number"));
+        assert!(a != b && a.0 != 0);
+        numbers.give_back(a);
+        let c = numbers.take().expect("number");
+        assert!(c != a && c.0 & 0xffff == a.0 & 0xffff);
+    }
+
+    #[test]
+    fn numbers_run_out() {
+        let mut numbers = Numbers::default();
+        let n = std::iter::from_fn(|| numbers.take()).count();
+        assert_eq!(n, QPS as usize - 1);
+    }
+}

@@ -1,0 +1,109 @@
+//! The handshake between two processes: what each says about itself.
+
+use super::layout::VERSION;
+use crate::error::Error;
+use std::fmt;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of a hello.
+pub const HELLO_LEN: usize = size_of::<Hello>();
+
+/// A process, as its peers know it: random, and another one in a forked child.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NodeId(pub [u8; 16]);
+
+/// A link, by a name that both of its ends know. Who wants to re-use a link names it so.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LinkId(pub [u8; 16]);
+
+/// WIRE: native byte order; both ends are on one host.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Hello {
+    magic: [u8; 8],
+    version: u32,
+    pub(super) flags: u32,
+    pub(super) size: u64,
+    /// Address of the sender's segment in its process.
+    pub(super) base: u64,
+    pub(super) link: [u8; 16],
+    pub(super) node: [u8; 16],
+}
+
+const MAGIC: [u8; 8] = *b"rsocksft";
+/// The sender's process is a target of [`super::barrier`], and can issue it.
+pub(super) const FLAG_BARRIER: u32 = 1;
+
+const _: () = assert!(HELLO_LEN == 64);
+
+impl Hello {
+    pub(super) fn new(link: LinkId, node: NodeId, size: u64, base: u64, flags: u32) -> Self {
+        Self { magic: MAGIC, version: VERSION, flags, size, base, link: link.0, node: node.0 }
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let hello =
+            Self::read_from_bytes(bytes).map_err(|_| Error::PeerViolation("hello's length"))?;
+        if hello.magic != MAGIC {
+            return Err(Error::PeerViolation("hello's magic"));
+        }
+        if hello.version != VERSION {
+            return Err(Error::Unsupported("the peer runs another version of the soft device"));
+        }
+        Ok(hello)
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; HELLO_LEN] {
+        zerocopy::transmute!(self)
+    }
+}
+
+/// Sixteen random bytes.
+pub(super) fn random() -> Result<[u8; 16], Error> {
+    let mut bytes = [0; 16];
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(super::fd::verb("getrandom")(e)),
+        }
+    }
+    Ok(bytes)
+}
+
+macro_rules! hex {
+    ($name:ident) => {
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", u128::from_be_bytes(self.0))
+            }
+        }
+    };
+}
+hex!(NodeId);
+hex!(LinkId);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Hello::parse(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_hello_survives_the_wire_and_another_version_does_not() {
+        let h = Hello::new(LinkId([1; 16]), NodeId([2; 16]), 3, 4, FLAG_BARRIER);
+        let bytes = h.to_bytes();
+        let back = Hello::parse(&bytes).expect("hello");
+        assert_eq!((back.size, back.base, back.flags, back.node), (3, 4, 1, [2; 16]));
+        let mut other = bytes;
+        other[8] ^= 1;
+        assert!(matches!(Hello::parse(&other), Err(Error::Unsupported(_))));
+    }
+}

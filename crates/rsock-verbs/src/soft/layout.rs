@@ -1,0 +1,246 @@
+//! What lies where in a segment, and what a slot's description means.
+//!
+//! A segment belongs to one process and is written by exactly one other. Both map it, at different
+//! addresses, so everything in it is an offset.
+//!
+//! WIRE: both processes must agree on every size and offset here; [`VERSION`] changes with them.
+
+use crate::sync::slot::Slot;
+use crate::sync::waiter::WaitLine;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Layout version, exchanged in the handshake.
+pub(super) const VERSION: u32 = 1;
+/// Granule of big allocations.
+pub(super) const PAGE: u64 = 4096;
+/// Regions of one segment.
+pub(super) const REGIONS: u32 = 1 << 16;
+/// Queue pairs of one process; the low bits of a queue pair number.
+pub(super) const QPS: u32 = 1 << 16;
+
+pub(super) const REGION_TABLE: u64 = PAGE;
+pub(super) const QP_TABLE: u64 = REGION_TABLE + REGIONS as u64 * size_of::<RegionEntry>() as u64;
+/// Where allocations begin.
+pub(super) const DATA: u64 = QP_TABLE + QPS as u64 * size_of::<QpEntry>() as u64;
+
+/// Bytes that wait in a lane for SENDs whose payload does not fit a slot.
+pub(super) const STAGE: u64 = 64 << 10;
+/// Most payload of one staged entry.
+pub(super) const CHUNK: u32 = 16 << 10;
+/// Fewest and most slots of a lane.
+pub(super) const MIN_SLOTS: u32 = 64;
+pub(super) const MAX_SLOTS: u32 = 1 << 16;
+
+/// Types that may be seen in place in memory that another process writes.
+///
+/// # Safety
+/// Made of atomics only: every bit pattern is valid, and foreign stores are not data races.
+pub(super) unsafe trait Shared: Sync {}
+
+// SAFETY: an atomic.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: all fields are atomics.
+unsafe impl Shared for Slot {}
+// SAFETY: all fields are atomics.
+unsafe impl Shared for WaitLine {}
+// SAFETY: all fields are atomics.
+unsafe impl Shared for LaneHead {}
+// SAFETY: all fields are atomics.
+unsafe impl Shared for RegionEntry {}
+// SAFETY: all fields are atomics.
+unsafe impl Shared for QpEntry {}
+
+/// A region that the peer may name. Written by the segment's owner, read by the peer.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct RegionEntry {
+    /// Remote key, or 0. Stored last, cleared first.
+    pub(super) key: AtomicU32,
+    /// [`Access`](crate::Access) bits, and [`FOREIGN`].
+    pub(super) access: AtomicU32,
+    /// Where it begins in the segment; nothing for foreign memory.
+    pub(super) offset: AtomicU64,
+    pub(super) len: AtomicU64,
+    /// Virtual address of its first byte in the owner's process.
+    pub(super) addr: AtomicU64,
+}
+
+/// Region flag: ordinary memory of the owner, outside the segment.
+pub(super) const FOREIGN: u32 = 1 << 31;
+
+/// A queue pair that the peer may connect to. Written by the owner, read by the peer when it
+/// connects.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(super) struct QpEntry {
+    /// Number, or 0. Stored last, cleared first.
+    pub(super) number: AtomicU32,
+    /// Slots of its lane, a power of two.
+    pub(super) slots: AtomicU32,
+    /// What the peer may do.
+    pub(super) access: AtomicU32,
+    /// Entries of the table at `caps`, a power of two, or 0.
+    pub(super) n_caps: AtomicU32,
+    /// [`LaneHead`].
+    pub(super) head_at: AtomicU64,
+    /// The slots, then [`STAGE`] bytes.
+    pub(super) slots_at: AtomicU64,
+    /// Byte capacity of each posted receive, `u32` each: what a SEND may carry.
+    pub(super) caps_at: AtomicU64,
+    /// [`WaitLine`] of its receive queue's pollers, and of its send queue's.
+    pub(super) recv_wait_at: AtomicU64,
+    pub(super) send_wait_at: AtomicU64,
+}
+
+/// Front of a receive lane.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct LaneHead {
+    pub(super) consumer: Consumer,
+    pub(super) producer: Producer,
+}
+
+/// Written by the lane's owner, read by its sender when it runs short.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(super) struct Consumer {
+    /// Entries taken.
+    pub(super) head: AtomicU32,
+    /// Receives posted. With a shared receive queue: entries that may be sent.
+    pub(super) posted: AtomicU32,
+    /// Staged bytes taken.
+    pub(super) stage_head: AtomicU64,
+}
+
+/// Written by the lane's sender, read by its owner.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(super) struct Producer {
+    /// 0 at first; the sender's queue pair number once it has connected; [`REVOKED`] if the owner
+    /// was faster.
+    pub(super) claim: AtomicU32,
+    /// Why the sender's queue pair is in the error state ([`WcStatus`](crate::WcStatus) of what hit it, 1 more), or 0.
+    pub(super) closed: AtomicU32,
+    /// Nothing of the sender will touch this lane or its wait lines again.
+    pub(super) detached: AtomicU32,
+    /// The sender waits for room or for a receive.
+    pub(super) want_room: AtomicU32,
+    /// Odd while the sender copies into a region.
+    pub(super) busy: AtomicU32,
+}
+
+pub(super) const REVOKED: u32 = u32::MAX;
+
+const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!(size_of::<WaitLine>() == 128);
+const _: () = assert!(size_of::<LaneHead>() == 256);
+const _: () = assert!(size_of::<RegionEntry>() == 32);
+const _: () = assert!(size_of::<QpEntry>() == 64);
+const _: () = assert!(DATA.is_multiple_of(PAGE));
+
+/// A slot's description, as its sender means it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// WRITE WITH IMMEDIATE whose payload of `len` bytes rides in the slot and goes to segment
+    /// offset `at`.
+    WriteImmInline { at: u64, len: u32 },
+    /// WRITE WITH IMMEDIATE whose payload is in place.
+    WriteImm { len: u32 },
+    /// All of a SEND, in the slot.
+    SendInline { len: u32 },
+    /// A part of a SEND, in the stage; `last` ends the message.
+    SendStaged { len: u32, last: bool },
+    /// A SEND whose payload does not fit its receive; nothing follows.
+    SendTooLong,
+}
+
+const OP_WRITE_IMM_INLINE: u64 = 1;
+const OP_WRITE_IMM: u64 = 2;
+const OP_SEND_INLINE: u64 = 3;
+const OP_SEND_STAGED: u64 = 4;
+const OP_SEND_STAGED_LAST: u64 = 5;
+const OP_SEND_TOO_LONG: u64 = 6;
+
+impl Entry {
+    /// Low 8 bits operation, 8 bits inline length, 48 bits offset; or 32 bits length from bit 16.
+    #[inline(always)]
+    pub(super) fn encode(self) -> u64 {
+        match self {
+            Self::WriteImmInline { at, len } => {
+                OP_WRITE_IMM_INLINE | u64::from(len) << 8 | at << 16
+            }
+            Self::WriteImm { len } => OP_WRITE_IMM | u64::from(len) << 16,
+            Self::SendInline { len } => OP_SEND_INLINE | u64::from(len) << 8,
+            Self::SendStaged { len, last: false } => OP_SEND_STAGED | u64::from(len) << 16,
+            Self::SendStaged { len, last: true } => OP_SEND_STAGED_LAST | u64::from(len) << 16,
+            Self::SendTooLong => OP_SEND_TOO_LONG,
+        }
+    }
+
+    /// Nothing for what no honest sender writes. Offsets are not checked here.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "masked")]
+    pub(super) fn decode(word: u64) -> Option<Self> {
+        let inline = (word >> 8 & 0xff) as u32;
+        let len = (word >> 16) as u32;
+        match word & 0xff {
+            OP_WRITE_IMM_INLINE if inline as usize <= crate::sync::slot::INLINE => {
+                Some(Self::WriteImmInline { at: word >> 16, len: inline })
+            }
+            OP_WRITE_IMM => Some(Self::WriteImm { len }),
+            OP_SEND_INLINE if inline as usize <= crate::sync::slot::INLINE => {
+                Some(Self::SendInline { len: inline })
+            }
+            OP_SEND_STAGED if len <= CHUNK => Some(Self::SendStaged { len, last: false }),
+            OP_SEND_STAGED_LAST if len <= CHUNK => Some(Self::SendStaged { len, last: true }),
+            OP_SEND_TOO_LONG => Some(Self::SendTooLong),
+            _ => None,
+        }
+    }
+}
+
+impl LaneHead {
+    /// Back to the state of fresh memory.
+    pub(super) fn clear(&self) {
+        let Self { consumer, producer } = self;
+        consumer.head.store(0, Ordering::Relaxed);
+        consumer.posted.store(0, Ordering::Relaxed);
+        consumer.stage_head.store(0, Ordering::Relaxed);
+        producer.claim.store(0, Ordering::Relaxed);
+        producer.closed.store(0, Ordering::Relaxed);
+        producer.detached.store(0, Ordering::Relaxed);
+        producer.want_room.store(0, Ordering::Relaxed);
+        producer.busy.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn descriptions_survive_the_word(at in 0u64..1 << 48, len in 0u32..=48, n in 0u32..=CHUNK, last: bool) {
+            for e in [
+                Entry::WriteImmInline { at, len },
+                Entry::WriteImm { len: n },
+                Entry::SendInline { len },
+                Entry::SendStaged { len: n, last },
+                Entry::SendTooLong,
+            ] {
+                prop_assert_eq!(Entry::decode(e.encode()), Some(e));
+            }
+        }
+
+        #[test]
+        fn any_word_decodes_within_limits(word: u64) {
+            match Entry::decode(word) {
+                Some(Entry::WriteImmInline { at, len }) => prop_assert!(len <= 48 && at < 1 << 48),
+                Some(Entry::SendInline { len }) => prop_assert!(len <= 48),
+                Some(Entry::SendStaged { len, .. }) => prop_assert!(len <= CHUNK),
+                Some(Entry::WriteImm { .. } | Entry::SendTooLong) | None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! A pair of processes that share memory: the peer's segment and ours, and the socket whose hang-up
+//! is the peer's death.
+//!
+//! A link is made by a handshake that somebody else carries over a Unix socket: [`Offer::hello`]
+//! goes out with two descriptors, the answer of [`SoftContext::accept`] comes back with one. From
+//! then on every queue pair between the two processes uses it.
+
+use super::alloc::{Allocator, BLOCK};
+use super::barrier;
+use super::context::{Node, SoftContext};
+use super::cred::{self, PeerCred};
+use super::fd::{HighFd, close, verb};
+use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, NodeId, random};
+use super::layout::{DATA, LaneHead};
+use super::pd::SoftPd;
+use super::qp::Core;
+use super::regions::Regions;
+use super::segment::{self, Mapping};
+use super::wait::Port;
+use crate::error::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+/// A link to a peer process, or one of the two ends of a link to ourselves.
+#[derive(Debug)]
+pub struct Link {
+    id: LinkId,
+    offering: bool,
+    node: &'static Node,
+    peer: Peer,
+    dead: AtomicBool,
+    socket: HighFd,
+    /// The accepting end, known to the offering one in a process that is linked to itself.
+    twin: OnceLock<Arc<Self>>,
+    state: Mutex<State>,
+    regions: Regions,
+    /// The peer's segment: we write it.
+    theirs: Mapping,
+    /// Our segment: the peer writes it.
+    own: Mapping,
+}
+
+#[derive(Debug)]
+struct Peer {
+    node: NodeId,
+    cred: PeerCred,
+    /// Whether our copies need no fence of their own; see [`barrier`].
+    light: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    alloc: Allocator,
+    pd: Weak<SoftPd>,
+    /// Live queue pairs, and where their [`LaneHead`]s are.
+    qps: Vec<(Weak<Core>, u64)>,
+    /// Lanes of queue pairs that are gone here, which the peer may still be writing.
+    zombies: Vec<Zombie>,
+    /// Withdrawn regions that the peer may still be writing.
+    graves: Vec<(u64, u64)>,
+}
+
+/// What a queue pair leaves behind until its peer has let go.
+#[derive(Debug)]
+pub(super) struct Zombie {
+    /// [`LaneHead`].
+    pub(super) head_at: u64,
+    /// Page allocations: offset and length.
+    pub(super) spans: Vec<(u64, u64)>,
+    /// The lines that the peer may still ring: held, not used.
+    pub(super) _ports: [Arc<Port>; 2],
+}
+
+/// An offered link: what we send, and what we wait for an answer to.
+#[derive(Debug)]
+pub struct Offer {
+    id: LinkId,
+    node: &'static Node,
+    hello: [u8; HELLO_LEN],
+    socket: HighFd,
+    peer_socket: OwnedFd,
+    file: OwnedFd,
+    own: Mapping,
+}
+
+impl SoftContext {
+    /// Begins a link to a process that there is none to yet.
+    ///
+    /// # Errors
+    /// When memory, address space or descriptors run out.
+    pub fn offer(&self) -> Result<Offer, Error> {
+        let node = self.node();
+        let id = LinkId(random()?);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (socket, peer_socket) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .map_err(verb("socketpair"))?;
+        let (file, own) = segment::create()?;
+        let hello = hello(id, node, &own).to_bytes();
+        Ok(Offer { id, node, hello, socket: HighFd::new(socket), peer_socket, file, own })
+    }
+
+    /// Answers an offer: `hello` and `fds` are what [`Offer::hello`] gave to the peer, `cred` is
+    /// what the kernel says about who sent them. The reply and the descriptor go back for
+    /// [`Offer::complete`].
+    ///
+    /// # Errors
+    /// `PeerViolation` for anything but an honest offer, `Unsupported` for a peer of another user
+    /// or version, or what the system answers.
+    pub fn accept(
+        &self,
+        hello: &[u8],
+        fds: Vec<OwnedFd>,
+        cred: PeerCred,
+    ) -> Result<(Arc<Link>, [u8; HELLO_LEN], OwnedFd), Error> {
+        cred::check(cred)?;
+        let theirs = Hello::parse(hello)?;
+        let [file, socket] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|_| Error::PeerViolation("an offer brings two descriptors"))?;
+        if sockopt::socket_domain(&socket) != Ok(AddressFamily::UNIX)
+            || sockopt::socket_type(&socket) != Ok(SocketType::SEQPACKET)
+        {
+            return Err(Error::PeerViolation("an offer brings a socket"));
+        }
+        let peer_segment = segment::adopt(&file, theirs.size)?;
+        close(file);
+        let node = self.node();
+        let id = LinkId(theirs.link);
+        let (file, own) = segment::create()?;
+        let reply = self::hello(id, node, &own).to_bytes();
+        let socket = HighFd::new(socket);
+        let link = Link::new(id, false, node, &theirs, cred, socket, own, peer_segment)?;
+        Ok((link, reply, file))
+    }
+}
+
+fn hello(id: LinkId, node: &Node, own: &Mapping) -> Hello {
+    let flags = if node.barrier { FLAG_BARRIER } else { 0 };
+    Hello::new(id, node.id, own.len(), own.addr(), flags)
+}
+
+impl Offer {
+    /// What the peer's [`SoftContext::accept`] needs: the hello, and in this order our segment and the
+    /// peer's end of the link socket.
+    #[must_use]
+    pub fn hello(&self) -> ([u8; HELLO_LEN], [BorrowedFd<'_>; 2]) {
+        (self.hello, [self.file.as_fd(), self.peer_socket.as_fd()])
+    }
+
+    /// The link's name.
+    #[must_use]
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+
+    /// Finishes with the peer's answer.
+    ///
+    /// # Errors
+    /// As [`SoftContext::accept`].
+    pub fn complete(
+        self,
+        hello: &[u8],
+        fds: Vec<OwnedFd>,
+        cred: PeerCred,
+    ) -> Result<Arc<Link>, Error> {
+        cred::check(cred)?;
+        let theirs = Hello::parse(hello)?;
+        if theirs.link != self.id.0 {
+            return Err(Error::PeerViolation("the answer is to another offer"));
+        }
+        let [file] = <[OwnedFd; 1]>::try_from(fds)
+            .map_err(|_| Error::PeerViolation("an answer brings one descriptor"))?;
+        let peer_segment = segment::adopt(&file, theirs.size)?;
+        close(file);
+        // The peer's end must be the peer's alone, or its death would not hang up.
+        close(self.peer_socket);
+        close(self.file);
+        Link::new(self.id, true, self.node, &theirs, cred, self.socket, self.own, peer_segment)
+    }
+}
+
+impl Link {
+    #[expect(clippy::too_many_arguments, reason = "the parts of a link, put together in one place")]
+    fn new(
+        id: LinkId,
+        offering: bool,
+        node: &'static Node,
+        hello: &Hello,
+        cred: PeerCred,
+        socket: HighFd,
+        own: Mapping,
+        theirs: Mapping,
+    ) -> Result<Arc<Self>, Error> {
+        let light = node.barrier && hello.flags & FLAG_BARRIER != 0;
+        let link = Arc::new(Self {
+            id,
+            offering,
+            node,
+            peer: Peer { node: NodeId(hello.node), cred, light },
+            dead: AtomicBool::new(false),
+            socket,
+            twin: OnceLock::new(),
+            state: Mutex::new(State {
+                alloc: Allocator::new(DATA, own.len()),
+                pd: Weak::new(),
+                qps: Vec::new(),
+                zombies: Vec::new(),
+                graves: Vec::new(),
+            }),
+            regions: Regions::new(),
+            theirs,
+            own,
+        });
+        node.adopt(&link)?;
+        Ok(link)
+    }
+
+    /// The link's name, the same at both ends.
+    #[must_use]
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+
+    /// Identity of the process at the other end, by its own word.
+    #[must_use]
+    pub fn peer_node(&self) -> NodeId {
+        self.peer.node
+    }
+
+    /// Credentials of the process at the other end, by the kernel's word.
+    #[must_use]
+    pub fn peer_cred(&self) -> PeerCred {
+        self.peer.cred
+    }
+
+    /// Whether the peer was alive when last asked. A load.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Asks the link socket whether the peer is alive. When it is found dead, every queue pair of the link goes
+    /// to the error state and its queues' waiters wake.
+    pub fn probe(&self) -> bool {
+        if !self.is_alive() {
+            return false;
+        }
+        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        if poll(&mut fds, Some(&Timespec::default())).is_err() || !fds[0].revents().intersects(gone)
+        {
+            return true;
+        }
+        self.bury();
+        false
+    }
+
+    #[cold]
+    fn bury(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+        let qps: Vec<_> = self.state().qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect();
+        for qp in qps {
+            qp.peer_died();
+        }
+    }
+
+    /// If `a` and `b` are the two ends of one link of this process, the offering one, which then
+    /// knows the other.
+    pub(super) fn pair_up(a: &Arc<Self>, b: &Arc<Self>) -> Option<Arc<Self>> {
+        let me = PeerCred::own().pid;
+        if a.peer.cred.pid != me || b.peer.cred.pid != me {
+            return None;
+        }
+        let (offering, accepting) = match (a.offering, b.offering) {
+            (true, false) => (a, b),
+            (false, true) => (b, a),
+            _ => return None,
+        };
+        offering.twin.set(Arc::clone(accepting)).ok()?;
+        Some(Arc::clone(offering))
+    }
+
+    pub(super) fn accepting_twin(&self) -> Option<Arc<Self>> {
+        self.twin.get().map(Arc::clone)
+    }
+
+    pub(super) fn node(&self) -> &'static Node {
+        self.node
+    }
+
+    pub(super) fn own(&self) -> &Mapping {
+        &self.own
+    }
+
+    pub(super) fn theirs(&self) -> &Mapping {
+        &self.theirs
+    }
+
+    pub(super) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// Whether marking ourselves busy needs no fence: the peer issues one for us.
+    #[inline(always)]
+    pub(super) fn is_light(&self) -> bool {
+        self.peer.light
+    }
+
+    /// Fails in a forked child: what was inherited is used, but nothing is taken from it.
+    pub(super) fn check_owner(&self) -> Result<(), Error> {
+        if self.node.is_current() {
+            Ok(())
+        } else {
+            Err(Error::Invalid("the link belongs to the process that forked us"))
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The link's protection domain, made by `make` if there is none.
+    pub(super) fn pd(&self, make: impl FnOnce() -> Arc<SoftPd>) -> Arc<SoftPd> {
+        let mut state = self.state();
+        if let Some(pd) = state.pd.upgrade() {
+            return pd;
+        }
+        let pd = make();
+        state.pd = Arc::downgrade(&pd);
+        pd
+    }
+
+    /// `len` zeroed bytes, whole pages.
+    pub(super) fn alloc(&self, len: u64) -> Result<u64, Error> {
+        self.check_owner()?;
+        let mut state = self.state();
+        let freed = self.reap(&mut state);
+        let at = state.alloc.alloc(len).ok_or(Error::Exhausted("segment"));
+        drop(state);
+        // Ports lock the state to give their line back.
+        drop(freed);
+        at
+    }
+
+    /// Gives back pages that nobody writes any more.
+    pub(super) fn free(&self, at: u64, len: u64) {
+        self.own.punch(at, len);
+        self.state().alloc.free(at, len);
+    }
+
+    /// Gives back pages that the peer may be writing at this moment.
+    pub(super) fn free_later(&self, at: u64, len: u64) {
+        let mut state = self.state();
+        state.graves.push((at, len));
+        let freed = self.reap(&mut state);
+        drop(state);
+        drop(freed);
+    }
+
+    /// [`BLOCK`] bytes of any content.
+    pub(super) fn alloc_block(&self) -> Result<u64, Error> {
+        self.check_owner()?;
+        self.state().alloc.alloc_block().ok_or(Error::Exhausted("segment"))
+    }
+
+    pub(super) fn free_block(&self, at: u64) {
+        debug_assert!(at.is_multiple_of(BLOCK));
+        self.state().alloc.free_block(at);
+    }
+
+    pub(super) fn add_qp(&self, qp: &Arc<Core>) {
+        self.state().qps.push((Arc::downgrade(qp), qp.head_at()));
+    }
+
+    /// Takes a queue pair off the list; what it leaves stays until the peer has let go.
+    pub(super) fn remove_qp(&self, qp: &Arc<Core>, rest: Zombie) {
+        let mut state = self.state();
+        state.qps.retain(|(q, _)| !std::ptr::eq(q.as_ptr(), Arc::as_ptr(qp)));
+        state.zombies.push(rest);
+        let freed = self.reap(&mut state);
+        drop(state);
+        drop(freed);
+    }
+
+    /// Buries what the peer has let go of. The answer is dropped after the state is unlocked: ports
+    /// lock it to give their line back.
+    #[must_use]
+    fn reap(&self, state: &mut State) -> Vec<Zombie> {
+        let gone = |z: &Zombie| {
+            !self.is_alive()
+                || self.own.at::<LaneHead>(z.head_at).is_none_or(|head| {
+                    let claim = head.producer.claim.load(Ordering::Acquire);
+                    // SYNC(detach): the peer's last accesses come before. Pairs with the Release
+                    // in `Core::enter_error`.
+                    claim == super::layout::REVOKED
+                        || head.producer.detached.load(Ordering::Acquire) != 0
+                })
+        };
+        let freed: Vec<_> = state.zombies.extract_if(.., |z| gone(z)).collect();
+        for z in &freed {
+            for &(at, len) in &z.spans {
+                self.own.punch(at, len);
+                state.alloc.free(at, len);
+            }
+            state.alloc.free_block(z.head_at);
+        }
+        if !state.graves.is_empty() && self.is_quiet(state) {
+            for (at, len) in std::mem::take(&mut state.graves) {
+                self.own.punch(at, len);
+                state.alloc.free(at, len);
+            }
+        }
+        freed
+    }
+
+    /// Whether the peer is inside no copy that began before this call.
+    fn is_quiet(&self, state: &State) -> bool {
+        if !self.is_alive() {
+            return true;
+        }
+        // SYNC(busy): the withdrawal of the region's key is ordered before the looks at the busy
+        // words. Pairs with the sender's store of an odd number before it reads the key: either we
+        // see it busy, or it sees the key gone.
+        if self.is_light() {
+            if !barrier::full() {
+                return false;
+            }
+        } else {
+            std::sync::atomic::fence(Ordering::SeqCst);
+        }
+        state.qps.iter().map(|(_, at)| *at).chain(state.zombies.iter().map(|z| z.head_at)).all(
+            |at| {
+                self.own
+                    .at::<LaneHead>(at)
+                    .is_some_and(|h| h.producer.busy.load(Ordering::Acquire).is_multiple_of(2))
+            },
+        )
+    }
+}
+
+impl AsFd for Link {
+    /// The link socket, for watching: it hangs up when the peer dies. Nothing is read from it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,75 @@
+//! A complete verbs device in shared memory, between processes of one host.
+//!
+//! Two processes that talk hold a [`Link`]: each has mapped a *segment* of the other, a sealed
+//! memory file that holds what that one peer may write: memory regions, and one *receive lane* for each
+//! queue pair. An RDMA WRITE is a copy into the peer's segment while the request is posted; what
+//! has a completion at the peer also takes a 64-byte slot of its queue pair's lane, in which small
+//! payloads ride along. Polling looks at the next slot.
+//!
+//! A peer is not trusted. It can spoil its own segments, and so its own streams, and nothing else:
+//! whatever steers us is kept in private memory, and every number that a peer wrote is copied once and
+//! then checked.
+//!
+//! State that must survive `fork` lives in [`crate::family`] memory.
+//!
+//! Where to read on: `layout.rs` what a segment holds, `link.rs` how processes meet, `qp/` the data path,
+//! `wait.rs` sleeping and waking.
+
+mod alloc;
+mod barrier;
+mod bell;
+mod birth;
+mod channel;
+mod context;
+mod copy;
+mod cq;
+pub mod cred;
+mod fd;
+mod hello;
+mod layout;
+mod link;
+mod mr;
+mod pd;
+mod qp;
+mod regions;
+mod segment;
+mod srq;
+#[cfg(any(test, feature = "conformance"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+pub use bell::SoftBell;
+pub use channel::SoftChannel;
+pub use context::SoftContext;
+pub use cq::SoftCq;
+pub use cred::PeerCred;
+pub use hello::{HELLO_LEN, LinkId, NodeId};
+pub use link::{Link, Offer};
+pub use mr::SoftMr;
+pub use pd::SoftPd;
+pub use qp::SoftQp;
+pub use srq::SoftSrq;
+
+use std::sync::Arc;
+
+/// The shared-memory backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Soft;
+
+/// Where a queue pair's peer lives: the link to its process.
+pub type Path = Arc<Link>;
+
+impl crate::device::Backend for Soft {
+    const NAME: &'static str = "soft";
+    type Context = SoftContext;
+    type Pd = SoftPd;
+    type Mr = SoftMr;
+    type Channel = SoftChannel;
+    type Cq = SoftCq;
+    type Srq = SoftSrq;
+    type Qp = SoftQp;
+    type Path = Path;
+    type Bell = SoftBell;
+}

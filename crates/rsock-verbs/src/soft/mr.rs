@@ -1,0 +1,151 @@
+//! Memory regions: born shared in the segment, or the caller's own memory.
+
+use super::birth::Birth;
+use super::copy;
+use super::pd::SoftPd;
+use super::regions::Extent;
+use crate::device::MemoryRegion;
+use crate::error::Error;
+use crate::types::{Access, LKey, RKey, RemoteAddr};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A memory region.
+///
+/// # Invariants
+/// `at..at + len` is valid until `drop`: either pages of the link's own segment that the allocator
+/// gave us, or memory that whoever registered it keeps valid.
+#[derive(Debug)]
+pub struct SoftMr {
+    at: NonNull<u8>,
+    len: usize,
+    key: u32,
+    /// Place in the segment, for memory of ours.
+    offset: Option<u64>,
+    birth: Birth,
+    pd: Arc<SoftPd>,
+}
+
+// SAFETY: the memory is reached by copies that tolerate foreign writes, from any thread.
+unsafe impl Send for SoftMr {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for SoftMr {}
+
+fn check(len: usize, access: Access) -> Result<(), Error> {
+    if len == 0 {
+        return Err(Error::Invalid("a region of no bytes"));
+    }
+    if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Error::Invalid("remote write needs local write"));
+    }
+    Ok(())
+}
+
+impl SoftMr {
+    pub(super) fn alloc(pd: &Arc<SoftPd>, len: usize, access: Access) -> Result<Self, Error> {
+        check(len, access)?;
+        let link = pd.link();
+        let size = len as u64;
+        let offset = link.alloc(size)?;
+        let made =
+            link.own().bytes(offset, size).ok_or(Error::Exhausted("segment")).and_then(|at| {
+                let addr = at.as_ptr().expose_provenance() as u64;
+                let extent = Extent { addr, len: size, offset: Some(offset), access };
+                Ok((at, link.regions().add(link.own(), extent)?))
+            });
+        match made {
+            Ok((at, key)) => {
+                let pd = Arc::clone(pd);
+                // INVARIANT: the allocator gave these pages to nobody else.
+                Ok(Self { at, len, key, offset: Some(offset), birth: Birth::now(), pd })
+            }
+            Err(e) => {
+                link.free(offset, size);
+                Err(e)
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`crate::ProtectionDomain::reg_mr`].
+    pub(super) unsafe fn register(
+        pd: &Arc<SoftPd>,
+        addr: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, Error> {
+        check(len, access)?;
+        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_READ) {
+            return Err(Error::Unsupported("remote access to memory that was not allocated here"));
+        }
+        let at = NonNull::new(addr).ok_or(Error::Invalid("a region at address 0"))?;
+        let link = pd.link();
+        link.check_owner()?;
+        let extent =
+            Extent { addr: addr.expose_provenance() as u64, len: len as u64, offset: None, access };
+        let key = link.regions().add(link.own(), extent)?;
+        // INVARIANT: by the caller's promise.
+        Ok(Self { at, len, key, offset: None, birth: Birth::now(), pd: Arc::clone(pd) })
+    }
+
+    fn span(&self, offset: usize, len: usize) -> NonNull<u8> {
+        let inside = offset <= self.len && len <= self.len - offset;
+        assert!(inside, "{len} bytes at {offset} of a region of {}", self.len);
+        // SAFETY: inside the region, by the assertion.
+        unsafe { self.at.add(offset) }
+    }
+}
+
+impl MemoryRegion for SoftMr {
+    fn addr(&self) -> RemoteAddr {
+        RemoteAddr(self.at.as_ptr().expose_provenance() as u64)
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn lkey(&self) -> LKey {
+        LKey(self.key)
+    }
+
+    fn rkey(&self) -> RKey {
+        RKey(self.key)
+    }
+
+    #[inline]
+    fn copy_in(&self, offset: usize, src: &[u8]) {
+        let to = self.span(offset, src.len());
+        // SAFETY: `src` is readable, `to` is inside the region; a slice that Rust vouches for does
+        // not overlap memory that others write.
+        unsafe { copy::plain(src.as_ptr(), to.as_ptr(), src.len()) };
+    }
+
+    #[inline]
+    fn copy_out(&self, offset: usize, dst: &mut [u8]) {
+        let from = self.span(offset, dst.len());
+        // SAFETY: as in `copy_in`, the other way.
+        unsafe { copy::plain(from.as_ptr(), dst.as_mut_ptr(), dst.len()) };
+    }
+
+    fn punch(&self, offset: usize, len: usize) {
+        let _ = self.span(offset, len);
+        if let Some(at) = self.offset {
+            self.pd.link().own().punch(at + offset as u64, len as u64);
+        }
+    }
+}
+
+impl Drop for SoftMr {
+    fn drop(&mut self) {
+        // A region that lived through a fork is the family's: somebody else may use it.
+        if !self.birth.is_private() {
+            return;
+        }
+        let link = self.pd.link();
+        link.regions().remove(link.own(), self.key);
+        if let Some(at) = self.offset {
+            link.free_later(at, self.len as u64);
+        }
+    }
+}

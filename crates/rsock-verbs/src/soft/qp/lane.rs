@@ -1,0 +1,211 @@
+//! The two ends of a lane as a queue pair holds them: pointers into a mapping, checked once.
+
+use crate::error::Error;
+use crate::soft::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, QP_TABLE, QPS, QpEntry, REVOKED, STAGE};
+use crate::soft::link::Link;
+use crate::soft::segment::Mapping;
+use crate::soft::wait::wake;
+use crate::sync::slot::Slot;
+use crate::sync::waiter::WaitLine;
+use crate::types::{Access, QpNum};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where the parts of a lane lie in a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) head_at: u64,
+    pub(super) slots_at: u64,
+    pub(super) slots: u32,
+    pub(super) caps_at: u64,
+    /// 0 for none.
+    pub(super) n_caps: u32,
+}
+
+/// # Invariants
+/// All pointers lie inside one mapping of the link that the queue pair holds; `slots` has
+/// `mask + 1` entries, `caps` has `caps_mask + 1` if it is there, and `stage` has [`STAGE`] bytes.
+#[derive(Debug)]
+pub(super) struct Lane {
+    head: NonNull<LaneHead>,
+    slots: NonNull<Slot>,
+    stage: NonNull<u8>,
+    caps: Option<NonNull<AtomicU32>>,
+    mask: u32,
+    caps_mask: u32,
+}
+
+// SAFETY: what the pointers reach is atomics, and bytes that are copied raw.
+unsafe impl Send for Lane {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Lane {}
+
+impl Lane {
+    /// The lane at `place`, if that is inside `mapping` and makes sense.
+    pub(super) fn at(mapping: &Mapping, place: &Place) -> Option<Self> {
+        if !place.slots.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&place.slots) {
+            return None;
+        }
+        let stage_at = place.slots_at.checked_add(u64::from(place.slots) * 64)?;
+        let caps = match place.n_caps {
+            0 => None,
+            n if n.is_power_of_two() => Some(mapping.slice(place.caps_at, n.into())?),
+            _ => return None,
+        };
+        Some(Self {
+            head: mapping.slice(place.head_at, 1)?,
+            slots: mapping.slice(place.slots_at, place.slots.into())?,
+            stage: mapping.bytes(stage_at, STAGE)?,
+            caps,
+            mask: place.slots - 1,
+            caps_mask: place.n_caps.saturating_sub(1),
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn head(&self) -> &LaneHead {
+        // SAFETY: by the type's invariant.
+        unsafe { self.head.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(&self, index: u32) -> &Slot {
+        // SAFETY: the masked index is below the number of slots.
+        let slot = unsafe { self.slots.add((index & self.mask) as usize) };
+        // SAFETY: by the type's invariant.
+        unsafe { slot.as_ref() }
+    }
+
+    pub(super) fn n_slots(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Byte capacity word of receive `index`; nothing on a shared receive queue or where receives
+    /// have no memory.
+    #[inline(always)]
+    pub(super) fn cap(&self, index: u32) -> Option<&AtomicU32> {
+        let caps = self.caps?;
+        // SAFETY: the masked index is below the number of capacities.
+        let cap = unsafe { caps.add((index & self.caps_mask) as usize) };
+        // SAFETY: by the type's invariant.
+        Some(unsafe { cap.as_ref() })
+    }
+
+    /// Staged byte `at` of all, and how many follow before the stage wraps.
+    #[expect(clippy::cast_possible_truncation, reason = "below the stage's size")]
+    pub(super) fn stage(&self, at: u64) -> (NonNull<u8>, usize) {
+        let i = (at % STAGE) as usize;
+        // SAFETY: below the stage's size.
+        (unsafe { self.stage.add(i) }, STAGE as usize - i)
+    }
+}
+
+/// What a queue pair sends into: the peer's lane, and the lines its pollers sleep on.
+///
+/// # Invariants
+/// `recv_wait` and `send_wait` lie inside the link's mapping of the peer's segment.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    pub(super) lane: Lane,
+    recv_wait: NonNull<WaitLine>,
+    send_wait: NonNull<WaitLine>,
+    pub(super) access: Access,
+}
+
+// SAFETY: wait lines are made of atomics.
+unsafe impl Send for Outlet {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Outlet {}
+
+impl Outlet {
+    /// Connects `number` to the peer's queue pair `dest`.
+    pub(super) fn connect(link: &Link, number: QpNum, dest: QpNum) -> Result<Self, Error> {
+        let none = Error::Invalid("the peer has no such queue pair");
+        let theirs = link.theirs();
+        let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
+        let Some(entry) = theirs.at::<QpEntry>(at) else { return Err(none) };
+        // SYNC(qp-entry): pairs with the Release in `publish`.
+        if dest.0 == 0 || entry.number.load(Ordering::Acquire) != dest.0 {
+            return Err(if link.probe() { none } else { Error::PeerGone });
+        }
+        // Read once each; checked on the copies.
+        let place = Place {
+            head_at: entry.head_at.load(Ordering::Relaxed),
+            slots_at: entry.slots_at.load(Ordering::Relaxed),
+            slots: entry.slots.load(Ordering::Relaxed),
+            caps_at: entry.caps_at.load(Ordering::Relaxed),
+            n_caps: entry.n_caps.load(Ordering::Relaxed),
+        };
+        let access = Access::from_bits_truncate(entry.access.load(Ordering::Relaxed));
+        let wait = |at: u64| theirs.slice(at, 1);
+        let recv_wait = wait(entry.recv_wait_at.load(Ordering::Relaxed));
+        let send_wait = wait(entry.send_wait_at.load(Ordering::Relaxed));
+        let outside = Error::PeerViolation("a queue pair outside its segment");
+        let (Some(lane), Some(recv_wait), Some(send_wait)) =
+            (Lane::at(theirs, &place), recv_wait, send_wait)
+        else {
+            return Err(outside);
+        };
+        let claim = &lane.head().producer.claim;
+        match claim.compare_exchange(0, number.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(Self { lane, recv_wait, send_wait, access }),
+            Err(REVOKED) => Err(Error::PeerGone),
+            Err(_) => Err(Error::Invalid("the peer's queue pair is connected to another")),
+        }
+    }
+
+    /// Wakes whoever waits for the peer's receive completions, after an entry was published.
+    #[inline(always)]
+    pub(super) fn ring_recv(&self) {
+        // SAFETY: by the type's invariant.
+        let line = unsafe { self.recv_wait.as_ref() };
+        let bits = line.ring();
+        if bits != 0 {
+            wake(line, bits);
+        }
+    }
+
+    /// Wakes whoever waits for the peer's send completions, after room was made.
+    pub(super) fn ring_send(&self) {
+        // SAFETY: by the type's invariant.
+        let line = unsafe { self.send_wait.as_ref() };
+        let bits = line.ring();
+        if bits != 0 {
+            wake(line, bits);
+        }
+    }
+}
+
+/// Publishes a queue pair for the peer to connect to.
+pub(super) fn publish(
+    own: &Mapping,
+    number: QpNum,
+    place: &Place,
+    access: Access,
+    recv_wait_at: u64,
+    send_wait_at: u64,
+) -> Option<()> {
+    let entry = own_entry(own, number)?;
+    entry.slots.store(place.slots, Ordering::Relaxed);
+    entry.access.store(access.bits(), Ordering::Relaxed);
+    entry.n_caps.store(place.n_caps, Ordering::Relaxed);
+    entry.head_at.store(place.head_at, Ordering::Relaxed);
+    entry.slots_at.store(place.slots_at, Ordering::Relaxed);
+    entry.caps_at.store(place.caps_at, Ordering::Relaxed);
+    entry.recv_wait_at.store(recv_wait_at, Ordering::Relaxed);
+    entry.send_wait_at.store(send_wait_at, Ordering::Relaxed);
+    // SYNC(qp-entry): publishes the fields. Pairs with the Acquire in `connect`.
+    entry.number.store(number.0, Ordering::Release);
+    Some(())
+}
+
+/// Takes the entry back.
+pub(super) fn withdraw(own: &Mapping, number: QpNum) {
+    if let Some(entry) = own_entry(own, number) {
+        entry.number.store(0, Ordering::Release);
+    }
+}
+
+fn own_entry(own: &Mapping, number: QpNum) -> Option<&QpEntry> {
+    own.at(QP_TABLE + u64::from(number.0 % QPS) * size_of::<QpEntry>() as u64)
+}

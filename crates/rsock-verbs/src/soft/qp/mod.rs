@@ -1,0 +1,434 @@
+//! Reliable-connected queue pairs.
+//!
+//! A queue pair receives from a lane in its own process's segment, which its peer writes, and
+//! sends into the peer's. `send.rs` and `recv.rs` are the two data paths; this file makes, moves and
+//! ends queue pairs.
+//!
+//! Invariants: a queue pair in the error state never touches its peer's lane again. A lane is given
+//! back only when the peer has said the same of it, or is dead.
+
+mod lane;
+mod queue;
+mod recv;
+mod send;
+mod shared;
+
+use super::Soft;
+use super::birth::Birth;
+use super::cq::{Role, SoftCq};
+use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
+use super::link::{Link, Zombie};
+use super::pd::SoftPd;
+use super::srq::SrqCore;
+use super::wait::{Port, Waiters};
+use crate::device::{QpInit, QueuePair};
+use crate::error::{Error, PostError};
+use crate::family::FamilyBox;
+use crate::types::{Access, QpNum, QpState, Retry};
+use crate::wc::{Completion, WcStatus};
+use crate::wr::{RecvWr, SendWr};
+use lane::{Lane, Outlet, Place};
+use queue::SendQueue;
+pub(super) use queue::{MAX_SGE, RecvQueue, Sges};
+use shared::{DONE, PENDING, Shared, Tx, WANT};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+/// A reliable-connected queue pair.
+#[derive(Debug)]
+pub struct SoftQp {
+    core: Arc<Core>,
+    send_cq: Arc<SoftCq>,
+    recv_cq: Arc<SoftCq>,
+    pd: Arc<SoftPd>,
+    birth: Birth,
+}
+
+/// What completion queues hold of a queue pair.
+#[derive(Debug)]
+pub(super) struct Core {
+    shared: FamilyBox<Shared>,
+    /// What we receive from.
+    inlet: Lane,
+    /// What we send into, once connected.
+    outlet: OnceLock<Outlet>,
+    rq: RecvQueue,
+    srq: Option<Arc<SrqCore>>,
+    sq: SendQueue,
+    number: QpNum,
+    place: Place,
+    max_recv_wr: u32,
+    signal_all: bool,
+    write_imm: bool,
+    recv_waiters: Arc<Waiters>,
+    send_waiters: Arc<Waiters>,
+    ports: [Arc<Port>; 2],
+    link: Arc<Link>,
+}
+
+impl SoftQp {
+    pub(super) fn new(pd: &Arc<SoftPd>, init: &QpInit<'_, Soft>) -> Result<Self, Error> {
+        let cap = &init.cap;
+        let max_sge = u32::try_from(MAX_SGE).unwrap_or(u32::MAX);
+        if cap.max_send_sge > max_sge || cap.max_recv_sge > max_sge {
+            return Err(Error::Invalid("scatter/gather entries"));
+        }
+        if cap.max_send_wr > MAX_SLOTS / 2 || cap.max_recv_wr > MAX_SLOTS / 2 {
+            return Err(Error::Invalid("queue depth"));
+        }
+        let link = pd.link();
+        link.check_owner()?;
+        if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.core().link(), link)) {
+            return Err(Error::Invalid("the shared receive queue is of another domain"));
+        }
+        let (depth, recv_sge) = match init.srq {
+            // Holds the receive of the message under way.
+            Some(srq) => (1, srq.core().max_sge()),
+            None => (cap.max_recv_wr, cap.max_recv_sge),
+        };
+        let recv_port = init.recv_cq.waiters().port(link)?;
+        let send_port = init.send_cq.waiters().port(link)?;
+        let room = || Error::Exhausted("family memory");
+        let n_caps =
+            if init.srq.is_none() && recv_sge > 0 { depth.max(1).next_power_of_two() } else { 0 };
+        let slots = cap.max_recv_wr.next_power_of_two().clamp(MIN_SLOTS, MAX_SLOTS);
+        let rq = RecvQueue::new(depth, recv_sge)?;
+        let sq = SendQueue::new(cap.max_send_wr, cap.max_send_sge)?;
+        let shared = FamilyBox::new(Shared::new()).ok_or_else(room)?;
+        let number = link.node().numbers().take().ok_or(Error::Exhausted("queue pairs"))?;
+        let made = Self::place(link, slots, n_caps);
+        let (place, inlet) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                link.node().numbers().give_back(number);
+                return Err(e);
+            }
+        };
+        let core = Arc::new(Core {
+            shared,
+            inlet,
+            outlet: OnceLock::new(),
+            rq,
+            srq: init.srq.map(|srq| Arc::clone(srq.core())),
+            sq,
+            number,
+            place,
+            max_recv_wr: cap.max_recv_wr,
+            signal_all: cap.signal_all,
+            write_imm: pd.has_write_imm(),
+            recv_waiters: Arc::clone(init.recv_cq.waiters()),
+            send_waiters: Arc::clone(init.send_cq.waiters()),
+            ports: [recv_port, send_port],
+            link: Arc::clone(link),
+        });
+        if core.srq.is_some() {
+            core.inlet.head().consumer.posted.store(slots, Ordering::Relaxed);
+        }
+        link.add_qp(&core);
+        // From here on `Drop` takes everything back.
+        let qp = Self {
+            core,
+            send_cq: Arc::clone(init.send_cq),
+            recv_cq: Arc::clone(init.recv_cq),
+            pd: Arc::clone(pd),
+            birth: Birth::now(),
+        };
+        if Arc::ptr_eq(init.send_cq, init.recv_cq) {
+            qp.recv_cq.attach(&qp.core, Role::Both)?;
+        } else {
+            qp.recv_cq.attach(&qp.core, Role::Recv)?;
+            qp.send_cq.attach(&qp.core, Role::Send)?;
+        }
+        Ok(qp)
+    }
+
+    /// Memory for a lane.
+    fn place(link: &Link, slots: u32, n_caps: u32) -> Result<(Place, Lane), Error> {
+        let head_at = link.alloc_block()?;
+        let zeroed = link.own().at::<LaneHead>(head_at).map(LaneHead::clear);
+        let slots_at = link.alloc(u64::from(slots) * 64 + STAGE);
+        let caps_at = if n_caps == 0 { Ok(0) } else { link.alloc(u64::from(n_caps) * 4) };
+        let place = Place {
+            head_at,
+            slots_at: *slots_at.as_ref().unwrap_or(&0),
+            slots,
+            caps_at: *caps_at.as_ref().unwrap_or(&0),
+            n_caps,
+        };
+        let error = match (&slots_at, &caps_at, Lane::at(link.own(), &place)) {
+            (Ok(_), Ok(_), Some(lane)) if zeroed.is_some() => return Ok((place, lane)),
+            _ => Error::Exhausted("segment"),
+        };
+        link.free_block(head_at);
+        if let Ok(at) = slots_at {
+            link.free(at, u64::from(slots) * 64 + STAGE);
+        }
+        if let (Ok(at), 1..) = (caps_at, n_caps) {
+            link.free(at, u64::from(n_caps) * 4);
+        }
+        Err(error)
+    }
+
+    /// Moves from `from` to `to` under the send lock.
+    fn step(
+        &self,
+        from: QpState,
+        to: QpState,
+        act: impl FnOnce(&Core, &mut Tx) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let core = &*self.core;
+        let mut tx = core.shared.tx.0.lock();
+        if core.shared.state() != from {
+            return Err(Error::Invalid("the queue pair's state forbids this"));
+        }
+        act(core, &mut tx)?;
+        core.shared.set_state(to);
+        Ok(())
+    }
+}
+
+impl QueuePair<Soft> for SoftQp {
+    fn qp_num(&self) -> QpNum {
+        self.core.number
+    }
+
+    fn state(&self) -> QpState {
+        self.core.shared.state()
+    }
+
+    /// From here on the peer can connect to this queue pair.
+    fn init(&self, access: Access) -> Result<(), Error> {
+        self.step(QpState::Reset, QpState::Init, |core, _| {
+            let [recv, send] = &core.ports;
+            core.shared.peer_access.store(access.bits(), Ordering::Relaxed);
+            lane::publish(core.link.own(), core.number, &core.place, access, recv.at(), send.at())
+                .ok_or(Error::Exhausted("queue pairs"))
+        })
+    }
+
+    fn ready_to_receive(&self, path: &Arc<Link>, dest: QpNum) -> Result<(), Error> {
+        if !Arc::ptr_eq(path, self.pd.link()) {
+            return Err(Error::Invalid("the path leads to another process than the domain's"));
+        }
+        if !path.is_alive() {
+            return Err(Error::PeerGone);
+        }
+        self.step(QpState::Init, QpState::Rtr, |core, tx| {
+            let outlet = Outlet::connect(path, core.number, dest)?;
+            tx.slot_end = outlet.lane.n_slots();
+            core.outlet.set(outlet).map_err(|_| Error::Invalid("connected already"))
+        })
+    }
+
+    fn ready_to_send(&self, retry: Retry) -> Result<(), Error> {
+        self.step(QpState::Rtr, QpState::Rts, |core, _| {
+            core.shared.rnr_retry.store(retry.rnr.into(), Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    fn fail(&self) {
+        self.core.fail(WcStatus::WR_FLUSH, WcStatus::RETRY_EXC);
+    }
+
+    #[inline]
+    unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.core.post_send(wr) }
+    }
+
+    #[inline]
+    unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.core.post_recv(wr)
+    }
+}
+
+impl Drop for SoftQp {
+    fn drop(&mut self) {
+        let core = &self.core;
+        self.recv_cq.detach(core);
+        self.send_cq.detach(core);
+        // A queue pair that lived through a fork is the family's: somebody else may use it.
+        if !self.birth.is_private() {
+            return;
+        }
+        core.fail(WcStatus::WR_FLUSH, WcStatus::RETRY_EXC);
+        let link = self.pd.link();
+        lane::withdraw(link.own(), core.number);
+        // Fails if the peer has claimed the lane: then it says when it lets go.
+        let _ = core.inlet.head().producer.claim.compare_exchange(
+            0,
+            REVOKED,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        let mut spans = vec![(core.place.slots_at, u64::from(core.place.slots) * 64 + STAGE)];
+        if core.place.n_caps > 0 {
+            spans.push((core.place.caps_at, u64::from(core.place.n_caps) * 4));
+        }
+        let rest = Zombie { head_at: core.place.head_at, spans, _ports: core.ports.clone() };
+        link.remove_qp(core, rest);
+        link.node().numbers().give_back(core.number);
+        self.recv_cq.waiters().prune();
+        self.send_cq.waiters().prune();
+    }
+}
+
+impl Core {
+    pub(super) fn head_at(&self) -> u64 {
+        self.place.head_at
+    }
+
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Whether [`Self::poll_sends`] has anything to do.
+    #[inline(always)]
+    pub(super) fn has_events(&self) -> bool {
+        self.shared.events.load(Ordering::Relaxed) != 0
+    }
+
+    /// For a queue that takes our send completions only: notices the peer's end.
+    pub(super) fn poll_end(&self, out: &mut [Completion]) -> usize {
+        let closed = self.inlet.head().producer.closed.load(Ordering::Acquire) != 0;
+        if !closed || !matches!(self.shared.state(), QpState::Rtr | QpState::Rts) {
+            return 0;
+        }
+        self.peer_closed();
+        self.poll_sends(out)
+    }
+
+    /// The link socket has hung up.
+    #[cold]
+    pub(super) fn peer_died(&self) {
+        self.fail(WcStatus::RETRY_EXC, WcStatus::RETRY_EXC);
+    }
+
+    /// The peer's queue pair has failed, and said so: so do we.
+    #[cold]
+    fn peer_closed(&self) {
+        let why = self.inlet.head().producer.closed.load(Ordering::Acquire);
+        self.fail(WcStatus(why.wrapping_sub(1)), WcStatus::RETRY_EXC);
+    }
+
+    /// To the error state. The oldest send that waits completes with `first`, everything else
+    /// with a flush; a send that waits at the peer completes there with `tell`.
+    #[cold]
+    fn fail(&self, first: WcStatus, tell: WcStatus) {
+        let mut tx = self.shared.tx.0.lock();
+        self.enter_error(&mut tx, first, tell);
+    }
+
+    /// [`Self::fail`] under the send lock.
+    #[cold]
+    fn enter_error(&self, tx: &mut Tx, first: WcStatus, tell: WcStatus) {
+        if self.shared.state() == QpState::Err {
+            return;
+        }
+        // What has arrived by now is still received: it was complete before the error.
+        let head = self.shared.rx.head.load(Ordering::Relaxed);
+        let mut end = head;
+        while end.wrapping_sub(head) < self.inlet.n_slots()
+            && self.inlet.slot(end).is_published(end)
+        {
+            end = end.wrapping_add(1);
+        }
+        self.shared.rx.drain_until.store(end, Ordering::Relaxed);
+        self.shared.set_state(QpState::Err);
+
+        let mut status = if first == WcStatus::SUCCESS { WcStatus::WR_FLUSH } else { first };
+        while tx.sq_mid != tx.sq_tail {
+            self.sq.finish(tx.sq_mid, status);
+            tx.sq_mid = tx.sq_mid.wrapping_add(1);
+            status = WcStatus::WR_FLUSH;
+        }
+        let done = if tx.sq_head == tx.sq_mid { 0 } else { DONE };
+        self.shared.events.store(done, Ordering::Relaxed);
+
+        if let Some(outlet) = self.outlet.get() {
+            let producer = &outlet.lane.head().producer;
+            // SYNC(close): the entries published before are seen by whoever sees this. Pairs with
+            // the Acquire in `peer_closed` and `poll_recvs`.
+            producer.closed.store(tell.0.wrapping_add(1), Ordering::Release);
+            outlet.ring_recv();
+            outlet.ring_send();
+            // SYNC(detach): our last access. Pairs with the Acquire in `Link::reap`.
+            producer.detached.store(1, Ordering::Release);
+        }
+        self.send_waiters.notify();
+        self.recv_waiters.notify();
+    }
+
+    /// Whether polling would likely find something: `sends` and `recvs` say which half counts.
+    #[inline(always)]
+    pub(super) fn is_ready(&self, role: Role) -> bool {
+        role.recvs() && self.has_recv() || role.sends() && self.has_send()
+    }
+
+    #[inline(always)]
+    fn has_recv(&self) -> bool {
+        let rx = &self.shared.rx;
+        let head = rx.head.load(Ordering::Relaxed);
+        if self.inlet.slot(head).is_published(head) {
+            return self.can_receive();
+        }
+        self.inlet.head().producer.closed.load(Ordering::Relaxed) != 0 && self.has_recv_at_end()
+    }
+
+    /// An entry is there: whether it can be taken.
+    #[inline(always)]
+    fn can_receive(&self) -> bool {
+        match self.shared.state() {
+            QpState::Rtr | QpState::Rts => self.srq.as_ref().is_none_or(|srq| {
+                srq.has_any() || self.shared.rx.holding.load(Ordering::Relaxed) != 0
+            }),
+            _ => self.has_recv_at_end(),
+        }
+    }
+
+    #[cold]
+    fn has_recv_at_end(&self) -> bool {
+        let rx = &self.shared.rx;
+        match self.shared.state() {
+            QpState::Reset | QpState::Init => false,
+            // The peer is closed: polling moves us to the error state.
+            QpState::Rtr | QpState::Rts => true,
+            QpState::Err => {
+                let posted = rx.posted.load(Ordering::Relaxed);
+                if self.srq.is_none() {
+                    rx.taken.load(Ordering::Relaxed) != posted
+                } else {
+                    self.drains_into_srq()
+                }
+            }
+        }
+    }
+
+    fn drains_into_srq(&self) -> bool {
+        let rx = &self.shared.rx;
+        rx.head.load(Ordering::Relaxed) != rx.drain_until.load(Ordering::Relaxed)
+            && self.srq.as_ref().is_some_and(|srq| srq.has_any())
+    }
+
+    #[inline(always)]
+    fn has_send(&self) -> bool {
+        let events = self.shared.events.load(Ordering::Relaxed);
+        if events == 0 {
+            // A queue that only sends learns of the peer's end here.
+            return self.inlet.head().producer.closed.load(Ordering::Relaxed) != 0
+                && self.shared.state() != QpState::Err
+                && self.shared.state() != QpState::Reset;
+        }
+        events & DONE != 0 || self.has_room(events)
+    }
+
+    /// Whether the peer has answered our wish for room.
+    #[cold]
+    fn has_room(&self, events: u32) -> bool {
+        events & (WANT | PENDING) != 0
+            && self.outlet.get().is_some_and(|outlet| {
+                outlet.lane.head().producer.want_room.load(Ordering::Relaxed) == 0
+            })
+    }
+}

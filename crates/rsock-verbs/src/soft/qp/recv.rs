@@ -1,0 +1,377 @@
+//! The receiving half of a queue pair.
+//!
+//! A poller takes entries from the lane in order, each with the oldest posted receive. Everything
+//! an entry says is checked on a private copy; what an honest peer cannot have written moves the queue
+//! pair to the error state.
+
+use super::Core;
+use super::shared::Rx;
+use crate::error::PostError;
+use crate::soft::copy;
+use crate::soft::layout::Entry;
+use crate::sync::primitive::{Native, Platform};
+use crate::sync::slot::INLINE;
+use crate::types::{Access, QpState};
+use crate::wc::{Completion, WcOp, WcStatus};
+use crate::wr::RecvWr;
+use std::ptr;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// Why no further entry is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// There is none, or it has to wait for a receive.
+    Empty,
+    /// It was taken and completes nothing yet.
+    Swallowed,
+    /// The peer broke the contract.
+    Violation,
+}
+
+impl Core {
+    /// Posts a receive.
+    #[inline]
+    pub(super) fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.srq.is_some() || wr.sges.len() > self.rq.max_sge() as usize {
+            return Err(PostError::Invalid);
+        }
+        // Receives without memory need no lock: a second thread at the same time costs a request,
+        // never safety.
+        let _guard = (self.rq.max_sge() != 0).then(|| self.shared.rx_lock.lock());
+        let rx = &self.shared.rx;
+        let posted = rx.posted.load(Ordering::Relaxed);
+        if posted.wrapping_sub(rx.taken.load(Ordering::Relaxed)) >= self.max_recv_wr {
+            return Err(PostError::QueueFull);
+        }
+        let state = self.shared.state();
+        if state == QpState::Reset {
+            return Err(PostError::State);
+        }
+        if self.rq.max_sge() != 0 {
+            self.check_recv(wr)?;
+            if let Some(cap) = self.inlet.cap(posted) {
+                let bytes = wr.sges.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len));
+                cap.store(bytes, Ordering::Relaxed);
+            }
+        }
+        self.rq.put(posted, wr.id, wr.sges);
+        let posted = posted.wrapping_add(1);
+        rx.posted.store(posted, Ordering::Release);
+        // SYNC(posted): the receive is in place. Pairs with the Acquire in `send::look`.
+        self.inlet.head().consumer.posted.store(posted, Ordering::Release);
+        if state == QpState::Err {
+            // It flushes at once, for whoever sleeps on the queue too.
+            self.recv_waiters.notify();
+        } else {
+            self.made_room();
+        }
+        Ok(())
+    }
+
+    fn check_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let regions = self.link.regions();
+        let ok = wr.sges.iter().all(|sge| {
+            sge.len == 0 || regions.covers(sge.lkey, sge.addr, sge.len.into(), Access::LOCAL_WRITE)
+        });
+        if ok { Ok(()) } else { Err(PostError::Invalid) }
+    }
+
+    /// Tells a sender that waits for room that there is some now.
+    #[inline(always)]
+    fn made_room(&self) {
+        // SYNC(want-room): orders the store of head or posted before the look at the wish. Pairs
+        // with `Core::want_room`, whose barrier stands in for our fence.
+        if self.link.is_light() {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            Native::fence();
+        }
+        if let Some(outlet) = self.outlet.get()
+            && self.inlet.head().producer.want_room.load(Ordering::Relaxed) != 0
+            && self.shared.state() != QpState::Err
+        {
+            // SYNC(room-made): the sender's poll that sees 0 sees the room.
+            self.inlet.head().producer.want_room.store(0, Ordering::Release);
+            outlet.ring_send();
+        }
+    }
+
+    /// Takes arrived messages.
+    #[inline]
+    pub(in crate::soft) fn poll_recvs(&self, out: &mut [Completion]) -> usize {
+        if self.rq.max_sge() == 0 && self.srq.is_none() {
+            return self.poll_lane(out);
+        }
+        let _guard = self.shared.rx_lock.lock();
+        self.poll_lane(out)
+    }
+
+    #[inline]
+    fn poll_lane(&self, out: &mut [Completion]) -> usize {
+        if out.is_empty() {
+            return 0;
+        }
+        let live = matches!(self.shared.state(), QpState::Rtr | QpState::Rts);
+        let rx = &self.shared.rx;
+        let first = rx.head.load(Ordering::Relaxed);
+        let mut head = first;
+        let mut n = 0;
+        if live {
+            let mut stop = Stop::Empty;
+            while n < out.len() && self.inlet.slot(head).is_published(head) {
+                match self.take_entry(head, &mut out[n]) {
+                    Ok(()) => n += 1,
+                    Err(Stop::Swallowed) => {}
+                    Err(why) => {
+                        stop = why;
+                        break;
+                    }
+                }
+                head = head.wrapping_add(1);
+            }
+            if head != first {
+                self.publish_head(head);
+                self.made_room();
+            }
+            if stop == Stop::Violation {
+                self.violated(head);
+            } else if n != 0 || self.inlet.head().producer.closed.load(Ordering::Acquire) == 0 {
+                return n;
+            } else if head == first && !self.inlet.slot(head).is_published(head) {
+                self.peer_closed();
+            }
+        }
+        n + self.poll_after_error(&mut out[n..])
+    }
+
+    /// What arrived before the error, then flushes.
+    #[cold]
+    fn poll_after_error(&self, out: &mut [Completion]) -> usize {
+        if self.shared.state() != QpState::Err {
+            return 0;
+        }
+        let rx = &self.shared.rx;
+        let first = rx.head.load(Ordering::Relaxed);
+        let end = rx.drain_until.load(Ordering::Relaxed);
+        let mut head = first;
+        let mut n = 0;
+        while n < out.len() && head != end && self.inlet.slot(head).is_published(head) {
+            match self.take_entry(head, &mut out[n]) {
+                Ok(()) => n += 1,
+                Err(Stop::Swallowed) => {}
+                Err(Stop::Empty) => break,
+                Err(Stop::Violation) => {
+                    rx.drain_until.store(head, Ordering::Relaxed);
+                    break;
+                }
+            }
+            head = head.wrapping_add(1);
+        }
+        if head != first {
+            self.publish_head(head);
+        }
+        if self.srq.is_some() || head != rx.drain_until.load(Ordering::Relaxed) {
+            return n + self.flush_held(&mut out[n..]);
+        }
+        let posted = rx.posted.load(Ordering::Acquire);
+        let mut taken = rx.taken.load(Ordering::Relaxed);
+        while n < out.len() && taken != posted {
+            out[n] = self.failed(self.rq.id(taken), WcStatus::WR_FLUSH);
+            taken = taken.wrapping_add(1);
+            n += 1;
+        }
+        rx.taken.store(taken, Ordering::Relaxed);
+        n
+    }
+
+    /// The receive that a half-arrived SEND had taken from a shared queue.
+    fn flush_held(&self, out: &mut [Completion]) -> usize {
+        let rx = &self.shared.rx;
+        let ended = rx.head.load(Ordering::Relaxed) == rx.drain_until.load(Ordering::Relaxed);
+        if out.is_empty() || !ended || rx.holding.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        rx.holding.store(0, Ordering::Relaxed);
+        out[0] = self.failed(self.rq.id(0), WcStatus::WR_FLUSH);
+        1
+    }
+
+    fn failed(&self, id: crate::WrId, status: WcStatus) -> Completion {
+        Completion { id, status, op: WcOp::Recv, len: 0, imm: 0, qp_num: self.number }
+    }
+
+    #[inline(always)]
+    fn publish_head(&self, head: u32) {
+        self.shared.rx.head.store(head, Ordering::Relaxed);
+        let consumer = &self.inlet.head().consumer;
+        if self.srq.is_some() {
+            // Not a count of receives: as many messages as fit, the rest waits here.
+            let taken = self.shared.rx.taken.load(Ordering::Relaxed);
+            let limit = taken.wrapping_add(self.inlet.n_slots());
+            consumer.posted.store(limit, Ordering::Release);
+        }
+        // SYNC(slot-free): our reads of the slots below come before. Pairs with the Acquire in
+        // `send::look`.
+        consumer.head.store(head, Ordering::Release);
+    }
+
+    /// The peer wrote what no honest peer writes.
+    #[cold]
+    fn violated(&self, head: u32) {
+        self.fail(WcStatus::GENERAL, WcStatus::GENERAL);
+        // Nothing of it arrives any more.
+        self.shared.rx.drain_until.store(head, Ordering::Relaxed);
+    }
+
+    /// Takes entry `head`, which is published.
+    #[inline(always)]
+    fn take_entry(&self, head: u32, out: &mut Completion) -> Result<(), Stop> {
+        let slot = self.inlet.slot(head);
+        let (imm, word) = slot.read();
+        let entry = Entry::decode(word).ok_or(Stop::Violation)?;
+        let rx = &self.shared.rx;
+        if let Entry::WriteImmInline { .. } | Entry::WriteImm { .. } = entry
+            && self.srq.is_none()
+        {
+            let taken = rx.taken.load(Ordering::Relaxed);
+            if taken == rx.posted.load(Ordering::Acquire) {
+                return Err(Stop::Violation);
+            }
+            let len = self.arrive(slot, entry)?;
+            rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
+            let (id, qp_num) = (self.rq.id(taken), self.number);
+            let (status, op) = (WcStatus::SUCCESS, WcOp::RecvWriteImm);
+            *out = Completion { id, status, op, len, imm, qp_num };
+            return Ok(());
+        }
+        self.take_slowly(rx, slot, entry, imm, out)
+    }
+
+    /// Puts a WRITE's payload in place if it rides in the slot; its length.
+    #[inline(always)]
+    fn arrive(&self, slot: &crate::sync::slot::Slot, entry: Entry) -> Result<u32, Stop> {
+        match entry {
+            Entry::WriteImmInline { at, len } => {
+                // Anywhere in the segment is fine: the peer could write there by itself.
+                let to = self.link.own().bytes(at, len.into()).ok_or(Stop::Violation)?;
+                let words = slot.payload();
+                // SAFETY: `len` bytes inside our segment, which only raw copies and atomics reach.
+                unsafe { copy::store_small(&words, to.as_ptr(), len as usize) };
+                Ok(len)
+            }
+            Entry::WriteImm { len } => Ok(len),
+            _ => Err(Stop::Violation),
+        }
+    }
+
+    /// SENDs, and everything with a shared receive queue. Under the receive lock wherever receives have
+    /// memory.
+    #[cold]
+    fn take_slowly(
+        &self,
+        rx: &Rx,
+        slot: &crate::sync::slot::Slot,
+        entry: Entry,
+        imm: u32,
+        out: &mut Completion,
+    ) -> Result<(), Stop> {
+        // The receive that this message uses: a place in `rq`.
+        let taken = rx.taken.load(Ordering::Relaxed);
+        let place = match &self.srq {
+            None if taken == rx.posted.load(Ordering::Acquire) => return Err(Stop::Violation),
+            None => taken,
+            Some(srq) => {
+                if rx.holding.load(Ordering::Relaxed) == 0 {
+                    let (id, sges) = srq.take(&self.recv_waiters).ok_or(Stop::Empty)?;
+                    self.rq.put(0, id, sges.as_slice());
+                    rx.holding.store(1, Ordering::Relaxed);
+                }
+                0
+            }
+        };
+        let before = rx.scattered.load(Ordering::Relaxed);
+        let (op, len, overrun, done) = match entry {
+            Entry::WriteImmInline { .. } | Entry::WriteImm { .. } => {
+                (WcOp::RecvWriteImm, self.arrive(slot, entry)?, false, true)
+            }
+            Entry::SendInline { len } => {
+                let words = slot.payload();
+                let mut bytes = [0u8; INLINE];
+                // SAFETY: INLINE bytes, and `len` is at most that.
+                unsafe { copy::store_small(&words, bytes.as_mut_ptr(), len as usize) };
+                let fits = self.scatter(place, 0, &bytes[..len as usize]);
+                (WcOp::Recv, len, !fits || before != 0, true)
+            }
+            Entry::SendStaged { len, last } => {
+                let fits = self.scatter_staged(rx, place, before, len);
+                let sum = before.saturating_add(len);
+                rx.scattered.store(sum, Ordering::Relaxed);
+                (WcOp::Recv, sum, !fits, last)
+            }
+            Entry::SendTooLong => (WcOp::Recv, 0, true, true),
+        };
+        if !overrun && !done {
+            return Err(Stop::Swallowed);
+        }
+        rx.scattered.store(0, Ordering::Relaxed);
+        rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
+        rx.holding.store(0, Ordering::Relaxed);
+        let (id, qp_num) = (self.rq.id(place), self.number);
+        *out = Completion { id, status: WcStatus::SUCCESS, op, len, imm, qp_num };
+        if overrun {
+            out.status = WcStatus::LOC_LEN;
+            self.fail(WcStatus::WR_FLUSH, WcStatus::REM_INV_REQ);
+            let head = rx.head.load(Ordering::Relaxed);
+            rx.drain_until.store(head, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to byte `from` on of a receive; false if they do not fit.
+    fn scatter(&self, place: u32, from: u32, bytes: &[u8]) -> bool {
+        let sges = self.rq.sges(place);
+        let (mut skip, mut rest) = (from as usize, bytes);
+        for sge in sges.as_slice() {
+            let size = sge.len as usize;
+            if skip >= size {
+                skip -= size;
+                continue;
+            }
+            let n = (size - skip).min(rest.len());
+            #[expect(clippy::cast_possible_truncation, reason = "an address of ours")]
+            let to = ptr::with_exposed_provenance_mut::<u8>(sge.addr as usize + skip);
+            // SAFETY: whoever posted the receive keeps its memory valid until the completion,
+            // which is still to be made; we hold the receive lock, so nobody completes it.
+            unsafe { copy::plain(rest.as_ptr(), to, n) };
+            rest = &rest[n..];
+            skip = 0;
+            if rest.is_empty() {
+                return true;
+            }
+        }
+        rest.is_empty()
+    }
+
+    /// The next `len` staged bytes to byte `from` on of a receive; false if they do not fit.
+    fn scatter_staged(&self, rx: &Rx, place: u32, from: u32, len: u32) -> bool {
+        let mut at = rx.stage_head.load(Ordering::Relaxed);
+        let (mut from, mut left) = (from, len as usize);
+        let mut fits = true;
+        let mut bounce = [0u8; 1024];
+        while left > 0 {
+            let (src, run) = self.inlet.stage(at);
+            let n = left.min(run).min(bounce.len());
+            // The peer may write the stage meanwhile: one copy to our own memory first.
+            // SAFETY: `n` bytes on the stage, and in the array.
+            unsafe { copy::plain(src.as_ptr(), bounce.as_mut_ptr(), n) };
+            fits = fits && self.scatter(place, from, &bounce[..n]);
+            at = at.wrapping_add(n as u64);
+            from = from.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
+            left -= n;
+        }
+        rx.stage_head.store(at, Ordering::Relaxed);
+        // SYNC(stage): our reads come before. Pairs with the Acquire in `stage_shortage`.
+        self.inlet.head().consumer.stage_head.store(at, Ordering::Release);
+        fits
+    }
+}

@@ -1,0 +1,386 @@
+//! Who sleeps on a completion queue, and how they are woken: from the peers through wait lines in
+//! the segments, and from this process family through words of its own.
+//!
+//! A queue has one wait line per link that its queue pairs use (a [`Port`]). What is registered
+//! is recorded in family memory; the wait lines are copies for the peers, who may spoil them: that
+//! costs the queue pairs of that link their wake-ups and nothing else.
+
+use super::bell;
+use super::birth::Birth;
+use super::layout::LaneHead;
+use super::link::Link;
+use crate::device::Parked;
+use crate::error::Error;
+use crate::family::{FamilyBox, FamilySafe};
+use crate::sync::primitive::{Native, Platform};
+use crate::sync::waiter::{BELL, BELLS, FUTEX, WaitLine};
+use rustix::io::Errno;
+use rustix::thread::futex;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Place of the completion channel's bell in a wait line; the others are threads'.
+pub(super) const CHANNEL_BELL: usize = BELLS - 1;
+
+/// A wait line of one queue for one link.
+///
+/// # Invariants
+/// `line` lies in `link`'s own segment at `at`, and stays ours until `drop`.
+#[derive(Debug)]
+pub(super) struct Port {
+    line: NonNull<WaitLine>,
+    at: u64,
+    birth: Birth,
+    link: Arc<Link>,
+}
+
+// SAFETY: the wait line is made of atomics.
+unsafe impl Send for Port {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Port {}
+
+impl Port {
+    fn new(link: &Arc<Link>) -> Result<Self, Error> {
+        let at = link.alloc_block()?;
+        let line = link.own().slice(at, 1).ok_or(Error::Exhausted("segment"))?;
+        let port = Self { line, at, birth: Birth::now(), link: Arc::clone(link) };
+        for i in 0..BELLS {
+            port.line().set_bell(i, 0);
+        }
+        port.line().word().store(0, Ordering::Relaxed);
+        Ok(port)
+    }
+
+    fn line(&self) -> &WaitLine {
+        // SAFETY: by the type's invariant; the link, and so its mapping, outlives `self`.
+        unsafe { self.line.as_ref() }
+    }
+
+    /// Where the peer finds it.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if self.birth.is_private() {
+            self.link.free_block(self.at);
+        }
+    }
+}
+
+const _: () = assert!(size_of::<WaitLine>() as u64 <= super::alloc::BLOCK);
+const _: () = assert!(size_of::<LaneHead>() as u64 <= super::alloc::BLOCK);
+
+/// Wakes whom the taken `bits` of `line` name.
+#[cold]
+pub(super) fn wake(line: &WaitLine, bits: u32) {
+    if bits & FUTEX != 0 {
+        // An error would mean that the word is not mapped, which `line` rules out.
+        let _ = futex::wake(line.word(), futex::Flags::empty(), i32::MAX.cast_unsigned());
+    }
+    if bits & BELL != 0 {
+        for i in 0..BELLS {
+            match line.bell(i) {
+                0 => {}
+                id => bell::ring(id),
+            }
+        }
+    }
+}
+
+/// The part that outlives a fork.
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct Registry {
+    /// Threads between arming and the end of their sleep. A killed one stays counted, which
+    /// costs a system call per local wake-up.
+    sleepers: AtomicU32,
+    /// Counts [`Waiters::wake_all`], so that a wake-up that comes before the sleep is not lost.
+    epoch: AtomicU32,
+    /// What threads without a port sleep on.
+    word: AtomicU32,
+    bells_armed: AtomicU32,
+    bells: [AtomicU64; BELLS],
+}
+
+// SAFETY: atomics only.
+unsafe impl FamilySafe for Registry {}
+
+/// Everyone who may sleep on one completion queue.
+#[derive(Debug)]
+pub(super) struct Waiters {
+    registry: FamilyBox<Registry>,
+    /// The first port, which most queues have alone.
+    first: OnceLock<Arc<Port>>,
+    more: Mutex<Vec<Arc<Port>>>,
+}
+
+impl Waiters {
+    pub(super) fn new() -> Result<Self, Error> {
+        let zero = || AtomicU32::new(0);
+        let registry = FamilyBox::new(Registry {
+            sleepers: zero(),
+            epoch: zero(),
+            word: zero(),
+            bells_armed: zero(),
+            bells: Default::default(),
+        })
+        .ok_or(Error::Exhausted("family memory"))?;
+        Ok(Self { registry, first: OnceLock::new(), more: Mutex::new(Vec::new()) })
+    }
+
+    fn more(&self) -> MutexGuard<'_, Vec<Arc<Port>>> {
+        self.more.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `f` on every port.
+    fn for_each(&self, mut f: impl FnMut(&Port)) {
+        if let Some(port) = self.first.get() {
+            f(port);
+            self.more().iter().for_each(|p| f(p));
+        }
+    }
+
+    /// The port for `link`, made if there is none.
+    pub(super) fn port(&self, link: &Arc<Link>) -> Result<Arc<Port>, Error> {
+        let mut more = self.more();
+        let known = self.first.get().into_iter().chain(more.iter());
+        if let Some(port) = known.into_iter().find(|p| Arc::ptr_eq(&p.link, link)) {
+            return Ok(Arc::clone(port));
+        }
+        let port = Arc::new(Port::new(link)?);
+        let mut any = false;
+        for (i, bell) in self.registry.bells.iter().enumerate() {
+            let id = bell.load(Ordering::Relaxed);
+            any |= id != 0;
+            port.line().set_bell(i, id);
+        }
+        if any {
+            port.line().arm(BELL);
+        }
+        if let Err(port) = self.first.set(Arc::clone(&port)) {
+            more.push(port);
+        }
+        drop(more);
+        // Threads asleep now do not know this port.
+        self.wake_all();
+        Ok(port)
+    }
+
+    /// Forgets ports, other than the first, that only the queue itself still holds.
+    pub(super) fn prune(&self) {
+        self.more().retain(|p| Arc::strong_count(p) > 1);
+    }
+
+    /// Wakes whoever waits, after something became ready that no peer announces.
+    #[inline]
+    pub(super) fn notify(&self) {
+        // SYNC(arm-ring): orders what became ready before the looks below. Pairs with the fence
+        // that follows the registration in `park` and `arm_bell`.
+        Native::fence();
+        if self.registry.sleepers.load(Ordering::Relaxed) != 0
+            || self.registry.bells_armed.load(Ordering::Relaxed) != 0
+        {
+            self.wake_registered();
+        }
+    }
+
+    /// Wakes everyone, and makes sleeps fail that began with an older [`Self::epoch`].
+    pub(super) fn wake_all(&self) {
+        // SYNC(arm-ring): ordered before the look at the sleepers by the fence in `notify`; pairs
+        // with the load in `park`.
+        self.registry.epoch.fetch_add(1, Ordering::Release);
+        self.notify();
+    }
+
+    pub(super) fn epoch(&self) -> u32 {
+        self.registry.epoch.load(Ordering::Acquire)
+    }
+
+    #[cold]
+    fn wake_registered(&self) {
+        let mut ring = self.registry.bells_armed.swap(0, Ordering::AcqRel) != 0;
+        if self.registry.sleepers.load(Ordering::Relaxed) != 0 {
+            let all = i32::MAX.cast_unsigned();
+            self.registry.word.fetch_add(1, Ordering::Relaxed);
+            let _ = futex::wake(&self.registry.word, futex::Flags::empty(), all);
+            self.for_each(|port| {
+                // A sleeper between its last look and the system call compares the word. Whoever
+                // takes bits serves them all, so the bells ring too.
+                ring |= port.line().word().swap(0, Ordering::AcqRel) & BELL != 0;
+                let _ = futex::wake(port.line().word(), futex::Flags::empty(), all);
+            });
+        }
+        if ring {
+            for bell in &self.registry.bells {
+                match bell.load(Ordering::Relaxed) {
+                    0 => {}
+                    id => bell::ring(id),
+                }
+            }
+        }
+    }
+
+    /// Registers the channel's bell and arms. The caller looks for work afterwards.
+    pub(super) fn arm_channel(&self, id: u64) {
+        self.name(CHANNEL_BELL, id);
+        self.arm_bells();
+    }
+
+    /// Registers a thread's bell and arms; false if there is no place for it.
+    pub(super) fn arm_bell(&self, id: u64) -> bool {
+        let places = &self.registry.bells[..CHANNEL_BELL];
+        let known = places.iter().position(|b| b.load(Ordering::Relaxed) == id);
+        let free = || {
+            places.iter().position(|b| {
+                b.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            })
+        };
+        let Some(i) = known.or_else(free) else { return false };
+        self.name(i, id);
+        self.arm_bells();
+        true
+    }
+
+    /// Takes a bell out.
+    pub(super) fn disarm_bell(&self, id: u64) {
+        for i in 0..BELLS {
+            if self.registry.bells[i].load(Ordering::Relaxed) == id {
+                self.name(i, 0);
+            }
+        }
+    }
+
+    fn name(&self, i: usize, id: u64) {
+        self.for_each(|p| p.line().set_bell(i, id));
+        self.registry.bells[i].store(id, Ordering::Relaxed);
+    }
+
+    fn arm_bells(&self) {
+        self.registry.bells_armed.store(1, Ordering::Relaxed);
+        self.for_each(|p| {
+            p.line().arm(BELL);
+        });
+        // SYNC(arm-ring): for a queue without ports. Pairs with the fence in `notify`.
+        Native::fence();
+    }
+
+    /// Sleeps until woken, unless `is_ready` or the epoch has left `epoch`.
+    pub(super) fn park(
+        &self,
+        epoch: u32,
+        timeout: Option<Duration>,
+        is_ready: impl Fn() -> bool,
+    ) -> Parked {
+        if is_ready() || self.epoch() != epoch {
+            return Parked::Woken;
+        }
+        self.registry.sleepers.fetch_add(1, Ordering::Relaxed);
+        let parked = self.sleep(epoch, timeout, is_ready);
+        self.registry.sleepers.fetch_sub(1, Ordering::Relaxed);
+        parked
+    }
+
+    fn sleep(&self, epoch: u32, timeout: Option<Duration>, is_ready: impl Fn() -> bool) -> Parked {
+        // One line: the common case, one plain futex. A second word needs `futex_waitv`.
+        let single = self.first.get().filter(|_| self.more().is_empty());
+        let Some(port) = single else { return self.sleep_on_all(epoch, timeout, is_ready) };
+        let expected = port.line().arm(FUTEX);
+        if is_ready() || self.epoch() != epoch {
+            return Parked::Woken;
+        }
+        let limit = Limit::new(timeout);
+        parked(futex::wait(
+            port.line().word(),
+            futex::Flags::empty(),
+            expected,
+            Some(&limit.relative()),
+        ))
+    }
+
+    #[cold]
+    fn sleep_on_all(
+        &self,
+        epoch: u32,
+        timeout: Option<Duration>,
+        is_ready: impl Fn() -> bool,
+    ) -> Parked {
+        /// What the system call takes.
+        const MOST: usize = 128;
+        let mut words = [futex::Wait::new(); MOST];
+        let mut n = 0;
+        let mut push = |word: &AtomicU32, expected: u32| {
+            if let Some(w) = words.get_mut(n) {
+                w.val = u64::from(expected);
+                w.uaddr = futex::WaitPtr::new(std::ptr::from_ref(word).cast_mut().cast());
+                w.flags = futex::WaitFlags::SIZE_U32;
+                n += 1;
+                true
+            } else {
+                false
+            }
+        };
+        push(&self.registry.word, self.registry.word.load(Ordering::Relaxed));
+        let mut all = true;
+        self.for_each(|port| {
+            let expected = port.line().arm(FUTEX);
+            all &= push(port.line().word(), expected);
+        });
+        // SYNC(arm-ring): for a queue without ports. Pairs with the fence in `notify`.
+        Native::fence();
+        if is_ready() || self.epoch() != epoch {
+            return Parked::Woken;
+        }
+        // More lines than one call can watch: look again every millisecond.
+        let cap = Duration::from_millis(1);
+        let timeout = if all { timeout } else { Some(timeout.map_or(cap, |t| t.min(cap))) };
+        let limit = Limit::new(timeout);
+        let slept = futex::waitv(
+            &words[..n],
+            futex::WaitvFlags::empty(),
+            Some(&limit.absolute()),
+            futex::ClockId::Monotonic,
+        );
+        parked(slept.map(|_| ()))
+    }
+}
+
+/// When a sleep ends. Always bounded: a futex wait without a bound is restarted by the kernel after
+/// a signal handler, and nobody would learn that one ran.
+struct Limit(Duration);
+
+impl Limit {
+    fn new(timeout: Option<Duration>) -> Self {
+        Self(timeout.unwrap_or(Duration::from_secs(3600)))
+    }
+
+    fn relative(&self) -> futex::Timespec {
+        futex::Timespec {
+            tv_sec: i64::try_from(self.0.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: self.0.subsec_nanos().into(),
+        }
+    }
+
+    fn absolute(&self) -> futex::Timespec {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let nanos = now.tv_nsec + i64::from(self.0.subsec_nanos());
+        let secs = i64::try_from(self.0.as_secs()).unwrap_or(i64::MAX / 2);
+        futex::Timespec {
+            tv_sec: now.tv_sec.saturating_add(secs).saturating_add(nanos / 1_000_000_000),
+            tv_nsec: nanos % 1_000_000_000,
+        }
+    }
+}
+
+fn parked(slept: Result<(), Errno>) -> Parked {
+    match slept {
+        Err(Errno::TIMEDOUT) => Parked::TimedOut,
+        Err(Errno::INTR) => Parked::Interrupted,
+        // Woken, the word had changed already, or the call does not exist: look again.
+        Ok(()) | Err(_) => Parked::Woken,
+    }
+}

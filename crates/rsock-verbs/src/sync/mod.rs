@@ -1,0 +1,8 @@
+//! The concurrent algorithms of the soft device, generic over where their words live.
+//!
+//! In production the words are atomics inside a mapped segment; under `--cfg loom` the same code
+//! runs on loom's atomics on the heap. Nothing in this module knows about segments.
+
+pub(crate) mod primitive;
+pub(crate) mod slot;
+pub(crate) mod waiter;

@@ -1,0 +1,74 @@
+//! Sleeping without missing the last event: the armed word.
+//!
+//! A waiter sets a bit in the armed word, executes a full fence, looks once more for work, and only then
+//! sleeps. A notifier makes work visible, executes a full fence, and looks at the armed word. Of
+//! the two looks at least one sees the other's store: either the waiter finds the work, or the notifier
+//! finds the bit. Whoever finds the word set takes all bits at once and wakes everyone, so a
+//! waiter that still has nothing arms again.
+
+use super::primitive::{Native, Platform, Word};
+use std::sync::atomic::Ordering;
+
+/// Threads sleep on the word itself.
+pub(crate) const FUTEX: u32 = 1;
+/// Bells are to be rung.
+pub(crate) const BELL: u32 = 1 << 1;
+/// Bells that one line can name: four of threads, and the completion channel's.
+pub(crate) const BELLS: usize = 5;
+
+/// # Invariants
+/// Only waiters set bits; only notifiers clear the word, and they then wake whom the bits name.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct WaitLine<P: Platform = Native> {
+    armed: P::U32,
+    reserved: P::U32,
+    bells: [P::U64; BELLS],
+}
+
+impl<P: Platform> WaitLine<P> {
+    /// Arms. The caller looks for work after this and before it sleeps. Returns the word's value,
+    /// which a futex wait compares with.
+    #[inline]
+    pub(crate) fn arm(&self, bit: u32) -> u32 {
+        let seen = self.armed.fetch_or(bit, Ordering::Relaxed) | bit;
+        // SYNC(arm-ring): orders the bit before the look for work. Pairs with the fence in `ring`:
+        // store-load on both sides needs a full fence.
+        P::fence();
+        seen
+    }
+
+    /// Takes the armed bits after work was made visible; 0 is the common answer.
+    #[inline(always)]
+    pub(crate) fn ring(&self) -> u32 {
+        // SYNC(arm-ring): orders the work before the look at the word. Pairs with `arm`.
+        P::fence();
+        self.take()
+    }
+
+    /// [`Self::ring`] for a caller that has executed the fence already.
+    #[inline(always)]
+    pub(crate) fn take(&self) -> u32 {
+        if self.armed.load(Ordering::Relaxed) == 0 { 0 } else { self.take_armed() }
+    }
+
+    #[cold]
+    fn take_armed(&self) -> u32 {
+        self.armed.swap(0, Ordering::AcqRel)
+    }
+
+    /// The word, for the system's futex calls.
+    pub(crate) fn word(&self) -> &P::U32 {
+        &self.armed
+    }
+
+    /// Bell in place `i`; 0 is none.
+    pub(crate) fn bell(&self, i: usize) -> u64 {
+        self.bells[i].load(Ordering::Relaxed)
+    }
+
+    /// Names a bell in place `i`, or none with 0. Before [`Self::arm`].
+    pub(crate) fn set_bell(&self, i: usize, id: u64) {
+        self.bells[i].store(id, Ordering::Relaxed);
+    }
+}
