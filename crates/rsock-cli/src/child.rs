@@ -9,7 +9,7 @@ use rustix::process::{
 };
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,9 +70,19 @@ impl Child {
         self.child.wait().map(Some).map_err(Error::io(format!("cannot wait for {}", self.name)))
     }
 
-    /// Standard output, if it was piped and not taken before.
-    pub(crate) fn take_stdout(&mut self) -> Option<ChildStdout> {
-        self.child.stdout.take()
+    /// The next line it prints, without its end; what there is of it at `deadline` or its end.
+    pub(crate) fn read_line(&mut self, deadline: Instant) -> Result<String, Error> {
+        let mut line = Vec::new();
+        if let Some(out) = &mut self.child.stdout {
+            let mut byte = [0];
+            while wait_readable(&*out, deadline).map_err(Error::io("cannot wait"))?
+                && matches!(out.read(&mut byte), Ok(1))
+                && byte != *b"\n"
+            {
+                line.push(byte[0]);
+            }
+        }
+        Ok(String::from_utf8_lossy(&line).into_owned())
     }
 
     /// Standard input, if it was piped and not taken before.
@@ -108,6 +118,10 @@ impl Collected {
         })
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
     /// Waits until it ends, at most until `deadline`; whether it ended.
     pub(crate) fn has_ended_by(&mut self, deadline: Instant) -> Result<bool, Error> {
         wait_readable(&self.child.pidfd, deadline).map_err(Error::io("cannot wait"))
@@ -132,7 +146,7 @@ impl Collected {
 }
 
 /// Waits until `fd` is readable or hung up; false if `deadline` comes first.
-pub(crate) fn wait_readable(fd: impl rustix::fd::AsFd, deadline: Instant) -> io::Result<bool> {
+fn wait_readable(fd: impl rustix::fd::AsFd, deadline: Instant) -> io::Result<bool> {
     let fd: BorrowedFd<'_> = fd.as_fd();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -4,15 +4,16 @@
 //! counters, and the libraries by their public API. Every failure is one line on standard error:
 //! exit status 2 for what the user can correct before anything ran, 1 for what went wrong later.
 
-#[expect(dead_code, reason = "the comparison to come uses the rest")]
 mod affinity;
-#[cfg_attr(not(test), expect(dead_code, reason = "the comparison to come uses the rest"))]
 mod child;
+mod compare;
 mod error;
 mod library;
-#[cfg_attr(not(test), expect(dead_code, reason = "the comparison to come uses the rest"))]
 mod output;
 mod perf;
+mod plot;
+mod probe;
+mod report;
 mod run;
 mod stat;
 
@@ -34,6 +35,7 @@ enum Command {
     Run(run::Args),
     Stat(stat::Args),
     Perf(perf::Args),
+    Compare(compare::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Perf(args) => perf::run(&args),
+        Command::Compare(args) => compare::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -165,6 +165,9 @@ fn perf_measures_every_test_on_every_kernel_device() {
             } else {
                 let [min, p50, max] = ["min", "p50", "max"].map(|p| latency[p].as_f64().unwrap());
                 assert!(0.0 < min && min <= p50 && p50 <= max, "{report}");
+                // One after the other, the trips fill the time.
+                let mean = latency["mean"].as_f64().unwrap();
+                assert!(mean * report["per_second"].as_f64().unwrap() > 0.5e6, "{report}");
             }
         }
     }
@@ -184,4 +187,51 @@ fn perf_fails_with_status_1_when_nobody_listens() {
         rsock(&["perf", "rr", "--device", "unix", "--connect", "@rsock-nobody"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr).lines().count(), 1);
+}
+
+#[test]
+fn compare_refuses_before_it_runs() {
+    let dir = Dir::new("compare");
+    let library = dir.library();
+    let compare = |args: &[&str]| {
+        let mut command = rsock(&["compare"]);
+        command.args(args).env("RSOCK_PRELOAD", &library);
+        command
+    };
+    assert_refused(compare(&["--json", "/no/such/dir/x"]), "cannot write /no/such/dir/x");
+    let directory = dir.0.to_str().unwrap();
+    assert_refused(compare(&["--svg", directory]), "is a directory");
+    assert_refused(compare(&["--runs", "0"]), "--runs");
+    assert_refused(compare(&["--only", "pigeons"]), "pigeons");
+    let json = dir.0.join("left.json");
+    let mut no_library = compare(&["--json", json.to_str().unwrap()]);
+    no_library.env("RSOCK_PRELOAD", "/nonexistent.so");
+    assert_refused(no_library, "/nonexistent.so");
+    assert!(!json.exists());
+}
+
+#[test]
+fn compare_marks_what_it_could_not_run_and_invents_nothing() {
+    let dir = Dir::new("absent");
+    let (json, svg) = (dir.0.join("c.json"), dir.0.join("c.svg"));
+    let mut command =
+        rsock(&["compare", "--quick", "--runs", "1", "--only", "iperf3,perf.connect"]);
+    command.arg("--json").arg(&json).arg("--svg").arg(&svg);
+    // No programs at all are found.
+    command.env("PATH", "").env_remove("RSOCK_TOOLS").env("RSOCK_PRELOAD", dir.library());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(table.contains("Not found in RSOCK_TOOLS or PATH: netperf, netserver, iperf3."));
+    let line = table.lines().find(|line| line.starts_with("iperf3")).unwrap();
+    assert!(line.contains("not run") && !line.contains("Gb/s"), "{line}");
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let row = |id: &str| rows.iter().find(|row| row["id"] == id).unwrap();
+    assert_eq!(row("iperf3")["verdict"], "not_run");
+    assert_eq!(row("iperf3")["samples"].as_array().unwrap().len(), 0);
+    let measured = row("perf.connect")["samples"].as_array().unwrap();
+    assert_eq!(measured.len(), 3);
+    assert!(measured.iter().all(|s| s["value"].as_f64().unwrap() > 0.0), "{measured:?}");
+    assert!(fs::read_to_string(svg).unwrap().starts_with("<svg"));
 }

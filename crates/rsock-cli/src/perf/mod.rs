@@ -12,15 +12,15 @@ mod report;
 mod server;
 mod wire;
 
-use crate::child::{Child, wait_readable};
+use crate::child::Child;
 use crate::error::Error;
 use crate::{affinity, output};
 use clap::{Subcommand, ValueEnum};
 use device::{Device, Tcp, Unix};
-use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+pub(crate) use hold::READY;
 pub(crate) use report::Report;
 
 /// Measure latency, bandwidth and connect rate
@@ -179,19 +179,8 @@ fn spawn_server(common: &Common) -> Result<(Child, String), Error> {
 }
 
 /// The address in the one line that a server prints.
-fn read_address(server: &mut Child) -> Result<String, Error> {
-    let deadline = Instant::now() + START_LIMIT;
-    let mut line = Vec::new();
-    if let Some(mut out) = server.take_stdout() {
-        let mut byte = [0];
-        while wait_readable(&out, deadline).map_err(Error::io("cannot wait"))?
-            && matches!(out.read(&mut byte), Ok(1))
-            && byte != *b"\n"
-        {
-            line.push(byte[0]);
-        }
-    }
-    let line = String::from_utf8_lossy(&line);
+pub(crate) fn read_address(server: &mut Child) -> Result<String, Error> {
+    let line = server.read_line(Instant::now() + START_LIMIT)?;
     line.strip_prefix(server::GREETING)
         .map(str::to_owned)
         .ok_or_else(|| Error::Failed("the server did not start".into()))

@@ -1,0 +1,310 @@
+//! Runs the rows: sides in turn, orders rotating, the cache placement probed before each sample.
+
+use super::bench::Bench;
+use super::case::{Case, Side, Unit, Work};
+use super::result::{Row, Sample};
+use super::server::Server;
+use super::{iperf, netperf, process};
+use crate::child::{Child, Collected, pause};
+use crate::error::Error;
+use crate::perf;
+use crate::probe::{self, Placement};
+use indicatif::{ProgressBar, ProgressStyle};
+use rsock_core::stat;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Runs `cases`, each side `runs` times.
+pub(super) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
+    let n_samples: usize = cases.iter().filter(|c| is_measured(c)).map(|c| c.sides.len()).sum();
+    let progress = ProgressBar::new(n_samples as u64 * u64::from(runs));
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta:>4}  {msg}");
+    progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut rows = Vec::with_capacity(cases.len());
+    for case in cases {
+        let row = match (case.work, missing(bench, case.work)) {
+            (Work::Quotient(..), _) => Row::quotient(case, &rows),
+            (_, Some(program)) => {
+                progress.inc(case.sides.len() as u64 * u64::from(runs));
+                Row::not_run(case, &format!("{program} was not found"))
+            }
+            (_, None) => {
+                let samples = (0..runs).flat_map(|run| round(bench, case, run, &progress));
+                Row::measured(case, samples.collect())
+            }
+        };
+        rows.push(row);
+    }
+    progress.finish_and_clear();
+    rows
+}
+
+fn is_measured(case: &Case) -> bool {
+    !matches!(case.work, Work::Quotient(..))
+}
+
+/// The program without which this cannot be measured.
+fn missing(bench: &Bench, work: Work) -> Option<&'static str> {
+    let tools = &bench.tools;
+    match work {
+        Work::Netperf { .. } if tools.netperf.is_none() => Some("netperf"),
+        Work::Netperf { .. } if tools.netserver.is_none() => Some("netserver"),
+        Work::Iperf if tools.iperf3.is_none() => Some("iperf3"),
+        _ => None,
+    }
+}
+
+/// Each side once.
+fn round(bench: &Bench, case: &Case, run: u32, progress: &ProgressBar) -> Vec<Sample> {
+    let n = case.sides.len();
+    let turn = run as usize;
+    // What starts first is not always what is measured first.
+    let starting: Vec<_> = (0..n).map(|i| (i + turn) % n).collect();
+    let measuring: Vec<_> = (0..n).map(|i| (i + turn + turn / n) % n).collect();
+    let mut servers: Vec<_> = (0..n).map(|_| None).collect();
+    for index in &starting {
+        servers[*index] = Some(start_servers(bench, case, case.sides[*index]));
+    }
+    let position = |order: &[usize], index| order.iter().position(|i| *i == index).unwrap_or(0);
+    let mut samples = Vec::with_capacity(n);
+    for index in &measuring {
+        let side = case.sides[*index];
+        progress.set_message(format!("{} ({side:?})", case.label.trim()));
+        let line = probe::line_round_trip(bench.cpus);
+        let started = servers[*index].take().unwrap_or_else(|| Ok(Vec::new()));
+        let done = started.and_then(|servers| measure(bench, case, side, &servers));
+        let (value, on_fast_path, error) = match done {
+            Ok(Measured { value, on_fast_path }) => (Some(value), on_fast_path, None),
+            Err(e) => (None, None, Some(e.to_string())),
+        };
+        samples.push(Sample {
+            side,
+            run,
+            started_as: position(&starting, *index),
+            measured_as: position(&measuring, *index),
+            value,
+            error,
+            line_ns: u64::try_from(line.as_nanos()).unwrap_or(u64::MAX),
+            placement: Placement::of(line),
+            on_fast_path,
+        });
+        progress.inc(1);
+    }
+    samples
+}
+
+struct Measured {
+    value: f64,
+    on_fast_path: Option<bool>,
+}
+
+impl From<f64> for Measured {
+    fn from(value: f64) -> Self {
+        Self { value, on_fast_path: None }
+    }
+}
+
+fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Vec<Server>, Error> {
+    if side == Side::Limit {
+        return Ok(Vec::new());
+    }
+    match (case.work, &bench.tools.netserver, &bench.tools.iperf3) {
+        (Work::Netperf { n_pairs, .. }, Some(netserver), _) => {
+            (0..n_pairs).map(|_| netperf::start_server(bench, netserver, case, side)).collect()
+        }
+        (Work::Iperf, _, Some(iperf3)) => Ok(vec![iperf::start_server(bench, iperf3, case, side)?]),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn measure(bench: &Bench, case: &Case, side: Side, servers: &[Server]) -> Result<Measured, Error> {
+    if side == Side::Limit {
+        return limit(bench, case);
+    }
+    match case.work {
+        Work::Netperf { test, .. } => {
+            let Some(program) = &bench.tools.netperf else { return Err(absent("netperf")) };
+            let start = |server: &Server| {
+                netperf::start_client(bench, program, case, side, test, server.port)
+            };
+            let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            finish_all(bench, clients, |output| netperf::parse(output, test))
+        }
+        Work::Iperf => {
+            let Some(program) = &bench.tools.iperf3 else { return Err(absent("iperf3")) };
+            let start =
+                |server: &Server| iperf::start_client(bench, program, case, side, server.port);
+            let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            finish_all(bench, clients, iperf::parse)
+        }
+        Work::PerfRr => perf_run(bench, case, side, "rr", 1),
+        Work::PerfStream(size) => perf_run(bench, case, side, "stream", size),
+        Work::PerfConnect => perf_run(bench, case, side, "connect", 100),
+        Work::Memory => {
+            held(bench, case, side, 1000, |pids| Ok(process::memory(pids)? as f64 / 1000.0))
+        }
+        Work::Idle => held(bench, case, side, 100, |pids| {
+            const WATCHED: Duration = Duration::from_secs(3);
+            let before = process::switches(pids)?;
+            pause(WATCHED);
+            let after = process::switches(pids)?;
+            Ok(after.saturating_sub(before) as f64 / WATCHED.as_secs_f64())
+        }),
+        Work::Cpu => cpu_at_rate(bench, case, side),
+        Work::Quotient(..) => Err(Error::Failed("nothing to run".into())),
+    }
+}
+
+fn limit(bench: &Bench, case: &Case) -> Result<Measured, Error> {
+    let bandwidth = |size| {
+        probe::two_copy_bandwidth(bench.cpus, size).map_err(Error::io("cannot probe the limit"))
+    };
+    match (case.work, case.unit) {
+        (Work::Netperf { test: super::case::Netperf::Stream(size), .. }, _) => {
+            Ok(bandwidth(size)?.into())
+        }
+        (_, Unit::Microseconds) => {
+            Ok((probe::line_round_trip(bench.cpus).as_secs_f64() * 1e6).into())
+        }
+        _ => Err(Error::Failed("no limit is known".into())),
+    }
+}
+
+/// Looks in on the first client half-way, then adds up what all of them print.
+fn finish_all(
+    bench: &Bench,
+    mut clients: Vec<Collected>,
+    parse: impl Fn(&str) -> Result<f64, Error>,
+) -> Result<Measured, Error> {
+    let deadline = bench.watchdog(bench.time);
+    let mut on_fast_path = None;
+    if let Some(first) = clients.first_mut()
+        && !first.has_ended_by(Instant::now() + bench.time / 2)?
+    {
+        on_fast_path = is_on_fast_path(first.pid());
+    }
+    let mut value = 0.0;
+    for client in clients {
+        value += parse(&client.finish(deadline)?)?;
+    }
+    Ok(Measured { value, on_fast_path })
+}
+
+/// Whether any connection of the process has left kernel TCP.
+fn is_on_fast_path(pid: u32) -> Option<bool> {
+    let process = stat::read_process(pid).ok()??;
+    let fast = |path: Option<stat::Path>| path.is_some_and(|path| path != stat::Path::Tcp);
+    Some(process.connections.iter().any(|c| fast(c.tx_path) || fast(c.rx_path)))
+}
+
+/// `rsock perf` with a server of its own.
+fn perf_run(
+    bench: &Bench,
+    case: &Case,
+    side: Side,
+    test: &str,
+    size: usize,
+) -> Result<Measured, Error> {
+    let (size, seconds) = (size.to_string(), bench.time.as_secs().to_string());
+    let args = ["perf", test, "--json", "--size", &size, "--time", &seconds];
+    let mut command = bench.own_command(&args);
+    command.args(["--device", perf_device(side)]);
+    if let Some([client, server]) = bench.binding(case.place) {
+        command.args(["--cpu", &format!("{client},{server}")]);
+    }
+    bench.dress(&mut command, case, side);
+    let client = Collected::spawn("rsock perf", command)?;
+    finish_all(bench, vec![client], |output| perf_value(output, case.unit))
+}
+
+fn perf_device(side: Side) -> &'static str {
+    match side {
+        Side::Unix => "unix",
+        _ => "tcp",
+    }
+}
+
+fn perf_value(output: &str, unit: Unit) -> Result<f64, Error> {
+    let report: perf::Report = serde_json::from_str(output)
+        .map_err(|e| Error::Failed(format!("rsock perf printed no report: {e}")))?;
+    let value = match unit {
+        Unit::Microseconds => report.latency_us.map(|latency| latency.p50),
+        Unit::GbitPerSecond => report.gbit_per_second,
+        _ => report.per_second,
+    };
+    value.ok_or_else(|| Error::Failed("rsock perf did not measure that".into()))
+}
+
+/// Opens streams that carry 1 MiB each, lets them rest and looks at both processes.
+fn held(
+    bench: &Bench,
+    case: &Case,
+    side: Side,
+    n_streams: u32,
+    look: impl FnOnce(&[u32]) -> Result<f64, Error>,
+) -> Result<Measured, Error> {
+    const REST: Duration = Duration::from_secs(1);
+    let n = n_streams.to_string();
+    let (server, addr) = own_server(bench, case, side, &["perf", "hold", "--streams", &n])?;
+    let mut command = bench.own_command(&["perf", "hold", "--streams", &n, "--connect", &addr]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    bench.dress(&mut command, case, side);
+    let mut client = Child::spawn("rsock perf hold", command)?;
+    // It stays until this end of its input goes away.
+    let _letting_go = client.take_stdin();
+    let line = client.read_line(bench.watchdog(Duration::ZERO) + HOLD_LIMIT)?;
+    if line != perf::READY {
+        return Err(Error::Failed("rsock perf hold did not get its streams open".into()));
+    }
+    pause(REST);
+    let value = look(&[client.pid(), server.pid()])?;
+    Ok(Measured { value, on_fast_path: is_on_fast_path(client.pid()) })
+}
+
+/// CPU time of both ends over a few seconds of 100 requests per second.
+fn cpu_at_rate(bench: &Bench, case: &Case, side: Side) -> Result<Measured, Error> {
+    const SETTLING: Duration = Duration::from_millis(500);
+    const WATCHED: Duration = Duration::from_secs(2);
+    let (server, addr) =
+        own_server(bench, case, side, &["perf", "rr", "--server", "--device", "tcp"])?;
+    // Longer than we look.
+    let args = ["perf", "rr", "--device", "tcp", "--rate", "100", "--time", "3.5"];
+    let mut command = bench.own_command(&args);
+    command.args(["--connect", &addr]);
+    bench.dress(&mut command, case, side);
+    let mut client = Collected::spawn("rsock perf", command)?;
+    let pids = [client.pid(), server.pid()];
+    pause(SETTLING);
+    let (start, before) = (Instant::now(), process::cpu_time(&pids)?);
+    pause(WATCHED);
+    let (after, took) = (process::cpu_time(&pids)?, start.elapsed());
+    let on_fast_path = is_on_fast_path(client.pid());
+    if client.has_ended_by(Instant::now())? {
+        client.finish(Instant::now())?;
+        return Err(Error::Failed("rsock perf ended too soon".into()));
+    }
+    let used = after.saturating_sub(before).as_secs_f64() * 1e3;
+    Ok(Measured { value: used / took.as_secs_f64(), on_fast_path })
+}
+
+/// This program as a server, and its address.
+fn own_server(
+    bench: &Bench,
+    case: &Case,
+    side: Side,
+    args: &[&str],
+) -> Result<(Child, String), Error> {
+    let mut command = bench.own_command(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    bench.dress(&mut command, case, side);
+    let mut server = Child::spawn("rsock perf", command)?;
+    let addr = perf::read_address(&mut server)?;
+    Ok((server, addr))
+}
+
+fn absent(program: &str) -> Error {
+    Error::Failed(format!("{program} was not found"))
+}
+
+/// For a thousand streams and a thousand MiB on a slow machine.
+const HOLD_LIMIT: Duration = Duration::from_secs(60);

@@ -1,0 +1,105 @@
+//! Programs of others that rows are measured with, and where they are.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names a directory that packages were unpacked in.
+const TOOLS_ENV: &str = "RSOCK_TOOLS";
+
+#[derive(Debug)]
+pub(super) struct Tools {
+    pub(super) netperf: Option<Program>,
+    pub(super) netserver: Option<Program>,
+    pub(super) iperf3: Option<Program>,
+}
+
+/// A program that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    path: PathBuf,
+    /// Where its libraries are, if not in the system's places.
+    libraries: Option<OsString>,
+}
+
+impl Tools {
+    pub(super) fn find() -> Self {
+        let root = env::var_os(TOOLS_ENV).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let path = env::var_os("PATH").unwrap_or_default();
+        let dirs: Vec<_> = env::split_paths(&path).collect();
+        let find = |name| Program::find(name, root.as_deref(), &dirs);
+        Self { netperf: find("netperf"), netserver: find("netserver"), iperf3: find("iperf3") }
+    }
+
+    /// Names of those that were not found.
+    pub(super) fn missing(&self) -> Vec<&'static str> {
+        let all =
+            [("netperf", &self.netperf), ("netserver", &self.netserver), ("iperf3", &self.iperf3)];
+        all.into_iter().filter(|(_, found)| found.is_none()).map(|(name, _)| name).collect()
+    }
+}
+
+impl Program {
+    /// Starts its command line.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        if let Some(libraries) = &self.libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+        command
+    }
+
+    fn find(name: &str, root: Option<&Path>, path: &[PathBuf]) -> Option<Self> {
+        let unpacked = root.and_then(|root| {
+            let bins = ["usr/bin", "usr/sbin", "bin", "sbin"];
+            let found = bins.iter().map(|bin| root.join(bin).join(name)).find(|p| p.is_file())?;
+            Some(Self { path: found, libraries: Some(library_path(root)) })
+        });
+        unpacked.or_else(|| {
+            let found = path.iter().map(|dir| dir.join(name)).find(|p| p.is_file())?;
+            Some(Self { path: found, libraries: None })
+        })
+    }
+}
+
+/// Library directories under `root`, before those of the environment.
+fn library_path(root: &Path) -> OsString {
+    let mut dirs = Vec::new();
+    for lib in [root.join("usr/lib"), root.join("lib")] {
+        // The multiarch directory, whatever this machine calls it.
+        let inner = lib.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+        dirs.extend(inner.filter(|dir| dir.to_string_lossy().ends_with("-linux-gnu")));
+        dirs.push(lib);
+    }
+    let existing = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    dirs.extend(env::split_paths(&existing).filter(|dir| !dir.as_os_str().is_empty()));
+    env::join_paths(dirs).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn unpacked_programs_come_before_installed_ones_and_bring_their_libraries() {
+        let root = env::temp_dir().join(format!("rsock-tools-{}", std::process::id()));
+        fs::create_dir_all(root.join("usr/bin")).unwrap();
+        fs::create_dir_all(root.join("usr/lib/some-linux-gnu")).unwrap();
+        fs::write(root.join("usr/bin/sh"), "").unwrap();
+        let path = [PathBuf::from("/nonexistent"), PathBuf::from("/bin")];
+        let unpacked = Program::find("sh", Some(&root), &path);
+        let installed = Program::find("sh", None, &path);
+        let missing = Program::find("no-such-program", Some(&root), &path);
+        fs::remove_dir_all(&root).unwrap();
+        let unpacked = unpacked.unwrap();
+        assert_eq!(unpacked.path, root.join("usr/bin/sh"));
+        let libraries = unpacked.libraries.unwrap();
+        let first = env::split_paths(&libraries).next().unwrap();
+        assert_eq!(first, root.join("usr/lib/some-linux-gnu"));
+        let installed = installed.unwrap();
+        assert_eq!((installed.path, installed.libraries), (PathBuf::from("/bin/sh"), None));
+        assert_eq!(missing, None);
+    }
+}

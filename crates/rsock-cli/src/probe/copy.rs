@@ -1,0 +1,83 @@
+//! The copy kernels that the limit is the best of: an ordinary copy, and stores that go around the
+//! cache (with AVX2; AVX-512 does no better). On other processors than x86-64 there is the ordinary
+//! one alone.
+
+use std::ptr::{self, NonNull};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kernel {
+    Plain,
+    #[cfg(target_arch = "x86_64")]
+    Stream256,
+}
+
+impl Kernel {
+    /// Those that this processor has.
+    pub(super) fn available() -> Vec<Self> {
+        let mut kernels = vec![Self::Plain];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") {
+                kernels.push(Self::Stream256);
+            }
+        }
+        kernels
+    }
+
+    /// Copies all of `source`, a multiple of 64 bytes long for the streaming kernel; what was
+    /// stored is visible to whoever sees a later Release store.
+    ///
+    /// # Safety
+    /// `target` has room for `source`, is aligned to 64 bytes, is touched by nobody else meanwhile,
+    /// and the kernel came from [`Self::available`].
+    pub(super) unsafe fn copy(self, source: &[u8], target: NonNull<u8>) {
+        match self {
+            Self::Plain => {
+                // SAFETY: the caller's promise.
+                unsafe { ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), source.len()) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Stream256 => {
+                // SAFETY: the caller's promise; the processor has AVX2.
+                unsafe { stream_256(source, target) }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Kernel::copy`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn stream_256(source: &[u8], target: NonNull<u8>) {
+    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    for (index, part) in source.chunks_exact(size_of::<__m256i>()).enumerate() {
+        // SAFETY: `part` is 32 readable bytes; the load needs no alignment.
+        let value = unsafe { _mm256_loadu_si256(part.as_ptr().cast()) };
+        // SAFETY: the target is as long as the source.
+        let place = unsafe { target.cast::<__m256i>().add(index) };
+        // SAFETY: aligned and writable by the caller's promise.
+        unsafe { _mm256_stream_si256(place.as_ptr(), value) };
+    }
+    // Streaming stores are not ordered by a Release store.
+    _mm_sfence();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(64))]
+    struct Aligned([u8; 4096]);
+
+    #[test]
+    fn every_kernel_copies_every_byte() {
+        let source: Vec<u8> = (0..4096).map(|i| (i % 251) as u8).collect();
+        for kernel in Kernel::available() {
+            let mut target = Aligned([0; 4096]);
+            // SAFETY: as long as the source, aligned, ours, and the kernel is available.
+            unsafe { kernel.copy(&source, NonNull::from(&mut target.0).cast()) };
+            assert_eq!(target.0[..], source[..], "{kernel:?}");
+        }
+    }
+}

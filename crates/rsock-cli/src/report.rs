@@ -1,0 +1,228 @@
+//! The comparison as a table for a terminal or a page.
+
+use crate::compare::{Comparison, Need, Place, Row, Side, Unit, Verdict};
+use crate::probe::Placement;
+use crate::stat;
+use std::fmt::Write;
+
+const COLUMNS: [&str; 11] = [
+    "", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "at least", "aim", "result",
+    "CPUs",
+];
+
+/// The table, and below it what a reader has to know.
+pub(crate) fn text(comparison: &Comparison) -> String {
+    let env = &comparison.environment;
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "rsock {} on {}, Linux {}, CPUs {} and {} of {}",
+        env.rsock, env.cpu, env.kernel, env.cpus[0], env.cpus[1], env.n_cpus
+    );
+    let _ = writeln!(
+        out,
+        "Medians of {}, sides measured in turn, {} s each. ratio = rsock : kernel TCP",
+        env.runs, env.seconds_per_sample
+    );
+    if env.runs < LEAST_RUNS {
+        let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
+    }
+    let widths = widths(comparison);
+    for (title, place) in [("Unpinned", false), ("Pinned to a CPU each", true)] {
+        let rows: Vec<_> =
+            comparison.rows.iter().filter(|row| (row.place == Place::Two) == place).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = writeln!(out, "\n{title}");
+        line(&mut out, &COLUMNS.map(String::from), &widths);
+        for row in rows {
+            line(&mut out, &cells(row), &widths);
+        }
+    }
+    out.push('\n');
+    for note in notes(comparison) {
+        let _ = writeln!(out, "{note}");
+    }
+    out
+}
+
+/// Below this, a median is not one.
+const LEAST_RUNS: u32 = 5;
+
+fn cells(row: &Row) -> [String; 11] {
+    let value = |side| row.medians.get(&side).map_or(String::new(), |v| quantity(*v, row.unit));
+    let quotient = |value: Option<f64>| value.map_or(String::new(), significant);
+    let (least, aim) = promise(row.need);
+    [
+        row.label.clone(),
+        value(Side::Kernel),
+        value(Side::Unix),
+        value(Side::Rsock),
+        value(Side::Limit),
+        quotient(row.judgement.ratio),
+        quotient(row.judgement.of_limit),
+        least,
+        aim,
+        verdict(row).to_owned(),
+        placements(row),
+    ]
+}
+
+fn verdict(row: &Row) -> &'static str {
+    match row.judgement.verdict {
+        Verdict::Aim => "aim",
+        Verdict::Pass => "pass",
+        Verdict::Fail => "FAIL",
+        Verdict::Shown => "",
+        Verdict::NotRun => "not run",
+    }
+}
+
+/// What is promised and what is strived for, in words.
+fn promise(need: Need) -> (String, String) {
+    let most = |n: f64, unit: &str| format!("<= {}{unit}", significant(n));
+    match need {
+        Need::Nothing => (String::new(), String::new()),
+        Need::RatioAtLeast { least, aim } | Need::AtLeast { least, aim } => {
+            (significant(least), significant(aim))
+        }
+        Need::RatioOrPartOfLimit { least, part, aim } => {
+            let either = format!("{} or {} of limit", significant(least), significant(part));
+            (either, significant(aim))
+        }
+        Need::RatioAtMost { most: m, aim } => (most(m, ""), most(aim, "")),
+        Need::TimesLimitAtMost { most: m, aim } => (most(m, " x limit"), most(aim, " x limit")),
+        Need::AtMost { most: m, aim } if m >= 1024.0 => {
+            (most(m / 1024.0, "K"), most(aim / 1024.0, "K"))
+        }
+        Need::AtMost { most: m, aim } => (most(m, ""), most(aim, "")),
+    }
+}
+
+/// A median with the unit that its row has.
+fn quantity(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::PerSecond if value >= 1000.0 => format!("{} k/s", significant(value / 1e3)),
+        Unit::PerSecond | Unit::WakeupsPerSecond => format!("{} /s", significant(value)),
+        Unit::GbitPerSecond => format!("{} Gb/s", significant(value)),
+        Unit::Microseconds => format!("{} us", significant(value)),
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+        Unit::Bytes => stat::bytes(value as u64),
+        Unit::CpuMillis => format!("{} ms/s", significant(value)),
+        Unit::Ratio => significant(value),
+    }
+}
+
+/// Three digits, or all of a larger whole part.
+fn significant(value: f64) -> String {
+    let text = match value.abs() {
+        0.0 => "0".to_owned(),
+        v if v < 0.995 => format!("{value:.3}"),
+        v if v < 9.995 => format!("{value:.2}"),
+        v if v < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    };
+    if text.contains('.') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    text
+}
+
+/// How many samples were taken in each placement.
+fn placements(row: &Row) -> String {
+    let n = |placement| row.samples.iter().filter(|s| s.placement == placement).count();
+    match (n(Placement::A), n(Placement::B)) {
+        (0, 0) => String::new(),
+        (_, 0) => "A".to_owned(),
+        (0, _) => "B".to_owned(),
+        (a, b) => format!("A{a} B{b}"),
+    }
+}
+
+fn notes(comparison: &Comparison) -> Vec<String> {
+    let mut notes = vec![
+        "CPUs: A they share a cache, B they do not (by the round trip of a cache line before each \
+         sample)."
+            .to_owned(),
+    ];
+    let missing = &comparison.missing_programs;
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        notes.push(format!("Not found in RSOCK_TOOLS or PATH: {names}."));
+    }
+    for row in &comparison.rows {
+        if let Some(note) = &row.note
+            && !row.samples.is_empty()
+        {
+            notes.push(format!("{}: {note}", row.id));
+        }
+        let looked = row.samples.iter().filter_map(|s| s.on_fast_path);
+        let (n_looked, n_fast) = looked.fold((0, 0), |(n, fast), f| (n + 1, fast + u32::from(f)));
+        if n_fast < n_looked {
+            let stayed = n_looked - n_fast;
+            notes.push(format!("{}: on TCP in {stayed} of {n_looked} looks", row.id));
+        }
+    }
+    let count = |v| comparison.rows.iter().filter(|row| row.judgement.verdict == v).count();
+    let [aim, pass, fail, not_run] =
+        [Verdict::Aim, Verdict::Pass, Verdict::Fail, Verdict::NotRun].map(count);
+    notes.push(format!("{aim} aim, {pass} pass, {fail} FAIL, {not_run} not run."));
+    notes
+}
+
+fn widths(comparison: &Comparison) -> [usize; 11] {
+    let mut widths = COLUMNS.map(str::len);
+    for row in &comparison.rows {
+        for (width, cell) in widths.iter_mut().zip(cells(row)) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    widths
+}
+
+fn line(out: &mut String, cells: &[String; 11], widths: &[usize; 11]) {
+    let mut line = String::new();
+    for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let _ = if (1..9).contains(&column) {
+            write!(line, "{cell:>width$}  ")
+        } else {
+            write!(line, "{cell:<width$}  ")
+        };
+    }
+    let _ = writeln!(out, "{}", line.trim_end());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_no_idle_zeros() {
+        let shown =
+            [0.0, 0.0123, 0.95, 1.0, 1.5, 3.017, 12.34, 64.0, 150.4, 20172.8].map(significant);
+        let expected = ["0", "0.012", "0.95", "1", "1.5", "3.02", "12.3", "64", "150", "20173"];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn quantities_carry_their_unit() {
+        assert_eq!(quantity(20172.0, Unit::PerSecond), "20.2 k/s");
+        assert_eq!(quantity(100.0, Unit::PerSecond), "100 /s");
+        assert_eq!(quantity(8192.0, Unit::Bytes), "8.0K");
+        assert_eq!(quantity(0.0, Unit::WakeupsPerSecond), "0 /s");
+    }
+
+    #[test]
+    fn promises_read_as_they_are_judged() {
+        let text = |need| promise(need);
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(text(Need::RatioAtLeast { least: 1.5, aim: 6.0 }), pair("1.5", "6"));
+        assert_eq!(
+            text(Need::RatioOrPartOfLimit { least: 1.3, part: 0.7, aim: 4.0 }),
+            pair("1.3 or 0.7 of limit", "4")
+        );
+        assert_eq!(text(Need::AtMost { most: 65536.0, aim: 8192.0 }), pair("<= 64K", "<= 8K"));
+        assert_eq!(text(Need::AtMost { most: 0.0, aim: 0.0 }), pair("<= 0", "<= 0"));
+    }
+}
