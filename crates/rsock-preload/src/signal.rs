@@ -252,11 +252,14 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     drop(lifted);
 }
 
-/// `SA_RESETHAND`: the next such signal finds the default action.
+/// `SA_RESETHAND`: the next such signal finds the default action. Mask and flags stay.
 fn reset(signal: c_int, flags: c_int) {
     let saved = errno::read();
-    // SAFETY: zeroes are a valid `sigaction`, and `SIG_DFL`.
+    // SAFETY: zeroes are a valid `sigaction`.
     let mut action: Action = unsafe { mem::zeroed() };
+    // SAFETY: null and a live action.
+    unsafe { crate::next::sigaction(signal, ptr::null(), &raw mut action) };
+    action.sa_sigaction = libc::SIG_DFL;
     action.sa_flags = flags;
     // SAFETY: a live action and null.
     unsafe { crate::next::sigaction(signal, &raw const action, ptr::null_mut()) };

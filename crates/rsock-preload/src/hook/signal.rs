@@ -8,8 +8,6 @@ use std::ptr;
 
 /// What `sigset` takes and returns for a blocked signal (`SIG_HOLD`).
 const SIG_HOLD: sighandler_t = 2;
-/// Historic: system calls are not restarted.
-const SA_INTERRUPT: c_int = 0x2000_0000;
 
 /// As `sigaction(2)`.
 ///
@@ -47,8 +45,7 @@ pub(crate) unsafe extern "C-unwind" fn sysv_signal(
     signal: c_int,
     handler: sighandler_t,
 ) -> sighandler_t {
-    let flags = libc::SA_RESETHAND | libc::SA_NODEFER | SA_INTERRUPT;
-    set_handler(signal, handler, flags, false)
+    set_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER, false)
 }
 
 /// As `siginterrupt(3)`.

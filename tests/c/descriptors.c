@@ -1,0 +1,564 @@
+/* Descriptors: copied, replaced, closed in bulk, inherited, passed on. */
+#include "common.h"
+#include <linux/close_range.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+/* The peer echoes until the end. */
+static void echo_server(int fd)
+{
+	static char buf[65536];
+	ssize_t n;
+	while ((n = read(fd, buf, sizeof(buf))) > 0)
+		put(fd, buf, (size_t)n);
+	printf("echo: %s\n", n == 0 ? "end" : errno_name(errno));
+}
+
+static void exchange(int out, int in, size_t n, uint64_t seed)
+{
+	put_stream(out, n, seed);
+	get_stream(in, n, seed);
+}
+
+/* One stream under several numbers. */
+static void dup_client(int fd)
+{
+	int other = dup(fd);
+	CHECK(other > fd);
+	exchange(fd, other, 100000, 1);
+	exchange(other, fd, 100000, 2);
+	int third = fcntl(fd, F_DUPFD_CLOEXEC, 50);
+	printf("third %d, cloexec %d\n", third, fcntl(third, F_GETFD));
+	exchange(third, other, 100000, 3);
+	SHOW(close(fd));
+	SHOW(recv(fd, &third, 0, 0));
+	exchange(other, third, 100000, 4);
+	CHECK(dup2(third, fd) == fd);
+	SHOW(close(third));
+	exchange(fd, other, 100000, 5);
+	CHECK(dup3(other, 60, O_CLOEXEC) == 60);
+	SHOW(dup3(other, other, 0));
+	SHOW(dup2(other, other) == other);
+	SHOW(dup2(-1, other));
+	SHOW(dup2(999, other));
+	exchange(60, other, 100000, 6);
+	close(other);
+	close(fd);
+	exchange(60, 60, 100000, 7);
+	SHOW(close(60));
+	SHOW(close(60));
+}
+
+/* A stream's number becomes another stream's; the old one ends. */
+static void replace_client(int fd)
+{
+	int again = connect_to_server();
+	exchange(fd, fd, 50000, 1);
+	exchange(again, again, 50000, 2);
+	SHOW(dup2(again, fd) == fd);
+	exchange(fd, again, 50000, 3);
+	close(again);
+	exchange(fd, fd, 50000, 4);
+}
+
+static void *echo_thread(void *fd)
+{
+	echo_server((int)(intptr_t)fd);
+	return NULL;
+}
+
+static void replace_server(int fd)
+{
+	pthread_t thread;
+	int again = accept_client();
+	/* The first connection ends first. */
+	CHECK(pthread_create(&thread, NULL, echo_thread, (void *)(intptr_t)again) == 0);
+	echo_server(fd);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* Numbers are reused by other files, streams and back. */
+static void reuse_client(int fd)
+{
+	for (int round = 0; round < 50; round++) {
+		exchange(fd, fd, 5000, (uint64_t)round);
+		CHECK(close(fd) == 0);
+		int ends[2];
+		CHECK(pipe(ends) == 0);
+		CHECK(ends[0] == fd);
+		put_stream(ends[1], 3000, 9);
+		get_stream(ends[0], 3000, 9);
+		close(ends[0]);
+		int again = connect_to_server();
+		CHECK(again == fd);
+		close(ends[1]);
+	}
+	printf("50 rounds\n");
+}
+
+static void reuse_server(int fd)
+{
+	for (int round = 0; round <= 50; round++) {
+		static char buf[8192];
+		ssize_t n;
+		while ((n = read(fd, buf, sizeof(buf))) > 0)
+			put(fd, buf, (size_t)n);
+		CHECK(n == 0);
+		CHECK(close(fd) == 0);
+		if (round < 50) {
+			int again = accept_client();
+			CHECK(again == fd);
+		}
+	}
+	printf("50 rounds\n");
+}
+
+/* Behind libc's back: the kernel is told directly. */
+static void raw_close_client(int fd)
+{
+	exchange(fd, fd, 300000, 1);
+	CHECK(syscall(SYS_close, fd) == 0);
+	int ends[2];
+	CHECK(pipe(ends) == 0);
+	CHECK(ends[0] == fd);
+	printf("number reused\n");
+	put_stream(ends[1], 3000, 9);
+	get_stream(ends[0], 3000, 9);
+	close(ends[0]);
+	int again = connect_to_server();
+	CHECK(again == fd);
+	exchange(again, again, 300000, 2);
+}
+
+static void two_server(int fd)
+{
+	echo_server(fd);
+	close(fd);
+	fd = accept_client();
+	echo_server(fd);
+}
+
+/* Everything above the standard streams goes at once. */
+static void close_range_client(int fd)
+{
+	exchange(fd, fd, 100000, 1);
+	SHOW(close_range(3, 2, 0));
+	SHOW(close_range(3, ~0u, 1234));
+	SHOW(close_range(3, ~0u, CLOSE_RANGE_CLOEXEC));
+	exchange(fd, fd, 100000, 2);
+	SHOW(close_range(3, ~0u, 0));
+	SHOW(write(fd, "x", 1));
+	int again = connect_to_server();
+	printf("again is %d\n", again);
+	exchange(again, again, 300000, 3);
+	closefrom(3);
+	SHOW(write(again, "x", 1));
+	again = connect_to_server();
+	exchange(again, again, 300000, 4);
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	int most = limit.rlim_cur < 20000 ? (int)limit.rlim_cur : 20000;
+	for (int i = 3; i < most; i++)
+		close(i);
+	again = connect_to_server();
+	exchange(again, again, 300000, 5);
+	fflush(stdout);
+	int open_ = 0;
+	for (int i = 0; i < most; i++)
+		open_ += close(i) == 0;
+	_exit(open_ >= 4 ? 0 : 1);
+}
+
+static void four_server(int fd)
+{
+	for (int i = 0; i < 4; i++) {
+		echo_server(fd);
+		close(fd);
+		if (i < 3)
+			fd = accept_client();
+	}
+}
+
+/* A server that forks for each connection. */
+static void fork_server(int fd)
+{
+	for (int i = 0; i < 3; i++) {
+		fflush(stdout);
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			close(listener);
+			echo_server(fd);
+			fflush(stdout);
+			_exit(3);
+		}
+		close(fd);
+		int status;
+		CHECK(waitpid(child, &status, 0) == child);
+		printf("status %x\n", (unsigned)status);
+		if (i < 2)
+			fd = accept_client();
+	}
+}
+
+static void fork_server_client(int fd)
+{
+	for (int i = 0; i < 3; i++) {
+		exchange(fd, fd, 500000, (uint64_t)i);
+		close(fd);
+		if (i < 2)
+			fd = connect_to_server();
+	}
+	printf("3 connections\n");
+}
+
+/* A parent and its child write by turns to one stream, with unread bytes at the fork. */
+static void fork_both_client(int fd)
+{
+	put_stream(fd, 20000, 1);
+	fflush(stdout);
+	await_bytes(fd, 20000);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		get_stream(fd, 20000, 1);
+		exchange(fd, fd, 300000, 2);
+		_exit(5);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	printf("status %x\n", (unsigned)status);
+	exchange(fd, fd, 300000, 3);
+	SHOW(shutdown(fd, SHUT_WR));
+	show_end(fd);
+}
+
+/* Workers that accept for themselves. */
+static void prefork_server(int fd)
+{
+	pid_t workers[2];
+	fflush(stdout);
+	for (int i = 0; i < 2; i++) {
+		workers[i] = fork();
+		CHECK(workers[i] >= 0);
+		if (workers[i] == 0) {
+			close(fd);
+			for (;;) {
+				int new = accept_client();
+				char c = 0;
+				static char buf[65536];
+				ssize_t n = recv(new, &c, 1, MSG_PEEK);
+				if (n == 1 && c == 'Q') {
+					_exit(0);
+				}
+				while ((n = read(new, buf, sizeof(buf))) > 0)
+					put(new, buf, (size_t)n);
+				close(new);
+			}
+		}
+	}
+	hear(fd);
+	for (int i = 0; i < 2; i++) {
+		int status;
+		CHECK(waitpid(workers[i], &status, 0) > 0);
+		printf("status %x\n", (unsigned)status);
+	}
+}
+
+static void prefork_client(int fd)
+{
+	for (int i = 0; i < 10; i++) {
+		int new = connect_to_server();
+		exchange(new, new, 200000, (uint64_t)i);
+		close(new);
+	}
+	for (int i = 0; i < 2; i++) {
+		int new = connect_to_server();
+		char c;
+		put(new, "Q", 1);
+		/* A reset: the byte was only looked at. */
+		CHECK(read(new, &c, 1) <= 0);
+		close(new);
+	}
+	tell(fd);
+	printf("10 connections\n");
+}
+
+/* A vfork child edits its descriptors and execs; the parent's are as they were. */
+static void vfork_client(int fd)
+{
+	exchange(fd, fd, 300000, 1);
+	for (int i = 0; i < 5; i++) {
+		int null = open("/dev/null", O_RDWR);
+		CHECK(null > fd);
+		pid_t child = vfork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			signal(SIGPIPE, SIG_DFL);
+			dup2(null, 1);
+			dup2(null, fd);
+			close(fd);
+			if (i & 1)
+				close_range(3, ~0u, 0);
+			execl("/bin/sh", "sh", "-c", "exit 6", (char *)NULL);
+			_exit(127);
+		}
+		int status;
+		CHECK(waitpid(child, &status, 0) == child);
+		printf("status %x\n", (unsigned)status);
+		close(null);
+		exchange(fd, fd, 300000, (uint64_t)i);
+	}
+	int status = system("exit 4");
+	printf("status %x\n", (unsigned)status);
+	exchange(fd, fd, 300000, 9);
+}
+
+/* The stream becomes the standard streams of another program. */
+static void exec_server(int fd)
+{
+	get_stream(fd, 1000, 1);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		CHECK(dup2(fd, 0) == 0);
+		CHECK(dup2(fd, 1) == 1);
+		close(fd);
+		execlp("cat", "cat", (char *)NULL);
+		_exit(127);
+	}
+	close(fd);
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	printf("status %x\n", (unsigned)status);
+}
+
+static void exec_client(int fd)
+{
+	put_stream(fd, 1000, 1);
+	for (int i = 0; i < 10; i++)
+		exchange(fd, fd, 30000, (uint64_t)i);
+	SHOW(shutdown(fd, SHUT_WR));
+	show_end(fd);
+}
+
+/* Standard streams without a fork. */
+static void stdio_client(int fd)
+{
+	exchange(fd, fd, 100000, 1);
+	FILE *file = fdopen(fd, "r+");
+	CHECK(file != NULL);
+	for (int i = 0; i < 1000; i++)
+		fprintf(file, "line %d\n", i);
+	fflush(file);
+	char line[100], want[100];
+	for (int i = 0; i < 1000; i++) {
+		CHECK(fgets(line, sizeof(line), file) != NULL);
+		snprintf(want, sizeof(want), "line %d\n", i);
+		CHECK(!strcmp(line, want));
+	}
+	printf("1000 lines\n");
+	SHOW(fclose(file));
+	SHOW(write(fd, "x", 1));
+	int again = connect_to_server();
+	CHECK(again == fd);
+	exchange(again, again, 300000, 2);
+}
+
+/* A stream goes through a Unix socket, and comes back under another number. */
+static int pass(int over, int fd)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))}};
+	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+	char c = 'p';
+	struct iovec iov = {.iov_base = &c, .iov_len = 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	return (int)sendmsg(over, &msg, 0);
+}
+
+static int take(int over)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control;
+	char c;
+	struct iovec iov = {.iov_base = &c, .iov_len = 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	CHECK(recvmsg(over, &msg, 0) == 1);
+	int fd;
+	memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
+	return fd;
+}
+
+static void pass_client(int fd)
+{
+	int pair[2];
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	exchange(fd, fd, 200000, 1);
+	SHOW(pass(pair[0], fd));
+	int other = take(pair[1]);
+	CHECK(other > fd);
+	exchange(fd, fd, 200000, 2);
+	exchange(other, other, 200000, 3);
+	close(fd);
+	exchange(other, other, 200000, 4);
+	printf("passed\n");
+}
+
+/* An epoll set, entered early and late. */
+static void epoll_exchange(int set, int fd, size_t n, uint64_t seed)
+{
+	static unsigned char buf[4096];
+	size_t in = 0;
+	put_stream(fd, n, seed);
+	while (in < n) {
+		struct epoll_event event;
+		int found = epoll_wait(set, &event, 1, -1);
+		CHECK(found == 1 && event.data.u64 == 0xabcdef0123456789ull);
+		CHECK(event.events == EPOLLIN);
+		ssize_t got = read(fd, buf, sizeof(buf));
+		CHECK(got > 0);
+		check_stream(buf, (size_t)got, seed, in);
+		in += (size_t)got;
+	}
+}
+
+static void epoll_client(int fd)
+{
+	int set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xabcdef0123456789ull};
+	exchange(fd, fd, 300000, 1);
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	epoll_exchange(set, fd, 100000, 2);
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	SHOW(shutdown(fd, SHUT_WR));
+	show_end(fd);
+	close(fd);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	SHOW(connect(fd, (struct sockaddr *)&server_address, sizeof(server_address)) == 0 || errno == EINPROGRESS);
+	event.events = EPOLLOUT;
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	CHECK(epoll_wait(set, &event, 1, -1) == 1);
+	event = (struct epoll_event){.events = EPOLLIN, .data.u64 = 0xabcdef0123456789ull};
+	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+	set_nonblocking(fd, 0);
+	for (int i = 0; i < 100; i++)
+		epoll_exchange(set, fd, 10000, (uint64_t)i);
+	printf("100 rounds\n");
+}
+
+/* A connection that is made while the program does something else. */
+static void nonblocking_client(int fd)
+{
+	close(fd);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	CHECK(fd >= 0);
+	char c;
+	SHOW(recv(fd, &c, 1, 0));
+	struct pollfd p = {.fd = fd, .events = POLLOUT};
+	SHOW(connect(fd, (struct sockaddr *)&server_address, sizeof(server_address)));
+	CHECK(poll(&p, 1, -1) == 1);
+	printf("revents %x\n", (unsigned)p.revents);
+	int error = -1;
+	socklen_t len = sizeof(error);
+	SHOW(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+	printf("error %d\n", error);
+	SHOW(recv(fd, &c, 1, 0));
+	set_nonblocking(fd, 0);
+	exchange(fd, fd, 500000, 1);
+	close(fd);
+	/* And one that nobody listens for. */
+	int other = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	len = sizeof(nobody);
+	CHECK(bind(other, (struct sockaddr *)&nobody, len) == 0);
+	CHECK(getsockname(other, (struct sockaddr *)&nobody, &len) == 0);
+	int refused = socket(AF_INET, SOCK_STREAM, 0);
+	SHOW(connect(refused, (struct sockaddr *)&nobody, sizeof(nobody)));
+	SHOW(send(refused, &c, 1, MSG_NOSIGNAL));
+	CHECK(connect(refused, (struct sockaddr *)&server_address, sizeof(server_address)) == 0);
+	exchange(refused, refused, 500000, 2);
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+	SHOW(connect(refused, &none, sizeof(none)));
+	SHOW(send(refused, &c, 1, MSG_NOSIGNAL));
+}
+
+static void three_server(int fd)
+{
+	for (int i = 0; i < 3; i++) {
+		static char buf[65536];
+		ssize_t n;
+		while ((n = read(fd, buf, sizeof(buf))) > 0)
+			put(fd, buf, (size_t)n);
+		close(fd);
+		if (i < 2)
+			fd = accept_client();
+	}
+	printf("3 connections\n");
+}
+
+/* Both ends in one process, and many streams at once. */
+static void many_client(int fd)
+{
+	enum { N = 40 };
+	int own = socket(AF_INET, SOCK_STREAM, 0), near[N], far[N];
+	struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(here);
+	CHECK(bind(own, (struct sockaddr *)&here, len) == 0);
+	CHECK(getsockname(own, (struct sockaddr *)&here, &len) == 0);
+	CHECK(listen(own, N) == 0);
+	for (int i = 0; i < N; i++) {
+		near[i] = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(connect(near[i], (struct sockaddr *)&here, sizeof(here)) == 0);
+		far[i] = accept4(own, NULL, NULL, SOCK_CLOEXEC);
+		CHECK(far[i] >= 0);
+	}
+	for (int round = 0; round < 60; round++)
+		for (int i = 0; i < N; i++) {
+			exchange(near[i], far[i], 3000, (uint64_t)(round * N + i));
+			exchange(far[i], near[i], 3000, (uint64_t)i);
+		}
+	struct pollfd p[N];
+	for (int i = 0; i < N; i++)
+		p[i] = (struct pollfd){.fd = near[i], .events = POLLIN};
+	SHOW(poll(p, N, 0));
+	tell(far[N / 2]);
+	SHOW(poll(p, N, -1));
+	printf("revents %x\n", (unsigned)p[N / 2].revents);
+	for (int i = 0; i < N; i++)
+		close(far[i]);
+	for (int i = 0; i < N; i++)
+		CHECK(await_end(near[i]) & POLLRDHUP);
+	SHOW(poll(p, N, -1));
+	tell(fd);
+	hear(fd);
+}
+
+static const struct part PARTS[] = {
+	{"dup", dup_client, echo_server},
+	{"replace", replace_client, replace_server},
+	{"reuse", reuse_client, reuse_server},
+	{"raw_close", raw_close_client, two_server},
+	{"close_range", close_range_client, four_server},
+	{"fork_server", fork_server_client, fork_server},
+	{"fork_both", fork_both_client, echo_server},
+	{"prefork", prefork_client, prefork_server},
+	{"vfork", vfork_client, echo_server},
+	{"exec", exec_client, exec_server},
+	{"stdio", stdio_client, two_server},
+	{"pass", pass_client, echo_server},
+	{"epoll", epoll_client, two_server},
+	{"nonblocking", nonblocking_client, three_server},
+	{"many", many_client, echo_server},
+};
+
+int main(int argc, char **argv)
+{
+	return play(argc, argv, PARTS, COUNT(PARTS));
+}
