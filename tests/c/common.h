@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -284,6 +285,8 @@ static inline int accept_client(void)
 
 static inline int play(int argc, char **argv, const struct part *parts, size_t n)
 {
+	/* Nobody is left behind when a test is given up. */
+	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 	CHECK(argc >= 4);
 	int is_server = !strcmp(argv[1], "server");
 	const struct part *part = NULL;
