@@ -24,5 +24,13 @@ fn licences() -> Done {
         steps::say("cargo-deny is not installed: licences of dependencies not checked here");
         return Ok(());
     }
-    steps::run(steps::cargo().args(["deny", "--offline", "check", "bans", "licenses", "sources"]))
+    steps::run(steps::cargo().args([
+        "deny",
+        "--offline",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ]))
 }
