@@ -1,0 +1,116 @@
+//! An established connection's anchor.
+
+use super::channel::Channel;
+use super::link::Path;
+use super::wire::{self, Bare, Kind};
+use crate::error::Error;
+use crate::port::Port;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use zerocopy::IntoBytes;
+
+/// What has become of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// It is there.
+    Connected,
+    /// It disconnected in good order.
+    Disconnected,
+    /// It ended without a word, or broke the rules: its process or the connection is gone.
+    Gone,
+}
+
+/// An established connection: two addresses, a path, and the anchor.
+///
+/// The anchor's descriptor hangs up (`POLLHUP`) when the peer disconnects or dies; [`Self::status`]
+/// tells which. Dropping a connection disconnects without a word.
+#[derive(Debug)]
+pub struct Connection {
+    channel: Channel,
+    path: Path,
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// Keeps a connector's port.
+    _port: Option<Arc<Port>>,
+    ended: AtomicU8,
+}
+
+impl Connection {
+    pub(super) fn new(
+        channel: Channel,
+        path: Path,
+        local: SocketAddr,
+        peer: SocketAddr,
+        port: Option<Arc<Port>>,
+    ) -> Self {
+        let ended = AtomicU8::new(Status::Connected as u8);
+        Self { channel, path, local, peer, _port: port, ended }
+    }
+
+    /// How queue pairs of this connection reach their peer.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Our canonical address.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's canonical address.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Tells the peer that this is the end. Its anchor hangs up; so does ours. Does nothing the
+    /// second time.
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&self) {
+        // A peer that is gone, or whose socket is full of our words, learns it from the hang-up.
+        let _ = self.channel.send(Bare::new(Kind::Disconnect).as_bytes(), &[]);
+        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
+    }
+
+    /// What has become of the peer; looks, without waiting.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let known = self.ended.load(Ordering::Relaxed);
+        if known == Status::Disconnected as u8 {
+            return Status::Disconnected;
+        }
+        if known == Status::Gone as u8 {
+            return Status::Gone;
+        }
+        let status = match self.channel.receive() {
+            Ok(None) => return Status::Connected,
+            Ok(Some(m)) if wire::parse::<Bare>(m.bytes(), Kind::Disconnect).is_ok() => {
+                Status::Disconnected
+            }
+            Err(Error::System { .. }) => return Status::Connected,
+            Ok(Some(_)) | Err(_) => Status::Gone,
+        };
+        // The first answer stays: another thread may have taken the message meanwhile.
+        match self.ended.compare_exchange(
+            Status::Connected as u8,
+            status as u8,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => status,
+            Err(first) if first == Status::Disconnected as u8 => Status::Disconnected,
+            Err(_) => Status::Gone,
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
