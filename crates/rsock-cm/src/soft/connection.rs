@@ -1,6 +1,6 @@
 //! An established connection's anchor.
 
-use super::channel::Channel;
+use super::channel::{Channel, Received};
 use super::link::Path;
 use super::wire::{self, Bare, Kind};
 use crate::error::Error;
@@ -19,6 +19,8 @@ pub enum Status {
     Connected,
     /// It disconnected in good order.
     Disconnected,
+    /// It threw the connection away, and what was under way with it.
+    Reset,
     /// It ended without a word, or broke the rules: its process or the connection is gone.
     Gone,
 }
@@ -72,27 +74,31 @@ impl Connection {
     /// second time.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) {
+        self.end(Kind::Disconnect);
+    }
+
+    /// As [`Self::disconnect`], but tells the peer that the connection was thrown away.
+    pub fn reset(&self) {
+        self.end(Kind::Reset);
+    }
+
+    fn end(&self, kind: Kind) {
         // A peer that is gone, or whose socket is full of our words, learns it from the hang-up.
-        let _ = self.channel.send(Bare::new(Kind::Disconnect).as_bytes(), &[]);
+        let _ = self.channel.send(Bare::new(kind).as_bytes(), &[]);
         let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
     }
 
     /// What has become of the peer; looks, without waiting.
     #[must_use]
     pub fn status(&self) -> Status {
-        let known = self.ended.load(Ordering::Relaxed);
-        if known == Status::Disconnected as u8 {
-            return Status::Disconnected;
-        }
-        if known == Status::Gone as u8 {
-            return Status::Gone;
+        let known = Status::from_byte(self.ended.load(Ordering::Relaxed));
+        if known != Status::Connected {
+            return known;
         }
         let status = match self.channel.receive() {
-            Ok(None) => return Status::Connected,
-            Ok(Some(m)) if wire::parse::<Bare>(m.bytes(), Kind::Disconnect).is_ok() => {
-                Status::Disconnected
-            }
-            Err(Error::System { .. }) => return Status::Connected,
+            Ok(None) | Err(Error::System { .. }) => return Status::Connected,
+            Ok(Some(m)) if is(&m, Kind::Disconnect) => Status::Disconnected,
+            Ok(Some(m)) if is(&m, Kind::Reset) => Status::Reset,
             Ok(Some(_)) | Err(_) => Status::Gone,
         };
         // The first answer stays: another thread may have taken the message meanwhile.
@@ -103,10 +109,22 @@ impl Connection {
             Ordering::Relaxed,
         ) {
             Ok(_) => status,
-            Err(first) if first == Status::Disconnected as u8 => Status::Disconnected,
-            Err(_) => Status::Gone,
+            Err(first) => Status::from_byte(first),
         }
     }
+}
+
+impl Status {
+    fn from_byte(byte: u8) -> Self {
+        [Self::Connected, Self::Disconnected, Self::Reset]
+            .into_iter()
+            .find(|s| *s as u8 == byte)
+            .unwrap_or(Self::Gone)
+    }
+}
+
+fn is(message: &Received, kind: Kind) -> bool {
+    message.fds.is_empty() && wire::parse::<Bare>(message.bytes(), kind).is_ok()
 }
 
 impl AsFd for Connection {

@@ -396,7 +396,7 @@ fn a_connector_bound_to_one_family_does_not_reach_the_other() {
 }
 
 #[test]
-fn disconnecting_and_vanishing_both_hang_up_and_can_be_told_apart() {
+fn disconnecting_resetting_and_vanishing_all_hang_up_and_can_be_told_apart() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let hangs_up = |connection: &Connection| {
@@ -409,16 +409,20 @@ fn disconnecting_and_vanishing_both_hang_up_and_can_be_told_apart() {
     client_end.disconnect();
     client_end.disconnect();
     assert!(hangs_up(&server_end));
-    assert_eq!(
-        (server_end.status(), server_end.status()),
-        (Status::Disconnected, Status::Disconnected)
-    );
+    assert_eq!([server_end.status(), server_end.status()], [Status::Disconnected; 2]);
+
+    let client = connect(listener.local_addr());
+    let (server_end, client_end, _) = establish(&mut listener, client);
+    server_end.reset();
+    server_end.disconnect();
+    assert!(hangs_up(&client_end));
+    assert_eq!([client_end.status(), client_end.status()], [Status::Reset; 2]);
 
     let client = connect(listener.local_addr());
     let (server_end, client_end, _) = establish(&mut listener, client);
     drop(server_end);
     assert!(hangs_up(&client_end));
-    assert_eq!((client_end.status(), client_end.status()), (Status::Gone, Status::Gone));
+    assert_eq!([client_end.status(), client_end.status()], [Status::Gone; 2]);
 }
 
 #[test]

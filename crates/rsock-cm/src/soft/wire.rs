@@ -31,6 +31,7 @@ pub(super) enum Kind {
     Reject = 7,
     Ready = 8,
     Disconnect = 9,
+    Reset = 10,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -109,7 +110,7 @@ pub(super) struct Reject {
     private: [u8; PrivateData::REJECT],
 }
 
-/// A message of its kind alone: [`Kind::Ready`], [`Kind::Disconnect`].
+/// A message of its kind alone: [`Kind::Ready`], [`Kind::Disconnect`], [`Kind::Reset`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Bare {
