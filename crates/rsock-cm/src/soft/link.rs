@@ -1,11 +1,20 @@
 //! What the handshake asks of the soft device: links between processes.
 
 use crate::error::Error;
-use rsock_verbs::Backend;
 use rsock_verbs::soft::{LinkId, PeerCred, Soft, SoftContext, cred};
+use rsock_verbs::{Backend, Context};
 
 /// How a queue pair reaches its peer.
 pub(super) type Path = <Soft as Backend>::Path;
+
+/// The device as `parents` was opened, but for the calling process.
+pub(super) fn of_this_process(parents: &SoftContext) -> Result<SoftContext, Error> {
+    Ok(if parents.attr().write_with_imm {
+        SoftContext::open()?
+    } else {
+        SoftContext::open_without_write_imm()?
+    })
+}
 
 /// Refuses peers of other users.
 pub(super) fn check(peer: PeerCred) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use super::channel::{self, Channel};
 use super::connection::Connection;
-use super::link::Path;
+use super::link::{self, Path};
 use super::pending::{Pending, Service, Step};
 use crate::addr::{PortSpace, listen_name};
 use crate::error::Error;
@@ -174,8 +174,9 @@ impl Listener {
     /// right. A client's fault is an [`Event`].
     pub fn try_next(&mut self, now: Instant) -> Result<Option<Event>, Error> {
         if self.set.owner != process() {
-            // We are a forked child: the parent's clients are the parent's, the listening socket
-            // is everybody's.
+            // We are a forked child: the parent's clients and its part of the device are the
+            // parent's, the listening socket is everybody's.
+            self.ctx = link::of_this_process(&self.ctx)?;
             self.set = Set::new(&self.socket)?;
         }
         loop {
