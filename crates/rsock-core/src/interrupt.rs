@@ -109,6 +109,40 @@ pub fn handlers_run() -> (u32, u32) {
     STATE.with(|s| (s.handlers.get(), s.interrupting.get()))
 }
 
+/// Whether somebody interposes signals, so that [`Watch`] means something.
+#[must_use]
+pub fn is_interposed() -> bool {
+    !ON_LEAVE.load(Ordering::Relaxed).is_null()
+}
+
+/// The handlers that had run when a call began.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    at: (u32, u32),
+}
+
+impl Watch {
+    /// From now on.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self { at: handlers_run() }
+    }
+
+    /// Whether a handler has run since.
+    #[must_use]
+    pub fn has_fired(self) -> bool {
+        handlers_run().0 != self.at.0
+    }
+
+    /// Whether a call that restarts after `SA_RESTART` handlers must end with `EINTR` nevertheless:
+    /// a handler without `SA_RESTART` has run since. Where nobody interposes signals, any
+    /// interruption ends the call.
+    #[must_use]
+    pub fn must_end(self) -> bool {
+        !is_interposed() || handlers_run().1 != self.at.1
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

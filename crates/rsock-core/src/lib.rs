@@ -1,6 +1,9 @@
 //! The rsockets stream protocol, its engine, and sockets over RDMA, shared memory or TCP.
 
+pub mod engine;
+mod env;
 pub mod interrupt;
+mod iov;
 pub mod proto;
 pub mod stat;
 mod sys;

@@ -1,8 +1,14 @@
 //! System calls that neither the standard library nor rustix wraps as we need them. Raw, so that
 //! nothing here enters a libc symbol that the preload library exports.
 
+use crate::interrupt::{self, Watch};
+use rustix::process::{Resource, getrlimit};
 use std::io;
-use std::time::Duration;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Size of the kernel's signal set, not libc's.
+const KERNEL_SIGSET: usize = 8;
 
 /// `ppoll(2)`: sleeps with `sigmask` in force, `None` as the timeout waits without end.
 ///
@@ -13,8 +19,6 @@ pub(crate) fn ppoll(
     timeout: Option<Duration>,
     sigmask: Option<&libc::sigset_t>,
 ) -> io::Result<usize> {
-    /// Size of the kernel's signal set, not libc's.
-    const KERNEL_SIGSET: usize = 8;
     let mut limit = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: t.subsec_nanos().into(),
@@ -27,4 +31,83 @@ pub(crate) fn ppoll(
         libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, mask, KERNEL_SIGSET)
     };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// As [`ppoll`], for a caller that must not miss a handler that runs just before it falls asleep:
+/// with interposed signals they are blocked, `watch` is checked, and the sleep lets them in.
+///
+/// # Errors
+/// As `ppoll(2)`; `EINTR` if a handler has run since `watch` was taken.
+pub(crate) fn sleep(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    sigmask: Option<&libc::sigset_t>,
+    watch: Watch,
+) -> io::Result<usize> {
+    if !interrupt::is_interposed() {
+        return ppoll(fds, timeout, sigmask);
+    }
+    let mut all = u64::MAX;
+    let mut old = 0u64;
+    sigprocmask(libc::SIG_SETMASK, Some(&mut all), Some(&mut old))?;
+    let result = if watch.has_fired() {
+        Err(io::Error::from_raw_os_error(libc::EINTR))
+    } else {
+        match sigmask {
+            Some(_) => ppoll(fds, timeout, sigmask),
+            None => ppoll(fds, timeout, Some(&widen(old))),
+        }
+    };
+    sigprocmask(libc::SIG_SETMASK, Some(&mut old), None)?;
+    result
+}
+
+/// A kernel signal set as libc's, which begins with it.
+fn widen(kernel: u64) -> libc::sigset_t {
+    // SAFETY: a signal set is plain words, and all zeros is the empty one.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `sigset_t` is larger than eight bytes and aligned for words.
+    unsafe { (&raw mut set).cast::<u64>().write(kernel) };
+    set
+}
+
+fn sigprocmask(how: i32, new: Option<&mut u64>, old: Option<&mut u64>) -> io::Result<()> {
+    let new = new.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let old = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: both pointers are null or point to eight live bytes, the size given.
+    let r = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, new, old, KERNEL_SIGSET) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Time left until `deadline`; `None` for no deadline.
+pub(crate) fn time_left(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|d| d.saturating_duration_since(now()))
+}
+
+/// The monotonic clock. The one place outside the engine that reads it.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Moves a descriptor of ours out of the way of the program's, which expects low numbers. Stays
+/// where it is if there is no room above.
+pub(crate) fn move_high(fd: OwnedFd) -> OwnedFd {
+    /// Room kept below the top of the table; the table itself is not grown beyond this.
+    const ROOM: u64 = 256;
+    const HIGHEST: u64 = 8192;
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST).min(HIGHEST);
+    let from = i32::try_from(limit.saturating_sub(ROOM)).unwrap_or(0);
+    match rustix::io::fcntl_dupfd_cloexec(&fd, from) {
+        Ok(high) => {
+            close(fd);
+            high
+        }
+        Err(_) => fd,
+    }
+}
+
+/// Closes by a raw system call: dropping an `OwnedFd` goes through libc's `close`.
+pub(crate) fn close(fd: OwnedFd) {
+    // SAFETY: the descriptor is owned, and given up here.
+    unsafe { rustix::io::close(fd.into_raw_fd()) };
 }

@@ -11,6 +11,9 @@ use super::error::PeerError;
 /// Longest data message the word can name, in bytes.
 pub const MAX_DATA_LEN: u32 = VALUE_MASK;
 
+/// The bits of a byte offset that [`Ext::Up`] carries.
+pub const UP_MASK: u32 = (1 << EXT_CODE_SHIFT) - 1;
+
 /// The immediate word of a message, in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
@@ -226,7 +229,8 @@ const CTRL_SHUTDOWN: u32 = 2;
 
 const EXT_CODE_SHIFT: u32 = 26;
 const EXT_CODE_MASK: u32 = 7;
-const EXT_VALUE_MASK: u32 = (1 << EXT_CODE_SHIFT) - 1;
+const EXT_VALUE_MASK: u32 = UP_MASK;
+
 const EXT_READY: u32 = 0;
 const EXT_UP: u32 = 1;
 const EXT_DOWN: u32 = 2;

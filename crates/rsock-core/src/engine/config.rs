@@ -1,0 +1,55 @@
+//! Sizes of a stream.
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// RDMA WRITE WITH IMMEDIATE, as on InfiniBand and RoCE.
+    WriteImm,
+    /// RDMA WRITE followed by a 4-byte SEND, as on iWARP, which has no immediate.
+    MsgSend,
+}
+
+/// Sizes of a new stream. Everything here is this end's own business: the peer is told by the
+/// connection data and may have chosen differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes of one receive buffer.
+    pub buf_len: u32,
+    /// Receive buffers; two are announced at a time, the others are filled or free.
+    pub n_bufs: u8,
+    /// Data messages that may be on their way to us.
+    pub window: u16,
+    /// Largest message to send, in bytes.
+    pub max_message: usize,
+    /// First message of a large write, in bytes; each next one is twice as large, so that the
+    /// receiver starts copying early.
+    pub first_message: usize,
+    /// Slots for the peer's iomaps.
+    pub iomap_slots: u16,
+    /// Offer the extension messages to a peer that knows them.
+    pub extensions: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            buf_len: 128 << 10,
+            n_bufs: 4,
+            window: 112,
+            max_message: 64 << 10,
+            first_message: 16 << 10,
+            iomap_slots: 0,
+            extensions: true,
+        }
+    }
+}
+
+impl Config {
+    /// Receives kept beyond the window, for control messages.
+    pub(super) const SPARE: u16 = 16;
+
+    /// Receives to keep posted.
+    pub(super) fn recv_depth(&self) -> u32 {
+        u32::from(self.window) + u32::from(Self::SPARE)
+    }
+}

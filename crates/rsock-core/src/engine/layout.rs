@@ -1,0 +1,38 @@
+//! Where things lie in a stream's registered region: the target table, the message words of
+//! a wire without immediates, the receive ring.
+
+use super::config::{Config, Wire};
+use crate::proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};
+
+/// Entries of our target table: what the peer rotates over when it announces buffers.
+pub(super) const N_SLOTS: u8 = 2;
+
+/// Byte offsets within the region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// One 4-byte word per receive, for [`Wire::MsgSend`]; `words == ring` otherwise.
+    pub(super) words: usize,
+    /// The receive ring, on a cache line of its own.
+    pub(super) ring: usize,
+    /// End of the region.
+    pub(super) len: usize,
+}
+
+impl Layout {
+    pub(super) fn new(config: &Config, wire: Wire) -> Self {
+        let table =
+            iomap_table_offset(N_SLOTS.into()) + usize::from(config.iomap_slots) * IOMAP_ENTRY;
+        let words = table.next_multiple_of(64);
+        let n_words = match wire {
+            Wire::WriteImm => 0,
+            Wire::MsgSend => config.recv_depth() as usize,
+        };
+        let ring = (words + 4 * n_words).next_multiple_of(128);
+        Self { words, ring, len: ring + config.buf_len as usize * usize::from(config.n_bufs) }
+    }
+
+    /// Offset of slot `i` of the target table.
+    pub(super) fn slot(i: usize) -> usize {
+        slot_offset(i)
+    }
+}

@@ -1,0 +1,26 @@
+//! The engine: pumps the sans-IO protocol over a verbs device, and waits.
+//!
+//! One [`Stream`] is one connected queue pair with the receive memory behind it. It offers
+//! non-blocking calls and a way to wait; blocking, timeouts and descriptors belong to the faces
+//! above it. [`Preparing`] is a stream before its peer is known.
+//!
+//! # Locks
+//!
+//! Two, one per direction, in this order: `send`, then `recv`. The holder of `recv` is also the one
+//! who polls the completion queue (the *pump*) and dispatches for both directions: data to
+//! the receive half that it holds, credits through atomics to the send half, so a sender with
+//! credit never touches `recv`. Neither lock is held while sleeping.
+
+mod config;
+mod layout;
+mod progress;
+mod shared;
+mod spin;
+mod stream;
+mod wait;
+
+pub use config::{Config, Wire};
+pub use shared::ExtSeen;
+pub use spin::spin_on;
+pub use stream::{Preparing, Ready, RecvError, SendError, Stream};
+pub use wait::{Armed, Interest, ThreadBell, Wake};

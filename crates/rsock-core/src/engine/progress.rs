@@ -1,0 +1,168 @@
+//! The pump: completions in, dispatch to both directions, receives and credits out.
+
+use super::config::Wire;
+use super::shared::{ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
+use super::stream::Stream;
+use crate::proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
+use rsock_verbs::{
+    Backend, Completion, CompletionQueue, MemoryRegion, QpNum, WcOp, WcStatus, WrId,
+};
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Completions taken at once.
+const BATCH: usize = 16;
+
+const NOTHING: Completion = Completion {
+    id: WrId(0),
+    status: WcStatus::SUCCESS,
+    op: WcOp::Send,
+    len: 0,
+    imm: 0,
+    qp_num: QpNum(0),
+};
+
+impl<B: Backend> Stream<B> {
+    /// Takes every completion there is. The caller holds the `recv` lock.
+    pub(super) fn pump(&self, recv: &mut RecvSide) {
+        let mut batch = [NOTHING; BATCH];
+        let mut any = false;
+        loop {
+            let n = self.parts.cq.poll(&mut batch);
+            for wc in &batch[..n] {
+                self.complete(recv, wc);
+            }
+            any |= n != 0;
+            if n < BATCH {
+                break;
+            }
+        }
+        if any {
+            self.announce();
+        }
+    }
+
+    fn complete(&self, recv: &mut RecvSide, wc: &Completion) {
+        if wc.status != WcStatus::SUCCESS {
+            self.completion_failed(wc.status);
+            return;
+        }
+        let word = match wc.op {
+            WcOp::RecvWriteImm => wc.imm,
+            WcOp::Recv if self.parts.wire == Wire::MsgSend && wc.len == 4 => {
+                let slot = usize::try_from(wc.id.0).unwrap_or(0);
+                let mut word = [0; 4];
+                self.parts.region.copy_out(self.parts.layout.words + 4 * slot, &mut word);
+                u32::from_ne_bytes(word)
+            }
+            WcOp::Recv => return self.shared.mail.fail(libc::EPROTO),
+            WcOp::Send | WcOp::Write => return,
+        };
+        let repost = self.parts.post_receive(u32::try_from(wc.id.0).unwrap_or(0));
+        if repost.is_err() || self.dispatch(recv, Imm(word)).is_err() {
+            self.shared.mail.fail(libc::EPROTO);
+        }
+    }
+
+    fn dispatch(&self, recv: &mut RecvSide, word: Imm) -> Result<(), PeerError> {
+        let mail = &self.shared.mail;
+        match word.decode()? {
+            Msg::Data { len } => recv.half.handle_data(len)?,
+            Msg::Credit { limit } => mail.put_credit(limit.0),
+            Msg::Iomap { .. } => recv.half.handle_iomap_msg()?,
+            Msg::Ctrl(ctrl) => {
+                let event = match ctrl {
+                    Ctrl::Shutdown => LifecycleEvent::PeerShutdown,
+                    Ctrl::Disconnect => LifecycleEvent::PeerDisconnect,
+                    Ctrl::Keepalive => return Ok(()),
+                };
+                self.advance(recv, event);
+            }
+            Msg::Ext(ext) => {
+                let seen = match ext {
+                    Ext::Ready => ExtSeen::READY,
+                    Ext::Up { offset26 } => {
+                        mail.ext_up.store(offset26, Ordering::Release);
+                        ExtSeen::UP
+                    }
+                    Ext::Down => ExtSeen::DOWN,
+                    Ext::Leave => ExtSeen::LEAVE,
+                    Ext::Unknown { .. } => ExtSeen::empty(),
+                };
+                mail.ext.fetch_or(seen.bits(), Ordering::AcqRel);
+            }
+            Msg::Ignored => {}
+        }
+        Ok(())
+    }
+
+    /// Moves the lifecycle, and does what the move asks for.
+    pub(super) fn advance(&self, recv: &mut RecvSide, event: LifecycleEvent) {
+        // A shutdown of what is over already changes nothing.
+        let Ok((mut next, send)) = recv.life.on(event) else { return };
+        if let Some(ctrl) = send {
+            self.send_ctrl(ctrl);
+            if let (Ctrl::Disconnect, Ok((done, _))) =
+                (ctrl, next.on(LifecycleEvent::DisconnectDone))
+            {
+                next = done;
+            }
+        }
+        recv.life = next;
+        let mut flags = 0;
+        if !next.is_writable() {
+            flags |= FLAG_SEND_CLOSED;
+        }
+        if !next.is_readable() {
+            flags |= FLAG_EOF;
+        }
+        if !next.is_connected() {
+            flags |= FLAG_DISCONNECTED | FLAG_SEND_CLOSED | FLAG_EOF;
+        }
+        self.shared.mail.raise(flags);
+        self.announce();
+    }
+
+    fn completion_failed(&self, status: WcStatus) {
+        let mail = &self.shared.mail;
+        match status {
+            // After an orderly end the queue pair is torn down with receives still posted.
+            WcStatus::WR_FLUSH if mail.has(FLAG_DISCONNECTED) => {}
+            WcStatus::WR_FLUSH | WcStatus::RETRY_EXC => mail.fail(libc::ECONNRESET),
+            _ => mail.fail(libc::EIO),
+        }
+    }
+
+    /// Gives the peer credits and buffers that are due.
+    pub(super) fn grant(&self, recv: &mut RecvSide) {
+        while let Some(grant) = recv.half.next_grant() {
+            let posted = match &grant.entry {
+                Some((addr, rkey, entry)) => {
+                    self.parts.post_message(Some((*addr, *rkey)), &[IoSlice::new(entry)], grant.imm)
+                }
+                None => self.parts.post_message(None, &[], grant.imm),
+            };
+            if posted.is_err() {
+                // The peer takes no control message now; the next call tries again.
+                break;
+            }
+            recv.half.commit_grant();
+        }
+    }
+
+    /// Tells every waiter of this process family that something changed.
+    pub(super) fn announce(&self) {
+        let mail = &self.shared.mail;
+        bump(&mail.events);
+        // A waiter counts itself, fences, and looks at `events`; we raise `events`, fence, and look
+        // at the count: one of us sees the other.
+        fence(Ordering::SeqCst);
+        if mail.waiters.load(Ordering::Relaxed) != 0 {
+            self.parts.cq.wake_waiters();
+        }
+    }
+}
+
+fn bump(counter: &AtomicU32) {
+    counter.fetch_add(1, Ordering::Release);
+}

@@ -1,0 +1,112 @@
+//! The mutable state of a stream, in family memory: parent and forked child work on the same.
+
+use super::spin::Spin;
+use crate::proto::{Lifecycle, RecvHalf, SendHalf};
+use rsock_verbs::family::{FamilySafe, Lock};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// State of the sending direction, behind the `send` lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendSide {
+    pub(super) half: SendHalf,
+    /// Last value of [`Mailbox::credits`] that was taken over.
+    pub(super) credits_seen: u64,
+}
+
+/// State of the receiving direction and of the pump, behind the `recv` lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecvSide {
+    pub(super) half: RecvHalf,
+    pub(super) life: Lifecycle,
+}
+
+/// What the pump leaves for everybody else, readable without its lock.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    /// Number of credit messages (upper 48 bits) and the newest limit (lower 16).
+    pub(super) credits: AtomicU64,
+    /// Raised by every dispatch: waiters compare it with what they saw before they tried.
+    pub(super) events: AtomicU32,
+    /// Threads waiting, or about to.
+    pub(super) waiters: AtomicU32,
+    /// Bits of `FLAG_*`.
+    pub(super) flags: AtomicU32,
+    /// `errno` of a failure, or 0.
+    pub(super) error: AtomicU32,
+    /// Extension messages received and not yet taken: bits of [`ExtSeen`].
+    pub(super) ext: AtomicU32,
+    /// Value of the last `Ext::Up`.
+    pub(super) ext_up: AtomicU32,
+    /// Spin budgets of the reader and the writer.
+    pub(super) recv_spin: Spin,
+    pub(super) send_spin: Spin,
+}
+
+/// The peer reads nothing more, or we said that we write nothing more.
+pub(super) const FLAG_SEND_CLOSED: u32 = 1;
+/// The peer writes nothing more.
+pub(super) const FLAG_EOF: u32 = 1 << 1;
+/// Both directions are over.
+pub(super) const FLAG_DISCONNECTED: u32 = 1 << 2;
+
+bitflags::bitflags! {
+    /// Extension messages that arrived.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ExtSeen: u32 {
+        /// The peer's reader may be written to on the ring.
+        const READY = 1;
+        /// The peer's writer moved to the ring.
+        const UP = 1 << 1;
+        /// The peer's writer moved to TCP.
+        const DOWN = 1 << 2;
+        /// The peer asks our writer to move to TCP.
+        const LEAVE = 1 << 3;
+    }
+}
+
+/// All of it.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) send: Line<Lock<SendSide>>,
+    pub(super) recv: Line<Lock<RecvSide>>,
+    pub(super) mail: Mailbox,
+}
+
+// SAFETY: locks around plain values and atomics; no pointer, reference or descriptor.
+unsafe impl FamilySafe for Shared {}
+
+/// Keeps a value on cache lines of its own (two: neighbouring lines are fetched in pairs).
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(super) struct Line<T>(pub(super) T);
+
+impl Mailbox {
+    pub(super) fn raise(&self, flag: u32) {
+        self.flags.fetch_or(flag, Ordering::Release);
+    }
+
+    pub(super) fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    /// Records the first failure; later ones are its consequences.
+    pub(super) fn fail(&self, errno: i32) {
+        let _ = self.error.compare_exchange(
+            0,
+            errno.cast_unsigned(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        self.raise(FLAG_DISCONNECTED | FLAG_SEND_CLOSED | FLAG_EOF);
+    }
+
+    /// Puts a credit message where the sender finds it. Only the pump calls this.
+    pub(super) fn put_credit(&self, limit: u16) {
+        let count = (self.credits.load(Ordering::Relaxed) >> 16).wrapping_add(1);
+        // SYNC(credit): publishes the table entry that the completion announced. Pairs with the
+        // Acquire in `Stream::absorb`.
+        self.credits.store((count << 16) | u64::from(limit), Ordering::Release);
+    }
+}

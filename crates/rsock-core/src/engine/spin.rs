@@ -1,0 +1,120 @@
+//! How long to spin before sleeping.
+//!
+//! Spinning wins when the other end runs on another CPU and answers soon; it loses when both share
+//! one CPU, because then the other end cannot run while we spin. So the budget follows what
+//! happens: a hit while spinning raises it, a hit while *yielding* (the other end needed our CPU)
+//! and a sleep lower it. Two clock reads per wait, none per turn of the loop.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest spin, unless `RSOCK_SPIN_US` says otherwise. Nanoseconds.
+const MAX_NS: u32 = 50_000;
+/// Budget of a new stream. Nanoseconds.
+const START_NS: u32 = 10_000;
+/// What is tried now and then even when spinning never helped. Nanoseconds.
+const PROBE_NS: u32 = 1_500;
+/// Every how many-th wait probes.
+const PROBE_EVERY: u32 = 32;
+/// `sched_yield` calls between spinning and sleeping.
+const YIELDS: u32 = 12;
+/// Turns before the first look at the clock: about a microsecond.
+const FREE_TURNS: u32 = 64;
+/// Turns of the spin loop between two looks at the clock.
+const TURNS: u32 = 32;
+
+/// A budget that learns. Plain atomics: races only cost precision.
+#[derive(Debug)]
+pub(super) struct Spin {
+    budget_ns: AtomicU32,
+    waits: AtomicU32,
+}
+
+impl Default for Spin {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Spin {
+    const fn new() -> Self {
+        Self { budget_ns: AtomicU32::new(START_NS), waits: AtomicU32::new(0) }
+    }
+
+    /// Spins, then yields, until `ready` holds; false if it is time to sleep.
+    pub(super) fn wait(&self, ready: impl Fn() -> bool) -> bool {
+        let max = max_ns();
+        if max == 0 {
+            return ready();
+        }
+        let mut budget = self.budget_ns.load(Ordering::Relaxed).min(max);
+        if budget != 0 {
+            // The usual case of a busy stream, before anything costs: no clock, no shared write.
+            for _ in 0..FREE_TURNS {
+                if ready() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
+        self.waits.store(waits, Ordering::Relaxed);
+        if budget < PROBE_NS && waits.is_multiple_of(PROBE_EVERY) {
+            budget = PROBE_NS.min(max);
+        }
+        let start = Instant::now();
+        if budget != 0 {
+            let limit = Duration::from_nanos(budget.into());
+            loop {
+                for _ in 0..TURNS {
+                    if ready() {
+                        self.learn_hit(start.elapsed());
+                        return true;
+                    }
+                    std::hint::spin_loop();
+                }
+                if start.elapsed() >= limit {
+                    break;
+                }
+            }
+        }
+        for _ in 0..YIELDS {
+            rustix::thread::sched_yield();
+            if ready() {
+                // The other end ran when we made room for it: spinning was in its way.
+                self.budget_ns.store(budget / 2, Ordering::Relaxed);
+                return true;
+            }
+        }
+        self.budget_ns.store(budget / 4 * 3, Ordering::Relaxed);
+        false
+    }
+
+    fn learn_hit(&self, took: Duration) {
+        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        let old = self.budget_ns.load(Ordering::Relaxed);
+        // Room for three times the usual wait, approached slowly from above.
+        let want = took.saturating_mul(3).clamp(PROBE_NS, MAX_NS);
+        let new = if want > old { want } else { old - (old - want) / 16 };
+        self.budget_ns.store(new.min(max_ns()).max(2 * PROBE_NS), Ordering::Relaxed);
+    }
+}
+
+/// Spins and yields within the calling thread's budget until `ready` holds: for waits on several
+/// streams at once.
+pub fn spin_on(ready: impl Fn() -> bool) -> bool {
+    thread_local! {
+        static SPIN: Spin = const { Spin::new() };
+    }
+    SPIN.with(|spin| spin.wait(ready))
+}
+
+/// The process-wide cap: `RSOCK_SPIN_US`, or none of it on a single CPU.
+fn max_ns() -> u32 {
+    static MAX: OnceLock<u32> = OnceLock::new();
+    *MAX.get_or_init(|| match crate::env::spin_us() {
+        Some(us) => us.saturating_mul(1000),
+        None => MAX_NS,
+    })
+}

@@ -1,0 +1,19 @@
+//! Settings from the environment.
+
+use std::sync::OnceLock;
+
+/// `RSOCK_SPIN_US`: longest spin in microseconds; 0 sleeps at once. Unset: adaptive.
+pub(crate) fn spin_us() -> Option<u32> {
+    static VALUE: OnceLock<Option<u32>> = OnceLock::new();
+    *VALUE.get_or_init(|| number("RSOCK_SPIN_US"))
+}
+
+fn number(name: &str) -> Option<u32> {
+    std::env::var(name).ok()?.trim().parse().ok()
+}
+
+/// `RSOCK_DEVICE`: `tcp` switches every faster path off.
+pub(crate) fn is_enabled() -> bool {
+    static VALUE: OnceLock<bool> = OnceLock::new();
+    *VALUE.get_or_init(|| std::env::var_os("RSOCK_DEVICE").is_none_or(|v| v != "tcp"))
+}
