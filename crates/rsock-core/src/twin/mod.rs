@@ -4,93 +4,88 @@
 //! The preload library and the async adapter both build on [`Twin`]. A twin does not own its
 //! descriptor: the program does. Every call therefore takes the descriptor it came in by (a `dup`
 //! has another number for the same twin).
+//!
+//! # How a direction moves
+//!
+//! Once the two ends have found each other (`pair`), an rsockets stream on the soft device exists
+//! beside the TCP connection, unused. Each direction moves on its own, by messages in that stream
+//! (`proto::Ext`), in order with its data:
+//!
+//! 1. The *reader* invites (`Ready`), when none of its threads sleeps where the ring cannot
+//!    wake it and its own count of bytes agrees with the kernel's.
+//! 2. The *writer* moves up (`Up`, with the offset at which TCP ends) and writes to the ring.
+//! 3. The reader takes TCP up to that offset, then the ring.
+//! 4. The writer may move down at any time, alone: `Down`, then TCP. It does so when asked
+//!    (`Leave`), when pinned, and when the ring is full and the reader idle: TCP's buffers then
+//!    take what they would have taken.
+//!
+//! A reader that has invited and not yet seen `Up` reads TCP only as far as the kernel's queue
+//! reached *before* it looked for `Up`: bytes written after a later `Down` cannot be among them.
 
-use rustix::event::PollFlags;
-use rustix::fd::BorrowedFd;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
-use std::io::{self, IoSlice, IoSliceMut};
+mod offset;
+mod pair;
+mod pin;
+mod poll;
+mod rx;
+mod state;
+#[cfg(test)]
+mod tests;
+mod tuple;
+mod tx;
+mod verify;
 
-/// Why a stream is, and stays, on TCP. Shown by `rsock stat`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-#[repr(u8)]
-pub enum PinReason {
-    /// Not pinned.
-    None = 0,
-    /// The descriptor was added to an epoll set.
-    Epoll,
-    /// The descriptor was inherited by a forked child.
-    Fork,
-    /// The program wrapped the descriptor in a stdio stream.
-    Stdio,
-    /// The descriptor became standard input, output or error.
-    StandardStream,
-    /// An option, flag or ioctl that only the kernel can honour.
-    Option,
-    /// The descriptor was passed to another process.
-    Passed,
-    /// The descriptor table or memory is nearly exhausted.
-    Resources,
-    /// Bytes were written behind our back.
-    ForeignWriter,
-    /// The peer runs as another user, or could not be verified.
-    Untrusted,
-    /// The peer does not run rsock, or has not been found.
-    NoPeer,
-    /// The peer's address is not on this host.
-    Remote,
-    /// The path failed or the peer broke the protocol.
-    PathFailed,
-    /// Switched off by configuration.
-    Configured,
-}
+pub use pin::PinReason;
+pub use poll::{PollEntry, poll};
+
+use crate::engine::{Config, Stream};
+use crate::interrupt::Section;
+use crate::stat::{self, Direction};
+use pair::{Search, Step, Subject};
+use rsock_verbs::family::FamilyBox;
+use rsock_verbs::soft::Soft;
+use rustix::fd::{BorrowedFd, RawFd};
+use rustix::net::Shutdown;
+use state::{Directions, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, RxMode, TxMode};
+use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tuple::Tuple;
 
 /// One accelerated-or-not TCP connection.
 ///
 /// Safe to share between threads; sending and receiving do not disturb each other.
 #[derive(Debug)]
 pub struct Twin {
-    _private: (),
+    dirs: FamilyBox<Directions>,
+    /// The search for the peer. Private to the process: a forked child does not search.
+    search: Mutex<Search>,
+    path: OnceLock<Box<Stream<Soft>>>,
+    tuple: OnceLock<Option<Tuple>>,
+    stat: OnceLock<stat::Slot>,
 }
 
+/// Calls after which a connection begins to look for its peer: a short one never pays for it.
+const FIRST_LOOK: u32 = 6;
+/// How long a full ring may stay without progress before a writer moves to TCP.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// How long the cheapest sleep may last before descriptors are watched too.
+const PARK: Duration = Duration::from_millis(5);
+
 impl Twin {
-    /// Wraps a connected TCP socket. `None` if it can never be accelerated (wrong family, not
-    /// connected, switched off): then the caller forgets about it.
+    /// Wraps a connected TCP socket through which no byte has passed yet. `None` if it can never be accelerated
+    /// (switched off, no memory): then the caller forgets about it.
     #[must_use]
-    pub fn adopt(fd: BorrowedFd<'_>) -> Option<Self> {
-        let _ = fd;
-        Some(Self { _private: () })
-    }
-
-    /// As `sendmsg(2)` without control data, on a blocking or non-blocking descriptor; `flags` as
-    /// given by the program. Never raises SIGPIPE itself: the caller does, on `EPIPE` without
-    /// `MSG_NOSIGNAL`.
-    ///
-    /// # Errors
-    /// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...
-    pub fn send(
-        &self,
-        fd: BorrowedFd<'_>,
-        bufs: &[IoSlice<'_>],
-        flags: SendFlags,
-    ) -> io::Result<usize> {
-        let mut control = rustix::net::SendAncillaryBuffer::default();
-        Ok(rustix::net::sendmsg(fd, bufs, &mut control, flags | SendFlags::NOSIGNAL)?)
-    }
-
-    /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and
-    /// `MSG_TRUNC` as on TCP.
-    ///
-    /// # Errors
-    /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...
-    pub fn recv(
-        &self,
-        fd: BorrowedFd<'_>,
-        bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
-    ) -> io::Result<usize> {
-        let mut control = rustix::net::RecvAncillaryBuffer::default();
-        Ok(rustix::net::recvmsg(fd, bufs, &mut control, flags)?.bytes)
+    pub fn adopt(_fd: BorrowedFd<'_>) -> Option<Self> {
+        if !crate::env::is_enabled() {
+            return None;
+        }
+        Some(Self {
+            dirs: FamilyBox::new(Directions::new())?,
+            search: Mutex::new(Search::new()),
+            path: OnceLock::new(),
+            tuple: OnceLock::new(),
+            stat: OnceLock::new(),
+        })
     }
 
     /// As `shutdown(2)`.
@@ -98,6 +93,18 @@ impl Twin {
     /// # Errors
     /// As `shutdown(2)`.
     pub fn shutdown(&self, fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
+        {
+            let _section = Section::enter();
+            let tx = self.dirs.tx.0.lock();
+            if how != Shutdown::Read {
+                // WIRE: the end of the stream goes into the ring before it reaches the socket, so
+                // that a FIN without it means that the peer closed or died.
+                if let (Some(path), TxMode::Ring) = (self.path.get(), tx.mode) {
+                    path.shutdown(std::net::Shutdown::Write);
+                }
+                self.dirs.raise(state::FLAG_TX_SHUT);
+            }
+        }
         Ok(rustix::net::shutdown(fd, how)?)
     }
 
@@ -106,87 +113,189 @@ impl Twin {
     /// # Errors
     /// As `ioctl(FIONREAD)`.
     pub fn bytes_readable(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX))
+        let queued = usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX);
+        let Some(path) = self.path.get() else { return Ok(queued) };
+        let _section = Section::enter();
+        let rx = self.dirs.rx.0.lock();
+        let ring = path.bytes_readable();
+        Ok(match rx.mode {
+            RxMode::Tcp | RxMode::Invited => queued,
+            RxMode::Clamped => {
+                let left = usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(0);
+                if queued < left { queued } else { left + ring }
+            }
+            RxMode::Ring => ring,
+        })
     }
 
-    /// Bytes sent and not yet taken by the peer (`SIOCOUTQ`).
+    /// Bytes sent and not yet taken by the peer's kernel (`SIOCOUTQ`); bytes in the ring have been
+    /// taken.
     ///
     /// # Errors
     /// As `ioctl(SIOCOUTQ)`.
     pub fn bytes_unsent(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        let _ = fd;
-        Ok(0)
+        offset::queued(fd)
     }
 
-    /// Whether the kernel alone knows this stream's readiness now: no ring in use in either
-    /// direction and none about to be. Then `poll` and friends may go straight to the kernel, once.
+    /// Whether the kernel alone knows this stream's readiness, now and for ever. Then `poll` and
+    /// friends may go straight to the kernel.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        true
-    }
-
-    /// Readiness on the fast path, to be joined with what the kernel says of the descriptor:
-    /// (`events that hold now`, `kernel events to ignore`).
-    #[must_use]
-    pub fn readiness(&self, fd: BorrowedFd<'_>) -> Readiness {
-        let _ = fd;
-        Readiness { ready: PollFlags::empty(), mask: PollFlags::all() }
+        self.dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN)
     }
 
     /// Leaves the fast path for good: what is written from now on goes to TCP. Needs no answer of
     /// the peer and never blocks.
     pub fn pin(&self, fd: BorrowedFd<'_>, reason: PinReason) {
-        let _ = (fd, reason);
+        let _section = Section::enter();
+        self.show(fd);
+        self.pin_for(reason);
+        {
+            let mut tx = self.dirs.tx.0.lock();
+            self.settle_tx(&mut tx);
+        }
+        {
+            let mut rx = self.dirs.rx.0.lock();
+            self.settle_rx(&mut rx);
+        }
+        if let Ok(mut search) = self.search.try_lock() {
+            *search = Search::Over;
+        }
     }
 
     /// The program is about to close its last descriptor of this twin (the kernel decides whether
-    /// it really is the last of all). Resets the connection if unread bytes are in the ring.
+    /// it really is the last of all). Bytes that nobody read make the close a reset, as on TCP.
     pub fn close(&self, fd: BorrowedFd<'_>) {
-        let _ = fd;
+        let Some(path) = self.path.get() else { return };
+        let shared = matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed);
+        if !shared && path.bytes_readable() != 0 {
+            let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+        }
     }
-}
 
-/// What the fast path says of a stream's readiness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Readiness {
-    /// Events that hold now.
-    pub ready: PollFlags,
-    /// Events of the kernel's socket that count; others must be masked out, because (for
-    /// instance) the twin is always writable.
-    pub mask: PollFlags,
-}
-
-/// One entry of [`poll`].
-#[derive(Debug)]
-pub struct PollEntry<'a> {
-    /// The descriptor as the program named it; negative ones are skipped, as by `poll(2)`.
-    pub fd: i32,
-    /// Its twin, if it is one of ours.
-    pub twin: Option<&'a Twin>,
-    /// Events asked for.
-    pub events: PollFlags,
-    /// Events found.
-    pub revents: PollFlags,
-}
-
-/// As `ppoll(2)` over twins and ordinary descriptors alike. `timeout` is in nanoseconds, `None`
-/// waits without end; `sigmask` is applied while sleeping. Returns the number of entries with
-/// events.
-///
-/// # Errors
-/// As `ppoll(2)`.
-pub fn poll(
-    entries: &mut [PollEntry<'_>],
-    timeout: Option<std::time::Duration>,
-    sigmask: Option<&libc::sigset_t>,
-) -> io::Result<usize> {
-    let mut fds: Vec<libc::pollfd> = entries
-        .iter()
-        .map(|e| libc::pollfd { fd: e.fd, events: e.events.bits().cast_signed(), revents: 0 })
-        .collect();
-    let n = crate::sys::ppoll(&mut fds, timeout, sigmask)?;
-    for (entry, fd) in entries.iter_mut().zip(&fds) {
-        entry.revents = PollFlags::from_bits_retain(fd.revents.cast_unsigned());
+    /// Why the stream stays on TCP; `None` if it need not.
+    #[must_use]
+    pub fn pin_reason(&self) -> PinReason {
+        self.dirs.pin_reason()
     }
-    Ok(n)
+
+    /// Whether sending and receiving use the ring now.
+    #[must_use]
+    pub fn on_ring(&self) -> (bool, bool) {
+        let tx = self.dirs.tx.0.lock().mode == TxMode::Ring;
+        let rx = matches!(self.dirs.rx.0.lock().mode, RxMode::Ring | RxMode::Clamped);
+        (tx, rx)
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.dirs.has(flag)
+    }
+
+    /// Counts a call, and looks for the peer when it is time: at doubling call counts for what costs
+    /// system calls, more often once something is under way.
+    fn count(&self, fd: BorrowedFd<'_>, calls: &mut u32) {
+        *calls = calls.wrapping_add(1);
+        let n = *calls;
+        if n >= FIRST_LOOK && !self.has(FLAG_PAIRED | FLAG_PINNED) {
+            let is_due = n == FIRST_LOOK || n.is_multiple_of(if n < 1024 { 8 } else { 64 });
+            if is_due {
+                self.look(fd, n);
+            }
+        }
+    }
+
+    /// Takes a step of the search, if no other thread does. Called with or without a direction's lock.
+    #[cold]
+    fn look(&self, fd: BorrowedFd<'_>, calls: u32) {
+        let Ok(mut search) = self.search.try_lock() else { return };
+        if search.is_over() || self.has(FLAG_PINNED) {
+            return;
+        }
+        if search.fd().is_none() && calls != FIRST_LOOK && !calls.is_power_of_two() {
+            return;
+        }
+        self.show(fd);
+        let tuple = self.tuple.get_or_init(|| {
+            Tuple::of(fd).ok().flatten().filter(|t| t.role().is_some() && t.is_local())
+        });
+        let Some(tuple) = tuple else {
+            drop(search);
+            self.give_up(PinReason::Remote);
+            return;
+        };
+        let subject = Subject { socket: fd, tuple, config: &Config::default() };
+        match search.step(subject) {
+            Step::Pending => {}
+            Step::Paired(stream) => {
+                if stream.has_extensions() && self.path.set(stream).is_ok() {
+                    self.dirs.raise(FLAG_PAIRED);
+                }
+            }
+            Step::Failed(reason) => {
+                drop(search);
+                self.give_up(reason);
+            }
+        }
+    }
+
+    /// Pins, and says why where operators look.
+    fn pin_for(&self, reason: PinReason) {
+        self.dirs.pin(reason);
+        if let Some(stat) = self.stat.get() {
+            stat.set_pin(self.pin_reason());
+        }
+    }
+
+    /// Opens this connection's line for `rsock stat`. Not for short connections: it costs a few
+    /// system calls.
+    fn show(&self, fd: BorrowedFd<'_>) {
+        self.stat.get_or_init(|| {
+            let addrs = Tuple::of(fd).ok().flatten();
+            let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
+            let (local, peer) = addrs.map_or((none, none), |t| (t.local, t.peer));
+            let inode = rustix::fs::fstat(fd).map_or(0, |s| s.st_ino);
+            let slot = stat::Slot::open(local, peer, inode);
+            let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());
+            if let (Some(tx), Some(rx)) = (tx, rx) {
+                slot.add_bytes(Direction::Send, stat::Path::Tcp, tx.tcp_bytes);
+                slot.add_bytes(Direction::Recv, stat::Path::Tcp, rx.tcp_bytes);
+            }
+            slot
+        });
+    }
+
+    /// Counts bytes moved.
+    #[inline]
+    fn count_bytes(&self, direction: Direction, path: stat::Path, n: usize) {
+        if let Some(stat) = self.stat.get() {
+            stat.add_bytes(direction, path, n as u64);
+        }
+    }
+
+    /// Notes how a direction travels from now on.
+    fn note_path(&self, direction: Direction, path: stat::Path) {
+        if let Some(stat) = self.stat.get() {
+            stat.set_path(direction, path);
+        }
+    }
+
+    /// Stays on TCP. Nothing was moved yet, so both directions are plain at once.
+    fn give_up(&self, reason: PinReason) {
+        self.pin_for(reason);
+        self.dirs.raise(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
+    }
+
+    /// Continues the search when its descriptor became readable while waiting.
+    fn on_search_ready(&self, fd: BorrowedFd<'_>) {
+        let _section = Section::enter();
+        self.look(fd, FIRST_LOOK);
+    }
+
+    /// The search's descriptor, to be watched while waiting.
+    fn search_fd(&self) -> Option<RawFd> {
+        if self.has(FLAG_PAIRED | FLAG_PINNED) {
+            return None;
+        }
+        self.search.lock().unwrap_or_else(PoisonError::into_inner).fd()
+    }
 }

@@ -1,0 +1,59 @@
+//! Why a stream stays on TCP.
+
+/// Why a stream is, and stays, on TCP. Shown by `rsock stat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum PinReason {
+    /// Not pinned.
+    None = 0,
+    /// The descriptor was added to an epoll set.
+    Epoll,
+    /// The descriptor was inherited by a forked child.
+    Fork,
+    /// The program wrapped the descriptor in a stdio stream.
+    Stdio,
+    /// The descriptor became standard input, output or error.
+    StandardStream,
+    /// An option, flag or ioctl that only the kernel can honour.
+    Option,
+    /// The descriptor was passed to another process.
+    Passed,
+    /// The descriptor table or memory is nearly exhausted.
+    Resources,
+    /// Bytes were written behind our back.
+    ForeignWriter,
+    /// The peer runs as another user, or could not be verified.
+    Untrusted,
+    /// The peer does not run rsock, or has not been found.
+    NoPeer,
+    /// The peer's address is not on this host.
+    Remote,
+    /// The path failed or the peer broke the protocol.
+    PathFailed,
+    /// Switched off by configuration.
+    Configured,
+}
+
+impl PinReason {
+    const ALL: [Self; 14] = [
+        Self::None,
+        Self::Epoll,
+        Self::Fork,
+        Self::Stdio,
+        Self::StandardStream,
+        Self::Option,
+        Self::Passed,
+        Self::Resources,
+        Self::ForeignWriter,
+        Self::Untrusted,
+        Self::NoPeer,
+        Self::Remote,
+        Self::PathFailed,
+        Self::Configured,
+    ];
+
+    pub(super) fn from_u8(value: u8) -> Self {
+        Self::ALL.get(usize::from(value)).copied().unwrap_or(Self::None)
+    }
+}

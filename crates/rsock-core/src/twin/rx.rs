@@ -1,0 +1,486 @@
+//! The receiving direction.
+
+use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SLEEPY, Flags, Rx, RxMode};
+use super::tx::is_nonblocking;
+use super::{PARK, PinReason, Twin, offset};
+use crate::engine::{ExtSeen, Interest, RecvError, Stream, ThreadBell, Wake};
+use crate::interrupt::{Section, Watch};
+use crate::iov::with_tail;
+use crate::proto::{Ext, UP_MASK};
+use crate::stat::{self, Direction};
+use crate::sys;
+use rsock_verbs::soft::{Soft, SoftContext};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg, sockopt};
+use std::io::{self, IoSliceMut};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Why a try to receive ended without a byte, and what to wait for.
+enum Blocked<'a> {
+    /// Nothing on TCP, and the ring is not in use: the wait is deaf to it.
+    Tcp(#[expect(dead_code, reason = "held while the thread sleeps")] Deaf<'a>),
+    /// Nothing on TCP, but a message may come on the ring; the mark was taken before.
+    Both(u32),
+    /// Nothing on the ring; the mark was taken before.
+    Ring(u32),
+    /// It failed.
+    Error(io::Error),
+}
+
+/// A thread that is about to sleep where the ring cannot wake it. Made under the lock of the
+/// direction, so that an invitation either comes before and is seen, or waits.
+pub(super) struct Deaf<'a>(&'a Flags);
+
+impl<'a> Deaf<'a> {
+    pub(super) fn new(flags: &'a Flags) -> Self {
+        flags.deaf_waiters.fetch_add(1, Ordering::AcqRel);
+        Self(flags)
+    }
+}
+
+impl Drop for Deaf<'_> {
+    fn drop(&mut self) {
+        self.0.deaf_waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Every how many-th empty-handed read of the ring looks whether the peer is still there.
+const LOOK_EVERY: u32 = 8;
+
+impl Twin {
+    /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and
+    /// `MSG_TRUNC` as on TCP.
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...
+    pub fn recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
+        if self.has(FLAG_RX_PLAIN) || total == 0 || flags.intersects(kernel_only) {
+            return Ok(kernel_recv(fd, bufs, flags)?);
+        }
+        let watch = Watch::begin();
+        let mut deadline = None;
+        let mut got = 0;
+        let error = loop {
+            let peek = flags.contains(RecvFlags::PEEK);
+            let skip = if peek { 0 } else { got };
+            let tried = with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(fd, tail, flags));
+            let blocked = match tried {
+                Ok(0) => return Ok(got),
+                Ok(n) => {
+                    got = if peek { n } else { got + n };
+                    if got == total || peek || !flags.contains(RecvFlags::WAITALL) {
+                        return Ok(got);
+                    }
+                    continue;
+                }
+                Err(Blocked::Error(e)) => break e,
+                Err(blocked) => blocked,
+            };
+            if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
+                break Errno::AGAIN.into();
+            }
+            let limit = *deadline.get_or_insert_with(|| recv_deadline(fd));
+            if let Err(e) = self.wait_for_data(fd, blocked, limit, watch) {
+                break e;
+            }
+        };
+        if got != 0 { Ok(got) } else { Err(error) }
+    }
+
+    fn try_recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<usize, Blocked<'_>> {
+        let _section = Section::enter();
+        let mut rx = self.dirs.rx.0.lock();
+        let Some(path) = self.path.get() else {
+            let mut calls = rx.calls;
+            self.count(fd, &mut calls);
+            rx.calls = calls;
+            return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
+        };
+        loop {
+            let mark = path.mark();
+            self.steer_rx(fd, &mut rx, path)?;
+            match rx.mode {
+                RxMode::Tcp => return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags),
+                RxMode::Invited => {
+                    // Bytes queued before we look for `Up` were written before it.
+                    let queued = queued(fd)?;
+                    if path.ext_seen().intersects(ExtSeen::UP | ExtSeen::DOWN) {
+                        continue;
+                    }
+                    if queued != 0 {
+                        return self.tcp_recv(fd, &mut rx, bufs, queued, flags);
+                    }
+                    return match peek_one(fd) {
+                        Ok(0) => Ok(0),
+                        Ok(_) => continue,
+                        Err(Errno::AGAIN) => Err(Blocked::Both(mark)),
+                        Err(e) => Err(Blocked::Error(e.into())),
+                    };
+                }
+                RxMode::Clamped => {
+                    let left = usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes));
+                    let left = left.unwrap_or(usize::MAX);
+                    return match self.tcp_recv(fd, &mut rx, bufs, left, flags) {
+                        Err(Blocked::Tcp(_)) => Err(Blocked::Both(mark)),
+                        // The end of TCP before the agreed byte: what should follow is lost.
+                        Ok(0) => Err(Blocked::Error(Errno::CONNRESET.into())),
+                        other => other,
+                    };
+                }
+                RxMode::Ring => match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
+                    Ok(0) => return self.at_end(fd, path).unwrap_or(Ok(0)),
+                    Ok(n) => {
+                        if !flags.contains(RecvFlags::PEEK) {
+                            rx.ring_bytes += n as u64;
+                            self.count_bytes(Direction::Recv, stat::Path::Soft, n);
+                        }
+                        rx.idle_reads = 0;
+                        return Ok(n);
+                    }
+                    Err(RecvError::WouldBlock) => {
+                        rx.idle_reads = rx.idle_reads.wrapping_add(1);
+                        if path.ext_seen().contains(ExtSeen::DOWN) {
+                            continue;
+                        }
+                        if rx.idle_reads.is_multiple_of(LOOK_EVERY)
+                            && has_ended(fd)
+                            && let Some(end) = self.at_end(fd, path)
+                        {
+                            return end;
+                        }
+                        return Err(Blocked::Ring(mark));
+                    }
+                    Err(RecvError::Failed(errno)) => {
+                        // The device noticed the peer's death; TCP knows how it ended.
+                        if errno == libc::ECONNRESET
+                            && let Some(end) = self.at_end(fd, path)
+                        {
+                            return end;
+                        }
+                        return Err(Blocked::Error(io::Error::from_raw_os_error(errno)));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Moves this direction as far as it can go now. The caller holds the lock.
+    pub(super) fn steer_rx(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Stream<Soft>,
+    ) -> Result<(), io::Error> {
+        loop {
+            match rx.mode {
+                RxMode::Tcp => {
+                    if !self.invite(fd, rx, path) {
+                        return Ok(());
+                    }
+                }
+                RxMode::Invited => {
+                    let seen = path.ext_seen();
+                    if seen.contains(ExtSeen::UP) {
+                        path.take_ext(ExtSeen::UP);
+                        rx.limit = resolve(path.ext_up_offset(), rx.tcp_bytes)
+                            .ok_or_else(|| io::Error::from(Errno::PROTO))?;
+                        rx.mode = RxMode::Clamped;
+                    } else if seen.contains(ExtSeen::DOWN) {
+                        // The peer will not come: it is pinned.
+                        path.take_ext(ExtSeen::DOWN);
+                        rx.is_declined = true;
+                        rx.mode = RxMode::Tcp;
+                    } else {
+                        self.settle_rx(rx);
+                        return Ok(());
+                    }
+                }
+                RxMode::Clamped => {
+                    if rx.tcp_bytes != rx.limit {
+                        return Ok(());
+                    }
+                    rx.mode = RxMode::Ring;
+                    self.note_path(Direction::Recv, stat::Path::Soft);
+                }
+                RxMode::Ring => {
+                    self.settle_rx(rx);
+                    // In this order: with `Down` seen, all that came before it is counted.
+                    let down = path.ext_seen().contains(ExtSeen::DOWN);
+                    if !down || path.bytes_readable() != 0 {
+                        return Ok(());
+                    }
+                    path.take_ext(ExtSeen::DOWN);
+                    rx.mode = RxMode::Tcp;
+                    self.note_path(Direction::Recv, stat::Path::Tcp);
+                    self.settle_rx(rx);
+                }
+            }
+        }
+    }
+
+    /// Invites the peer to write to the ring, if nothing forbids it.
+    fn invite(&self, fd: BorrowedFd<'_>, rx: &mut Rx, path: &Stream<Soft>) -> bool {
+        if self.has(FLAG_PINNED) {
+            self.settle_rx(rx);
+            return false;
+        }
+        let deaf = self.dirs.shared.0.deaf_waiters.load(Ordering::Acquire) != 0;
+        if !self.has(FLAG_PAIRED) || deaf || rx.is_declined || has_ended(fd) {
+            return false;
+        }
+        match offset::read(fd) {
+            Ok(n) if n == rx.tcp_bytes => {}
+            Ok(n) if n < rx.tcp_bytes => return false,
+            // Somebody else reads from the descriptor, past us.
+            _ => {
+                self.pin_for(PinReason::ForeignWriter);
+                self.settle_rx(rx);
+                return false;
+            }
+        }
+        let sent = path.try_send_ext(Ext::Ready);
+        if sent {
+            rx.mode = RxMode::Invited;
+        }
+        sent
+    }
+
+    /// Does what a pinned direction has to do: ask the peer to leave the ring, or be plain.
+    pub(super) fn settle_rx(&self, rx: &mut Rx) {
+        if !self.has(FLAG_PINNED) {
+            return;
+        }
+        if rx.mode == RxMode::Tcp {
+            self.dirs.raise(FLAG_RX_PLAIN);
+        } else if !rx.has_asked
+            && let Some(path) = self.path.get()
+        {
+            rx.has_asked = path.try_send_ext(Ext::Leave);
+        }
+    }
+
+    fn tcp_recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        bufs: &mut [IoSliceMut<'_>],
+        limit: usize,
+        flags: RecvFlags,
+    ) -> Result<usize, Blocked<'_>> {
+        let flags = flags.difference(RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
+        match with_tail(bufs, 0, limit, |bufs| kernel_recv(fd, bufs, flags)) {
+            Ok(n) => {
+                if !flags.contains(RecvFlags::PEEK) {
+                    rx.tcp_bytes += n as u64;
+                    self.count_bytes(Direction::Recv, stat::Path::Tcp, n);
+                }
+                Ok(n)
+            }
+            Err(Errno::AGAIN) => Err(Blocked::Tcp(Deaf::new(&self.dirs.shared.0))),
+            Err(e) => Err(Blocked::Error(e.into())),
+        }
+    }
+
+    /// The socket has ended, and the ring was empty: what a read answers, or `None` if the ring has
+    /// something after all.
+    fn at_end<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        path: &Stream<Soft>,
+    ) -> Option<Result<usize, Blocked<'a>>> {
+        let socket = peek_one(fd);
+        // Whatever the peer did before it ended the socket is visible in the ring by now.
+        if path.ext_seen().contains(ExtSeen::DOWN) || path.bytes_readable() != 0 {
+            return None;
+        }
+        Some(match socket {
+            // The end of the stream stands in the ring; the FIN is on its way.
+            Ok(0) | Err(Errno::AGAIN) => Ok(0),
+            Err(e) => Err(Blocked::Error(e.into())),
+            Ok(_) => {
+                // Bytes on TCP that no `Down` announced: somebody else wrote them, at a place in
+                // the stream that nobody knows.
+                self.pin_for(PinReason::ForeignWriter);
+                Err(Blocked::Error(Errno::PROTO.into()))
+            }
+        })
+    }
+
+    fn wait_for_data(
+        &self,
+        fd: BorrowedFd<'_>,
+        blocked: Blocked<'_>,
+        deadline: Option<Instant>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        let left = sys::time_left(deadline);
+        if left == Some(Duration::ZERO) {
+            return Err(Errno::AGAIN.into());
+        }
+        let result = match (&blocked, self.path.get()) {
+            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, watch),
+            (Blocked::Both(mark), Some(path)) => {
+                sleep_with_bell(fd, libc::POLLIN, path, *mark, left, watch).map(drop)
+            }
+            _ => self.wait_for_tcp(fd, left, watch),
+        };
+        match result {
+            // A time-out makes the call end with EINTR whatever the handler asked for (signal(7)).
+            Err(e)
+                if e.raw_os_error() == Some(libc::EINTR)
+                    && !watch.must_end()
+                    && deadline.is_none() =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn wait_for_tcp(
+        &self,
+        fd: BorrowedFd<'_>,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        let search = self.search_fd().unwrap_or(-1);
+        let mut fds = [
+            libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 },
+            libc::pollfd { fd: search, events: libc::POLLIN, revents: 0 },
+        ];
+        sys::sleep(&mut fds, left, None, watch)?;
+        if fds[1].revents != 0 {
+            self.on_search_ready(fd);
+        }
+        Ok(())
+    }
+
+    /// Spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer die, so
+    /// it is bounded, and skipped where the last wait was long.
+    fn wait_for_ring(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Stream<Soft>,
+        mark: u32,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        if path.spin(Interest::Read, mark) {
+            return Ok(());
+        }
+        if !self.has(FLAG_RX_SLEEPY) {
+            match path.park(mark, left.map_or(PARK, |l| l.min(PARK))) {
+                Wake::Changed => return Ok(()),
+                Wake::Interrupted => return Err(Errno::INTR.into()),
+                Wake::TimedOut => self.dirs.raise(FLAG_RX_SLEEPY),
+            }
+            if left.is_some_and(|l| l <= PARK) {
+                return Ok(());
+            }
+        }
+        let began = sys::now();
+        let socket = sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)?;
+        if socket {
+            self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
+        } else if began.elapsed() < PARK {
+            self.dirs.lower(FLAG_RX_SLEEPY);
+        }
+        Ok(())
+    }
+}
+
+/// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something.
+fn sleep_with_bell(
+    fd: BorrowedFd<'_>,
+    events: i16,
+    path: &Stream<Soft>,
+    mark: u32,
+    left: Option<Duration>,
+    watch: Watch,
+) -> io::Result<bool> {
+    let ctx = SoftContext::open()?;
+    Soft::with_bell(&ctx, |bell| {
+        let Some(armed) = path.arm(bell, mark) else { return Ok(false) };
+        let left = match (left, armed.bound()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let mut fds = [
+            libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 },
+            libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 },
+        ];
+        let slept = sys::sleep(&mut fds, left, None, watch);
+        drop(armed);
+        if fds[1].revents != 0 {
+            rsock_verbs::Bell::drain(bell);
+        }
+        slept.map(|_| fds[0].revents != 0)
+    })?
+}
+
+/// The absolute offset that `low` names, if it lies a plausible way ahead of `at`.
+fn resolve(low: u32, at: u64) -> Option<u64> {
+    let mask = u64::from(UP_MASK);
+    let ahead = u64::from(low).wrapping_sub(at) & mask;
+    (ahead <= mask / 2).then(|| at.wrapping_add(ahead))
+}
+
+/// Whether the peer has ended its direction, or the connection is broken.
+pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
+    sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0)
+}
+
+fn queued(fd: BorrowedFd<'_>) -> Result<usize, io::Error> {
+    Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX))
+}
+
+fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let mut byte = [0u8; 1];
+    kernel_recv(fd, &mut [IoSliceMut::new(&mut byte)], RecvFlags::PEEK | RecvFlags::DONTWAIT)
+}
+
+fn kernel_recv(
+    fd: BorrowedFd<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+) -> Result<usize, Errno> {
+    recvmsg(fd, bufs, &mut RecvAncillaryBuffer::default(), flags).map(|m| m.bytes)
+}
+
+impl From<io::Error> for Blocked<'_> {
+    fn from(e: io::Error) -> Self {
+        Self::Error(e)
+    }
+}
+
+fn recv_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
+    let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Recv).ok().flatten()?;
+    sys::now().checked_add(timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_resolve_ahead_and_never_behind() {
+        assert_eq!(resolve(5, 5), Some(5));
+        assert_eq!(resolve(0, u64::from(UP_MASK)), Some(u64::from(UP_MASK) + 1));
+        assert_eq!(resolve(4, 5), None);
+    }
+}

@@ -1,0 +1,287 @@
+//! The sending direction.
+
+use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
+use super::{PATIENCE, PinReason, Twin, offset};
+use crate::engine::{ExtSeen, Interest, SendError, Stream, Wake};
+use crate::interrupt::{Section, Watch};
+use crate::iov::Rest;
+use crate::proto::{Ext, UP_MASK};
+use crate::stat::{self, Direction};
+use crate::sys;
+use rsock_verbs::soft::Soft;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
+use std::io::{self, IoSlice};
+use std::time::{Duration, Instant};
+
+/// Every how many-th send on the ring looks for messages from the peer.
+const LISTEN_EVERY: u32 = 16;
+/// Pieces handed to the kernel, or to the ring, at once.
+const PIECES: usize = 16;
+
+/// Why a try to send ended without a byte.
+enum Blocked {
+    /// The kernel's send buffer is full.
+    Tcp,
+    /// The ring is full; the mark was taken before.
+    Ring(u32),
+    /// It failed.
+    Error(io::Error),
+}
+
+impl From<Errno> for Blocked {
+    fn from(e: Errno) -> Self {
+        if e == Errno::AGAIN { Self::Tcp } else { Self::Error(e.into()) }
+    }
+}
+
+impl Twin {
+    /// As `sendmsg(2)` without control data, on a blocking or non-blocking descriptor; `flags` as
+    /// given by the program. Never raises SIGPIPE itself: the caller does, on `EPIPE` without
+    /// `MSG_NOSIGNAL`.
+    ///
+    /// # Errors
+    /// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...
+    pub fn send(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let mut rest = Rest::new(bufs);
+        if self.has(FLAG_TX_PLAIN) || rest.len == 0 {
+            return Ok(kernel_send(fd, bufs, flags)?);
+        }
+        if !flags.difference(KNOWN_FLAGS).is_empty() {
+            // Urgent data and the like: only the kernel's socket can do it.
+            self.pin(fd, PinReason::Option);
+            return Ok(kernel_send(fd, bufs, flags)?);
+        }
+        let watch = Watch::begin();
+        let mut deadline = None;
+        let mut sent = 0;
+        let error = loop {
+            match self.try_send(fd, &rest, flags) {
+                Ok(n) => {
+                    sent += n;
+                    rest.advance(n);
+                    if rest.len == 0 {
+                        return Ok(sent);
+                    }
+                }
+                Err(Blocked::Error(e)) => break e,
+                Err(blocked) => {
+                    if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
+                        break Errno::AGAIN.into();
+                    }
+                    let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
+                    if let Err(e) = self.wait_for_room(fd, &blocked, limit, watch) {
+                        break e;
+                    }
+                }
+            }
+        };
+        if sent != 0 { Ok(sent) } else { Err(error) }
+    }
+
+    fn try_send(
+        &self,
+        fd: BorrowedFd<'_>,
+        rest: &Rest<'_>,
+        flags: SendFlags,
+    ) -> Result<usize, Blocked> {
+        let _section = Section::enter();
+        let mut tx = self.dirs.tx.0.lock();
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let (n, _) = rest.pieces(usize::MAX, &mut pieces);
+        let pieces = &pieces[..n];
+        if let Some(path) = self.path.get() {
+            self.steer_tx(fd, &mut tx, path);
+            if tx.mode == TxMode::Ring {
+                match self.ring_send(&mut tx, path, pieces) {
+                    // Moved to TCP: below.
+                    Err(Blocked::Ring(_)) if tx.mode == TxMode::Tcp => {}
+                    done => return done,
+                }
+            }
+        } else {
+            let mut calls = tx.calls;
+            self.count(fd, &mut calls);
+            tx.calls = calls;
+        }
+        let n = kernel_send(fd, pieces, flags | SendFlags::DONTWAIT)?;
+        tx.tcp_bytes += n as u64;
+        self.count_bytes(Direction::Send, stat::Path::Tcp, n);
+        Ok(n)
+    }
+
+    /// Moves this direction up or down if it is time. The caller holds the lock.
+    fn steer_tx(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Stream<Soft>) {
+        if tx.mode == TxMode::Tcp || self.has(FLAG_PINNED) {
+            self.settle_tx(tx);
+            if !self.has(FLAG_PINNED | FLAG_TX_SHUT) && self.has(FLAG_PAIRED) {
+                self.move_up(fd, tx, path);
+            }
+            return;
+        }
+        // A sender with credit has no other reason to look at what the peer says.
+        tx.calls = tx.calls.wrapping_add(1);
+        let seen = if tx.calls.is_multiple_of(LISTEN_EVERY) {
+            path.ext_seen()
+        } else {
+            path.ext_arrived()
+        };
+        if seen.contains(ExtSeen::LEAVE) {
+            self.move_down(tx, path);
+        }
+    }
+
+    /// Moves to the ring if the reader has invited us.
+    fn move_up(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Stream<Soft>) {
+        if !path.ext_seen().contains(ExtSeen::READY) {
+            return;
+        }
+        match offset::written(fd) {
+            Ok(n) if n == tx.tcp_bytes => {}
+            // Somebody else writes to the descriptor, past us.
+            _ => {
+                self.pin_for(PinReason::ForeignWriter);
+                self.settle_tx(tx);
+                return;
+            }
+        }
+        let offset26 = u32::try_from(tx.tcp_bytes & u64::from(UP_MASK)).unwrap_or(0);
+        if path.try_send_ext(Ext::Up { offset26 }) {
+            path.take_ext(ExtSeen::READY);
+            tx.mode = TxMode::Ring;
+            tx.full_since = None;
+            self.note_path(Direction::Send, stat::Path::Soft);
+        }
+    }
+
+    fn ring_send(
+        &self,
+        tx: &mut Tx,
+        path: &Stream<Soft>,
+        pieces: &[IoSlice<'_>],
+    ) -> Result<usize, Blocked> {
+        let mark = path.mark();
+        match path.try_send(pieces) {
+            Ok(n) => {
+                tx.full_since = None;
+                tx.ring_bytes += n as u64;
+                self.count_bytes(Direction::Send, stat::Path::Soft, n);
+                Ok(n)
+            }
+            Err(SendError::WouldBlock) => {
+                self.ring_is_full(tx, path);
+                Err(Blocked::Ring(mark))
+            }
+            Err(SendError::Closed) => Err(Blocked::Error(Errno::PIPE.into())),
+            Err(SendError::Failed(errno)) => {
+                Err(Blocked::Error(io::Error::from_raw_os_error(errno)))
+            }
+        }
+    }
+
+    /// Notes that the ring is full; moves down once the reader has been idle for long enough.
+    pub(super) fn ring_is_full(&self, tx: &mut Tx, path: &Stream<Soft>) {
+        let now = sys::now();
+        match tx.full_since {
+            None => tx.full_since = Some(now),
+            Some(since) if now.duration_since(since) >= PATIENCE => {
+                self.move_down(tx, path);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Does what a pinned direction, or one whose reader asked to be left alone, has to do.
+    pub(super) fn settle_tx(&self, tx: &mut Tx) {
+        let Some(path) = self.path.get() else {
+            if self.has(FLAG_PINNED) {
+                self.dirs.raise(FLAG_TX_PLAIN);
+            }
+            return;
+        };
+        let asked = path.ext_arrived().contains(ExtSeen::LEAVE);
+        if !self.has(FLAG_PINNED) && !asked {
+            return;
+        }
+        // On TCP already it is an answer: do not expect us on the ring.
+        if self.move_down(tx, path) && self.has(FLAG_PINNED) {
+            self.dirs.raise(FLAG_TX_PLAIN);
+        }
+    }
+
+    /// Moves to TCP, or says that we stay there. False if the ring takes no message now.
+    fn move_down(&self, tx: &mut Tx, path: &Stream<Soft>) -> bool {
+        if !path.try_send_ext(Ext::Down) {
+            return false;
+        }
+        path.take_ext(ExtSeen::READY | ExtSeen::LEAVE);
+        tx.mode = TxMode::Tcp;
+        tx.full_since = None;
+        self.note_path(Direction::Send, stat::Path::Tcp);
+        true
+    }
+
+    /// Waits until sending may go on. The ring is waited for a bounded time only: then the caller's
+    /// next try moves to TCP, where the kernel notices whatever happened to the peer.
+    fn wait_for_room(
+        &self,
+        fd: BorrowedFd<'_>,
+        blocked: &Blocked,
+        deadline: Option<Instant>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        let left = sys::time_left(deadline);
+        if left == Some(Duration::ZERO) {
+            return Err(Errno::AGAIN.into());
+        }
+        match (blocked, self.path.get()) {
+            (Blocked::Ring(mark), Some(path)) => {
+                if path.spin(Interest::Write, *mark) {
+                    return Ok(());
+                }
+                let woken = path.park(*mark, left.map_or(PATIENCE, |l| l.min(PATIENCE)));
+                // A handler may have run before the thread slept: the kernel did not see it then.
+                if (woken == Wake::Interrupted || watch.has_fired()) && watch.must_end() {
+                    return Err(Errno::INTR.into());
+                }
+                Ok(())
+            }
+            _ => {
+                let mut fds =
+                    [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 }];
+                match sys::sleep(&mut fds, left, None, watch) {
+                    Err(e) if e.raw_os_error() == Some(libc::EINTR) && !watch.must_end() => Ok(()),
+                    other => other.map(drop),
+                }
+            }
+        }
+    }
+}
+
+/// Flags that the ring can honour, or may ignore as TCP does.
+const KNOWN_FLAGS: SendFlags = SendFlags::DONTWAIT
+    .union(SendFlags::NOSIGNAL)
+    .union(SendFlags::MORE)
+    .union(SendFlags::EOR)
+    .union(SendFlags::CONFIRM)
+    .union(SendFlags::DONTROUTE);
+
+fn kernel_send(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
+    sendmsg(fd, bufs, &mut SendAncillaryBuffer::default(), flags | SendFlags::NOSIGNAL)
+}
+
+/// Whether the program set `O_NONBLOCK`. Asked only when a call would block.
+pub(super) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
+}
+
+fn send_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
+    let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Send).ok().flatten()?;
+    sys::now().checked_add(timeout)
+}
