@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use rsock_core::stat::{Direction, Path, Slot};
+use rsock_core::twin::PinReason;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 fn rsock(args: &[&str]) -> Command {
@@ -130,7 +132,7 @@ fn run_finds_the_library_beside_the_command_and_where_packages_put_it() {
     let exe = bin.join("rsock");
     fs::copy(env!("CARGO_BIN_EXE_rsock"), &exe).unwrap();
     fs::set_permissions(&exe, fs::Permissions::from_mode(0o755)).unwrap();
-    let preloaded = |place: &Path| {
+    let preloaded = |place: &std::path::Path| {
         fs::create_dir_all(place).unwrap();
         let library = place.join("librsock_preload.so");
         fs::write(&library, "").unwrap();
@@ -187,6 +189,37 @@ fn perf_fails_with_status_1_when_nobody_listens() {
         rsock(&["perf", "rr", "--device", "unix", "--connect", "@rsock-nobody"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr).lines().count(), 1);
+}
+
+#[test]
+fn stat_shows_the_connections_of_a_process() {
+    let slot = Slot::open("127.0.0.1:5".parse().unwrap(), "[::1]:6".parse().unwrap(), 99);
+    slot.set_path(Direction::Send, Path::Soft);
+    slot.add_bytes(Direction::Send, Path::Soft, 2048);
+    slot.add_bytes(Direction::Recv, Path::Tcp, 7);
+    slot.set_pin(PinReason::Remote);
+    let pid = std::process::id().to_string();
+
+    let output = rsock(&["stat", &pid]).output().unwrap();
+    let table = text(&output.stdout);
+    let row = table.lines().find(|line| line.contains("127.0.0.1:5")).unwrap();
+    let fields: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(fields[0], pid);
+    assert_eq!(fields[2..8], ["127.0.0.1:5", "[::1]:6", "soft/tcp", "2.0K", "7", "0"]);
+    assert!(row.ends_with("the peer is on another host"), "{row}");
+
+    // Found among all processes too.
+    let output = rsock(&["stat", "--json"]).output().unwrap();
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let pid: u32 = std::process::id();
+    let own = all.as_array().unwrap().iter().find(|process| process["pid"] == pid).unwrap();
+    let connections = own["connections"].as_array().unwrap();
+    let shown = connections.iter().find(|c| c["local"] == "127.0.0.1:5").unwrap();
+    assert_eq!((&shown["sends_over"], &shown["receives_over"]), (&"soft".into(), &"tcp".into()));
+    assert_eq!(shown["sent"]["bytes"]["soft"], 2048);
+    assert_eq!(shown["received"]["bytes"]["tcp"], 7);
+    assert_eq!(shown["why_on_tcp"], "the peer is on another host");
+    drop(slot);
 }
 
 #[test]

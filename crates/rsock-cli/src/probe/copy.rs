@@ -1,6 +1,5 @@
 //! The copy kernels that the limit is the best of: an ordinary copy, and stores that go around the
-//! cache (with AVX2; AVX-512 does no better). On other processors than x86-64 there is the ordinary
-//! one alone.
+//! cache. On other processors than x86-64 there is the ordinary one alone.
 
 use std::ptr::{self, NonNull};
 
@@ -9,6 +8,8 @@ pub(super) enum Kernel {
     Plain,
     #[cfg(target_arch = "x86_64")]
     Stream256,
+    #[cfg(target_arch = "x86_64")]
+    Stream512,
 }
 
 impl Kernel {
@@ -20,11 +21,14 @@ impl Kernel {
             if is_x86_feature_detected!("avx2") {
                 kernels.push(Self::Stream256);
             }
+            if is_x86_feature_detected!("avx512f") {
+                kernels.push(Self::Stream512);
+            }
         }
         kernels
     }
 
-    /// Copies all of `source`, a multiple of 64 bytes long for the streaming kernel; what was
+    /// Copies all of `source`, a multiple of 64 bytes long for the streaming kernels; what was
     /// stored is visible to whoever sees a later Release store.
     ///
     /// # Safety
@@ -40,6 +44,11 @@ impl Kernel {
             Self::Stream256 => {
                 // SAFETY: the caller's promise; the processor has AVX2.
                 unsafe { stream_256(source, target) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Stream512 => {
+                // SAFETY: the caller's promise; the processor has AVX-512F.
+                unsafe { stream_512(source, target) }
             }
         }
     }
@@ -60,6 +69,24 @@ unsafe fn stream_256(source: &[u8], target: NonNull<u8>) {
         unsafe { _mm256_stream_si256(place.as_ptr(), value) };
     }
     // Streaming stores are not ordered by a Release store.
+    _mm_sfence();
+}
+
+/// # Safety
+/// As [`Kernel::copy`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_512(source: &[u8], target: NonNull<u8>) {
+    use std::arch::x86_64::{__m512i, _mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
+    for (index, part) in source.chunks_exact(size_of::<__m512i>()).enumerate() {
+        // SAFETY: `part` is 64 readable bytes; the load needs no alignment.
+        let value = unsafe { _mm512_loadu_si512(part.as_ptr().cast()) };
+        // SAFETY: the target is as long as the source.
+        let place = unsafe { target.cast::<__m512i>().add(index) };
+        // SAFETY: aligned and writable by the caller's promise.
+        unsafe { _mm512_stream_si512(place.as_ptr(), value) };
+    }
+    // As above.
     _mm_sfence();
 }
 
