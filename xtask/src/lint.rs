@@ -1,7 +1,7 @@
 //! `cargo xtask lint`: everything that can be checked without running the code.
 
 use crate::steps::{self, Done};
-use crate::{layers, sources};
+use crate::{docs, layers, sources};
 
 /// Runs every check; the quick ones first.
 pub(crate) fn run() -> Done {
@@ -10,6 +10,8 @@ pub(crate) fn run() -> Done {
     layers::check()?;
     steps::say("sources: where unsafe code may live");
     sources::check()?;
+    steps::say("docs: links and file names lead somewhere");
+    docs::check()?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     steps::run(steps::cargo().args(clippy))?;
     let doc = ["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"];

@@ -7,6 +7,7 @@
 
 mod apt;
 mod demo;
+mod docs;
 mod layers;
 mod lint;
 mod sources;
