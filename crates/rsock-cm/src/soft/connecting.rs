@@ -1,0 +1,392 @@
+//! The connecting side of a handshake.
+
+use super::channel::{self, Channel, Received};
+use super::connection::Connection;
+use super::link::{self, Path};
+use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, Request, Welcome};
+use crate::addr::{PortSpace, connect_names, destination};
+use crate::error::{Error, Violation};
+use crate::port::Port;
+use crate::private_data::PrivateData;
+use crate::route;
+use rsock_verbs::QpNum;
+use rsock_verbs::soft::{Offer, PeerCred, SoftContext};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// How soon a full listener is asked again, at first; doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(64);
+
+/// A connect that is under way.
+///
+/// Call [`Self::progress`] whenever the descriptor is ready for [`Self::interest`] or
+/// [`Self::next_timeout`] has come. Dropping it gives up.
+#[derive(Debug)]
+pub struct Connecting {
+    ctx: SoftContext,
+    port: Arc<Port>,
+    local: SocketAddr,
+    dest: SocketAddr,
+    names: [String; 3],
+    deadline: Instant,
+    hello: Hello,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The listener's backlog is full. The socket is not connected yet.
+    Full { socket: OwnedFd, again: Instant, pause: Duration },
+    /// HELLO is sent, with the name of `guess`.
+    Greeted { channel: Channel, guess: Option<Path> },
+    /// OFFER is sent.
+    Offered { channel: Channel, offer: Offer, peer: PeerCred },
+    /// The path is known; the caller owes us its request.
+    Linked { channel: Channel, path: Path, is_told: bool },
+    /// REQUEST is sent.
+    Requested { channel: Channel, path: Path },
+    /// REPLY has come; the caller owes us [`Connecting::establish`].
+    Answered { channel: Channel, path: Path },
+    /// Failed, or rejected.
+    Over,
+}
+
+/// What [`Connecting::progress`] found.
+#[derive(Debug)]
+pub enum Progress {
+    /// Nothing new.
+    Pending,
+    /// The peer's process is known: make a queue pair for this path and call
+    /// [`Connecting::send_request`]. Said once.
+    Path(Path),
+    /// The listener accepted: bring the queue pair up, then call [`Connecting::establish`].
+    Accepted(Answer),
+    /// The listener rejected. (`ECONNREFUSED`)
+    Rejected(PrivateData),
+}
+
+/// An accepting answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The peer's queue pair.
+    pub qp_num: QpNum,
+    /// What the peer's upper layer sent.
+    pub private_data: PrivateData,
+}
+
+impl Connecting {
+    /// Starts to connect to `remote` from `port`, which is bound here if it is not yet. It is `now`;
+    /// the connect gives up at `deadline`.
+    ///
+    /// # Errors
+    /// `Refused`, `Unreachable`, `PeerUntrusted`, or `System` as `bind(2)` and `connect(2)`.
+    pub fn start(
+        ctx: &SoftContext,
+        space: PortSpace,
+        port: Arc<Port>,
+        remote: SocketAddr,
+        now: Instant,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
+        let dest = destination(remote);
+        if dest.port() == 0 {
+            return Err(Error::Refused);
+        }
+        let local = local_address(&port, dest)?;
+        let hello = Hello::new(space as u16, local, dest);
+        let names = connect_names(space, dest);
+        let state =
+            State::Full { socket: channel::socket()?, again: now + RETRY_MIN, pause: RETRY_MIN };
+        let mut this = Self { ctx: ctx.clone(), port, local, dest, names, deadline, hello, state };
+        this.dial()?;
+        Ok(this)
+    }
+
+    /// Makes what progress there is; never waits.
+    ///
+    /// # Errors
+    /// The connect has failed: `Refused`, `TimedOut`, `PeerUntrusted`, `PeerVersion`,
+    /// `PeerViolation`, or what the device and the system answer.
+    pub fn progress(&mut self, now: Instant) -> Result<Progress, Error> {
+        loop {
+            let result = self.step(now);
+            match &result {
+                Ok(None) => {}
+                Ok(Some(Progress::Rejected(_))) | Err(_) => {
+                    self.state = State::Over;
+                    return result.map(|p| p.unwrap_or(Progress::Pending));
+                }
+                Ok(Some(Progress::Pending)) if now >= self.deadline => {
+                    self.state = State::Over;
+                    return Err(Error::TimedOut);
+                }
+                Ok(Some(_)) => return result.map(|p| p.unwrap_or(Progress::Pending)),
+            }
+        }
+    }
+
+    /// One step; `None` if there may be another at once.
+    fn step(&mut self, now: Instant) -> Result<Option<Progress>, Error> {
+        const PENDING: Option<Progress> = Some(Progress::Pending);
+        match &mut self.state {
+            State::Full { again, .. } if now < *again => return Ok(PENDING),
+            State::Full { .. } => {
+                self.dial()?;
+                if let State::Full { again, pause, .. } = &mut self.state {
+                    *again = now + *pause;
+                    *pause = (*pause * 2).min(RETRY_MAX);
+                }
+            }
+            State::Greeted { channel, .. } => {
+                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+                self.welcomed(&message)?;
+            }
+            State::Offered { channel, .. } => {
+                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+                self.linked(message)?;
+            }
+            State::Linked { path, is_told, .. } => {
+                if *is_told {
+                    return Ok(PENDING);
+                }
+                *is_told = true;
+                return Ok(Some(Progress::Path(path.clone())));
+            }
+            State::Requested { channel, .. } => {
+                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+                return self.answered(&message).map(Some);
+            }
+            State::Answered { .. } | State::Over => return Ok(PENDING),
+        }
+        Ok(None)
+    }
+
+    /// Sends the request: our queue pair and at most [`PrivateData::REQUEST`] bytes.
+    ///
+    /// # Errors
+    /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `Refused` if the
+    /// listener has gone away.
+    pub fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
+        let request = Request::new(qp_num, private_data)?;
+        let State::Linked { channel, .. } = &self.state else {
+            return Err(Error::LocalState("the path is not known, or the request is sent"));
+        };
+        channel.send(request.as_bytes(), &[]).map_err(gone_means_refused)?;
+        self.state = match std::mem::replace(&mut self.state, State::Over) {
+            State::Linked { channel, path, .. } => State::Requested { channel, path },
+            other => other,
+        };
+        Ok(())
+    }
+
+    /// Says that our queue pair runs. The connection exists from here on.
+    ///
+    /// # Errors
+    /// `LocalState` before [`Progress::Accepted`]; `PeerGone`.
+    #[doc(alias = "rdma_establish")]
+    pub fn establish(&mut self) -> Result<Connection, Error> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Answered { channel, path } => {
+                channel.send(Bare::new(Kind::Ready).as_bytes(), &[])?;
+                let port = Some(Arc::clone(&self.port));
+                Ok(Connection::new(channel, path, self.local, self.dest, port))
+            }
+            other => {
+                self.state = other;
+                Err(Error::LocalState("not accepted"))
+            }
+        }
+    }
+
+    /// Our canonical address.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The canonical address that we connect to.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.dest
+    }
+
+    /// Events to poll the descriptor for; nothing while only time can help.
+    #[must_use]
+    pub fn interest(&self) -> PollFlags {
+        match self.state {
+            State::Full { .. } | State::Linked { .. } | State::Answered { .. } | State::Over => {
+                PollFlags::empty()
+            }
+            _ => PollFlags::IN,
+        }
+    }
+
+    /// When to call [`Self::progress`] at the latest.
+    #[must_use]
+    pub fn next_timeout(&self) -> Instant {
+        match &self.state {
+            State::Full { again, .. } => (*again).min(self.deadline),
+            _ => self.deadline,
+        }
+    }
+
+    /// Tries the names in turn; greets whoever answers.
+    fn dial(&mut self) -> Result<(), Error> {
+        let State::Full { socket, .. } = &self.state else { return Ok(()) };
+        let mut found = false;
+        for name in &self.names {
+            match net::connect(socket, &channel::name(name)?) {
+                Ok(()) => {
+                    found = true;
+                    break;
+                }
+                Err(Errno::CONNREFUSED | Errno::NOENT) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(e) => return Err(Error::System { call: "connect", source: e.into() }),
+            }
+        }
+        if !found {
+            return Err(Error::Refused);
+        }
+        let State::Full { socket, .. } = std::mem::replace(&mut self.state, State::Over) else {
+            return Ok(());
+        };
+        let channel = Channel::new(socket);
+        let peer = channel.peer()?;
+        link::check(peer)?;
+        channel.ask_for_senders()?;
+        let guess = link::guess(&self.ctx, peer);
+        self.hello.set_link(guess.as_ref().map(|link| link.id()));
+        channel.send(self.hello.as_bytes(), &[]).map_err(gone_means_refused)?;
+        self.state = State::Greeted { channel, guess };
+        Ok(())
+    }
+
+    fn welcomed(&mut self, message: &Received) -> Result<(), Error> {
+        let welcome: Welcome = parse_or_reject(message, Kind::Welcome)?;
+        no_descriptors(message)?;
+        let peer = message.sender.ok_or(Violation::Value)?;
+        link::check(peer)?;
+        let State::Greeted { channel, guess } = std::mem::replace(&mut self.state, State::Over)
+        else {
+            return Ok(());
+        };
+        if welcome.is_linked.get() != 0 {
+            let path = guess.filter(|link| link::is_with(link, peer)).ok_or(Violation::Link)?;
+            self.state = State::Linked { channel, path, is_told: false };
+            return Ok(());
+        }
+        let offer = self.ctx.offer()?;
+        {
+            let (hello, fds) = offer.hello();
+            let half = LinkHalf::new(Kind::Offer, hello);
+            channel.send(half.as_bytes(), &fds).map_err(gone_means_refused)?;
+        }
+        self.state = State::Offered { channel, offer, peer };
+        Ok(())
+    }
+
+    fn linked(&mut self, message: Received) -> Result<(), Error> {
+        let half: LinkHalf = parse_or_reject(&message, Kind::Linked)?;
+        let State::Offered { channel, offer, peer } =
+            std::mem::replace(&mut self.state, State::Over)
+        else {
+            return Ok(());
+        };
+        if message.sender.is_none_or(|s| s.pid != peer.pid || s.uid != peer.uid) {
+            return Err(Violation::Value.into());
+        }
+        let path = offer.complete(&half.hello, message.fds, peer)?;
+        self.state = State::Linked { channel, path, is_told: false };
+        Ok(())
+    }
+
+    fn answered(&mut self, message: &Received) -> Result<Progress, Error> {
+        no_descriptors(message)?;
+        if wire::kind(message.bytes())? == Kind::Reject as u16 {
+            let reject: Reject = wire::parse(message.bytes(), Kind::Reject)?;
+            return Ok(Progress::Rejected(reject.private_data()?));
+        }
+        let reply: Reply = wire::parse(message.bytes(), Kind::Reply)?;
+        let answer = Answer { qp_num: reply.qp_num()?, private_data: reply.private_data()? };
+        if let State::Requested { channel, path } = std::mem::replace(&mut self.state, State::Over)
+        {
+            self.state = State::Answered { channel, path };
+        }
+        Ok(Progress::Accepted(answer))
+    }
+}
+
+impl AsFd for Connecting {
+    /// The descriptor to poll; it can change with every [`Self::progress`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.state {
+            State::Full { socket, .. } => socket.as_fd(),
+            State::Greeted { channel, .. }
+            | State::Offered { channel, .. }
+            | State::Linked { channel, .. }
+            | State::Requested { channel, .. }
+            | State::Answered { channel, .. } => channel.as_fd(),
+            State::Over => self.port.as_fd(),
+        }
+    }
+}
+
+/// The address to connect from; binds an unbound port to it.
+fn local_address(port: &Port, dest: SocketAddr) -> Result<SocketAddr, Error> {
+    let route = route::lookup(dest)?;
+    if !route.is_local {
+        return Err(Error::Unreachable(std::io::Error::from_raw_os_error(libc::EHOSTUNREACH)));
+    }
+    let mut local = port.local_addr()?;
+    if local.port() != 0 && !local.ip().is_unspecified() {
+        return if is_reachable_from(local.ip(), dest.ip()) {
+            Ok(local)
+        } else {
+            Err(Error::Unreachable(std::io::Error::from_raw_os_error(libc::ENETUNREACH)))
+        };
+    }
+    let source = route.source.filter(|s| s.is_ipv4() == dest.is_ipv4()).unwrap_or(dest.ip());
+    if local.port() == 0 {
+        port.bind((source, 0).into())?;
+        local = port.local_addr()?;
+    }
+    local.set_ip(source);
+    Ok(local)
+}
+
+/// A bound IPv4 address does not talk to IPv6, nor the other way round.
+fn is_reachable_from(local: IpAddr, dest: IpAddr) -> bool {
+    local.is_ipv4() == dest.is_ipv4()
+}
+
+fn receive(channel: &Channel) -> Result<Option<Received>, Error> {
+    channel.receive().map_err(gone_means_refused)
+}
+
+/// A listener that hangs up before it answered has refused.
+fn gone_means_refused(e: Error) -> Error {
+    match e {
+        Error::PeerGone => Error::Refused,
+        other => other,
+    }
+}
+
+/// Parses a message where a listener may also say no.
+fn parse_or_reject<T: zerocopy::FromBytes>(message: &Received, kind: Kind) -> Result<T, Error> {
+    if wire::kind(message.bytes())? == Kind::Reject as u16 {
+        return Err(Error::Refused);
+    }
+    wire::parse(message.bytes(), kind)
+}
+
+fn no_descriptors(message: &Received) -> Result<(), Error> {
+    if message.fds.is_empty() { Ok(()) } else { Err(Violation::Descriptors.into()) }
+}

@@ -1,0 +1,134 @@
+//! An established connection's anchor.
+
+use super::channel::{Channel, Received};
+use super::link::Path;
+use super::wire::{self, Bare, Kind};
+use crate::error::Error;
+use crate::port::Port;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use zerocopy::IntoBytes;
+
+/// What has become of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// It is there.
+    Connected,
+    /// It disconnected in good order.
+    Disconnected,
+    /// It threw the connection away, and what was under way with it.
+    Reset,
+    /// It ended without a word, or broke the rules: its process or the connection is gone.
+    Gone,
+}
+
+/// An established connection: two addresses, a path, and the anchor.
+///
+/// The anchor's descriptor hangs up (`POLLHUP`) when the peer disconnects or dies; [`Self::status`]
+/// tells which. Dropping a connection disconnects without a word.
+#[derive(Debug)]
+pub struct Connection {
+    channel: Channel,
+    path: Path,
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// Keeps a connector's port.
+    _port: Option<Arc<Port>>,
+    ended: AtomicU8,
+}
+
+impl Connection {
+    pub(super) fn new(
+        channel: Channel,
+        path: Path,
+        local: SocketAddr,
+        peer: SocketAddr,
+        port: Option<Arc<Port>>,
+    ) -> Self {
+        let ended = AtomicU8::new(Status::Connected as u8);
+        Self { channel, path, local, peer, _port: port, ended }
+    }
+
+    /// How queue pairs of this connection reach their peer.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Our canonical address.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's canonical address.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Tells the peer that this is the end. Its anchor hangs up; so does ours. Does nothing the
+    /// second time.
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&self) {
+        self.end(Kind::Disconnect);
+    }
+
+    /// As [`Self::disconnect`], but tells the peer that the connection was thrown away.
+    pub fn reset(&self) {
+        self.end(Kind::Reset);
+    }
+
+    fn end(&self, kind: Kind) {
+        // A peer that is gone, or whose socket is full of our words, learns it from the hang-up.
+        let _ = self.channel.send(Bare::new(kind).as_bytes(), &[]);
+        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
+    }
+
+    /// What has become of the peer; looks, without waiting.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let known = Status::from_byte(self.ended.load(Ordering::Relaxed));
+        if known != Status::Connected {
+            return known;
+        }
+        let status = match self.channel.receive() {
+            Ok(None) | Err(Error::System { .. }) => return Status::Connected,
+            Ok(Some(m)) if is(&m, Kind::Disconnect) => Status::Disconnected,
+            Ok(Some(m)) if is(&m, Kind::Reset) => Status::Reset,
+            Ok(Some(_)) | Err(_) => Status::Gone,
+        };
+        // The first answer stays: another thread may have taken the message meanwhile.
+        match self.ended.compare_exchange(
+            Status::Connected as u8,
+            status as u8,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => status,
+            Err(first) => Status::from_byte(first),
+        }
+    }
+}
+
+impl Status {
+    fn from_byte(byte: u8) -> Self {
+        [Self::Connected, Self::Disconnected, Self::Reset]
+            .into_iter()
+            .find(|s| *s as u8 == byte)
+            .unwrap_or(Self::Gone)
+    }
+}
+
+fn is(message: &Received, kind: Kind) -> bool {
+    message.fds.is_empty() && wire::parse::<Bare>(message.bytes(), kind).is_ok()
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

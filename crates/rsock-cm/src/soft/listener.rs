@@ -1,0 +1,408 @@
+//! The listening side: many handshakes at once, none of them able to hold up the others.
+
+use super::channel::{self, Channel};
+use super::connection::Connection;
+use super::link::{self, Path};
+use super::pending::{Pending, Service, Step};
+use crate::addr::{PortSpace, listen_name};
+use crate::error::Error;
+use crate::port::Port;
+use crate::private_data::PrivateData;
+use rsock_verbs::QpNum;
+use rsock_verbs::family::{ProcessId, process};
+use rsock_verbs::soft::SoftContext;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{self, SocketFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Token of the listening socket in the epoll set; clients count from 2.
+const LISTENING: u64 = 0;
+/// Token of the timer.
+const TIMER: u64 = 1;
+/// Handshakes that may be under way however small the backlog is.
+const MIN_PENDING: usize = 16;
+/// Largest backlog; larger ones are cut, as `listen(2)` does.
+const MAX_BACKLOG: u32 = 4096;
+/// A client slower than this loses its place when another one needs it.
+const SLOW: Duration = Duration::from_secs(1);
+/// Events taken at once.
+const BATCH: usize = 32;
+
+/// Names a request of one listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(u64);
+
+/// Somebody wants to connect: answer with [`Listener::accept`] or [`Listener::reject`].
+#[derive(Clone, Debug)]
+#[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
+pub struct Request {
+    /// For the answer.
+    pub id: RequestId,
+    /// The canonical address of ours that the client connects to.
+    pub local_addr: SocketAddr,
+    /// The client's canonical address.
+    pub peer_addr: SocketAddr,
+    /// How a queue pair reaches the client.
+    pub path: Path,
+    /// The client's queue pair.
+    pub qp_num: QpNum,
+    /// What the client's upper layer sent.
+    pub private_data: PrivateData,
+}
+
+/// What happened at a listener.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A client asks.
+    Request(Request),
+    /// A client that was accepted has its queue pair running.
+    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
+    Established {
+        /// Which one.
+        id: RequestId,
+        /// The connection.
+        connection: Connection,
+    },
+    /// A client that has asked went away, or broke the handshake, before it was established.
+    Abandoned {
+        /// Which one.
+        id: RequestId,
+        /// Why.
+        error: Error,
+    },
+    /// A client was turned away before it could ask: a wrong user, wrong bytes, too slow.
+    Refused(Error),
+}
+
+/// A listener on the soft device.
+///
+/// Its one descriptor is readable when [`Self::try_next`] has something to do. Clients beyond the
+/// backlog wait on their side. Dropping the listener refuses whoever is not established.
+#[derive(Debug)]
+pub struct Listener {
+    ctx: SoftContext,
+    service: Service,
+    /// Holds the port for as long as we listen.
+    port: Arc<Port>,
+    socket: OwnedFd,
+    set: Set,
+    backlog: u32,
+}
+
+/// The part that belongs to one process: a forked child makes its own.
+#[derive(Debug)]
+struct Set {
+    owner: ProcessId,
+    epoll: OwnedFd,
+    pending: HashMap<u64, Pending>,
+    next_id: u64,
+    /// While set, too many handshakes are under way and the listening socket is not watched.
+    pause: Option<OwnedFd>,
+}
+
+impl Listener {
+    /// Listens on `port`, which is bound to an ephemeral port of the wildcard address if it is not
+    /// bound yet. At most `backlog` clients wait for their turn.
+    ///
+    /// # Errors
+    /// `AddressInUse`; `System` as `bind(2)` and `listen(2)`.
+    pub fn listen(
+        ctx: &SoftContext,
+        space: PortSpace,
+        port: Arc<Port>,
+        backlog: u32,
+    ) -> Result<Self, Error> {
+        let v6_only = port.is_v6_only();
+        if port.local_addr()?.port() == 0 {
+            let any: std::net::IpAddr = if port.is_v6() {
+                std::net::Ipv6Addr::UNSPECIFIED.into()
+            } else {
+                std::net::Ipv4Addr::UNSPECIFIED.into()
+            };
+            port.bind((any, 0).into())?;
+        }
+        let local = port.local_addr()?;
+        let backlog = backlog.clamp(1, MAX_BACKLOG);
+        let socket = channel::socket()?;
+        let name = channel::name(&listen_name(space, local, v6_only))?;
+        net::bind(&socket, &name).map_err(|e| match e {
+            Errno::ADDRINUSE => Error::AddressInUse,
+            e => Error::System { call: "bind", source: e.into() },
+        })?;
+        set_backlog(&socket, backlog)?;
+        port.make_exclusive()?;
+        let set = Set::new(&socket)?;
+        let service = Service { space, local, v6_only };
+        Ok(Self { ctx: ctx.clone(), service, port, socket, set, backlog })
+    }
+
+    /// Changes the backlog.
+    ///
+    /// # Errors
+    /// As `listen(2)`.
+    pub fn set_backlog(&mut self, backlog: u32) -> Result<(), Error> {
+        self.backlog = backlog.clamp(1, MAX_BACKLOG);
+        set_backlog(&self.socket, self.backlog)
+    }
+
+    /// The canonical address.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.service.local
+    }
+
+    /// The port that we hold.
+    #[must_use]
+    pub fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    /// Makes what progress there is, never waiting, up to the next event. Call it until it answers
+    /// `None`; then wait for the descriptor.
+    ///
+    /// # Errors
+    /// The listener itself is in trouble, for instance out of descriptors: trying again later is
+    /// right. A client's fault is an [`Event`].
+    pub fn try_next(&mut self, now: Instant) -> Result<Option<Event>, Error> {
+        if self.set.owner != process() {
+            // We are a forked child: the parent's clients and its part of the device are the
+            // parent's, the listening socket is everybody's.
+            self.ctx = link::of_this_process(&self.ctx)?;
+            self.set = Set::new(&self.socket)?;
+        }
+        loop {
+            let mut events = [epoll::Event {
+                flags: epoll::EventFlags::empty(),
+                data: epoll::EventData::new_u64(0),
+            }; BATCH];
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let n = match epoll::wait(&self.set.epoll, &mut events, Some(&zero)) {
+                Ok(n) => n,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(Error::System { call: "epoll_wait", source: e.into() }),
+            };
+            if n == 0 {
+                return Ok(None);
+            }
+            for event in &events[..n] {
+                let found = match event.data.u64() {
+                    LISTENING => self.take_clients(now)?,
+                    TIMER => self.resume(now),
+                    id => self.advance(id, event.flags),
+                };
+                // What other events there are stays in the set: it is level-triggered.
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    /// Accepts a request: our queue pair, ready to send and receive, and at most
+    /// [`PrivateData::REPLY`] bytes. [`Event::Established`] follows, or [`Event::Abandoned`].
+    ///
+    /// # Errors
+    /// `LocalPrivateData`; `LocalState` for a request that is no longer there; `PeerGone`.
+    pub fn accept(
+        &mut self,
+        id: RequestId,
+        qp_num: QpNum,
+        private_data: &[u8],
+    ) -> Result<(), Error> {
+        let pending =
+            self.set.pending.get_mut(&id.0).ok_or(Error::LocalState("no such request"))?;
+        pending.accept(qp_num, private_data)
+    }
+
+    /// Rejects a request with at most [`PrivateData::REJECT`] bytes.
+    ///
+    /// # Errors
+    /// `LocalPrivateData`; `LocalState` for a request that is no longer there.
+    pub fn reject(&mut self, id: RequestId, private_data: &[u8]) -> Result<(), Error> {
+        let pending = self.set.pending.get(&id.0).ok_or(Error::LocalState("no such request"))?;
+        // A client that is gone is rejected, too.
+        if let Err(e @ Error::LocalPrivateData { .. }) = pending.reject(private_data) {
+            return Err(e);
+        }
+        self.remove(id.0);
+        Ok(())
+    }
+
+    /// Handshakes under way.
+    #[must_use]
+    pub fn n_pending(&self) -> usize {
+        self.set.pending.len()
+    }
+
+    fn limit(&self) -> usize {
+        usize::try_from(self.backlog).unwrap_or(usize::MAX).max(MIN_PENDING)
+    }
+
+    /// Takes one client from the listening socket.
+    fn take_clients(&mut self, now: Instant) -> Result<Option<Event>, Error> {
+        if self.set.pending.len() >= self.limit() {
+            if let Some(event) = self.evict(now) {
+                return Ok(Some(event));
+            }
+            self.set.pause(&self.socket)?;
+            return Ok(None);
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match net::accept_with(&self.socket, flags) {
+            Ok(socket) => socket,
+            // Another process that shares the listener was faster, or the client gave up.
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
+            Err(e) => return Err(Error::System { call: "accept", source: e.into() }),
+        };
+        let pending = match Pending::new(Channel::new(socket), now) {
+            Ok(pending) => pending,
+            Err(e) => return Ok(Some(Event::Refused(e))),
+        };
+        let id = self.set.next_id;
+        self.set.next_id += 1;
+        self.set.watch(id, &pending)?;
+        self.set.pending.insert(id, pending);
+        Ok(None)
+    }
+
+    /// Turns the slowest client away, if one is slow enough and the upper layer has not heard of it.
+    fn evict(&mut self, now: Instant) -> Option<Event> {
+        let slowest = self
+            .set
+            .pending
+            .iter()
+            .filter(|(_, p)| !p.is_known_above() && now.duration_since(p.since) >= SLOW)
+            .min_by_key(|(_, p)| p.since)
+            .map(|(id, _)| *id)?;
+        self.remove(slowest);
+        Some(Event::Refused(Error::TimedOut))
+    }
+
+    fn resume(&mut self, now: Instant) -> Option<Event> {
+        let event = self.evict(now);
+        if event.is_none() && self.set.pending.len() >= self.limit() {
+            self.set.restart_timer();
+        } else {
+            self.set.unpause(&self.socket);
+        }
+        event
+    }
+
+    fn advance(&mut self, id: u64, flags: epoll::EventFlags) -> Option<Event> {
+        let pending = self.set.pending.get_mut(&id)?;
+        let hung_up = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+        let result = if pending.is_requested() && hung_up {
+            Err(Error::PeerGone)
+        } else {
+            pending.step(&self.ctx, &self.service)
+        };
+        match result {
+            Ok(None | Some(Step::More)) => None,
+            Ok(Some(Step::Request { local, peer, path, qp_num, data })) => {
+                Some(Event::Request(Request {
+                    id: RequestId(id),
+                    local_addr: local,
+                    peer_addr: peer,
+                    path,
+                    qp_num,
+                    private_data: data,
+                }))
+            }
+            Ok(Some(Step::Established { local, peer, path })) => {
+                let channel = self.remove(id)?.channel;
+                let connection = Connection::new(channel, path, local, peer, None);
+                Some(Event::Established { id: RequestId(id), connection })
+            }
+            Err(error) => {
+                let pending = self.remove(id)?;
+                if matches!(error, Error::PeerVersion { .. }) {
+                    // Its header tells the client which version we speak.
+                    let _ = pending.reject(&[]);
+                }
+                Some(if pending.is_known_above() {
+                    Event::Abandoned { id: RequestId(id), error }
+                } else {
+                    Event::Refused(error)
+                })
+            }
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.set.pending.remove(&id)?;
+        let _ = epoll::delete(&self.set.epoll, &pending.channel);
+        self.set.unpause(&self.socket);
+        Some(pending)
+    }
+}
+
+fn set_backlog(socket: &OwnedFd, backlog: u32) -> Result<(), Error> {
+    // The kernel lets one more wait than it is told.
+    let n = i32::try_from(backlog - 1).unwrap_or(i32::MAX);
+    net::listen(socket, n).map_err(Error::system("listen"))
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.epoll.as_fd()
+    }
+}
+
+impl Set {
+    fn new(socket: &OwnedFd) -> Result<Self, Error> {
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create1"))?;
+        let data = epoll::EventData::new_u64(LISTENING);
+        epoll::add(&epoll, socket, data, epoll::EventFlags::IN)
+            .map_err(Error::system("epoll_ctl"))?;
+        Ok(Self { owner: process(), epoll, pending: HashMap::new(), next_id: 2, pause: None })
+    }
+
+    fn watch(&self, id: u64, pending: &Pending) -> Result<(), Error> {
+        let data = epoll::EventData::new_u64(id);
+        epoll::add(&self.epoll, &pending.channel, data, epoll::EventFlags::IN)
+            .map_err(Error::system("epoll_ctl"))
+    }
+
+    /// Stops watching the listening socket until a place is free or a slow client can be evicted.
+    fn pause(&mut self, socket: &OwnedFd) -> Result<(), Error> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(Error::system("timerfd_create"))?;
+        let data = epoll::EventData::new_u64(TIMER);
+        epoll::add(&self.epoll, &timer, data, epoll::EventFlags::IN)
+            .map_err(Error::system("epoll_ctl"))?;
+        self.pause = Some(timer);
+        self.restart_timer();
+        let data = epoll::EventData::new_u64(LISTENING);
+        epoll::modify(&self.epoll, socket, data, epoll::EventFlags::empty())
+            .map_err(Error::system("epoll_ctl"))
+    }
+
+    fn restart_timer(&self) {
+        if let Some(timer) = &self.pause {
+            let once = Itimerspec {
+                it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+                it_value: Timespec { tv_sec: 1, tv_nsec: 0 },
+            };
+            // A timer that cannot be set again stays expired, and we look again at once.
+            let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
+        }
+    }
+
+    fn unpause(&mut self, socket: &OwnedFd) {
+        if self.pause.take().is_some() {
+            let data = epoll::EventData::new_u64(LISTENING);
+            let _ = epoll::modify(&self.epoll, socket, data, epoll::EventFlags::IN);
+        }
+    }
+}

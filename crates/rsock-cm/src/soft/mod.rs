@@ -1,0 +1,35 @@
+//! Connections on the soft device: two processes of one host, over abstract Unix sockets.
+//!
+//! A [`Listener`] binds a name made from its port space, address and port; a [`Connecting`] looks
+//! the names up. The handshake on that Unix socket is
+//!
+//! ```text
+//! connector                         listener
+//!   HELLO  addresses, link     ->             (credentials checked, addresses compared)
+//!                              <-   WELCOME   whether that link exists
+//!   OFFER  segment, link end   ->             only the first time that two processes meet
+//!                              <-   LINKED    segment
+//!   REQUEST  qp, private data  ->             the upper layer decides
+//!                              <-   REPLY qp, private data   or   REJECT private data
+//!   READY                      ->             established
+//! ```
+//!
+//! Memory is shared only after both ends have looked at the other's credentials: the connector at
+//! those of the process that answered, not only of the one that listened, because a server may
+//! listen as one user and accept as another. The Unix socket stays as the connection's *anchor*:
+//! when it hangs up the peer is gone, however it ended.
+
+mod channel;
+mod connecting;
+mod connection;
+mod link;
+mod listener;
+mod pending;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use connecting::{Answer, Connecting, Progress};
+pub use connection::{Connection, Status};
+pub use listener::{Event, Listener, Request, RequestId};
+pub use rsock_verbs::soft::SoftContext;

@@ -1,0 +1,270 @@
+//! Peers that do not keep to the handshake: raw sockets against a listener, and a raw listener
+//! against a connector.
+
+use super::super::wire::{
+    Bare, Hello, LinkHalf, Reply, Request as RequestMessage, VERSION, Welcome,
+};
+use super::super::{channel, wire};
+use super::*;
+use crate::Violation;
+use crate::addr::{connect_names, listen_name};
+use rsock_verbs::soft::{HELLO_LEN, LinkId};
+use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use zerocopy::IntoBytes;
+
+/// A socket connected to `listener` that has said nothing.
+fn raw_client(listener: &Listener) -> OwnedFd {
+    let socket = channel::socket().expect("socket");
+    let name = &connect_names(PortSpace::Tcp, listener.local_addr())[0];
+    net::connect(&socket, &channel::name(name).expect("name")).expect("connect");
+    socket
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).expect("send");
+}
+
+fn hello(to: SocketAddr) -> Hello {
+    let mut hello = Hello::new(PortSpace::Tcp as u16, addr("127.0.0.1:9"), to);
+    hello.set_link(Some(LinkId([7; 16])));
+    hello
+}
+
+fn next(listener: &mut Listener) -> Event {
+    loop {
+        if let Some(event) = listener.try_next(Instant::now()).expect("listener") {
+            return event;
+        }
+        let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], None);
+    }
+}
+
+/// Lets the listener take what is there, without an event.
+fn settle(listener: &mut Listener) {
+    assert!(listener.try_next(Instant::now()).expect("listener").is_none());
+}
+
+fn refusal(listener: &mut Listener) -> Error {
+    match next(listener) {
+        Event::Refused(error) | Event::Abandoned { error, .. } => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn violation(error: Error) -> Violation {
+    match error {
+        Error::PeerViolation(violation) => violation,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_bad_first_message_is_refused_for_its_own_reason() {
+    let _watchdog = watchdog();
+    let mut listener = listen("127.0.0.1:0", 4);
+    let good = hello(listener.local_addr());
+    let altered = |at: usize, value: u8| {
+        let mut bytes = good.as_bytes().to_vec();
+        bytes[at] = value;
+        bytes
+    };
+    let other_port = hello(addr("127.0.0.1:1"));
+    let other_ip = hello(addr(&format!("127.0.0.2:{}", listener.local_addr().port())));
+    let null = std::fs::File::open("/dev/null").expect("null");
+    let one = [null.as_fd()];
+    let many = [null.as_fd(); 9];
+    let ready = Bare::new(Kind::Ready);
+    let cases: &[(&[u8], &[BorrowedFd<'_>], Violation)] = &[
+        (b"x", &[], Violation::Length),
+        (&good.as_bytes()[..7], &[], Violation::Length),
+        (&good.as_bytes()[..20], &[], Violation::Length),
+        (&[good.as_bytes(), b"!"].concat(), &[], Violation::Length),
+        (&[0x55; 4000], &[], Violation::Length),
+        (&[0x55; 100], &[], Violation::Magic),
+        (ready.as_bytes(), &[], Violation::Kind(Kind::Ready as u16)),
+        (good.as_bytes(), &one, Violation::Descriptors),
+        (good.as_bytes(), &many, Violation::Descriptors),
+        // Port space, then the family of the source address.
+        (&altered(8, 0x11), &[], Violation::Address),
+        (&altered(12, 5), &[], Violation::Address),
+        (other_port.as_bytes(), &[], Violation::Address),
+        (other_ip.as_bytes(), &[], Violation::Address),
+    ];
+    for (i, (bytes, fds, expected)) in cases.iter().enumerate() {
+        let client = raw_client(&listener);
+        send(&client, bytes, fds);
+        assert_eq!(violation(refusal(&mut listener)), *expected, "case {i}");
+        assert_eq!(listener.n_pending(), 0);
+    }
+    let client = connect(listener.local_addr());
+    let _ = establish(&mut listener, client);
+}
+
+#[test]
+fn a_client_of_another_version_is_told_ours() {
+    let _watchdog = watchdog();
+    let mut listener = listen("127.0.0.1:0", 4);
+    let client = raw_client(&listener);
+    let mut bytes = hello(listener.local_addr()).as_bytes().to_vec();
+    bytes[4] = 0xFE;
+    send(&client, &bytes, &[]);
+    assert!(matches!(refusal(&mut listener), Error::PeerVersion { theirs: 0xFE }));
+    let mut answer = [0; 256];
+    let (_, len) = net::recv(&client, &mut answer, net::RecvFlags::empty()).expect("answer");
+    assert_eq!(wire::kind(&answer[..len]).expect("header"), Kind::Reject as u16);
+    assert_eq!(u16::from_le_bytes([answer[4], answer[5]]), VERSION);
+}
+
+#[test]
+fn messages_out_of_order_and_false_promises_are_refused() {
+    let _watchdog = watchdog();
+    let mut listener = listen("127.0.0.1:0", 4);
+    let request = RequestMessage::new(QpNum(1), &[]).expect("fits");
+    let greeted = |listener: &mut Listener| {
+        let client = raw_client(listener);
+        send(&client, hello(listener.local_addr()).as_bytes(), &[]);
+        settle(listener);
+        client
+    };
+
+    let client = greeted(&mut listener);
+    send(&client, request.as_bytes(), &[]);
+    let kind = Violation::Kind(Kind::Request as u16);
+    assert_eq!(violation(refusal(&mut listener)), kind, "no link was made");
+
+    let client = greeted(&mut listener);
+    send(&client, LinkHalf::new(Kind::Offer, [0; HELLO_LEN]).as_bytes(), &[]);
+    assert!(matches!(refusal(&mut listener), Error::Device(_)), "a link without memory");
+
+    let client = greeted(&mut listener);
+    let null = std::fs::File::open("/dev/null").expect("null");
+    let offer = LinkHalf::new(Kind::Offer, [0xAA; HELLO_LEN]);
+    send(&client, offer.as_bytes(), &[null.as_fd(), null.as_fd(), null.as_fd()]);
+    assert!(matches!(refusal(&mut listener), Error::Device(_)), "one descriptor too many");
+
+    let client = greeted(&mut listener);
+    drop(client);
+    assert!(matches!(refusal(&mut listener), Error::PeerGone));
+    assert_eq!(listener.n_pending(), 0);
+}
+
+#[test]
+fn silent_clients_hold_up_nobody_and_lose_their_place_when_it_is_needed() {
+    let _watchdog = watchdog();
+    let mut listener = listen("127.0.0.1:0", 64);
+    let silent: Vec<_> = (0..63).map(|_| raw_client(&listener)).collect();
+    settle(&mut listener);
+    let client = connect(listener.local_addr());
+    let _ = establish(&mut listener, client);
+    assert_eq!(listener.n_pending(), silent.len());
+
+    // Now every place is taken, and one more asks.
+    let _last = raw_client(&listener);
+    settle(&mut listener);
+    let mut client = connect(listener.local_addr());
+    assert_eq!(listener.n_pending(), 64);
+    settle(&mut listener);
+    assert!(matches!(client.progress(Instant::now()), Ok(Progress::Pending)));
+    // The listener's own timer ends the wait.
+    assert!(matches!(refusal(&mut listener), Error::TimedOut));
+    let _ = establish(&mut listener, client);
+}
+
+/// A listener that says what it likes.
+struct Impostor {
+    socket: OwnedFd,
+    at: SocketAddr,
+    _port: Arc<Port>,
+}
+
+impl Impostor {
+    fn new() -> Self {
+        let port = port("127.0.0.1:0");
+        let at = port.local_addr().expect("name");
+        let socket = channel::socket().expect("socket");
+        let name = listen_name(PortSpace::Tcp, at, false);
+        net::bind(&socket, &channel::name(&name).expect("name")).expect("bind");
+        net::listen(&socket, 4).expect("listen");
+        Self { socket, at, _port: port }
+    }
+
+    /// A client that has sent its HELLO, and our end of it.
+    fn client(&self) -> (Connecting, OwnedFd) {
+        let client = connect(self.at);
+        let ours = net::accept(&self.socket).expect("accept");
+        let mut hello = [0; 512];
+        net::recv(&ours, &mut hello, net::RecvFlags::empty()).expect("hello");
+        (client, ours)
+    }
+}
+
+#[test]
+fn a_listener_that_lies_fails_the_connect_with_a_typed_error() {
+    let _watchdog = watchdog();
+    let impostor = Impostor::new();
+    let welcome = Welcome::new(false);
+    let null = std::fs::File::open("/dev/null").expect("null");
+    let one = [null.as_fd()];
+    let ready = Bare::new(Kind::Ready);
+    let mut other_version = welcome.as_bytes().to_vec();
+    other_version[4] = 9;
+
+    let cases: &[(&[u8], &[BorrowedFd<'_>], Violation)] = &[
+        (b"short", &[], Violation::Length),
+        (&[0; 64], &[], Violation::Magic),
+        (&welcome.as_bytes()[..10], &[], Violation::Length),
+        (welcome.as_bytes(), &one, Violation::Descriptors),
+        (ready.as_bytes(), &[], Violation::Kind(Kind::Ready as u16)),
+    ];
+    for (bytes, fds, expected) in cases {
+        let (mut client, ours) = impostor.client();
+        send(&ours, bytes, fds);
+        let error = client.progress(Instant::now()).expect_err("a lie");
+        assert_eq!(violation(error), *expected);
+    }
+
+    let (mut client, ours) = impostor.client();
+    send(&ours, &other_version, &[]);
+    let error = client.progress(Instant::now()).expect_err("version");
+    assert!(matches!(error, Error::PeerVersion { theirs: 9 }));
+    assert_eq!(errno(error), Some(libc::ENOTSUP));
+
+    // An offer is answered with too few descriptors.
+    let (mut client, ours) = impostor.client();
+    send(&ours, welcome.as_bytes(), &[]);
+    assert!(matches!(client.progress(Instant::now()), Ok(Progress::Pending)));
+    send(&ours, LinkHalf::new(Kind::Linked, [0; HELLO_LEN]).as_bytes(), &[]);
+    assert!(matches!(client.progress(Instant::now()), Err(Error::Device(_))));
+
+    let (mut client, ours) = impostor.client();
+    drop(ours);
+    assert!(matches!(client.progress(Instant::now()), Err(Error::Refused)));
+}
+
+/// In a process of its own: one that has no link, not even to itself.
+#[test]
+fn a_listener_that_claims_a_link_that_does_not_exist_is_not_believed() {
+    let _watchdog = watchdog();
+    let child = processes::in_child(|| {
+        let (mut client, ours) = Impostor::new().client();
+        send(&ours, Welcome::new(true).as_bytes(), &[]);
+        let error = client.progress(Instant::now()).expect_err("no link");
+        violation(error) == Violation::Link
+    });
+    assert_eq!(processes::wait_for(child), 0);
+}
+
+#[test]
+fn a_queue_pair_number_out_of_range_is_a_violation() {
+    let reply = Reply::new(QpNum(1 << 24), &[]).expect("fits");
+    let parsed: Reply = wire::parse(reply.as_bytes(), Kind::Reply).expect("parses");
+    assert_eq!(violation(parsed.qp_num().expect_err("range")), Violation::Value);
+}
