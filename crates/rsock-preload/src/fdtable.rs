@@ -30,7 +30,7 @@ static TABLE: Chunked<AtomicU64, PER_CHUNK, CHUNKS> = Chunked::new();
 /// A table word.
 ///
 /// Bits 1:0 are the kind. A twin has its slot in bits 31:8 and the slot's generation above; all
-/// others have flags in bits 3:2 and the reason to stay on TCP in bits 11:4.
+/// others have a flag in bit 2 and the reason to stay on TCP in bits 11:4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word(u64);
 
@@ -44,8 +44,6 @@ const ADOPTING: u64 = 2;
 const TWIN: u64 = 3;
 /// A candidate whose connection was still being made.
 const CONNECTING: u64 = 1 << 2;
-/// A descriptor of this library itself, which the program must not close.
-const PRIVATE: u64 = 1 << 3;
 
 impl Word {
     const NOTHING: Self = Self(0);
@@ -121,6 +119,11 @@ pub(crate) fn end() -> usize {
     TABLE.end()
 }
 
+/// Whether `fd` is a stream, or has reasons not to become one.
+pub(crate) fn is_known(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| e.load(Ordering::Relaxed) != 0)
+}
+
 /// Whether `fd` has become a twin.
 #[inline]
 pub(crate) fn is_stream(fd: c_int) -> bool {
@@ -184,6 +187,10 @@ fn replace(entry: &AtomicU64, old: Word, new: Word) -> bool {
 
 fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
     let adopted = guard::enter(|| {
+        // The family of an accepted socket is not known before this, nor the kind of any.
+        if rustix::net::sockopt::socket_protocol(socket)? != Some(rustix::net::ipproto::TCP) {
+            return Ok(None);
+        }
         let Some(twin) = Twin::adopt(socket) else { return Ok(None) };
         let Some(inode) = slot::inode_of(socket) else { return Ok(None) };
         Ok(slot::insert(twin, inode))
@@ -332,26 +339,18 @@ fn give_up_name(key: Key, fd: c_int, ending: Ending) {
 }
 
 /// To be called before the kernel closes `fd`, because another thread may be given the number at
-/// once. False: it is a descriptor of this library, which the program cannot close.
-#[must_use]
-pub(crate) fn note_closing(fd: c_int) -> bool {
-    let Some(entry) = entry(fd) else { return true };
+/// once.
+pub(crate) fn note_closing(fd: c_int) {
+    let Some(entry) = entry(fd) else { return };
     let word = Word(entry.load(Ordering::Relaxed));
-    if word == Word::NOTHING || guard::is_inside() {
-        return true;
-    }
-    if word.0 & (KIND | PRIVATE) == PRIVATE {
-        return false;
-    }
-    if process::is_borrowed() {
-        return true;
+    if word == Word::NOTHING || guard::is_inside() || process::is_borrowed() {
+        return;
     }
     let old = Word(entry.swap(0, Ordering::AcqRel));
     if let Some(key) = old.key() {
         log::line(format_args!("fd {fd}: closing"));
         give_up_name(key, fd, Ending::Close);
     }
-    true
 }
 
 /// Numbers in `first..=last` that the table knows something of, for a call that closes a range.
@@ -363,20 +362,13 @@ pub(crate) fn known(first: u32, last: u32) -> impl Iterator<Item = c_int> {
         .filter(|&fd| entry(fd).is_some_and(|e| e.load(Ordering::Relaxed) != 0))
 }
 
-/// Declares `fd` this library's own.
-pub(crate) fn set_private(fd: c_int) {
-    if let Some(entry) = entry_or_map(fd) {
-        entry.store(PRIVATE, Ordering::Release);
-    }
-}
-
 /// `new` now names the open file of `old`. To be called after the kernel's `dup`; what `new` was
 /// before has been closed with [`note_closing`].
 pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     note_made(new);
     let Some(entry_old) = entry(old) else { return };
     let word = Word(entry_old.load(Ordering::Acquire));
-    if word == Word::NOTHING || word.0 & PRIVATE != 0 || old == new || process::is_borrowed() {
+    if word == Word::NOTHING || old == new || process::is_borrowed() {
         return;
     }
     // Two candidates for one socket would become two twins.

@@ -3,9 +3,9 @@
 //! Off, it costs one load. On, each line is one `write` of a buffer on the stack, so it may be used
 //! in signal handlers and keeps whole lines of several processes apart.
 
-use crate::fdtable;
 use libc::c_char;
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rsock_verbs::own_fd;
+use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -18,8 +18,6 @@ unsafe extern "C" {
 
 const OFF: i32 = -1;
 static FD: AtomicI32 = AtomicI32::new(OFF);
-/// Above what programs use, and what they close by counting.
-const HIGH: u64 = 8192;
 
 /// Opens the log if the environment names one.
 pub(crate) fn open() {
@@ -32,23 +30,7 @@ pub(crate) fn open() {
     let path = unsafe { CStr::from_ptr(path) };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
     let Ok(low) = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) else { return };
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let floor = limit.unwrap_or(HIGH).min(HIGH).saturating_sub(8);
-    let high = rustix::io::fcntl_dupfd_cloexec(&low, i32::try_from(floor).unwrap_or(0));
-    drop(low);
-    if let Ok(fd) = high {
-        keep(fd);
-    }
-}
-
-fn keep(fd: OwnedFd) {
-    fdtable::set_private(fd.as_raw_fd());
-    FD.store(fd.into_raw_fd(), Ordering::Release);
-}
-
-/// The program takes the number of our descriptor for itself.
-pub(crate) fn give_up(fd: i32) {
-    let _ = FD.compare_exchange(fd, OFF, Ordering::AcqRel, Ordering::Relaxed);
+    FD.store(own_fd::raise(low).into_raw_fd(), Ordering::Release);
 }
 
 /// Writes one line, if there is a log.
@@ -68,8 +50,7 @@ fn write_line(fd: i32, text: fmt::Arguments<'_>) {
     // A line that is too long is cut.
     let _ = write!(line, "rsock {pid}/{tid}: {text}");
     line.text[line.len] = b'\n';
-    // SAFETY: not -1, and ours until the program takes the number, when a stray line may end up
-    // in what it put there at this very moment.
+    // SAFETY: not -1, and never closed while we are the process that opened it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let _ = rustix::io::write(fd, &line.text[..=line.len]);
 }

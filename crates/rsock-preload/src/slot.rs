@@ -62,8 +62,6 @@ struct Hub {
 
 /// The stream has been pinned to TCP.
 const PINNED: u32 = 1;
-/// It is pinned and its ring is empty: only the kernel matters from now on.
-const PLAIN: u32 = 2;
 
 /// Generation in the high half, `CLOSED` and the number of calls inside in the low half.
 #[repr(C, align(128))]
@@ -206,17 +204,7 @@ impl Handle {
     /// Whether only the kernel matters for this stream, now and for ever.
     #[inline]
     pub(crate) fn is_plain_for_good(&self) -> bool {
-        let flags = self.slot.hub.flags.load(Ordering::Relaxed);
-        flags != 0 && (flags & PLAIN != 0 || self.became_plain())
-    }
-
-    #[cold]
-    fn became_plain(&self) -> bool {
-        let plain = self.twin().is_plain();
-        if plain {
-            self.slot.hub.flags.fetch_or(PLAIN, Ordering::Relaxed);
-        }
-        plain
+        self.twin().is_plain()
     }
 
     /// Pins the stream to TCP, once.

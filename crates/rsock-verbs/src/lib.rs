@@ -3,6 +3,7 @@
 mod device;
 mod error;
 pub mod family;
+pub mod own_fd;
 pub mod soft;
 mod sync;
 mod types;

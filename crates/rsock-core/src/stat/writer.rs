@@ -9,8 +9,8 @@ use super::{
     SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING, TABLE_LEN, VERSION,
 };
 use crate::twin::PinReason;
-use rsock_verbs::family;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rsock_verbs::{family, own_fd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
@@ -307,7 +307,7 @@ fn map_table() -> io::Result<(NonNull<u8>, OwnedFd)> {
     let fd = rustix::fs::memfd_create(MEMFD_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, TABLE_LEN as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    let fd = raise(fd);
+    let fd = own_fd::raise(fd);
     // SAFETY: a fresh mapping at an address of the kernel's choice; the file has this length and
     // is sealed, so no access can fault.
     let base = unsafe {
@@ -324,19 +324,6 @@ fn map_table() -> io::Result<(NonNull<u8>, OwnedFd)> {
     Ok((base, fd))
 }
 
-/// Moves a descriptor out of the way of programs that count on getting the lowest numbers.
-fn raise(fd: OwnedFd) -> OwnedFd {
-    const HIGHEST: u64 = 8192;
-    const ROOM: u64 = 64;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let from = limit.unwrap_or(HIGHEST).min(HIGHEST).saturating_sub(ROOM);
-    let from = RawFd::try_from(from).unwrap_or(0);
-    if from <= fd.as_raw_fd() {
-        return fd;
-    }
-    rustix::io::fcntl_dupfd_cloexec(&fd, from).unwrap_or(fd)
-}
-
 /// Closes the parent's table in a forked child, unless the program has put something else there.
 fn close_inherited(fd: RawFd, inode: u64) {
     // SAFETY: used for one `fstat`, which answers EBADF if the number is not open.
@@ -346,5 +333,6 @@ fn close_inherited(fd: RawFd, inode: u64) {
         // SAFETY: the descriptor is the one this module opened (same inode, and a memfd's is not
         // reused while it is open), and nothing else closes it.
         unsafe { rustix::io::close(fd) };
+        own_fd::forget(fd);
     }
 }

@@ -3,9 +3,10 @@
 use super::alias;
 use crate::options::{self, Ioctl};
 use crate::slot::Side;
-use crate::{errno, fdtable, guard, log, next};
+use crate::{errno, fdtable, guard, next};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void};
 use rsock_core::twin::PinReason;
+use rsock_verbs::own_fd;
 use rustix::fd::BorrowedFd;
 
 /// The last of standard input, output and error.
@@ -17,9 +18,11 @@ const LAST_STANDARD: c_int = 2;
 /// As `close(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if !fdtable::note_closing(fd) {
+    if own_fd::is_own(fd) && !guard::is_inside() {
+        // For all that the program knows, it is not open.
         return errno::fail_int(libc::EBADF);
     }
+    fdtable::note_closing(fd);
     // SAFETY: arguments passed on unchanged.
     unsafe { next::close(fd) }
 }
@@ -64,17 +67,17 @@ pub(crate) unsafe extern "C-unwind" fn close_range(
 /// Notes the end of every descriptor in the range, and closes those up to the last of our own.
 /// Returns where the rest begins, which is past `last` if nothing remains.
 fn note_closing_range(first: c_uint, last: c_uint, flags: c_int) -> c_uint {
-    let mut rest = first;
     for fd in fdtable::known(first, last) {
-        if fdtable::note_closing(fd) {
-            continue;
-        }
-        let ours = fd.cast_unsigned();
-        if rest < ours {
+        fdtable::note_closing(fd);
+    }
+    let mut rest = first;
+    while let Some(own) = own_fd::first_in(rest, last) {
+        let own = own.cast_unsigned();
+        if rest < own {
             // SAFETY: closes what the caller asked for, short of our own.
-            unsafe { next::close_range(rest, ours - 1, flags) };
+            unsafe { next::close_range(rest, own - 1, flags) };
         }
-        rest = ours + 1;
+        rest = own + 1;
     }
     rest
 }
@@ -97,6 +100,9 @@ pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// As `dup2(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    if own_fd::is_own(new) {
+        return errno::fail_int(libc::EBUSY);
+    }
     note_replacing(old, new);
     // SAFETY: arguments passed on unchanged.
     let result = unsafe { next::dup2(old, new) };
@@ -110,6 +116,9 @@ pub(crate) unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 /// As `dup3(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if own_fd::is_own(new) {
+        return errno::fail_int(libc::EBUSY);
+    }
     if flags & !libc::O_CLOEXEC == 0 {
         note_replacing(old, new);
     }
@@ -129,10 +138,7 @@ fn note_replacing(old: c_int, new: c_int) {
     if rustix::io::fcntl_getfd(source).is_err() {
         return;
     }
-    if !fdtable::note_closing(new) {
-        // The program insists on a number that we took.
-        log::give_up(new);
-    }
+    fdtable::note_closing(new);
     if new <= LAST_STANDARD {
         // Usually an exec follows. Before the kernel acts, because after it, the copy could
         // already be used by others.
@@ -256,8 +262,7 @@ pub(crate) unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
         // SAFETY: an open stream by the caller's promise.
         let fd = unsafe { libc::fileno(file) };
         errno::set(saved);
-        // Not refused: it cannot be one of ours.
-        let _ = fdtable::note_closing(fd);
+        fdtable::note_closing(fd);
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::fclose(file) }

@@ -89,10 +89,10 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    if fdtable::is_stream(to) {
+    if fdtable::is_known(to) {
         fdtable::pin(to, PinReason::Option);
     }
-    if fdtable::is_stream(from) {
+    if fdtable::is_known(from) {
         fdtable::pin(from, PinReason::Option);
         // What the stream still holds must come first.
         if let Some(handle) = fdtable::enter(from, Side::Recv) {

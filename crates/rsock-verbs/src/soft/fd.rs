@@ -2,7 +2,7 @@
 //! system call.
 
 use crate::error::Error;
-use rustix::process::{Resource, getrlimit};
+use crate::own_fd;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 
@@ -13,22 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 #[derive(Debug)]
 pub(super) struct HighFd(ManuallyDrop<OwnedFd>);
 
-/// Never above this, however large the limit is: the kernel's table grows with the number.
-const HIGHEST: u64 = 8192;
-const SPREAD: u64 = 256;
-
 impl HighFd {
     /// Moves `fd` up. If there is no room above it stays where it is.
     pub(super) fn new(fd: OwnedFd) -> Self {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST).min(HIGHEST);
-        let min = i32::try_from(limit.saturating_sub(SPREAD)).unwrap_or(0);
-        match rustix::io::fcntl_dupfd_cloexec(&fd, min) {
-            Ok(high) => {
-                close(fd);
-                Self(ManuallyDrop::new(high))
-            }
-            Err(_) => Self(ManuallyDrop::new(fd)),
-        }
+        Self(ManuallyDrop::new(own_fd::raise(fd)))
     }
 }
 
@@ -42,7 +30,7 @@ impl Drop for HighFd {
     fn drop(&mut self) {
         // SAFETY: `self` is being dropped; nobody uses the field again.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
-        close(fd);
+        own_fd::close(fd);
     }
 }
 
