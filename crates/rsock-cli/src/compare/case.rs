@@ -132,11 +132,9 @@ pub(super) fn all() -> Vec<Case> {
             need: Need::RatioAtLeast { least: 0.9, aim: 1.0 },
             ..Case::new("crr", "netperf TCP_CRR 100 B", Unit::PerSecond, place)
         });
-        cases.push(Case {
-            work: Work::PerfConnect,
-            sides: &[Side::Kernel, Side::Unix, Side::Rsock],
-            ..Case::new("perf.connect", "perf connect 100 B", Unit::PerSecond, place)
-        });
+        if place == Place::Free {
+            cases.extend(own_loops());
+        }
     }
     cases.extend(at_rest());
     cases
@@ -242,15 +240,27 @@ fn bandwidth(place: Place) -> Vec<Case> {
         need: Need::RatioAtLeast { least: 2.0, aim: 5.0 },
         ..Case::new("iperf3", "iperf3", Unit::GbitPerSecond, place)
     });
-    for size in STREAM_SIZES {
-        let name = size_name(size);
-        let label = format!("perf stream {name}");
-        cases.push(Case {
-            work: Work::PerfStream(size),
-            sides: &[Side::Kernel, Side::Unix, Side::Rsock],
-            ..Case::new(&format!("perf.stream.{name}"), &label, Unit::GbitPerSecond, place)
-        });
-    }
+    cases
+}
+
+/// `rsock perf` over all three, for orientation.
+fn own_loops() -> Vec<Case> {
+    let case = |id: &str, label: &str, unit, work| Case {
+        has_pinned_twin: false,
+        work,
+        sides: &[Side::Kernel, Side::Unix, Side::Rsock],
+        ..Case::new(id, label, unit, Place::Free)
+    };
+    let mut cases: Vec<_> = STREAM_SIZES
+        .into_iter()
+        .map(|size| {
+            let name = size_name(size);
+            let (id, label) = (format!("perf.stream.{name}"), format!("perf stream {name}"));
+            case(&id, &label, Unit::GbitPerSecond, Work::PerfStream(size))
+        })
+        .collect();
+    let label = "perf connect 100 B";
+    cases.push(case("perf.connect", label, Unit::PerSecond, Work::PerfConnect));
     cases
 }
 

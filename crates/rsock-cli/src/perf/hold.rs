@@ -1,7 +1,8 @@
 //! `rsock perf hold`: opens streams, uses each once and then does nothing with them, so that
 //! somebody else can look at what a stream at rest costs.
 //!
-//! The server serves one client, whose streams it waits for in `poll(2)` like an ordinary program.
+//! Each stream exchanges a few single bytes first, as programs do, so that it has found its path
+//! when the bulk of its bytes comes. The server serves one client, whose streams it waits for in `poll(2)` like an ordinary program.
 //! Both ends are plain TCP; whether rsock is below is for the caller's environment to say.
 
 use super::server::GREETING;
@@ -42,6 +43,11 @@ fn client(addr: &str, args: &Args) -> Result<(), Error> {
     let mut streams = Vec::with_capacity(args.streams);
     for _ in 0..args.streams {
         let mut stream = TcpStream::connect(addr).map_err(failed())?;
+        stream.set_nodelay(true).map_err(failed())?;
+        for _ in 0..N_TRIPS {
+            stream.write_all(&[1]).map_err(failed())?;
+            stream.read_exact(&mut [0]).map_err(failed())?;
+        }
         let mut left = args.size;
         while left > 0 {
             let n = left.min(block.len());
@@ -76,22 +82,26 @@ fn server(size: usize) -> Result<(), Error> {
                 continue;
             }
             let (stream, received) = &mut streams[index];
-            let n = stream.read(&mut buf).map_err(failed())?;
+            let room = if *received < N_TRIPS { 1 } else { buf.len() };
+            let n = stream.read(&mut buf[..room]).map_err(failed())?;
             *received += n;
             if n == 0 {
                 streams.swap_remove(index);
-            } else if *received == size {
+            } else if *received <= N_TRIPS || *received == N_TRIPS + size {
                 stream.write_all(&[1]).map_err(failed())?;
             }
         }
         if fds[0].revents != 0 {
             let (stream, _) = listener.accept().map_err(failed())?;
+            stream.set_nodelay(true).map_err(failed())?;
             streams.push((stream, 0));
         }
     }
 }
 
 const BLOCK: usize = 64 << 10;
+/// Single bytes answered by single bytes, at the start of each stream.
+const N_TRIPS: usize = 32;
 
 /// The libc function, because that is what an ordinary program calls.
 fn poll(fds: &mut [libc::pollfd]) -> io::Result<()> {
