@@ -19,6 +19,8 @@ mod keepalive;
 mod recv;
 mod send;
 mod sgl;
+#[cfg(any(test, fuzzing))]
+pub mod sim;
 mod state;
 
 #[cfg(test)]

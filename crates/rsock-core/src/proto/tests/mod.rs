@@ -1,5 +1,7 @@
 //! Tests of the halves.
 
+mod half_close;
 mod iomap;
+mod pair;
 mod recv;
 mod send;
