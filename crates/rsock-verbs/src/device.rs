@@ -167,6 +167,13 @@ pub trait MemoryRegion: Debug + Send + Sync {
     /// Gives the pages under `offset..offset + len` back to the system; they read as zero after.
     /// Only whole pages are given back. A hint: devices that pin memory do nothing.
     fn punch(&self, offset: usize, len: usize);
+    /// Runs `f` while no peer writes into the region: requests of theirs wait meanwhile, so `f` is
+    /// short. Returns false, without running `f`, if a peer is writing now or the device cannot
+    /// keep peers out.
+    fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
+        let _ = f;
+        false
+    }
 }
 
 /// A descriptor that becomes readable when an armed queue gets a completion.

@@ -31,6 +31,11 @@ impl Layout {
         Self { words, ring, len: ring + config.buf_len as usize * usize::from(config.n_bufs) }
     }
 
+    /// Bytes of the ring.
+    pub(super) fn ring_len(&self) -> usize {
+        self.len - self.ring
+    }
+
     /// Offset of slot `i` of the target table.
     pub(super) fn slot(i: usize) -> usize {
         slot_offset(i)

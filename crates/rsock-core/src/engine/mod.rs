@@ -14,6 +14,8 @@
 mod config;
 mod layout;
 mod progress;
+mod resident;
+mod ring;
 mod shared;
 mod spin;
 mod stream;

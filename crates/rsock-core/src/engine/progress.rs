@@ -55,19 +55,22 @@ impl<B: Backend> Stream<B> {
                 self.parts.region.copy_out(self.parts.layout.words + 4 * slot, &mut word);
                 u32::from_ne_bytes(word)
             }
-            WcOp::Recv => return self.shared.mail.fail(libc::EPROTO),
+            WcOp::Recv => return self.ring.shared.mail.fail(libc::EPROTO),
             WcOp::Send | WcOp::Write => return,
         };
         let repost = self.parts.post_receive(u32::try_from(wc.id.0).unwrap_or(0));
         if repost.is_err() || self.dispatch(recv, Imm(word)).is_err() {
-            self.shared.mail.fail(libc::EPROTO);
+            self.ring.shared.mail.fail(libc::EPROTO);
         }
     }
 
     fn dispatch(&self, recv: &mut RecvSide, word: Imm) -> Result<(), PeerError> {
-        let mail = &self.shared.mail;
+        let mail = &self.ring.shared.mail;
         match word.decode()? {
-            Msg::Data { len } => recv.half.handle_data(len)?,
+            Msg::Data { len } => {
+                recv.half.handle_data(len)?;
+                recv.dirty = (recv.dirty + len as usize).min(self.parts.layout.ring_len());
+            }
             Msg::Credit { limit } => mail.put_credit(limit.0),
             Msg::Iomap { .. } => recv.half.handle_iomap_msg()?,
             Msg::Ctrl(ctrl) => {
@@ -119,12 +122,12 @@ impl<B: Backend> Stream<B> {
         if !next.is_connected() {
             flags |= FLAG_DISCONNECTED | FLAG_SEND_CLOSED | FLAG_EOF;
         }
-        self.shared.mail.raise(flags);
+        self.ring.shared.mail.raise(flags);
         self.announce();
     }
 
     fn completion_failed(&self, status: WcStatus) {
-        let mail = &self.shared.mail;
+        let mail = &self.ring.shared.mail;
         match status {
             // After an orderly end the queue pair is torn down with receives still posted.
             WcStatus::WR_FLUSH if mail.has(FLAG_DISCONNECTED) => {}
@@ -152,7 +155,7 @@ impl<B: Backend> Stream<B> {
 
     /// Tells every waiter of this process family that something changed.
     pub(super) fn announce(&self) {
-        let mail = &self.shared.mail;
+        let mail = &self.ring.shared.mail;
         bump(&mail.events);
         // A waiter counts itself, fences, and looks at `events`; we raise `events`, fence, and look
         // at the count: one of us sees the other.

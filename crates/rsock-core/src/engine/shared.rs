@@ -18,6 +18,8 @@ pub(super) struct SendSide {
 pub(super) struct RecvSide {
     pub(super) half: RecvHalf,
     pub(super) life: Lifecycle,
+    /// Bytes of the ring that have been written since its pages were given back, at most all.
+    pub(super) dirty: usize,
 }
 
 /// What the pump leaves for everybody else, readable without its lock.

@@ -2,6 +2,8 @@
 
 use super::config::{Config, Wire};
 use super::layout::{Layout, N_SLOTS};
+use super::resident::{self, Trim, Usage};
+use super::ring::Ring;
 use super::shared::{
     ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, Line, Mailbox, RecvSide, SendSide,
     Shared,
@@ -20,8 +22,8 @@ use rsock_verbs::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// Pieces of user memory gathered into one message.
 const MAX_PIECES: usize = 4;
@@ -65,7 +67,7 @@ pub(super) struct Parts<B: Backend> {
     /// First: nothing may arrive once the region is gone.
     pub(super) qp: B::Qp,
     pub(super) cq: Arc<B::Cq>,
-    pub(super) region: B::Mr,
+    pub(super) region: Arc<B::Mr>,
     pub(super) layout: Layout,
     pub(super) wire: Wire,
     /// Keeps the domain, and with it the peer's mapping.
@@ -111,6 +113,7 @@ impl<B: Backend> Preparing<B> {
             window: config.window,
             first_len: config.buf_len,
         });
+        let region = Arc::new(region);
         let parts = Parts { qp, cq, region, layout, wire, _pd: pd, path: path.clone() };
         for i in 0..depth {
             parts.post_receive(i).map_err(|_| Error::Exhausted("receive queue"))?;
@@ -161,15 +164,23 @@ impl<B: Backend> Preparing<B> {
         recv.set_peer(peer).map_err(|_| Error::PeerViolation("connection data"))?;
         let shared = FamilyBox::new(Shared {
             send: Line(Lock::new(SendSide { half: send, credits_seen: 0 })),
-            recv: Line(Lock::new(RecvSide { half: recv, life: Lifecycle::Open })),
+            recv: Line(Lock::new(RecvSide { half: recv, life: Lifecycle::Open, dirty: 0 })),
             mail: Mailbox::default(),
         })
         .ok_or(Error::Exhausted("family memory"))?;
         self.parts.qp.ready_to_receive(&self.parts.path, dest)?;
         self.parts.qp.ready_to_send(Retry::default())?;
+        let ring = Arc::new(Ring {
+            shared,
+            region: Arc::clone(&self.parts.region),
+            cq: Arc::clone(&self.parts.cq),
+            layout: self.parts.layout,
+            usage: Usage::default(),
+        });
+        resident::register(Arc::downgrade(&ring) as Weak<dyn Trim>);
         Ok(Stream {
             parts: self.parts,
-            shared,
+            ring,
             config: self.config,
             extensions: self.config.extensions && peer.has_ext(),
         })
@@ -228,7 +239,7 @@ impl<B: Backend> Parts<B> {
 #[derive(Debug)]
 pub struct Stream<B: Backend> {
     pub(super) parts: Parts<B>,
-    pub(super) shared: FamilyBox<Shared>,
+    pub(super) ring: Arc<Ring<B>>,
     pub(super) config: Config,
     extensions: bool,
 }
@@ -242,7 +253,7 @@ impl<B: Backend> Stream<B> {
     pub fn try_send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, SendError> {
         let _section = Section::enter();
         self.check_send()?;
-        let mut send = self.shared.send.0.lock();
+        let mut send = self.ring.shared.send.0.lock();
         self.absorb(&mut send);
         let mut rest = Rest::new(bufs);
         let mut size = TransferSize::new(self.config.first_message, self.config.max_message);
@@ -284,7 +295,7 @@ impl<B: Backend> Stream<B> {
             }
             Err(PostError::QueueFull) => None,
             Err(_) => {
-                self.shared.mail.fail(libc::EIO);
+                self.ring.shared.mail.fail(libc::EIO);
                 None
             }
         }
@@ -297,7 +308,7 @@ impl<B: Backend> Stream<B> {
     /// [`RecvError`], if nothing was received.
     pub fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, RecvError> {
         let _section = Section::enter();
-        let mut recv = self.shared.recv.0.lock();
+        let mut recv = self.ring.shared.recv.0.lock();
         if self.parts.cq.is_ready() {
             self.pump(&mut recv);
         }
@@ -320,23 +331,24 @@ impl<B: Backend> Stream<B> {
             }
         }
         if !peek {
+            self.ring.usage.note(recv.dirty);
             self.grant(&mut recv);
         }
         if taken != 0 || bufs.iter().all(|b| b.is_empty()) {
             return Ok(taken);
         }
         drop(recv);
-        let error = self.shared.mail.error.load(Ordering::Acquire);
+        let error = self.ring.shared.mail.error.load(Ordering::Acquire);
         if error != 0 {
             return Err(RecvError::Failed(error.cast_signed()));
         }
-        if self.shared.mail.has(FLAG_EOF) { Ok(0) } else { Err(RecvError::WouldBlock) }
+        if self.ring.shared.mail.has(FLAG_EOF) { Ok(0) } else { Err(RecvError::WouldBlock) }
     }
 
     /// What could be done now. Makes progress first.
     #[must_use]
     pub fn readiness(&self) -> Ready {
-        let mail = &self.shared.mail;
+        let mail = &self.ring.shared.mail;
         let (readable, writable) = (self.has_input(), self.has_room());
         let failed = mail.error.load(Ordering::Acquire) != 0;
         Ready { readable, writable, hung_up: mail.has(FLAG_DISCONNECTED), failed }
@@ -346,25 +358,25 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn has_input(&self) -> bool {
         let _section = Section::enter();
-        let mut recv = self.shared.recv.0.lock();
+        let mut recv = self.ring.shared.recv.0.lock();
         self.pump(&mut recv);
-        recv.half.readable() != 0 || self.shared.mail.has(FLAG_EOF)
+        recv.half.readable() != 0 || self.ring.shared.mail.has(FLAG_EOF)
     }
 
     /// Whether a send would take something, or fail at once.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let _section = Section::enter();
-        let mut send = self.shared.send.0.lock();
+        let mut send = self.ring.shared.send.0.lock();
         self.refill(&mut send);
-        send.half.room() != 0 || self.shared.mail.has(FLAG_SEND_CLOSED)
+        send.half.room() != 0 || self.ring.shared.mail.has(FLAG_SEND_CLOSED)
     }
 
     /// Bytes that a receive could return now.
     #[must_use]
     pub fn bytes_readable(&self) -> usize {
         let _section = Section::enter();
-        let mut recv = self.shared.recv.0.lock();
+        let mut recv = self.ring.shared.recv.0.lock();
         self.pump(&mut recv);
         recv.half.readable()
     }
@@ -372,7 +384,7 @@ impl<B: Backend> Stream<B> {
     /// Ends one or both directions, and tells the peer. Bytes already sent still arrive.
     pub fn shutdown(&self, how: Shutdown) {
         let _section = Section::enter();
-        let mut recv = self.shared.recv.0.lock();
+        let mut recv = self.ring.shared.recv.0.lock();
         self.pump(&mut recv);
         self.advance(
             &mut recv,
@@ -388,10 +400,10 @@ impl<B: Backend> Stream<B> {
     /// then the stream ends; nothing more can be sent.
     pub fn peer_gone(&self) {
         let _section = Section::enter();
-        let mut recv = self.shared.recv.0.lock();
+        let mut recv = self.ring.shared.recv.0.lock();
         self.pump(&mut recv);
         drop(recv);
-        let mail = &self.shared.mail;
+        let mail = &self.ring.shared.mail;
         mail.raise(FLAG_DISCONNECTED | FLAG_SEND_CLOSED | FLAG_EOF);
         self.announce();
     }
@@ -399,7 +411,7 @@ impl<B: Backend> Stream<B> {
     /// The failure, once; as `SO_ERROR`.
     #[must_use]
     pub fn take_error(&self) -> Option<io::Error> {
-        match self.shared.mail.error.load(Ordering::Acquire) {
+        match self.ring.shared.mail.error.load(Ordering::Acquire) {
             0 => None,
             errno => Some(io::Error::from_raw_os_error(errno.cast_signed())),
         }
@@ -424,33 +436,33 @@ impl<B: Backend> Stream<B> {
     pub fn ext_seen(&self) -> ExtSeen {
         if self.parts.cq.is_ready() {
             let _section = Section::enter();
-            if let Some(mut recv) = self.shared.recv.0.try_lock() {
+            if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
                 self.pump(&mut recv);
             }
         }
-        ExtSeen::from_bits_retain(self.shared.mail.ext.load(Ordering::Acquire))
+        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
     }
 
     /// Extension messages that somebody's progress has brought so far.
     #[must_use]
     pub fn ext_arrived(&self) -> ExtSeen {
-        ExtSeen::from_bits_retain(self.shared.mail.ext.load(Ordering::Acquire))
+        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
     }
 
     /// Takes extension messages: clears `which`, returns those of them that had arrived.
     pub fn take_ext(&self, which: ExtSeen) -> ExtSeen {
-        let old = self.shared.mail.ext.fetch_and(!which.bits(), Ordering::AcqRel);
+        let old = self.ring.shared.mail.ext.fetch_and(!which.bits(), Ordering::AcqRel);
         ExtSeen::from_bits_retain(old) & which
     }
 
     /// Value of the last [`Ext::Up`].
     #[must_use]
     pub fn ext_up_offset(&self) -> u32 {
-        self.shared.mail.ext_up.load(Ordering::Acquire)
+        self.ring.shared.mail.ext_up.load(Ordering::Acquire)
     }
 
     fn check_send(&self) -> Result<(), SendError> {
-        let mail = &self.shared.mail;
+        let mail = &self.ring.shared.mail;
         if !mail.has(FLAG_SEND_CLOSED) {
             return Ok(());
         }
@@ -463,7 +475,7 @@ impl<B: Backend> Stream<B> {
     /// Takes over what the pump left for the sender. True if anything was new.
     fn absorb(&self, send: &mut SendSide) -> bool {
         // SYNC(credit): pairs with the Release in `Mailbox::put_credit`.
-        let credits = self.shared.mail.credits.load(Ordering::Acquire);
+        let credits = self.ring.shared.mail.credits.load(Ordering::Acquire);
         if credits == send.credits_seen {
             return false;
         }
@@ -480,7 +492,7 @@ impl<B: Backend> Stream<B> {
             }
             if send.half.handle_slot(sge).is_err() {
                 // Not free yet: the peer wrote a slot that we have not used up.
-                self.shared.mail.fail(libc::EPROTO);
+                self.ring.shared.mail.fail(libc::EPROTO);
                 break;
             }
             self.parts.region.copy_in(at, &[0; TABLE_ENTRY]);
@@ -494,7 +506,7 @@ impl<B: Backend> Stream<B> {
             return true;
         }
         if self.parts.cq.is_ready()
-            && let Some(mut recv) = self.shared.recv.0.try_lock()
+            && let Some(mut recv) = self.ring.shared.recv.0.try_lock()
         {
             self.pump(&mut recv);
         }
@@ -505,7 +517,7 @@ impl<B: Backend> Stream<B> {
     pub(super) fn send_ctrl(&self, ctrl: Ctrl) {
         if self.parts.post_message(None, &[], proto::Msg::Ctrl(ctrl).encode()).is_err() {
             // The peer has stopped taking messages altogether: it learns from the hang-up.
-            self.shared.mail.raise(FLAG_DISCONNECTED);
+            self.ring.shared.mail.raise(FLAG_DISCONNECTED);
         }
     }
 }

@@ -34,19 +34,19 @@ impl<B: Backend> Stream<B> {
     /// been dispatched since.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        self.shared.mail.events.load(Ordering::Acquire)
+        self.ring.shared.mail.events.load(Ordering::Acquire)
     }
 
     /// Whether anything has been dispatched since `mark`, or waits to be. Cheap; for spinning.
     #[must_use]
     pub fn has_changed(&self, mark: u32) -> bool {
-        self.shared.mail.events.load(Ordering::Acquire) != mark || self.parts.cq.is_ready()
+        self.ring.shared.mail.events.load(Ordering::Acquire) != mark || self.parts.cq.is_ready()
     }
 
     /// Spins and yields within this stream's budget. True if something changed.
     #[must_use]
     pub fn spin(&self, interest: Interest, mark: u32) -> bool {
-        let mail = &self.shared.mail;
+        let mail = &self.ring.shared.mail;
         let spin = match interest {
             Interest::Read => &mail.recv_spin,
             Interest::Write => &mail.send_spin,
@@ -58,7 +58,7 @@ impl<B: Backend> Stream<B> {
     /// watches no descriptor: the peer's death does not end it.
     #[must_use]
     pub fn park(&self, mark: u32, timeout: Duration) -> Wake {
-        let _waiting = Waiting::new(&self.shared.mail);
+        let _waiting = Waiting::new(&self.ring.shared.mail);
         if self.has_changed(mark) {
             return Wake::Changed;
         }
@@ -73,7 +73,7 @@ impl<B: Backend> Stream<B> {
     /// Arms `bell` for anything after `mark`. Returns the arming, or `None` if something has
     /// changed already. Poll the bell's descriptor with others while it lives.
     pub fn arm<'a>(&'a self, bell: &'a B::Bell, mark: u32) -> Option<Armed<'a, B>> {
-        let waiting = Waiting::new(&self.shared.mail);
+        let waiting = Waiting::new(&self.ring.shared.mail);
         let has_bell = self.parts.cq.arm(bell);
         let armed = Armed { stream: self, bell, has_bell, _waiting: waiting };
         if self.has_changed(mark) { None } else { Some(armed) }

@@ -1,0 +1,121 @@
+//! Keeps the memory of idle streams small.
+//!
+//! A receive ring is sparse: pages are taken when the peer first writes them, and stay. A process
+//! with a thousand streams that each moved a megabyte once would keep half a gigabyte. So every
+//! process has a budget; when its rings together exceed it, those that have not been used for a
+//! while and hold no unread byte give their pages back. There is no timer and no thread: growth of
+//! one stream pays for the trimming of others. Rings in constant use are never trimmed, even above
+//! the budget.
+
+use rsock_verbs::family;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+
+/// Ring bytes that a process may keep without anybody giving way.
+const BUDGET: usize = 4 << 20;
+/// Growth is counted in steps of this many bytes.
+pub(super) const STEP: usize = 64 << 10;
+/// Streams looked at per step, so that a step costs a bounded time.
+const LOOKS: usize = 32;
+
+/// Something whose pages can be given back.
+pub(super) trait Trim: Debug + Send + Sync {
+    /// Gives back what holds nothing, unless in use; how many bytes of [`STEP`]s that frees.
+    fn trim(&self) -> usize;
+    /// What the clock hand looks at.
+    fn usage(&self) -> &Usage;
+}
+
+/// Per stream, private to the process.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    /// Used since the hand passed last.
+    used: AtomicBool,
+    /// Bytes accounted for.
+    counted: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Registry {
+    owner: u32,
+    streams: Vec<Weak<dyn Trim>>,
+    hand: usize,
+}
+
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { owner: 0, streams: Vec::new(), hand: 0 });
+
+/// Makes a stream known.
+pub(super) fn register(stream: Weak<dyn Trim>) {
+    let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let here = family::process().0;
+    if registry.owner != here {
+        // A forked child leaves inherited streams to whoever made them.
+        *registry = Registry { owner: here, streams: Vec::new(), hand: 0 };
+        TOTAL.store(0, Ordering::Relaxed);
+    }
+    registry.streams.push(stream);
+}
+
+impl Usage {
+    /// Notes that `bytes` of the ring (a multiple of [`STEP`] is enough) are in use now.
+    #[inline]
+    pub(super) fn note(&self, bytes: usize) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        if bytes >= self.counted.load(Ordering::Relaxed) + STEP {
+            self.grow(bytes);
+        }
+    }
+
+    #[cold]
+    fn grow(&self, bytes: usize) {
+        let old = self.counted.swap(bytes, Ordering::Relaxed);
+        let total = TOTAL.fetch_add(bytes.saturating_sub(old), Ordering::Relaxed);
+        if total + bytes.saturating_sub(old) > BUDGET {
+            sweep();
+        }
+    }
+
+    /// Notes that nothing of the ring is in use any more; how many bytes were.
+    pub(super) fn clear(&self) -> usize {
+        let old = self.counted.swap(0, Ordering::Relaxed);
+        // Saturating, because a fork resets the total and not the streams.
+        let _ = TOTAL
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |t| Some(t.saturating_sub(old)));
+        old
+    }
+}
+
+impl Drop for Usage {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Moves the hand on, trimming what was not used since it last came by, until the budget is kept
+/// or enough was looked at.
+fn sweep() {
+    let Ok(mut registry) = REGISTRY.try_lock() else { return };
+    if registry.owner != family::process().0 {
+        return;
+    }
+    for _ in 0..LOOKS.min(2 * registry.streams.len()) {
+        if TOTAL.load(Ordering::Relaxed) <= BUDGET || registry.streams.is_empty() {
+            return;
+        }
+        let at = registry.hand % registry.streams.len();
+        let Some(stream) = registry.streams[at].upgrade() else {
+            registry.streams.swap_remove(at);
+            continue;
+        };
+        registry.hand = at + 1;
+        let usage = stream.usage();
+        if usage.counted.load(Ordering::Relaxed) == 0 || usage.used.swap(false, Ordering::Relaxed) {
+            continue;
+        }
+        stream.trim();
+    }
+}

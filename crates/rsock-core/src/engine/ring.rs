@@ -1,0 +1,45 @@
+//! The receive memory of a stream and the state that says what of it is in use, held apart from the
+//! queue pair so that other streams of the process can have an idle ring give its pages back.
+
+use super::layout::Layout;
+use super::resident::{Trim, Usage};
+use super::shared::Shared;
+use crate::interrupt::Section;
+use rsock_verbs::family::FamilyBox;
+use rsock_verbs::{Backend, CompletionQueue, MemoryRegion};
+use std::sync::Arc;
+
+/// Memory and state of a stream.
+#[derive(Debug)]
+pub(super) struct Ring<B: Backend> {
+    pub(super) shared: FamilyBox<Shared>,
+    pub(super) region: Arc<B::Mr>,
+    pub(super) cq: Arc<B::Cq>,
+    pub(super) layout: Layout,
+    pub(super) usage: Usage,
+}
+
+impl<B: Backend> Trim for Ring<B> {
+    fn trim(&self) -> usize {
+        let _section = Section::enter();
+        let Some(mut recv) = self.shared.recv.0.try_lock() else { return 0 };
+        if recv.half.readable() != 0 || self.cq.is_ready() {
+            return 0;
+        }
+        let mut freed = 0;
+        // Nothing unread, no message waiting, and with the peer kept out no write under way: what
+        // the ring holds, announced buffers included, is old. The peer may write again right after.
+        self.region.exclusively(&mut || {
+            if !self.cq.is_ready() {
+                self.region.punch(self.layout.ring, self.layout.ring_len());
+                recv.dirty = 0;
+                freed = self.usage.clear();
+            }
+        });
+        freed
+    }
+
+    fn usage(&self) -> &Usage {
+        &self.usage
+    }
+}
