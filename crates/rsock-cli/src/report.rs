@@ -40,6 +40,9 @@ pub(crate) fn text(comparison: &Comparison) -> String {
             line(&mut out, &cells(row), &widths);
         }
     }
+    for row in comparison.rows.iter().filter(|row| row.unit == Unit::Microseconds) {
+        percentiles(&mut out, row);
+    }
     out.push('\n');
     for note in notes(comparison) {
         let _ = writeln!(out, "{note}");
@@ -137,6 +140,30 @@ fn placements(row: &Row) -> String {
         (_, 0) => "A".to_owned(),
         (0, _) => "B".to_owned(),
         (a, b) => format!("A{a} B{b}"),
+    }
+}
+
+/// The distribution behind a row of medians.
+fn percentiles(out: &mut String, row: &Row) {
+    let sides = [("kernel", Side::Kernel), ("Unix", Side::Unix), ("rsock", Side::Rsock)];
+    let found: Vec<_> = sides
+        .map(|(name, side)| (name, row.percentiles(side)))
+        .into_iter()
+        .filter(|(_, percentiles)| !percentiles.is_empty())
+        .collect();
+    let Some((_, first)) = found.first() else { return };
+    let place = if row.place == Place::Two { ", pinned" } else { "" };
+    let _ = write!(out, "\n{:<24}", format!("{}{place} (us)", row.id.trim_end_matches(".pinned")));
+    for (name, _) in first {
+        let _ = write!(out, "{name:>9}");
+    }
+    out.push('\n');
+    for (name, percentiles) in &found {
+        let _ = write!(out, "  {name:<22}");
+        for (_, us) in percentiles {
+            let _ = write!(out, "{:>9}", significant(*us));
+        }
+        out.push('\n');
     }
 }
 

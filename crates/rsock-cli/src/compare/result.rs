@@ -3,6 +3,7 @@
 use super::case::{Case, Need, Place, Side, Unit, Work};
 use super::environment::Environment;
 use super::judge::{self, Judgement, Verdict};
+use crate::perf::Latency;
 use crate::probe::Placement;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -49,6 +50,9 @@ pub(crate) struct Sample {
     pub(crate) placement: Placement,
     /// Whether a connection had left kernel TCP when we looked; `None` if we could not.
     pub(crate) on_fast_path: Option<bool>,
+    /// Where round trips were timed one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency_us: Option<Latency>,
 }
 
 impl Comparison {
@@ -107,6 +111,20 @@ impl Row {
         Self { judgement, medians, ..Self::empty(case) }
     }
 
+    /// Median percentiles of one side, by name, in microseconds.
+    pub(crate) fn percentiles(&self, side: Side) -> Vec<(&'static str, f64)> {
+        let of_side = || {
+            let samples = self.samples.iter().filter(move |sample| sample.side == side);
+            samples.filter_map(|sample| sample.latency_us)
+        };
+        let names = of_side().next().map(|first| first.named());
+        let named = names.into_iter().flatten().enumerate().filter_map(|(index, (name, _))| {
+            let values = of_side().map(|latency| latency.named()[index].1);
+            Some((name, median(values.collect())?))
+        });
+        named.collect()
+    }
+
     fn empty(case: &Case) -> Self {
         Self {
             id: case.id.clone(),
@@ -157,6 +175,7 @@ mod tests {
             line_ns: 100,
             placement: Placement::A,
             on_fast_path: None,
+            latency_us: None,
         }
     }
 

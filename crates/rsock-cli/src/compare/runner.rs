@@ -7,7 +7,7 @@ use super::server::Server;
 use super::{iperf, netperf, process};
 use crate::child::{Child, Collected, pause};
 use crate::error::Error;
-use crate::perf;
+use crate::perf::{self, Latency};
 use crate::probe::{self, Placement};
 use indicatif::{ProgressBar, ProgressStyle};
 use rsock_core::stat;
@@ -73,20 +73,21 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &ProgressBar) -> Vec<Sa
         let line = probe::line_round_trip(bench.cpus);
         let started = servers[*index].take().unwrap_or_else(|| Ok(Vec::new()));
         let done = started.and_then(|servers| measure(bench, case, side, &servers));
-        let (value, on_fast_path, error) = match done {
-            Ok(Measured { value, on_fast_path }) => (Some(value), on_fast_path, None),
-            Err(e) => (None, None, Some(e.to_string())),
+        let (done, error) = match done {
+            Ok(measured) => (Some(measured), None),
+            Err(e) => (None, Some(e.to_string())),
         };
         samples.push(Sample {
             side,
             run,
             started_as: position(&starting, *index),
             measured_as: position(&measuring, *index),
-            value,
+            value: done.as_ref().map(|measured| measured.value),
             error,
             line_ns: u64::try_from(line.as_nanos()).unwrap_or(u64::MAX),
             placement: Placement::of(line),
-            on_fast_path,
+            on_fast_path: done.as_ref().and_then(|measured| measured.on_fast_path),
+            latency_us: done.and_then(|measured| measured.latency_us),
         });
         progress.inc(1);
     }
@@ -96,11 +97,12 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &ProgressBar) -> Vec<Sa
 struct Measured {
     value: f64,
     on_fast_path: Option<bool>,
+    latency_us: Option<Latency>,
 }
 
 impl From<f64> for Measured {
     fn from(value: f64) -> Self {
-        Self { value, on_fast_path: None }
+        Self { value, on_fast_path: None, latency_us: None }
     }
 }
 
@@ -174,7 +176,7 @@ fn limit(bench: &Bench, case: &Case) -> Result<Measured, Error> {
 fn finish_all(
     bench: &Bench,
     mut clients: Vec<Collected>,
-    parse: impl Fn(&str) -> Result<f64, Error>,
+    mut parse: impl FnMut(&str) -> Result<f64, Error>,
 ) -> Result<Measured, Error> {
     let deadline = bench.watchdog(bench.time);
     let mut on_fast_path = None;
@@ -187,7 +189,7 @@ fn finish_all(
     for client in clients {
         value += parse(&client.finish(deadline)?)?;
     }
-    Ok(Measured { value, on_fast_path })
+    Ok(Measured { on_fast_path, ..value.into() })
 }
 
 /// Whether any connection of the process has left kernel TCP.
@@ -214,7 +216,14 @@ fn perf_run(
     }
     bench.dress(&mut command, case, side);
     let client = Collected::spawn("rsock perf", command)?;
-    finish_all(bench, vec![client], |output| perf_value(output, case.unit))
+    let mut latency_us = None;
+    let measured = finish_all(bench, vec![client], |output| {
+        let report: perf::Report = serde_json::from_str(output)
+            .map_err(|e| Error::Failed(format!("rsock perf printed no report: {e}")))?;
+        latency_us = report.latency_us;
+        perf_value(&report, case.unit)
+    })?;
+    Ok(Measured { latency_us, ..measured })
 }
 
 fn perf_device(side: Side) -> &'static str {
@@ -224,9 +233,7 @@ fn perf_device(side: Side) -> &'static str {
     }
 }
 
-fn perf_value(output: &str, unit: Unit) -> Result<f64, Error> {
-    let report: perf::Report = serde_json::from_str(output)
-        .map_err(|e| Error::Failed(format!("rsock perf printed no report: {e}")))?;
+fn perf_value(report: &perf::Report, unit: Unit) -> Result<f64, Error> {
     let value = match unit {
         Unit::Microseconds => report.latency_us.map(|latency| latency.p50),
         Unit::GbitPerSecond => report.gbit_per_second,
@@ -258,7 +265,7 @@ fn held(
     }
     pause(REST);
     let value = look(&[client.pid(), server.pid()])?;
-    Ok(Measured { value, on_fast_path: is_on_fast_path(client.pid()) })
+    Ok(Measured { on_fast_path: is_on_fast_path(client.pid()), ..value.into() })
 }
 
 /// CPU time of both ends over a few seconds of 100 requests per second.
@@ -284,7 +291,7 @@ fn cpu_at_rate(bench: &Bench, case: &Case, side: Side) -> Result<Measured, Error
         return Err(Error::Failed("rsock perf ended too soon".into()));
     }
     let used = after.saturating_sub(before).as_secs_f64() * 1e3;
-    Ok(Measured { value: used / took.as_secs_f64(), on_fast_path })
+    Ok(Measured { on_fast_path, ..Measured::from(used / took.as_secs_f64()) })
 }
 
 /// This program as a server, and its address.

@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) use hold::READY;
-pub(crate) use report::Report;
+pub(crate) use report::{Latency, Report};
 
 /// Measure latency, bandwidth and connect rate
 #[derive(Debug, clap::Args)]

@@ -59,6 +59,19 @@ impl Report {
 }
 
 impl Latency {
+    /// Each number with its name, ascending but for the mean.
+    pub(crate) fn named(&self) -> [(&'static str, f64); 7] {
+        [
+            ("min", self.min),
+            ("p50", self.p50),
+            ("p90", self.p90),
+            ("p99", self.p99),
+            ("p99.9", self.p999),
+            ("max", self.max),
+            ("mean", self.mean),
+        ]
+    }
+
     /// From a histogram of nanoseconds.
     pub(super) fn new(nanos: &Histogram<u64>) -> Self {
         let us = |n: u64| n as f64 / 1e3;
@@ -84,17 +97,8 @@ impl fmt::Display for Report {
         if let Some(rate) = self.per_second {
             writeln!(f, "  rate      {rate:>12.0} /s")?;
         }
-        if let Some(l) = &self.latency_us {
-            let rows = [
-                ("min", l.min),
-                ("p50", l.p50),
-                ("p90", l.p90),
-                ("p99", l.p99),
-                ("p99.9", l.p999),
-                ("max", l.max),
-                ("mean", l.mean),
-            ];
-            for (name, us) in rows {
+        if let Some(latency) = &self.latency_us {
+            for (name, us) in latency.named() {
                 writeln!(f, "  {name:<9} {us:>12.2} us")?;
             }
         }
