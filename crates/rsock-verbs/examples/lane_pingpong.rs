@@ -11,7 +11,7 @@ use rsock_verbs::{
 };
 use std::hint::spin_loop;
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -75,9 +75,11 @@ struct Line(AtomicU64);
 /// Nanoseconds of one round trip of a line.
 fn bare(n: u64) -> f64 {
     let lines = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
+    let started = Barrier::new(2);
     std::thread::scope(|s| {
         s.spawn(|| {
             pin(1);
+            started.wait();
             for i in 1..=n {
                 while lines.0.0.load(Ordering::Acquire) != i {
                     spin_loop();
@@ -86,6 +88,7 @@ fn bare(n: u64) -> f64 {
             }
         });
         pin(0);
+        started.wait();
         let start = Instant::now();
         for i in 1..=n {
             lines.0.0.store(i, Ordering::Release);
@@ -127,15 +130,18 @@ fn ping_pong(n: u64, len: usize) -> f64 {
         let op = write(to, 0, len as u32);
         from.qp.post_copy(WrId(0), op, &[IoSlice::new(&data)], SendFlags::empty()).expect("post");
     };
+    let started = Barrier::new(2);
     std::thread::scope(|s| {
         s.spawn(|| {
             pin(1);
+            started.wait();
             for _ in 0..n {
                 receive_one(&b);
                 send(&b, &a);
             }
         });
         pin(0);
+        started.wait();
         let start = Instant::now();
         for _ in 0..n {
             send(&a, &b);
@@ -149,9 +155,11 @@ fn ping_pong(n: u64, len: usize) -> f64 {
 fn stream(n: u64, len: usize, ring: u64) -> f64 {
     let (a, b) = pair().expect("pair");
     let data = vec![1u8; len];
+    let started = Barrier::new(2);
     std::thread::scope(|s| {
         s.spawn(|| {
             pin(1);
+            started.wait();
             let mut out = [BLANK; 16];
             let mut sink = vec![0u8; len];
             let (mut got, mut at) = (0, 0);
@@ -170,6 +178,7 @@ fn stream(n: u64, len: usize, ring: u64) -> f64 {
             }
         });
         pin(0);
+        started.wait();
         let start = Instant::now();
         let mut at = 0;
         for _ in 0..n {
