@@ -38,6 +38,15 @@ impl<P: Platform> Slot<P> {
         self.seq.store(index.wrapping_add(1), Ordering::Release);
     }
 
+    /// As [`Self::publish`], for an entry without payload in the slot.
+    #[inline(always)]
+    pub(crate) fn publish_bare(&self, index: u32, imm: u32, word: u64) {
+        self.imm.store(imm, Ordering::Relaxed);
+        self.word.store(word, Ordering::Relaxed);
+        // SYNC(slot-publish): as in `publish`.
+        self.seq.store(index.wrapping_add(1), Ordering::Release);
+    }
+
     /// Whether entry `index` is here.
     #[inline(always)]
     pub(crate) fn is_published(&self, index: u32) -> bool {

@@ -53,30 +53,15 @@ impl Core {
     pub(super) unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let Some(outlet) = self.outlet.get() else { return self.post_unconnected(wr) };
         let mut tx = self.shared.tx.0.lock();
-        // The common case, all in one place: nothing waits, and nobody asked for a completion.
-        if self.shared.state() == QpState::Rts
-            && tx.sq_mid == tx.sq_tail
-            && !wr.flags.contains(SendFlags::SIGNALED)
-            && !self.signal_all
+        // The common case: nothing waits, and nobody asked for a completion.
+        if !self.signal_all
             && wr.flags.contains(SendFlags::INLINE)
+            && !wr.flags.contains(SendFlags::SIGNALED)
             && let SendOp::WriteImm { remote, rkey, imm } = wr.op
-            && self.write_imm
             && let [sge] = wr.sges
-            && sge.len as usize <= INLINE
-            && sge.len != 0
-            && tx.tail != tx.slot_end
-            && tx.msgs != tx.posted
-            && tx.region.is_current(self.link.theirs(), rkey)
-            && let Some(Target::Segment(at)) = tx.region.target(remote.0, sge.len.into())
-            && outlet.access.contains(Access::REMOTE_WRITE)
+            // SAFETY: the caller's promise is the same.
+            && unsafe { self.post_plainly(&mut tx, outlet, remote, rkey, imm, sge) }
         {
-            let src = ptr::with_exposed_provenance::<u8>(address(sge.addr));
-            // SAFETY: the caller names readable memory, of at most INLINE bytes by the check.
-            let words = unsafe { copy::load_small(src, sge.len as usize) };
-            let entry = Entry::WriteImmInline { at, len: sge.len };
-            outlet.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
-            tx.tail = tx.tail.wrapping_add(1);
-            tx.msgs = tx.msgs.wrapping_add(1);
             drop(tx);
             outlet.ring_recv();
             return Ok(());
@@ -88,6 +73,88 @@ impl Core {
             outlet.ring_recv();
         }
         posted
+    }
+
+    /// The shortest way for a WRITE WITH IMMEDIATE of one piece; false if anything is unusual.
+    ///
+    /// # Safety
+    /// The piece names readable memory.
+    #[inline(always)]
+    unsafe fn post_plainly(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        remote: RemoteAddr,
+        rkey: RKey,
+        imm: u32,
+        sge: &Sge,
+    ) -> bool {
+        if self.shared.state() != QpState::Rts
+            || !self.write_imm
+            || sge.len == 0
+            || tx.sq_mid != tx.sq_tail
+            || tx.tail == tx.slot_end
+            || tx.msgs == tx.posted
+        {
+            return false;
+        }
+        let theirs = self.link.theirs();
+        let src = ptr::with_exposed_provenance::<u8>(address(sge.addr));
+        let len = sge.len as usize;
+        let slot = outlet.lane.slot(tx.tail);
+        if len <= INLINE {
+            if !tx.region.is_current(theirs, rkey) {
+                return false;
+            }
+            let Some(Target::Segment(at)) = tx.region.target(remote.0, sge.len.into()) else {
+                return false;
+            };
+            // SAFETY: the caller's promise; at most INLINE bytes.
+            let words = unsafe { copy::load_small(src, len) };
+            let entry = Entry::WriteImmInline { at, len: sge.len };
+            slot.publish(tx.tail, imm, entry.encode(), &words);
+        } else {
+            let written = self.while_busy(tx, outlet, |tx| {
+                if !tx.region.is_current(theirs, rkey) {
+                    return false;
+                }
+                let target = tx.region.target(remote.0, sge.len.into());
+                let Some(Target::Segment(at)) = target else { return false };
+                let Some(to) = theirs.bytes(at, sge.len.into()) else { return false };
+                // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
+                unsafe { copy::to_peer(src, to.as_ptr(), len) };
+                true
+            });
+            if !written {
+                return false;
+            }
+            slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
+        }
+        tx.tail = tx.tail.wrapping_add(1);
+        tx.msgs = tx.msgs.wrapping_add(1);
+        true
+    }
+
+    /// Runs `f` while the lane says that we copy into a region: the region's owner reuses its memory
+    /// only after that.
+    #[inline(always)]
+    fn while_busy<R>(&self, tx: &mut Tx, outlet: &Outlet, f: impl FnOnce(&mut Tx) -> R) -> R {
+        let busy = &outlet.lane.head().producer.busy;
+        tx.busy = tx.busy.wrapping_add(1);
+        busy.store(tx.busy, Ordering::Relaxed);
+        // SYNC(busy): orders the odd number before the look at the region's key. Pairs with
+        // `Link::is_quiet`, whose barrier stands in for our fence.
+        if self.link.is_light() {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            Native::fence();
+        }
+        let done = f(tx);
+        tx.busy = tx.busy.wrapping_add(1);
+        // SYNC(busy): our stores into the region come before. Pairs with the Acquire in
+        // `Link::is_quiet`.
+        busy.store(tx.busy, Ordering::Release);
+        done
     }
 
     /// A queue pair without a peer takes requests in the error state only, and flushes them.
@@ -429,32 +496,18 @@ impl Core {
         if len == 0 {
             return Ok(());
         }
-        let busy = &outlet.lane.head().producer.busy;
-        tx.busy = tx.busy.wrapping_add(1);
-        busy.store(tx.busy, Ordering::Relaxed);
-        // SYNC(busy): orders the odd number before the look at the region's key. Pairs with
-        // `Link::is_quiet`, whose barrier stands in for our fence.
-        if self.link.is_light() {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            Native::fence();
-        }
-        let target = self.target(tx, outlet, remote, rkey, len);
-        let written = target.and_then(|target| match target {
-            Target::Segment(at) => {
-                let to = self.link.theirs().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
-                // SAFETY: the pieces are readable by the caller's promise, and `len` bytes are
-                // writable at `to`.
-                unsafe { gather(sges, to.as_ptr()) };
-                Ok(())
+        self.while_busy(tx, outlet, |tx| {
+            match self.target(tx, outlet, remote, rkey, len)? {
+                Target::Segment(at) => {
+                    let to = self.link.theirs().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
+                    // SAFETY: the pieces are readable by the caller's promise, and `len` bytes
+                    // are writable at `to`.
+                    unsafe { gather(sges, to.as_ptr()) };
+                    Ok(())
+                }
+                Target::Foreign(_) => Err(WcStatus::REM_ACCESS),
             }
-            Target::Foreign(_) => Err(WcStatus::REM_ACCESS),
-        });
-        tx.busy = tx.busy.wrapping_add(1);
-        // SYNC(busy): our stores into the region come before. Pairs with the Acquire in
-        // `Link::is_quiet`.
-        busy.store(tx.busy, Ordering::Release);
-        written
+        })
     }
 
     /// Where a WRITE goes, by the peer's own table.
@@ -469,10 +522,10 @@ impl Core {
     ) -> Result<Target, WcStatus> {
         let theirs = self.link.theirs();
         if !tx.region.is_current(theirs, rkey) {
-            tx.region = Remote::look_up(theirs, rkey).ok_or(WcStatus::REM_ACCESS)?;
-        }
-        if !outlet.access.contains(Access::REMOTE_WRITE) {
-            return Err(WcStatus::REM_ACCESS);
+            // A region is remembered only if the peer's queue pair is open to writes.
+            tx.region = Remote::look_up(theirs, rkey)
+                .filter(|_| outlet.access.contains(Access::REMOTE_WRITE))
+                .ok_or(WcStatus::REM_ACCESS)?;
         }
         tx.region.target(remote.0, len).ok_or(WcStatus::REM_ACCESS)
     }
