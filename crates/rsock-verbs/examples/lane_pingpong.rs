@@ -3,6 +3,8 @@
 //!
 //! `cargo run --release -p rsock-verbs --features conformance --example lane_pingpong`
 
+#![expect(clippy::cast_possible_truncation, reason = "lengths of a benchmark")]
+
 use rsock_verbs::soft::testing::linked_pair;
 use rsock_verbs::soft::{SoftContext, SoftCq, SoftMr, SoftQp};
 use rsock_verbs::{
@@ -11,8 +13,8 @@ use rsock_verbs::{
 };
 use std::hint::spin_loop;
 use std::io::IoSlice;
-use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 const WINDOW: u32 = 128;
@@ -229,11 +231,13 @@ fn main() {
         let line = bare(N);
         let one = ping_pong(N, 1);
         println!(
-            "line {line:.0} ns; round trip of 1 B {one:.0} ns ({:.1}x), 32 B {:.0}, 64 B {:.0}, 1 KiB {:.0}",
+            "line {line:.0} ns; round trip of 1 B {one:.0} ns ({:.1}x), 32 B {:.0}, 64 B {:.0}, 1 KiB {:.0}, 4 KiB {:.0}, 16 KiB {:.0}",
             one / line,
             ping_pong(N, 32),
             ping_pong(N, 64),
             ping_pong(N, 1024),
+            ping_pong(N / 4, 4096),
+            ping_pong(N / 16, 16384),
         );
         print!("stream M/s:");
         for len in [1, 32, 64, 256, 1024] {

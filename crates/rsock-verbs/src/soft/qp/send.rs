@@ -121,8 +121,9 @@ impl Core {
                 let target = tx.region.target(remote.0, sge.len.into());
                 let Some(Target::Segment(at)) = target else { return false };
                 let Some(to) = theirs.bytes(at, sge.len.into()) else { return false };
+                let from = self.stream_from(tx);
                 // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
-                unsafe { copy::to_peer(src, to.as_ptr(), len) };
+                unsafe { copy::to_peer(src, to.as_ptr(), len, from) };
                 true
             });
             if !written {
@@ -133,6 +134,15 @@ impl Core {
         tx.tail = tx.tail.wrapping_add(1);
         tx.msgs = tx.msgs.wrapping_add(1);
         true
+    }
+
+    /// From which size on copies stream: a peer that answers wants its bytes in the cache.
+    #[inline(always)]
+    fn stream_from(&self, tx: &mut Tx) -> usize {
+        let taken = self.shared.rx.taken.load(Ordering::Relaxed);
+        let answered = taken != tx.taken_then;
+        tx.taken_then = taken;
+        if answered { copy::STREAM_ANSWERS_FROM } else { copy::STREAM_FROM }
     }
 
     /// Runs `f` while the lane says that we copy into a region: the region's owner reuses its memory
@@ -500,9 +510,10 @@ impl Core {
             match self.target(tx, outlet, remote, rkey, len)? {
                 Target::Segment(at) => {
                     let to = self.link.theirs().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
+                    let from = self.stream_from(tx);
                     // SAFETY: the pieces are readable by the caller's promise, and `len` bytes
                     // are writable at `to`.
-                    unsafe { gather(sges, to.as_ptr()) };
+                    unsafe { gather(sges, to.as_ptr(), from) };
                     Ok(())
                 }
                 Target::Foreign(_) => Err(WcStatus::REM_ACCESS),
@@ -679,20 +690,20 @@ fn address(addr: u64) -> usize {
 /// # Safety
 /// The pieces name readable memory; as many bytes as they have together are writable at `to`.
 #[inline]
-unsafe fn gather(sges: &[Sge], mut to: *mut u8) {
+unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) {
     let Some(last) = sges.iter().rposition(|sge| sge.len != 0) else { return };
     for sge in &sges[..last] {
         let src = ptr::with_exposed_provenance(address(sge.addr));
         let len = sge.len as usize;
         // SAFETY: the caller's promise.
-        unsafe { copy::to_peer(src, to, len) };
+        unsafe { copy::to_peer(src, to, len, stream_from) };
         // SAFETY: the pieces' sum is writable.
         to = unsafe { to.add(len) };
     }
     let src = ptr::with_exposed_provenance(address(sges[last].addr));
     let len = sges[last].len as usize;
     // SAFETY: the caller's promise.
-    unsafe { copy::to_peer_last(src, to, len) };
+    unsafe { copy::to_peer_last(src, to, len, stream_from) };
 }
 
 /// The pieces as words.
@@ -738,7 +749,7 @@ unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32)
             let (to, run) = outlet.lane.stage(tx.stage_tail);
             let n = part.min(run);
             // SAFETY: `n` readable bytes of this piece, and as many writable ones on the stage.
-            unsafe { copy::to_peer(src, to.as_ptr(), n) };
+            unsafe { copy::to_peer(src, to.as_ptr(), n, copy::STREAM_FROM) };
             // SAFETY: still inside the piece, or at its end.
             src = unsafe { src.add(n) };
             tx.stage_tail = tx.stage_tail.wrapping_add(n as u64);

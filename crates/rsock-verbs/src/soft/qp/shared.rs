@@ -79,6 +79,8 @@ pub(super) struct Tx {
     pub(super) region: Remote,
     /// Copy of what the lane's busy word holds.
     pub(super) busy: u32,
+    /// [`Rx::taken`] when we last copied: whether the peer has answered since.
+    pub(super) taken_then: u32,
     /// When a pending request without a receive at the peer fails; monotonic nanoseconds, or 0.
     pub(super) rnr_deadline: u64,
 }
