@@ -128,6 +128,11 @@ impl Watch {
         Self { at: handlers_run() }
     }
 
+    /// Forgets the handlers that ran so far and asked for `SA_RESTART`: the call goes on.
+    pub fn restart(&mut self) {
+        self.at.0 = handlers_run().0;
+    }
+
     /// Whether a handler has run since.
     #[must_use]
     pub fn has_fired(self) -> bool {

@@ -4,7 +4,7 @@
 use crate::interrupt::{self, Watch};
 use rustix::process::{Resource, getrlimit};
 use std::io;
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Size of the kernel's signal set, not libc's.
@@ -104,6 +104,13 @@ pub(crate) fn move_high(fd: OwnedFd) -> OwnedFd {
         }
         Err(_) => fd,
     }
+}
+
+/// Whether the descriptor table is more than half full, as far as the number of `fd` tells: then
+/// what is left is the program's.
+pub(crate) fn is_crowded(fd: BorrowedFd<'_>) -> bool {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    u64::try_from(fd.as_raw_fd()).is_ok_and(|n| n >= limit / 2)
 }
 
 /// Closes by a raw system call: dropping an `OwnedFd` goes through libc's `close`.

@@ -3,9 +3,9 @@
 
 use super::layout::Layout;
 use super::resident::{Trim, Usage};
-use super::shared::Shared;
+use super::shared::{RecvSide, SendSide, Shared};
 use crate::interrupt::Section;
-use rsock_verbs::family::FamilyBox;
+use rsock_verbs::family::{FamilyBox, Guard};
 use rsock_verbs::{Backend, CompletionQueue, MemoryRegion};
 use std::sync::Arc;
 
@@ -17,6 +17,28 @@ pub(super) struct Ring<B: Backend> {
     pub(super) cq: Arc<B::Cq>,
     pub(super) layout: Layout,
     pub(super) usage: Usage,
+}
+
+impl<B: Backend> Ring<B> {
+    /// The `send` lock. If its last holder died inside, the stream is broken.
+    #[inline]
+    pub(super) fn lock_send(&self) -> Guard<'_, SendSide> {
+        let guard = self.shared.send.0.lock();
+        if guard.is_recovered() {
+            self.shared.mail.fail(libc::ECONNRESET);
+        }
+        guard
+    }
+
+    /// The `recv` lock. If its last holder died inside, the stream is broken.
+    #[inline]
+    pub(super) fn lock_recv(&self) -> Guard<'_, RecvSide> {
+        let guard = self.shared.recv.0.lock();
+        if guard.is_recovered() {
+            self.shared.mail.fail(libc::ECONNRESET);
+        }
+        guard
+    }
 }
 
 impl<B: Backend> Trim for Ring<B> {

@@ -253,7 +253,7 @@ impl<B: Backend> Stream<B> {
     pub fn try_send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, SendError> {
         let _section = Section::enter();
         self.check_send()?;
-        let mut send = self.ring.shared.send.0.lock();
+        let mut send = self.ring.lock_send();
         self.absorb(&mut send);
         let mut rest = Rest::new(bufs);
         let mut size = TransferSize::new(self.config.first_message, self.config.max_message);
@@ -308,7 +308,7 @@ impl<B: Backend> Stream<B> {
     /// [`RecvError`], if nothing was received.
     pub fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, RecvError> {
         let _section = Section::enter();
-        let mut recv = self.ring.shared.recv.0.lock();
+        let mut recv = self.ring.lock_recv();
         if self.parts.cq.is_ready() {
             self.pump(&mut recv);
         }
@@ -358,7 +358,7 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn has_input(&self) -> bool {
         let _section = Section::enter();
-        let mut recv = self.ring.shared.recv.0.lock();
+        let mut recv = self.ring.lock_recv();
         self.pump(&mut recv);
         recv.half.readable() != 0 || self.ring.shared.mail.has(FLAG_EOF)
     }
@@ -367,7 +367,7 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn has_room(&self) -> bool {
         let _section = Section::enter();
-        let mut send = self.ring.shared.send.0.lock();
+        let mut send = self.ring.lock_send();
         self.refill(&mut send);
         send.half.room() != 0 || self.ring.shared.mail.has(FLAG_SEND_CLOSED)
     }
@@ -376,7 +376,7 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn bytes_readable(&self) -> usize {
         let _section = Section::enter();
-        let mut recv = self.ring.shared.recv.0.lock();
+        let mut recv = self.ring.lock_recv();
         self.pump(&mut recv);
         recv.half.readable()
     }
@@ -384,7 +384,7 @@ impl<B: Backend> Stream<B> {
     /// Ends one or both directions, and tells the peer. Bytes already sent still arrive.
     pub fn shutdown(&self, how: Shutdown) {
         let _section = Section::enter();
-        let mut recv = self.ring.shared.recv.0.lock();
+        let mut recv = self.ring.lock_recv();
         self.pump(&mut recv);
         self.advance(
             &mut recv,
@@ -400,7 +400,7 @@ impl<B: Backend> Stream<B> {
     /// then the stream ends; nothing more can be sent.
     pub fn peer_gone(&self) {
         let _section = Section::enter();
-        let mut recv = self.ring.shared.recv.0.lock();
+        let mut recv = self.ring.lock_recv();
         self.pump(&mut recv);
         drop(recv);
         let mail = &self.ring.shared.mail;

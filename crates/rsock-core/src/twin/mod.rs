@@ -40,6 +40,7 @@ pub use poll::{PollEntry, poll};
 use crate::engine::{Config, Stream};
 use crate::interrupt::Section;
 use crate::stat::{self, Direction};
+use crate::sys;
 use pair::{Search, Step, Subject};
 use rsock_verbs::family::FamilyBox;
 use rsock_verbs::soft::Soft;
@@ -64,8 +65,17 @@ pub struct Twin {
     stat: OnceLock<stat::Slot>,
 }
 
+/// How a wait on the ring was spent.
+#[derive(Clone, Copy)]
+enum Waited {
+    Spinning,
+    Sleeping,
+}
+
 /// Calls after which a connection begins to look for its peer: a short one never pays for it.
 const FIRST_LOOK: u32 = 6;
+/// Calls after which a connection whose peer never showed itself stops looking.
+const GIVE_UP: u32 = 1024;
 /// How long a full ring may stay without progress before a writer moves to TCP.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// How long the cheapest sleep may last before descriptors are watched too.
@@ -211,7 +221,18 @@ impl Twin {
         if search.is_over() || self.has(FLAG_PINNED) {
             return;
         }
+        if calls >= GIVE_UP && search.is_unanswered() {
+            *search = Search::Over;
+            drop(search);
+            self.give_up(PinReason::NoPeer);
+            return;
+        }
         if search.fd().is_none() && calls != FIRST_LOOK && !calls.is_power_of_two() {
+            return;
+        }
+        if sys::is_crowded(fd) {
+            drop(search);
+            self.give_up(PinReason::Resources);
             return;
         }
         self.show(fd);
@@ -269,6 +290,16 @@ impl Twin {
     fn count_bytes(&self, direction: Direction, path: stat::Path, n: usize) {
         if let Some(stat) = self.stat.get() {
             stat.add_bytes(direction, path, n as u64);
+        }
+    }
+
+    /// Counts a wait on the ring.
+    fn count_wait(&self, direction: Direction, waited: Waited) {
+        if let Some(stat) = self.stat.get() {
+            match waited {
+                Waited::Spinning => stat.add_spin(direction),
+                Waited::Sleeping => stat.add_wakeup(direction),
+            }
         }
     }
 

@@ -100,6 +100,11 @@ impl Search {
         }
     }
 
+    /// Whether nobody has been found so far.
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Idle { .. } | Self::Published(_))
+    }
+
     /// Whether nothing can come of another step.
     pub(super) fn is_over(&self) -> bool {
         matches!(self, Self::Over)

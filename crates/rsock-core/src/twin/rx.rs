@@ -2,7 +2,7 @@
 
 use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SLEEPY, Flags, Rx, RxMode};
 use super::tx::is_nonblocking;
-use super::{PARK, PinReason, Twin, offset};
+use super::{FIRST_LOOK, PARK, PinReason, Twin, Waited, offset};
 use crate::engine::{ExtSeen, Interest, RecvError, Stream, ThreadBell, Wake};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
@@ -66,7 +66,10 @@ impl Twin {
         if self.has(FLAG_RX_PLAIN) || total == 0 || flags.intersects(kernel_only) {
             return Ok(kernel_recv(fd, bufs, flags)?);
         }
-        let watch = Watch::begin();
+        if let Some(done) = self.early_recv(fd, bufs, flags) {
+            return done;
+        }
+        let mut watch = Watch::begin();
         let mut deadline = None;
         let mut got = 0;
         let error = loop {
@@ -89,11 +92,39 @@ impl Twin {
                 break Errno::AGAIN.into();
             }
             let limit = *deadline.get_or_insert_with(|| recv_deadline(fd));
-            if let Err(e) = self.wait_for_data(fd, blocked, limit, watch) {
+            if let Err(e) = self.wait_for_data(fd, blocked, limit, &mut watch) {
                 break e;
             }
         };
         if got != 0 { Ok(got) } else { Err(error) }
+    }
+
+    /// The first calls of a connection, before it looks for its peer: the kernel alone, as without us, and
+    /// at the same price. Deaf meanwhile, so nobody is invited.
+    fn early_recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Option<io::Result<usize>> {
+        let _deaf = {
+            let _section = Section::enter();
+            let mut rx = self.dirs.rx.0.lock();
+            if rx.calls + 1 >= FIRST_LOOK || self.path.get().is_some() {
+                return None;
+            }
+            rx.calls += 1;
+            Deaf::new(&self.dirs.shared.0)
+        };
+        let n = match kernel_recv(fd, bufs, flags) {
+            Ok(n) => n,
+            Err(e) => return Some(Err(e.into())),
+        };
+        if !flags.contains(RecvFlags::PEEK) {
+            let _section = Section::enter();
+            self.dirs.rx.0.lock().tcp_bytes += n as u64;
+        }
+        Some(Ok(n))
     }
 
     fn try_recv(
@@ -325,18 +356,18 @@ impl Twin {
         fd: BorrowedFd<'_>,
         blocked: Blocked<'_>,
         deadline: Option<Instant>,
-        watch: Watch,
+        watch: &mut Watch,
     ) -> io::Result<()> {
         let left = sys::time_left(deadline);
         if left == Some(Duration::ZERO) {
             return Err(Errno::AGAIN.into());
         }
         let result = match (&blocked, self.path.get()) {
-            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, watch),
+            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, *watch),
             (Blocked::Both(mark), Some(path)) => {
-                sleep_with_bell(fd, libc::POLLIN, path, *mark, left, watch).map(drop)
+                sleep_with_bell(fd, libc::POLLIN, path, *mark, left, *watch).map(drop)
             }
-            _ => self.wait_for_tcp(fd, left, watch),
+            _ => self.wait_for_tcp(fd, left, *watch),
         };
         match result {
             // A time-out makes the call end with EINTR whatever the handler asked for (signal(7)).
@@ -345,6 +376,7 @@ impl Twin {
                     && !watch.must_end()
                     && deadline.is_none() =>
             {
+                watch.restart();
                 Ok(())
             }
             other => other,
@@ -380,8 +412,10 @@ impl Twin {
         watch: Watch,
     ) -> io::Result<()> {
         if path.spin(Interest::Read, mark) {
+            self.count_wait(Direction::Recv, Waited::Spinning);
             return Ok(());
         }
+        self.count_wait(Direction::Recv, Waited::Sleeping);
         if !self.has(FLAG_RX_SLEEPY) {
             match path.park(mark, left.map_or(PARK, |l| l.min(PARK))) {
                 Wake::Changed => return Ok(()),

@@ -1,7 +1,7 @@
 //! The sending direction.
 
 use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
-use super::{PATIENCE, PinReason, Twin, offset};
+use super::{PATIENCE, PinReason, Twin, Waited, offset};
 use crate::engine::{ExtSeen, Interest, SendError, Stream, Wake};
 use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
@@ -58,7 +58,7 @@ impl Twin {
             self.pin(fd, PinReason::Option);
             return Ok(kernel_send(fd, bufs, flags)?);
         }
-        let watch = Watch::begin();
+        let mut watch = Watch::begin();
         let mut deadline = None;
         let mut sent = 0;
         let error = loop {
@@ -76,7 +76,7 @@ impl Twin {
                         break Errno::AGAIN.into();
                     }
                     let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
-                    if let Err(e) = self.wait_for_room(fd, &blocked, limit, watch) {
+                    if let Err(e) = self.wait_for_room(fd, &blocked, limit, &mut watch) {
                         break e;
                     }
                 }
@@ -234,7 +234,7 @@ impl Twin {
         fd: BorrowedFd<'_>,
         blocked: &Blocked,
         deadline: Option<Instant>,
-        watch: Watch,
+        watch: &mut Watch,
     ) -> io::Result<()> {
         let left = sys::time_left(deadline);
         if left == Some(Duration::ZERO) {
@@ -243,20 +243,31 @@ impl Twin {
         match (blocked, self.path.get()) {
             (Blocked::Ring(mark), Some(path)) => {
                 if path.spin(Interest::Write, *mark) {
+                    self.count_wait(Direction::Send, Waited::Spinning);
                     return Ok(());
                 }
+                self.count_wait(Direction::Send, Waited::Sleeping);
                 let woken = path.park(*mark, left.map_or(PATIENCE, |l| l.min(PATIENCE)));
                 // A handler may have run before the thread slept: the kernel did not see it then.
                 if (woken == Wake::Interrupted || watch.has_fired()) && watch.must_end() {
                     return Err(Errno::INTR.into());
                 }
+                watch.restart();
                 Ok(())
             }
             _ => {
                 let mut fds =
                     [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 }];
-                match sys::sleep(&mut fds, left, None, watch) {
-                    Err(e) if e.raw_os_error() == Some(libc::EINTR) && !watch.must_end() => Ok(()),
+                match sys::sleep(&mut fds, left, None, *watch) {
+                    // A time-out makes the call end with EINTR whatever the handler asked for.
+                    Err(e)
+                        if e.raw_os_error() == Some(libc::EINTR)
+                            && !watch.must_end()
+                            && deadline.is_none() =>
+                    {
+                        watch.restart();
+                        Ok(())
+                    }
                     other => other.map(drop),
                 }
             }
