@@ -27,15 +27,23 @@ impl<B: Backend> Stream<B> {
     pub(super) fn pump(&self, recv: &mut RecvSide) {
         let mut batch = [NOTHING; BATCH];
         let mut any = false;
+        let mut failed = None;
         loop {
             let n = self.parts.cq.poll(&mut batch);
             for wc in &batch[..n] {
-                self.complete(recv, wc);
+                match wc.result() {
+                    Ok(wc) => self.complete(recv, wc),
+                    Err(status) => failed = failed.or(Some(status)),
+                }
             }
             any |= n != 0;
             if n < BATCH {
                 break;
             }
+        }
+        if let Some(status) = failed {
+            // Only now: what explains it may have been among the later completions.
+            self.completion_failed(status);
         }
         if any {
             self.announce();
@@ -43,10 +51,6 @@ impl<B: Backend> Stream<B> {
     }
 
     fn complete(&self, recv: &mut RecvSide, wc: &Completion) {
-        if wc.status != WcStatus::SUCCESS {
-            self.completion_failed(wc.status);
-            return;
-        }
         let word = match wc.op {
             WcOp::RecvWriteImm => wc.imm,
             WcOp::Recv if self.parts.wire == Wire::MsgSend && wc.len == 4 => {
@@ -129,8 +133,8 @@ impl<B: Backend> Stream<B> {
     fn completion_failed(&self, status: WcStatus) {
         let mail = &self.ring.shared.mail;
         match status {
-            // After an orderly end the queue pair is torn down with receives still posted.
-            WcStatus::WR_FLUSH if mail.has(FLAG_DISCONNECTED) => {}
+            // After an orderly end the peer takes its queue pair and memory away, whatever is posted.
+            _ if mail.has(FLAG_DISCONNECTED) => {}
             WcStatus::WR_FLUSH | WcStatus::RETRY_EXC => mail.fail(libc::ECONNRESET),
             _ => mail.fail(libc::EIO),
         }
