@@ -5,6 +5,7 @@ mod env;
 pub mod interrupt;
 mod iov;
 pub mod proto;
+pub mod socket;
 pub mod stat;
 mod sys;
 pub mod twin;

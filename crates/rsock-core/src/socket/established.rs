@@ -1,0 +1,323 @@
+//! A connected stream of the pure mode: the engine's stream, the connection's anchor, and the calls
+//! that wait.
+
+use crate::engine::{Interest, Ready, RecvError, SendError, Stream, ThreadBell, Wake};
+use crate::interrupt::Watch;
+use crate::iov::Rest;
+use crate::sys;
+use rsock_cm::soft::{Connection, Status};
+use rsock_verbs::Bell;
+use rsock_verbs::soft::{Soft, SoftContext};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the cheapest sleep lasts before the anchor is watched, too.
+const PARK: Duration = Duration::from_millis(10);
+/// Every how many-th call in vain looks at the anchor, which costs a system call.
+const LOOK_EVERY: u32 = 64;
+/// Buffers handed to the engine at once.
+const PIECES: usize = 16;
+
+/// A connected stream.
+#[derive(Debug)]
+pub(super) struct Established {
+    /// Before the connection: the queue pair goes first.
+    pub(super) stream: Stream<Soft>,
+    connection: Connection,
+    ctx: SoftContext,
+    /// The anchor has hung up, and the stream knows.
+    is_gone: AtomicBool,
+    /// The peer reset the connection.
+    is_reset: AtomicBool,
+    error_told: AtomicBool,
+    /// Non-blocking calls that had nothing to do.
+    n_refused: AtomicU32,
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Patience {
+    /// Not at all.
+    None,
+    /// Until then, or for ever.
+    Until(Option<Instant>),
+}
+
+impl Patience {
+    /// For a call that starts now.
+    pub(super) fn new(nonblocking: bool, limit: Option<Duration>) -> Self {
+        if nonblocking {
+            Self::None
+        } else {
+            Self::Until(limit.and_then(|l| sys::now().checked_add(l)))
+        }
+    }
+}
+
+impl Established {
+    pub(super) fn new(ctx: &SoftContext, stream: Stream<Soft>, connection: Connection) -> Self {
+        Self {
+            stream,
+            connection,
+            ctx: ctx.clone(),
+            is_gone: AtomicBool::new(false),
+            is_reset: AtomicBool::new(false),
+            error_told: AtomicBool::new(false),
+            n_refused: AtomicU32::new(0),
+        }
+    }
+
+    /// Sends all of `bufs`, or what there is room for within `patience`.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`, `ECONNRESET`, or the error that broke the connection, if nothing was
+    /// sent.
+    pub(super) fn send(&self, bufs: &[IoSlice<'_>], patience: Patience) -> io::Result<usize> {
+        let watch = Watch::begin();
+        let mut rest = Rest::new(bufs);
+        let total = rest.len;
+        while rest.len != 0 {
+            let mark = self.stream.mark();
+            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let (n, _) = rest.pieces(usize::MAX, &mut pieces);
+            let end = match self.stream.try_send(&pieces[..n]) {
+                Ok(n) => {
+                    rest.advance(n);
+                    continue;
+                }
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, patience, watch),
+                Err(e) => Err(send_error(e)),
+            };
+            match end {
+                Ok(()) => {}
+                Err(_) if rest.len < total => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(total - rest.len)
+    }
+
+    /// Receives what there is, waiting within `patience` for the first byte, or for all of `bufs`
+    /// with `all`. 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`, or the error that broke the connection, if nothing was received.
+    pub(super) fn recv(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+        all: bool,
+        patience: Patience,
+    ) -> io::Result<usize> {
+        let watch = Watch::begin();
+        let mut rest = bufs;
+        let mut total = 0;
+        loop {
+            let mark = self.stream.mark();
+            match self.stream.try_recv(rest, peek) {
+                Ok(0) if total == 0 && self.is_reset.load(Ordering::Acquire) => {
+                    return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+                }
+                Ok(0) => return Ok(total),
+                // Peeking never waits for more than the first byte.
+                Ok(n) if !all || peek => return Ok(total + n),
+                Ok(n) => {
+                    total += n;
+                    rest = skip(rest, n);
+                    if len(rest) == 0 {
+                        return Ok(total);
+                    }
+                    continue;
+                }
+                Err(RecvError::WouldBlock) => {}
+                Err(RecvError::Failed(_)) if total > 0 => return Ok(total),
+                Err(RecvError::Failed(errno)) => return Err(io::Error::from_raw_os_error(errno)),
+            }
+            if let Err(e) = self.wait(Interest::Read, mark, patience, watch) {
+                return if total > 0 { Ok(total) } else { Err(e) };
+            }
+        }
+    }
+
+    /// Waits until something has changed since `mark`.
+    fn wait(
+        &self,
+        interest: Interest,
+        mark: u32,
+        patience: Patience,
+        watch: Watch,
+    ) -> io::Result<()> {
+        let Patience::Until(deadline) = patience else {
+            // A program that polls by calling us must learn of the peer's death, too, and must
+            // leave the CPU to a peer that needs it to answer.
+            if self.n_refused.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+                self.look_at_anchor();
+                rustix::thread::sched_yield();
+            }
+            return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
+        };
+        if self.stream.spin(interest, mark) {
+            return Ok(());
+        }
+        let limit = |most: Duration| sys::time_left(deadline).map_or(most, |left| left.min(most));
+        match self.stream.park(mark, limit(PARK)) {
+            Wake::Changed => return Ok(()),
+            Wake::Interrupted if watch.must_end() => return interrupted(),
+            Wake::Interrupted | Wake::TimedOut => {}
+        }
+        Soft::with_bell(&self.ctx, |bell| self.sleep(bell, mark, deadline, watch))?
+    }
+
+    /// Sleeps on descriptors: the bell, and the anchor.
+    fn sleep(
+        &self,
+        bell: &<Soft as rsock_verbs::Backend>::Bell,
+        mark: u32,
+        deadline: Option<Instant>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        loop {
+            let Some(armed) = self.stream.arm(bell, mark) else { return Ok(()) };
+            let mut fds = [
+                libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 },
+                self.anchor_entry(),
+            ];
+            let left = sys::time_left(deadline);
+            let bound = armed.bound();
+            let limit = [left, bound].into_iter().flatten().min();
+            let slept = sys::sleep(&mut fds, limit, None, watch);
+            drop(armed);
+            if fds[0].revents != 0 {
+                bell.drain();
+            }
+            self.note_anchor(fds[1].revents);
+            if self.stream.has_changed(mark) {
+                return Ok(());
+            }
+            match slept {
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
+                    if watch.must_end() {
+                        return Err(e);
+                    }
+                }
+                Err(e) => return Err(e),
+                Ok(_) if left.is_some_and(|left| left.is_zero()) => return would_block(),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// What to poll of the anchor: nothing but its hang-up, once.
+    pub(super) fn anchor_entry(&self) -> libc::pollfd {
+        let gone = self.is_gone.load(Ordering::Relaxed);
+        let fd = if gone { -1 } else { self.connection.as_fd().as_raw_fd() };
+        libc::pollfd { fd, events: 0, revents: 0 }
+    }
+
+    /// Takes note of what polling [`Self::anchor_entry`] found.
+    pub(super) fn note_anchor(&self, revents: i16) {
+        if revents == 0 || self.is_gone.load(Ordering::Acquire) {
+            return;
+        }
+        if self.connection.status() == Status::Reset {
+            self.is_reset.store(true, Ordering::Release);
+        }
+        self.is_gone.store(true, Ordering::Release);
+        // What arrived before the hang-up stays readable.
+        self.stream.peer_gone();
+    }
+
+    /// Asks whether the anchor has hung up; never waits.
+    pub(super) fn look_at_anchor(&self) {
+        let mut fds = [self.anchor_entry()];
+        if fds[0].fd >= 0 && sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok() {
+            self.note_anchor(fds[0].revents);
+        }
+    }
+
+    /// What could be done now. COMPAT: the hang-up shows once everything that arrived is read; C
+    /// shows it as soon as it knows, and programs then drop the rest.
+    pub(super) fn readiness(&self) -> Ready {
+        let mut ready = self.stream.readiness();
+        ready.failed |= self.is_reset.load(Ordering::Acquire);
+        if ready.hung_up && !ready.failed && self.stream.bytes_readable() != 0 {
+            ready.hung_up = false;
+        }
+        ready
+    }
+
+    /// The error that broke the connection; told once.
+    pub(super) fn take_error(&self) -> Option<i32> {
+        let error = if self.is_reset.load(Ordering::Acquire) {
+            Some(libc::ECONNRESET)
+        } else {
+            self.stream.take_error().and_then(|e| e.raw_os_error())
+        };
+        error.filter(|_| !self.error_told.swap(true, Ordering::Relaxed))
+    }
+
+    pub(super) fn shutdown(&self, how: Shutdown) {
+        self.stream.shutdown(how);
+    }
+
+    /// Ends the connection: in good order, or with a reset.
+    pub(super) fn close(&self, reset: bool) {
+        if reset {
+            // WIRE: no end of the stream in the stream itself; the anchor brings the reset.
+            self.connection.reset();
+            self.stream.peer_gone();
+        } else {
+            self.stream.shutdown(Shutdown::Both);
+            self.connection.disconnect();
+        }
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.connection.local_addr()
+    }
+
+    pub(super) fn peer_addr(&self) -> SocketAddr {
+        self.connection.peer_addr()
+    }
+
+    pub(super) fn context(&self) -> &SoftContext {
+        &self.ctx
+    }
+}
+
+impl AsFd for Established {
+    /// The anchor.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+}
+
+/// COMPAT: writing after the sending half has ended is `ECONNRESET`, as `rsend` says, not `EPIPE`.
+fn send_error(e: SendError) -> io::Error {
+    io::Error::from_raw_os_error(match e {
+        SendError::WouldBlock => libc::EAGAIN,
+        SendError::Closed => libc::ECONNRESET,
+        SendError::Failed(errno) => errno,
+    })
+}
+
+fn would_block() -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+}
+
+fn interrupted() -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::EINTR))
+}
+
+fn len(bufs: &[IoSliceMut<'_>]) -> usize {
+    bufs.iter().map(|b| b.len()).sum()
+}
+
+/// The buffers behind their first `n` bytes.
+fn skip<'a, 'b>(mut bufs: &'a mut [IoSliceMut<'b>], n: usize) -> &'a mut [IoSliceMut<'b>] {
+    IoSliceMut::advance_slices(&mut bufs, n);
+    bufs
+}

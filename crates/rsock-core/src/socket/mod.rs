@@ -1,0 +1,21 @@
+//! The public blocking sockets.
+//!
+//! Two kinds. [`Stream`] and [`Listener`] mirror `std::net`: they are TCP first and move to a
+//! faster path when both ends run rsock, so they reach any peer. [`rsockets`] speaks the rsockets
+//! protocol from the first byte, as C rsockets do: it reaches rsockets peers only, has iomaps, and
+//! the C interface is made of it ([`Socket`]).
+
+mod accepting;
+mod defaults;
+mod established;
+mod opening;
+mod options;
+mod poll;
+mod rsocket;
+#[cfg(test)]
+mod tests;
+
+pub use defaults::Defaults;
+pub use options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
+pub use poll::{PollEntry, Source, poll};
+pub use rsocket::Socket;

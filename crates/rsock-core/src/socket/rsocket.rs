@@ -1,0 +1,541 @@
+//! One socket of the pure mode, in any state: what `rsocket(2)`'s descriptor stands for.
+//!
+//! Every method has the meaning of the system call of its name. All of them may be called from
+//! any thread at once; an established stream is reached without a lock.
+
+use super::accepting::{self, Accepting};
+use super::defaults::Defaults;
+use super::established::{Established, Patience};
+use super::opening::{CONNECT_LIMIT, Opening};
+use super::options::{About, Options, Value};
+use crate::engine::Ready;
+use crate::interrupt::Watch;
+use crate::sys;
+use rsock_cm::{Port, canonical, in_family};
+use rsock_verbs::soft::SoftContext;
+use rustix::event::PollFlags;
+use rustix::net::RecvFlags;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A socket that speaks the rsockets protocol from its first byte.
+#[derive(Debug)]
+pub struct Socket {
+    is_v6: bool,
+    nonblocking: AtomicBool,
+    /// `SO_ERROR`: what a connect in the background came to.
+    error: AtomicI32,
+    options: Arc<Mutex<Options>>,
+    /// Holds the address. An accepted socket has none: its listener's port is not its own.
+    port: Option<Arc<Port>>,
+    established: OnceLock<Established>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Bound or not.
+    Idle,
+    Opening(Box<Opening>),
+    Listening(Arc<Accepting>),
+    /// See [`Socket::established`].
+    Connected,
+}
+
+impl Socket {
+    /// A new stream socket, of the IPv6 family if `v6`.
+    ///
+    /// # Errors
+    /// As `socket(2)`.
+    #[doc(alias = "rsocket")]
+    pub fn new(v6: bool) -> io::Result<Self> {
+        let options = Options::new(&Defaults::of_process());
+        Ok(Self {
+            is_v6: v6,
+            nonblocking: AtomicBool::new(false),
+            error: AtomicI32::new(0),
+            options: Arc::new(Mutex::new(options)),
+            port: Some(Arc::new(Port::open(v6)?)),
+            established: OnceLock::new(),
+            state: Mutex::new(State::Idle),
+        })
+    }
+
+    /// As `bind(2)`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`; `EINVAL` if it is bound already.
+    #[doc(alias = "rbind")]
+    pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        let state = self.state();
+        if !matches!(*state, State::Idle) {
+            return Err(errno(libc::EINVAL));
+        }
+        let port = self.port()?;
+        let options = self.options();
+        port.set_reuse_address(options.reuse_address)?;
+        if self.is_v6 {
+            port.set_v6_only(options.v6_only)?;
+        }
+        Ok(port.bind(addr)?)
+    }
+
+    /// As `listen(2)`. Listening again changes the backlog.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`; `EINVAL` for a socket that is connecting or connected.
+    #[doc(alias = "rlisten")]
+    pub fn listen(&self, backlog: u32) -> io::Result<()> {
+        let mut state = self.state();
+        match &*state {
+            State::Idle => {
+                let port = Arc::clone(self.port()?);
+                let ctx = SoftContext::open().map_err(io::Error::from)?;
+                let options = Arc::clone(&self.options);
+                let accepting = Accepting::listen(&ctx, port, backlog, options)?;
+                *state = State::Listening(accepting);
+                Ok(())
+            }
+            State::Listening(accepting) => accepting.set_backlog(backlog),
+            State::Opening(_) | State::Connected => Err(errno(libc::EINVAL)),
+        }
+    }
+
+    /// As `accept(2)`. COMPAT: the new socket inherits the listener's options, its non-blocking mode
+    /// included, as in rdma-core since v63.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`; `EINVAL` for a socket that does not listen; what keeps new descriptors
+    /// from being made.
+    #[doc(alias = "raccept")]
+    pub fn accept(&self) -> io::Result<Self> {
+        let accepting = match &*self.state() {
+            State::Listening(accepting) => Arc::clone(accepting),
+            _ => return Err(errno(libc::EINVAL)),
+        };
+        let (watch, limit) = (Watch::begin(), self.options().recv_timeout);
+        let patience = Patience::new(self.is_nonblocking(), limit);
+        loop {
+            match accepting.try_accept(sys::now()) {
+                Ok(established) => return Ok(self.accepted(established)),
+                Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
+                Err(e) => match patience {
+                    Patience::None => return Err(e),
+                    Patience::Until(deadline) => accepting.wait(deadline, watch)?,
+                },
+            }
+        }
+    }
+
+    fn accepted(&self, established: Established) -> Self {
+        let options = self.options().clone();
+        let cell = OnceLock::new();
+        let _ = cell.set(established);
+        Self {
+            is_v6: self.is_v6,
+            nonblocking: AtomicBool::new(self.is_nonblocking()),
+            error: AtomicI32::new(0),
+            options: Arc::new(Mutex::new(options)),
+            port: None,
+            established: cell,
+            state: Mutex::new(State::Connected),
+        }
+    }
+
+    /// As `connect(2)`; takes `limit` at most, two minutes if `None`.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EACCES` (the listener belongs
+    /// to another user), `ENOTSUP` (another protocol version), `EADDRINUSE`, `EINPROGRESS`,
+    /// `EALREADY`, `EISCONN`, `EINTR`.
+    #[doc(alias = "rconnect")]
+    pub fn connect(&self, to: SocketAddr, limit: Option<Duration>) -> io::Result<()> {
+        {
+            let mut state = self.state();
+            match &*state {
+                State::Idle => {}
+                State::Opening(_) => return Err(errno(libc::EALREADY)),
+                State::Listening(_) | State::Connected => return Err(errno(libc::EISCONN)),
+            }
+            if !self.is_v6 && canonical(to).is_ipv6() {
+                return Err(errno(libc::EAFNOSUPPORT));
+            }
+            let options = self.options();
+            let limit = limit.or(options.send_timeout).unwrap_or(CONNECT_LIMIT);
+            let (now, config) = (sys::now(), options.config());
+            drop(options);
+            let deadline = now.checked_add(limit.min(CONNECT_LIMIT)).unwrap_or(now);
+            let ctx = SoftContext::open().map_err(io::Error::from)?;
+            self.error.store(0, Ordering::Relaxed);
+            let opening = Opening::start(&ctx, self.port()?, to, config, now, deadline)?;
+            *state = State::Opening(Box::new(opening));
+        }
+        // Whoever connects to itself finds its own listener ready at once.
+        accepting::progress(&accepting::listeners(), sys::now());
+        if self.is_nonblocking() {
+            return match self.drive() {
+                Err(e) => {
+                    self.error.store(0, Ordering::Relaxed);
+                    Err(e)
+                }
+                Ok(true) => Ok(()),
+                Ok(false) => Err(errno(libc::EINPROGRESS)),
+            };
+        }
+        let result = self.finish_connect();
+        if !matches!(&result, Err(e) if e.kind() == io::ErrorKind::Interrupted) {
+            // Told here, so not told again.
+            self.error.store(0, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Waits until a connect under way has come to its end.
+    fn finish_connect(&self) -> io::Result<()> {
+        let watch = Watch::begin();
+        while !self.drive()? {
+            let (entry, until) = match &*self.state() {
+                State::Opening(opening) => opening.poll_entry(),
+                _ => continue,
+            };
+            let listeners = accepting::listeners();
+            let mut fds = vec![entry];
+            for listener in &listeners {
+                fds.extend(listener.poll_entries().first());
+            }
+            match sys::sleep(&mut fds, sys::time_left(Some(until)), None, watch) {
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) && !watch.must_end() => {}
+                Err(e) => return Err(e),
+                Ok(_) => {}
+            }
+            if fds[1..].iter().any(|fd| fd.revents != 0) {
+                accepting::progress(&listeners, sys::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a connect under way progress. True once connected; an error is also kept for
+    /// `SO_ERROR`, and the socket is as it was before the connect.
+    pub(super) fn drive(&self) -> io::Result<bool> {
+        if self.established.get().is_some() {
+            return Ok(true);
+        }
+        let mut state = self.state();
+        let State::Opening(opening) = &mut *state else {
+            // Another thread may have seen it through, or seen it fail.
+            return match (&*state, self.error.load(Ordering::Relaxed)) {
+                (State::Connected, _) => Ok(true),
+                (_, 0) => Err(errno(libc::ENOTCONN)),
+                (_, e) => Err(errno(e)),
+            };
+        };
+        match opening.progress(sys::now()) {
+            Ok(None) => Ok(false),
+            Ok(Some(established)) => {
+                let _ = self.established.set(established);
+                *state = State::Connected;
+                Ok(true)
+            }
+            Err(e) => {
+                self.error.store(e.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+                *state = State::Idle;
+                Err(e)
+            }
+        }
+    }
+
+    /// As `send(2)` for one or more buffers; `dont_wait` as `MSG_DONTWAIT`. A blocking call
+    /// sends everything.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`; `ENOTCONN`; `ECONNRESET` once either end has closed this direction; the
+    /// error that broke the connection.
+    #[doc(alias = "rsend")]
+    #[inline]
+    pub fn send(&self, bufs: &[IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
+        let nonblocking = dont_wait || self.is_nonblocking();
+        let Some(established) = self.established.get() else {
+            self.await_connection(nonblocking)?;
+            return self.send(bufs, dont_wait);
+        };
+        established.send(bufs, self.patience(nonblocking, |o| o.send_timeout))
+    }
+
+    /// As `recv(2)` for one or more buffers; `MSG_PEEK`, `MSG_WAITALL` and `MSG_DONTWAIT` count.
+    /// 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`; `ENOTCONN`; `ECONNRESET`; the error that broke the connection.
+    #[doc(alias = "rrecv")]
+    #[inline]
+    pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
+        let nonblocking = flags.contains(RecvFlags::DONTWAIT) || self.is_nonblocking();
+        let Some(established) = self.established.get() else {
+            self.await_connection(nonblocking)?;
+            return self.recv(bufs, flags);
+        };
+        let patience = self.patience(nonblocking, |o| o.recv_timeout);
+        let (peek, all) =
+            (flags.contains(RecvFlags::PEEK), flags.contains(RecvFlags::WAITALL) && !nonblocking);
+        established.recv(bufs, peek, all, patience)
+    }
+
+    fn patience(
+        &self,
+        nonblocking: bool,
+        limit: impl FnOnce(&Options) -> Option<Duration>,
+    ) -> Patience {
+        if nonblocking {
+            return Patience::None;
+        }
+        Patience::new(false, limit(&self.options()))
+    }
+
+    /// For a call on a socket that is not connected: waits for a connect under way.
+    #[cold]
+    fn await_connection(&self, nonblocking: bool) -> io::Result<()> {
+        if !self.is_opening() {
+            return Err(match self.error.swap(0, Ordering::Relaxed) {
+                0 => errno(libc::ENOTCONN),
+                e => errno(e),
+            });
+        }
+        if nonblocking {
+            return if self.drive()? { Ok(()) } else { Err(errno(libc::EAGAIN)) };
+        }
+        self.finish_connect()
+    }
+
+    /// As `shutdown(2)`.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    #[doc(alias = "rshutdown")]
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if let Some(established) = self.established.get() {
+            established.shutdown(how);
+            return Ok(());
+        }
+        match &*self.state() {
+            State::Listening(accepting) if how != Shutdown::Write => {
+                accepting.shutdown();
+                Ok(())
+            }
+            _ => Err(errno(libc::ENOTCONN)),
+        }
+    }
+
+    /// As `close(2)`: ends the connection. Nothing is left to drain, because what was sent is at the
+    /// peer; so `SO_LINGER` matters only with time zero, which resets the connection. Calls that
+    /// wait in other threads end.
+    #[doc(alias = "rclose")]
+    pub fn close(&self) {
+        if let Some(established) = self.established.get() {
+            let reset = self.options().linger.is_some_and(|l| l.is_zero());
+            established.close(reset);
+            return;
+        }
+        let mut state = self.state();
+        if let State::Listening(accepting) = &*state {
+            accepting.shutdown();
+        }
+        *state = State::Idle;
+    }
+
+    /// As `getsockname(2)`.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    #[doc(alias = "rgetsockname")]
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let canonical = if let Some(established) = self.established.get() {
+            established.local_addr()
+        } else {
+            match &*self.state() {
+                State::Opening(opening) => opening.local_addr(),
+                State::Listening(accepting) => accepting.local_addr(),
+                State::Idle | State::Connected => self.port()?.local_addr()?,
+            }
+        };
+        Ok(in_family(canonical, self.is_v6))
+    }
+
+    /// As `getpeername(2)`.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    #[doc(alias = "rgetpeername")]
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let established = self.established.get().ok_or_else(|| errno(libc::ENOTCONN))?;
+        Ok(in_family(established.peer_addr(), self.is_v6))
+    }
+
+    /// Whether calls that cannot go on at once answer `EAGAIN`.
+    #[must_use]
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// As `O_NONBLOCK`.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    /// As `setsockopt(2)`, with the value as C lays it out.
+    ///
+    /// # Errors
+    /// `ENOTSUP` for an unknown option; `EINVAL` for a bad value, or for queue sizes once connecting.
+    #[doc(alias = "rsetsockopt")]
+    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+        let about = self.about();
+        self.options().set(about, level, name, value)
+    }
+
+    /// As `getsockopt(2)`: the value as C lays it out. `SO_ERROR` is cleared by asking.
+    ///
+    /// # Errors
+    /// `ENOTSUP` for an unknown option.
+    #[doc(alias = "rgetsockopt")]
+    pub fn option(&self, level: i32, name: i32) -> io::Result<Vec<u8>> {
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+            return Ok(Value::Int(self.take_error_number()).to_bytes());
+        }
+        let about = self.about();
+        Ok(self.options().value(about, level, name)?.to_bytes())
+    }
+
+    /// `SO_ERROR`: the error that a connect in the background came to, or that broke the
+    /// connection; told once.
+    #[must_use]
+    pub fn take_error(&self) -> Option<io::Error> {
+        match self.take_error_number() {
+            0 => None,
+            e => Some(errno(e)),
+        }
+    }
+
+    fn take_error_number(&self) -> i32 {
+        if self.is_opening() {
+            // Nobody need have polled.
+            let _ = self.drive();
+        }
+        match (self.error.swap(0, Ordering::Relaxed), self.established.get()) {
+            (0, Some(established)) => established.take_error().unwrap_or(0),
+            (e, _) => e,
+        }
+    }
+
+    fn about(&self) -> About {
+        let is_connected = self.established.get().is_some();
+        let state = self.state();
+        About {
+            is_v6: self.is_v6,
+            is_listening: matches!(*state, State::Listening(_)),
+            is_connected,
+            is_fixed: is_connected || matches!(*state, State::Opening(_)),
+        }
+    }
+
+    /// Events that hold now, of those that `poll(2)` knows; makes progress first.
+    pub(super) fn readiness(&self, interest: PollFlags) -> PollFlags {
+        if self.is_opening() {
+            // A failure shows in `error`.
+            let _ = self.drive();
+        }
+        if let Some(established) = self.established.get() {
+            return stream_events(established.readiness(), interest);
+        }
+        let (input, output) =
+            (PollFlags::IN | PollFlags::RDNORM, PollFlags::OUT | PollFlags::WRNORM);
+        if self.error.load(Ordering::Relaxed) != 0 {
+            return PollFlags::ERR | PollFlags::HUP | interest & (input | output);
+        }
+        let accepting = match &*self.state() {
+            State::Listening(accepting) => Arc::clone(accepting),
+            _ => return PollFlags::empty(),
+        };
+        if interest.intersects(input) && accepting.is_ready(sys::now()) {
+            interest & input
+        } else {
+            PollFlags::empty()
+        }
+    }
+
+    pub(super) fn established(&self) -> Option<&Established> {
+        self.established.get()
+    }
+
+    /// What to poll while waiting for an event on a socket that is not connected, and until when.
+    pub(super) fn poll_entries(&self) -> (Vec<libc::pollfd>, Option<Instant>) {
+        match &*self.state() {
+            State::Opening(opening) => {
+                let (entry, until) = opening.poll_entry();
+                (vec![entry], Some(until))
+            }
+            State::Listening(accepting) => (accepting.poll_entries().to_vec(), None),
+            State::Idle | State::Connected => (Vec::new(), None),
+        }
+    }
+
+    pub(super) fn is_opening(&self) -> bool {
+        self.established.get().is_none() && matches!(*self.state(), State::Opening(_))
+    }
+
+    fn port(&self) -> io::Result<&Arc<Port>> {
+        self.port.as_ref().ok_or_else(|| errno(libc::EINVAL))
+    }
+
+    fn options(&self) -> MutexGuard<'_, Options> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// COMPAT: the end of a stream is `POLLIN`, and `POLLHUP` once both directions are over. A sending
+/// half that is shut down is writable: a write fails at once.
+fn stream_events(ready: Ready, interest: PollFlags) -> PollFlags {
+    let mut events = PollFlags::empty();
+    if ready.readable {
+        events |= interest & (PollFlags::IN | PollFlags::RDNORM);
+    }
+    if ready.writable {
+        events |= interest & (PollFlags::OUT | PollFlags::WRNORM);
+    }
+    if ready.hung_up {
+        events |= PollFlags::HUP | interest & PollFlags::RDHUP;
+    }
+    if ready.failed {
+        events |= PollFlags::ERR;
+    }
+    events
+}
+
+fn errno(e: i32) -> io::Error {
+    io::Error::from_raw_os_error(e)
+}
+
+impl AsFd for Socket {
+    /// A descriptor that is this socket's for as long as it lives: its number is free for nobody
+    /// else. It is not a descriptor to read, write or poll.
+    #[expect(clippy::expect_used, reason = "a socket without a port is made connected")]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.port {
+            Some(port) => port.as_fd(),
+            None => self.established.get().expect("accepted").as_fd(),
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
