@@ -1,1 +1,34 @@
-//! rsock-capi
+//! `librsock.so`: the `rsocket(3)` interface.
+//!
+//! Every function of `rdma/rsocket.h` under its name and with its signature, so that a program
+//! links to this library instead of librdmacm's rsockets, or has it preloaded. The sockets are those
+//! of `rsock_core::socket` in pure mode; here are only the C borders: descriptors to sockets, C
+//! arguments to slices, results to `errno`. Each exported function does four things: find the
+//! socket, check arguments, call safe Rust, map the result. `errno` changes on failure only, and
+//! no panic crosses the border.
+//!
+//! `docs/c-api.md` lists where behaviour differs from librdmacm on purpose, and why.
+
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the contract of each function is that of the system call it is named after"
+)]
+
+mod arg;
+mod errno;
+mod io;
+mod iomap;
+mod opt;
+mod poll;
+mod socket;
+mod table;
+
+pub use io::{
+    rread, rreadv, rrecv, rrecvfrom, rrecvmsg, rsend, rsendmsg, rsendto, rwrite, rwritev,
+};
+pub use iomap::{riomap, riounmap, riowrite};
+pub use opt::{rfcntl, rgetsockopt, rsetsockopt};
+pub use poll::{rpoll, rselect};
+pub use socket::{
+    raccept, rbind, rclose, rconnect, rgetpeername, rgetsockname, rlisten, rshutdown, rsocket,
+};
