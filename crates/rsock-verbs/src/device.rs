@@ -245,6 +245,8 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
 
 /// A thread's doorbell: a descriptor that is readable once some armed queue completed something.
 pub trait Bell: AsFd + Debug + Send {
+    /// Rings it: for its owner, who found something while arming.
+    fn ring(&self);
     /// Empties it. Call with every queue disarmed or about to be polled.
     fn drain(&self);
 }

@@ -21,6 +21,9 @@ mod spin;
 mod stream;
 mod wait;
 
+#[cfg(test)]
+pub(crate) use resident::total as resident_total;
+
 pub use config::{Config, Wire};
 pub use shared::ExtSeen;
 pub use spin::spin_on;

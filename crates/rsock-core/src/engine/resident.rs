@@ -95,6 +95,12 @@ impl Drop for Usage {
     }
 }
 
+/// Bytes that this process's rings are taken to occupy.
+#[cfg(test)]
+pub(crate) fn total() -> usize {
+    TOTAL.load(Ordering::Relaxed)
+}
+
 /// Moves the hand on, trimming what was not used since it last came by, until the budget is kept
 /// or enough was looked at.
 fn sweep() {

@@ -80,6 +80,22 @@ impl<B: Backend> Stream<B> {
     }
 }
 
+impl<B: Backend> Stream<B> {
+    /// Arms `bell` until [`Self::disarm`]: for a descriptor that somebody else's epoll set watches. False
+    /// if there is something already, or no room for the bell.
+    #[must_use]
+    pub fn arm_standing(&self, bell: &B::Bell) -> bool {
+        self.ring.shared.mail.waiters.fetch_add(1, Ordering::SeqCst);
+        self.parts.cq.arm(bell)
+    }
+
+    /// Takes an [`Self::arm_standing`] back.
+    pub fn disarm(&self, bell: &B::Bell) {
+        self.parts.cq.disarm(bell);
+        self.ring.shared.mail.waiters.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// An armed stream; disarms when dropped.
 #[derive(Debug)]
 #[must_use]

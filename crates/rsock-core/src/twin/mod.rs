@@ -27,6 +27,7 @@ mod pair;
 mod pin;
 mod poll;
 mod rx;
+mod standin;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -63,6 +64,7 @@ pub struct Twin {
     path: OnceLock<Box<Stream<Soft>>>,
     tuple: OnceLock<Option<Tuple>>,
     stat: OnceLock<stat::Slot>,
+    stand_in: Mutex<Option<standin::StandIn>>,
 }
 
 /// How a wait on the ring was spent.
@@ -95,6 +97,7 @@ impl Twin {
             path: OnceLock::new(),
             tuple: OnceLock::new(),
             stat: OnceLock::new(),
+            stand_in: Mutex::new(None),
         })
     }
 

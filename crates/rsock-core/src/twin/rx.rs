@@ -145,7 +145,10 @@ impl Twin {
             let mark = path.mark();
             self.steer_rx(fd, &mut rx, path)?;
             match rx.mode {
-                RxMode::Tcp => return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags),
+                RxMode::Tcp => {
+                    self.quiet_stand_in(&rx, path);
+                    return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
+                }
                 RxMode::Invited => {
                     // Bytes queued before we look for `Up` were written before it.
                     let queued = queued(fd)?;
@@ -158,7 +161,10 @@ impl Twin {
                     return match peek_one(fd) {
                         Ok(0) => Ok(0),
                         Ok(_) => continue,
-                        Err(Errno::AGAIN) => Err(Blocked::Both(mark)),
+                        Err(Errno::AGAIN) => {
+                            self.quiet_stand_in(&rx, path);
+                            Err(Blocked::Both(mark))
+                        }
                         Err(e) => Err(Blocked::Error(e.into())),
                     };
                 }
@@ -193,6 +199,7 @@ impl Twin {
                         {
                             return end;
                         }
+                        self.quiet_stand_in(&rx, path);
                         return Err(Blocked::Ring(mark));
                     }
                     Err(RecvError::Failed(errno)) => {

@@ -443,3 +443,64 @@ fn a_killed_peer_ends_the_stream() {
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     });
 }
+
+#[test]
+fn idle_rings_give_their_pages_back_and_still_work() {
+    watchdog(|| {
+        const STREAMS: usize = 48;
+        const EACH: usize = 1 << 20;
+        let ends: Vec<_> = (0..STREAMS).map(|_| connect_on_ring()).collect();
+        for round in 0..2 {
+            for (i, (a, b)) in ends.iter().enumerate() {
+                let seed = 1 + round * STREAMS + i;
+                std::thread::scope(|s| {
+                    s.spawn(|| send_pattern(a, EACH, seed));
+                    s.spawn(|| recv_pattern(b, EACH, seed));
+                });
+            }
+        }
+        // Without trimming each stream would keep its whole ring of half a megabyte. Other tests
+        // of this process share the budget, so the bound is a generous multiple of it.
+        let total = crate::engine::resident_total();
+        assert!(total < STREAMS * (256 << 10), "{total} bytes are kept");
+    });
+}
+
+#[test]
+fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
+    use rustix::event::{Timespec, epoll};
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        a.send(b"on the ring").expect("send");
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+        let data = epoll::EventData::new_u64(42);
+        epoll::add(&set, &b.socket, data, epoll::EventFlags::IN).expect("add");
+        b.pin();
+        let stand_in = b.twin.stand_in(b.socket.as_fd()).expect("the ring is in use");
+        // SAFETY: the twin keeps it open as long as it is needed.
+        let stand_in = unsafe { BorrowedFd::borrow_raw(stand_in) };
+        epoll::add(&set, stand_in, data, epoll::EventFlags::IN).expect("add");
+        let is_ready = |timeout: Option<&Timespec>| {
+            let mut events = Vec::with_capacity(4);
+            let n = epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), timeout);
+            n.expect("wait") != 0
+        };
+        let now = Timespec::default();
+        let mut buf = [0; 64];
+        assert!(is_ready(Some(&now)));
+        assert_eq!(b.recv(&mut buf).expect("receive"), 11);
+        let empty = b.recv_with(&mut buf, RecvFlags::DONTWAIT).expect_err("empty");
+        assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+        assert!(!is_ready(Some(&now)));
+        // Whether the peer still writes to the ring or to TCP already, the set hears of it.
+        for _ in 0..100 {
+            a.send(b"x").expect("send");
+            assert!(is_ready(None));
+            b.recv_all(&mut buf[..1]);
+            let empty = b.recv_with(&mut buf, RecvFlags::DONTWAIT).expect_err("empty");
+            assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+        }
+        assert!(b.twin.is_plain());
+        assert_eq!(b.twin.stand_in(b.socket.as_fd()), None);
+    });
+}

@@ -95,6 +95,10 @@ impl AsFd for SoftBell {
 }
 
 impl device::Bell for SoftBell {
+    fn ring(&self) {
+        ring(self.id);
+    }
+
     fn drain(&self) {
         self.take();
     }

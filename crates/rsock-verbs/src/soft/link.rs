@@ -416,6 +416,18 @@ impl Link {
         freed
     }
 
+    /// Runs `f` while the peer writes into no region of key `key`: its requests wait. False, and `f`
+    /// is not run, if a copy is under way.
+    pub(super) fn exclusively(&self, key: u32, f: &mut dyn FnMut()) -> bool {
+        self.regions.set_paused(&self.own, key, true);
+        let quiet = self.is_quiet(&self.state());
+        if quiet {
+            f();
+        }
+        self.regions.set_paused(&self.own, key, false);
+        quiet
+    }
+
     /// Whether the peer is inside no copy that began before this call.
     fn is_quiet(&self, state: &State) -> bool {
         if !self.is_alive() {

@@ -128,6 +128,11 @@ impl MemoryRegion for SoftMr {
         unsafe { copy::plain(from.as_ptr(), dst.as_mut_ptr(), dst.len()) };
     }
 
+    fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
+        // What a forked child shares with its parent is not its own to close, even for a moment.
+        self.birth.is_private() && self.pd.link().exclusively(self.key, f)
+    }
+
     fn punch(&self, offset: usize, len: usize) {
         let _ = self.span(offset, len);
         if let Some(at) = self.offset {

@@ -5,10 +5,15 @@ use super::layout::{FOREIGN, REGION_TABLE, REGIONS, RegionEntry};
 use super::segment::Mapping;
 use crate::error::Error;
 use crate::types::{Access, LKey, RKey};
+use crate::wc::WcStatus;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const CHUNK: u32 = 256;
+
+/// Stands in the table instead of the key of a region whose writers are to wait. No key is this:
+/// keys have a generation above their low 16 bits.
+const PAUSED: u32 = 1;
 
 /// Our own record of a region.
 #[derive(Debug, Default)]
@@ -96,6 +101,13 @@ impl Regions {
         Ok(key)
     }
 
+    /// Makes peers' requests for a region wait, or go on.
+    pub(super) fn set_paused(&self, own: &Mapping, key: u32, paused: bool) {
+        if let Some(entry) = entry(own, key % REGIONS) {
+            entry.key.store(if paused { PAUSED } else { key }, Ordering::Release);
+        }
+    }
+
     /// Withdraws a region. Its memory may still be written by a copy that has begun.
     pub(super) fn remove(&self, own: &Mapping, key: u32) {
         let index = key % REGIONS;
@@ -151,6 +163,21 @@ pub(super) struct Remote {
     offset: u64,
 }
 
+/// Why a WRITE does not go anywhere now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It never will: the queue pair fails with this.
+    Status(WcStatus),
+    /// The region's owner keeps writers out for a moment.
+    Paused,
+}
+
+impl From<WcStatus> for Refusal {
+    fn from(status: WcStatus) -> Self {
+        Self::Status(status)
+    }
+}
+
 /// Where a WRITE goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
@@ -161,14 +188,17 @@ pub(super) enum Target {
 }
 
 impl Remote {
-    /// Looks `rkey` up in the peer's table; nothing if the peer has no such region, does not open
-    /// it to writes, or describes it as lying outside its segment.
+    /// Looks `rkey` up in the peer's table; refused if the peer has no such region, does not open
+    /// it to writes, describes it as lying outside its segment, or asks for patience.
     #[cold]
-    pub(super) fn look_up(theirs: &Mapping, rkey: RKey) -> Option<Self> {
-        let entry = entry(theirs, rkey.0 % REGIONS)?;
+    pub(super) fn look_up(theirs: &Mapping, rkey: RKey) -> Result<Self, Refusal> {
+        const NO: Refusal = Refusal::Status(WcStatus::REM_ACCESS);
+        let entry = entry(theirs, rkey.0 % REGIONS).ok_or(NO)?;
         // SYNC(region): pairs with the Release in `add`.
-        if rkey.0 == 0 || entry.key.load(Ordering::Acquire) != rkey.0 {
-            return None;
+        match entry.key.load(Ordering::Acquire) {
+            key if key == rkey.0 && key > PAUSED => {}
+            PAUSED => return Err(Refusal::Paused),
+            _ => return Err(NO),
         }
         let access = entry.access.load(Ordering::Relaxed);
         let remote = Self {
@@ -179,7 +209,8 @@ impl Remote {
             offset: entry.offset.load(Ordering::Relaxed),
         };
         let opened = Access::from_bits_truncate(access).contains(Access::REMOTE_WRITE);
-        (opened && (remote.foreign || theirs.covers(remote.offset, remote.len))).then_some(remote)
+        let inside = remote.foreign || theirs.covers(remote.offset, remote.len);
+        if opened && inside { Ok(remote) } else { Err(NO) }
     }
 
     /// Whether this is still region `rkey`: the owner may have withdrawn it since.
@@ -228,7 +259,7 @@ mod tests {
                 e.len.store(len, Ordering::Relaxed);
                 e.addr.store(base, Ordering::Relaxed);
                 e.key.store(key, Ordering::Relaxed);
-                let found = Remote::look_up(&m, RKey(key)).and_then(|r| r.target(addr, size));
+                let found = Remote::look_up(&m, RKey(key)).ok().and_then(|r| r.target(addr, size));
                 if let Some(Target::Segment(at)) = found {
                     prop_assert!(m.covers(at, size));
                 }
@@ -251,7 +282,7 @@ mod tests {
         let again = regions.add(&m, extent).expect("key");
         assert_eq!(again & 0xffff, key & 0xffff);
         assert!(again != key && !seen.is_current(&m, RKey(key)));
-        assert!(Remote::look_up(&m, RKey(key)).is_none());
+        assert!(Remote::look_up(&m, RKey(key)).is_err());
         assert!(!regions.covers(LKey(key), 4096, 100, Access::LOCAL_WRITE));
     }
 }

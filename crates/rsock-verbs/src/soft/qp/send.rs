@@ -10,7 +10,7 @@ use super::shared::{DONE, PENDING, Tx, WANT};
 use super::{Core, Sges};
 use crate::error::PostError;
 use crate::soft::layout::{CHUNK, Entry, STAGE};
-use crate::soft::regions::{Remote, Target};
+use crate::soft::regions::{Refusal, Remote, Target};
 use crate::soft::{barrier, copy};
 use crate::sync::primitive::{Native, Platform};
 use crate::sync::slot::INLINE;
@@ -40,6 +40,15 @@ enum Placed {
     NoReceive,
     /// It cannot work, and the queue pair with it.
     Failed(WcStatus),
+}
+
+impl From<Refusal> for Placed {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Status(status) => Self::Failed(status),
+            Refusal::Paused => Self::NoRoom,
+        }
+    }
 }
 
 fn total(sges: &[Sge]) -> u64 {
@@ -386,7 +395,7 @@ impl Core {
                 // SAFETY: the caller's promise is the same.
                 match unsafe { self.write(tx, outlet, remote, rkey, sges, len) } {
                     Ok(()) => Placed::Silent,
-                    Err(status) => Placed::Failed(status),
+                    Err(refusal) => refusal.into(),
                 }
             }
             SendOp::WriteImm { remote, rkey, imm } => {
@@ -397,7 +406,7 @@ impl Core {
                 let entry = unsafe { self.write_imm(tx, outlet, remote, rkey, sges, len) };
                 let (entry, words) = match entry {
                     Ok(made) => made,
-                    Err(status) => return Placed::Failed(status),
+                    Err(refusal) => return refusal.into(),
                 };
                 outlet.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
                 tx.tail = tx.tail.wrapping_add(1);
@@ -471,7 +480,7 @@ impl Core {
         rkey: RKey,
         sges: &[Sge],
         len: u64,
-    ) -> Result<(Entry, [u64; INLINE / 8]), WcStatus> {
+    ) -> Result<(Entry, [u64; INLINE / 8]), Refusal> {
         let none = [0; INLINE / 8];
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MSG")]
         let short = len as u32;
@@ -502,7 +511,7 @@ impl Core {
         rkey: RKey,
         sges: &[Sge],
         len: u64,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), Refusal> {
         if len == 0 {
             return Ok(());
         }
@@ -516,7 +525,7 @@ impl Core {
                     unsafe { gather(sges, to.as_ptr(), from) };
                     Ok(())
                 }
-                Target::Foreign(_) => Err(WcStatus::REM_ACCESS),
+                Target::Foreign(_) => Err(WcStatus::REM_ACCESS.into()),
             }
         })
     }
@@ -530,15 +539,16 @@ impl Core {
         remote: RemoteAddr,
         rkey: RKey,
         len: u64,
-    ) -> Result<Target, WcStatus> {
+    ) -> Result<Target, Refusal> {
         let theirs = self.link.theirs();
         if !tx.region.is_current(theirs, rkey) {
             // A region is remembered only if the peer's queue pair is open to writes.
-            tx.region = Remote::look_up(theirs, rkey)
-                .filter(|_| outlet.access.contains(Access::REMOTE_WRITE))
-                .ok_or(WcStatus::REM_ACCESS)?;
+            if !outlet.access.contains(Access::REMOTE_WRITE) {
+                return Err(WcStatus::REM_ACCESS.into());
+            }
+            tx.region = Remote::look_up(theirs, rkey)?;
         }
-        tx.region.target(remote.0, len).ok_or(WcStatus::REM_ACCESS)
+        tx.region.target(remote.0, len).ok_or(Refusal::Status(WcStatus::REM_ACCESS))
     }
 
     /// # Safety
