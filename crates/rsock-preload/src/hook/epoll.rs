@@ -31,7 +31,9 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         && let Some(stand_in) = stand_in(fd)
     {
         let before = errno::read();
-        // SAFETY: `event` is what the call before this one accepted: null only for a deletion.
+        // A deletion does not look at its event, which may be anything.
+        let event = if op == libc::EPOLL_CTL_DEL { std::ptr::null() } else { event.cast_const() };
+        // SAFETY: null, or read by the call before this one.
         let asked = unsafe { event.as_ref() };
         let mut event = asked.map(|e| epoll_event { events: e.events & SHOWN, u64: e.u64 });
         let event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
