@@ -1,5 +1,7 @@
 //! RDMA verbs, safe to use, over devices chosen at run time.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod device;
 mod error;
 pub mod family;

@@ -1,6 +1,8 @@
 //! The handshake between two processes: what each says about itself.
 
+use super::context::Node;
 use super::layout::VERSION;
+use super::segment::Mapping;
 use crate::error::Error;
 use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -26,6 +28,9 @@ pub(super) struct Hello {
     pub(super) size: u64,
     /// Address of the sender's segment in its process.
     pub(super) base: u64,
+    /// Address and content of a word of the sender's process; see [`super::foreign`].
+    pub(super) word_at: u64,
+    pub(super) word: u64,
     pub(super) link: [u8; 16],
     pub(super) node: [u8; 16],
 }
@@ -34,11 +39,21 @@ const MAGIC: [u8; 8] = *b"rsocksft";
 /// The sender's process is a target of [`super::barrier`], and can issue it.
 pub(super) const FLAG_BARRIER: u32 = 1;
 
-const _: () = assert!(HELLO_LEN == 64);
+const _: () = assert!(HELLO_LEN == 80);
 
 impl Hello {
-    pub(super) fn new(link: LinkId, node: NodeId, size: u64, base: u64, flags: u32) -> Self {
-        Self { magic: MAGIC, version: VERSION, flags, size, base, link: link.0, node: node.0 }
+    pub(super) fn new(link: LinkId, node: &Node, own: &Mapping) -> Self {
+        Self {
+            magic: MAGIC,
+            version: VERSION,
+            flags: if node.barrier { FLAG_BARRIER } else { 0 },
+            size: own.len(),
+            base: own.addr(),
+            word_at: std::ptr::from_ref(&node.word).expose_provenance() as u64,
+            word: node.word,
+            link: link.0,
+            node: node.id.0,
+        }
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Error> {
@@ -98,10 +113,12 @@ mod tests {
 
     #[test]
     fn a_hello_survives_the_wire_and_another_version_does_not() {
-        let h = Hello::new(LinkId([1; 16]), NodeId([2; 16]), 3, 4, FLAG_BARRIER);
-        let bytes = h.to_bytes();
+        let node = crate::soft::context::node().expect("node");
+        let (_fd, own) = crate::soft::segment::create().expect("segment");
+        let bytes = Hello::new(LinkId([1; 16]), node, &own).to_bytes();
         let back = Hello::parse(&bytes).expect("hello");
-        assert_eq!((back.size, back.base, back.flags, back.node), (3, 4, 1, [2; 16]));
+        assert_eq!((back.size, back.base, back.link), (own.len(), own.addr(), [1; 16]));
+        assert_eq!(back.node, node.id.0);
         let mut other = bytes;
         other[8] ^= 1;
         assert!(matches!(Hello::parse(&other), Err(Error::Unsupported(_))));

@@ -40,6 +40,8 @@ pub(super) unsafe trait Shared: Sync {}
 // SAFETY: an atomic.
 unsafe impl Shared for AtomicU32 {}
 // SAFETY: all fields are atomics.
+unsafe impl Shared for Header {}
+// SAFETY: all fields are atomics.
 unsafe impl Shared for Slot {}
 // SAFETY: all fields are atomics.
 unsafe impl Shared for WaitLine {}
@@ -49,6 +51,14 @@ unsafe impl Shared for LaneHead {}
 unsafe impl Shared for RegionEntry {}
 // SAFETY: all fields are atomics.
 unsafe impl Shared for QpEntry {}
+
+/// Front of a segment.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Header {
+    /// What the peer found out about writing memory outside of the segment. Written by the peer.
+    pub(super) foreign: AtomicU32,
+}
 
 /// A region that the peer may name. Written by the segment's owner, read by the peer.
 #[repr(C)]

@@ -10,6 +10,7 @@ use super::barrier;
 use super::context::{Node, SoftContext};
 use super::cred::{self, PeerCred};
 use super::fd::{HighFd, close, verb};
+use super::foreign::Foreign;
 use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, NodeId, random};
 use super::layout::{DATA, LaneHead};
 use super::pd::SoftPd;
@@ -37,6 +38,7 @@ pub struct Link {
     twin: OnceLock<Arc<Self>>,
     state: Mutex<State>,
     regions: Regions,
+    foreign: Foreign,
     /// The peer's segment: we write it.
     theirs: Mapping,
     /// Our segment: the peer writes it.
@@ -99,7 +101,7 @@ impl SoftContext {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
                 .map_err(verb("socketpair"))?;
         let (file, own) = segment::create()?;
-        let hello = hello(id, node, &own).to_bytes();
+        let hello = Hello::new(id, node, &own).to_bytes();
         Ok(Offer { id, node, hello, socket: HighFd::new(socket), peer_socket, file, own })
     }
 
@@ -130,16 +132,11 @@ impl SoftContext {
         let node = self.node();
         let id = LinkId(theirs.link);
         let (file, own) = segment::create()?;
-        let reply = self::hello(id, node, &own).to_bytes();
+        let reply = Hello::new(id, node, &own).to_bytes();
         let socket = HighFd::new(socket);
         let link = Link::new(id, false, node, &theirs, cred, socket, own, peer_segment)?;
         Ok((link, reply, file))
     }
-}
-
-fn hello(id: LinkId, node: &Node, own: &Mapping) -> Hello {
-    let flags = if node.barrier { FLAG_BARRIER } else { 0 };
-    Hello::new(id, node.id, own.len(), own.addr(), flags)
 }
 
 impl Offer {
@@ -211,9 +208,11 @@ impl Link {
                 graves: Vec::new(),
             }),
             regions: Regions::new(),
+            foreign: Foreign::new(cred.pid, hello.word_at, hello.word),
             theirs,
             own,
         });
+        link.foreign.probe(&link.theirs);
         node.adopt(&link)?;
         Ok(link)
     }
@@ -261,10 +260,14 @@ impl Link {
     #[cold]
     fn bury(&self) {
         self.dead.store(true, Ordering::Relaxed);
-        let qps: Vec<_> = self.state().qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect();
-        for qp in qps {
+        for qp in self.live_qps() {
             qp.peer_died();
         }
+    }
+
+    /// The queue pairs, to work on without the state's lock.
+    fn live_qps(&self) -> Vec<Arc<Core>> {
+        self.state().qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect()
     }
 
     /// If `a` and `b` are the two ends of one link of this process, the offering one, which then
@@ -301,6 +304,24 @@ impl Link {
 
     pub(super) fn regions(&self) -> &Regions {
         &self.regions
+    }
+
+    pub(super) fn foreign(&self) -> &Foreign {
+        &self.foreign
+    }
+
+    /// Waits, within a bound, until the peer is inside no copy that began before this call.
+    #[cold]
+    pub(super) fn wait_quiet(&self) {
+        /// A peer that stays busy longer is hostile or stopped, and wins nothing that it could
+        /// not have without us.
+        const MOST: u32 = 100_000;
+        for _ in 0..MOST {
+            if self.is_quiet(&self.state()) {
+                return;
+            }
+            rustix::thread::sched_yield();
+        }
     }
 
     /// Whether marking ourselves busy needs no fence: the peer issues one for us.
@@ -425,6 +446,10 @@ impl Link {
             f();
         }
         self.regions.set_paused(&self.own, key, false);
+        // Those who were kept out wait for a ring.
+        for qp in self.live_qps() {
+            qp.made_room();
+        }
         quiet
     }
 

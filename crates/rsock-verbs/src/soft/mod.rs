@@ -25,6 +25,7 @@ mod copy;
 mod cq;
 pub mod cred;
 mod fd;
+mod foreign;
 mod hello;
 mod layout;
 mod link;

@@ -22,6 +22,8 @@ pub struct SoftMr {
     key: u32,
     /// Place in the segment, for memory of ours.
     offset: Option<u64>,
+    /// Whether the peer may write it.
+    open: bool,
     birth: Birth,
     pd: Arc<SoftPd>,
 }
@@ -53,11 +55,12 @@ impl SoftMr {
                 let extent = Extent { addr, len: size, offset: Some(offset), access };
                 Ok((at, link.regions().add(link.own(), extent)?))
             });
+        let open = access.contains(Access::REMOTE_WRITE);
         match made {
             Ok((at, key)) => {
                 let pd = Arc::clone(pd);
                 // INVARIANT: the allocator gave these pages to nobody else.
-                Ok(Self { at, len, key, offset: Some(offset), birth: Birth::now(), pd })
+                Ok(Self { at, len, key, offset: Some(offset), open, birth: Birth::now(), pd })
             }
             Err(e) => {
                 link.free(offset, size);
@@ -75,17 +78,21 @@ impl SoftMr {
         access: Access,
     ) -> Result<Self, Error> {
         check(len, access)?;
-        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_READ) {
-            return Err(Error::Unsupported("remote access to memory that was not allocated here"));
+        if access.contains(Access::REMOTE_READ) {
+            return Err(Error::Unsupported("remote reads"));
         }
         let at = NonNull::new(addr).ok_or(Error::Invalid("a region at address 0"))?;
         let link = pd.link();
         link.check_owner()?;
+        let open = access.contains(Access::REMOTE_WRITE);
+        if open {
+            link.foreign().check(link.own())?;
+        }
         let extent =
             Extent { addr: addr.expose_provenance() as u64, len: len as u64, offset: None, access };
         let key = link.regions().add(link.own(), extent)?;
         // INVARIANT: by the caller's promise.
-        Ok(Self { at, len, key, offset: None, birth: Birth::now(), pd: Arc::clone(pd) })
+        Ok(Self { at, len, key, offset: None, open, birth: Birth::now(), pd: Arc::clone(pd) })
     }
 
     fn span(&self, offset: usize, len: usize) -> NonNull<u8> {
@@ -149,8 +156,11 @@ impl Drop for SoftMr {
         }
         let link = self.pd.link();
         link.regions().remove(link.own(), self.key);
-        if let Some(at) = self.offset {
-            link.free_later(at, self.len as u64);
+        match self.offset {
+            Some(at) => link.free_later(at, self.len as u64),
+            // The memory is its owner's again from here on.
+            None if self.open => link.wait_quiet(),
+            None => {}
         }
     }
 }

@@ -2,7 +2,8 @@
 #![expect(clippy::cast_possible_truncation, reason = "test patterns")]
 
 use super::testing::{accept_over, linked_pair, offer_over};
-use super::{Link, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
+use super::{Link, Soft, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
+use crate::conformance::{Fixture, Side, Watchdog};
 use crate::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::IoSlice;
@@ -10,21 +11,36 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Kills a test that hangs, unless the answer is dropped first.
-fn watchdog() -> impl Drop {
-    use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-    struct Alive(#[expect(dead_code, reason = "dropping it is the signal")] Sender<()>);
-    impl Drop for Alive {
-        fn drop(&mut self) {}
+/// The device as it is.
+struct Whole;
+/// The device as one without write-with-immediate.
+struct WithoutWriteImm;
+
+fn sides(ctx: &SoftContext) -> [Side<Soft>; 2] {
+    let (a, b) = linked_pair(ctx).expect("link");
+    [a, b].map(|path| Side { ctx: ctx.clone(), path })
+}
+
+impl Fixture for Whole {
+    type Backend = Soft;
+    fn sides(&self) -> [Side<Soft>; 2] {
+        sides(&SoftContext::open().expect("device"))
     }
-    let (alive, dead) = channel();
-    std::thread::spawn(move || {
-        if dead.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("watchdog: the test hangs");
-            std::process::abort();
-        }
-    });
-    Alive(alive)
+}
+
+impl Fixture for WithoutWriteImm {
+    type Backend = Soft;
+    fn sides(&self) -> [Side<Soft>; 2] {
+        sides(&SoftContext::open_without_write_imm().expect("device"))
+    }
+}
+
+mod whole {
+    crate::conformance_tests!(super::Whole);
+}
+
+mod without_write_imm {
+    crate::conformance_tests!(super::WithoutWriteImm);
 }
 
 const CAP: QpCap = QpCap {
@@ -98,7 +114,7 @@ fn write_imm(to: &(RemoteAddr, RKey), offset: u64, imm: u32) -> SendOp {
 
 #[test]
 fn a_process_talks_to_itself() {
-    let _dog = watchdog();
+    let _dog = Watchdog::new("soft device");
     let (a, b) = pair();
     let to = (b.mr.addr(), b.mr.rkey());
     for len in [0usize, 1, 48, 49, 4096, 70_000] {
@@ -127,7 +143,7 @@ fn the_self_link_is_found_from_both_sides() {
 
 #[test]
 fn two_processes_play_ping_pong_asleep_and_awake() {
-    let _dog = watchdog();
+    let _dog = Watchdog::new("soft device");
     const ROUNDS: u32 = 2_000;
     let flags = SocketFlags::CLOEXEC;
     let (mine, theirs) =

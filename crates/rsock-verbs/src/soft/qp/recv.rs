@@ -78,7 +78,7 @@ impl Core {
 
     /// Tells a sender that waits for room that there is some now.
     #[inline(always)]
-    fn made_room(&self) {
+    pub(in crate::soft) fn made_room(&self) {
         // SYNC(want-room): orders the store of head or posted before the look at the wish. Pairs
         // with `Core::want_room`, whose barrier stands in for our fence.
         if self.link.is_light() {
@@ -244,7 +244,7 @@ impl Core {
             *out = Completion { id, status, op, len, imm, qp_num };
             return Ok(());
         }
-        self.take_slowly(rx, slot, entry, imm, out)
+        self.take_slowly(head, entry, imm, out)
     }
 
     /// Puts a WRITE's payload in place if it rides in the slot; its length.
@@ -269,12 +269,13 @@ impl Core {
     #[cold]
     fn take_slowly(
         &self,
-        rx: &Rx,
-        slot: &crate::sync::slot::Slot,
+        head: u32,
         entry: Entry,
         imm: u32,
         out: &mut Completion,
     ) -> Result<(), Stop> {
+        let rx = &self.shared.rx;
+        let slot = self.inlet.slot(head);
         // The receive that this message uses: a place in `rq`.
         let taken = rx.taken.load(Ordering::Relaxed);
         let place = match &self.srq {
@@ -321,8 +322,8 @@ impl Core {
         if overrun {
             out.status = WcStatus::LOC_LEN;
             self.fail(WcStatus::WR_FLUSH, WcStatus::REM_INV_REQ);
-            let head = rx.head.load(Ordering::Relaxed);
-            rx.drain_until.store(head, Ordering::Relaxed);
+            // Nothing behind it arrives any more.
+            rx.drain_until.store(head.wrapping_add(1), Ordering::Relaxed);
         }
         Ok(())
     }

@@ -42,15 +42,6 @@ enum Placed {
     Failed(WcStatus),
 }
 
-impl From<Refusal> for Placed {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Status(status) => Self::Failed(status),
-            Refusal::Paused => Self::NoRoom,
-        }
-    }
-}
-
 fn total(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
@@ -393,20 +384,22 @@ impl Core {
         match *op {
             SendOp::Write { remote, rkey } => {
                 // SAFETY: the caller's promise is the same.
-                match unsafe { self.write(tx, outlet, remote, rkey, sges, len) } {
+                let write = |tx: &mut Tx| unsafe { self.write(tx, outlet, remote, rkey, sges, len) };
+                match self.patiently(tx, outlet, write) {
                     Ok(()) => Placed::Silent,
-                    Err(refusal) => refusal.into(),
+                    Err(short) => short,
                 }
             }
             SendOp::WriteImm { remote, rkey, imm } => {
                 if let Some(short) = self.shortage(tx, outlet, 1) {
                     return short;
                 }
-                // SAFETY: the caller's promise is the same.
-                let entry = unsafe { self.write_imm(tx, outlet, remote, rkey, sges, len) };
-                let (entry, words) = match entry {
+                let write =
+                    // SAFETY: the caller's promise is the same.
+                    |tx: &mut Tx| unsafe { self.write_imm(tx, outlet, remote, rkey, sges, len) };
+                let (entry, words) = match self.patiently(tx, outlet, write) {
                     Ok(made) => made,
-                    Err(refusal) => return refusal.into(),
+                    Err(short) => return short,
                 };
                 outlet.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
                 tx.tail = tx.tail.wrapping_add(1);
@@ -416,6 +409,34 @@ impl Core {
             // SAFETY: the caller's promise is the same.
             SendOp::Send => unsafe { self.place_send(tx, outlet, sges, len, whole, sent) },
         }
+    }
+
+    /// Runs `write`, and once more if the region's owner keeps writers out, after asking it to ring.
+    #[inline(always)]
+    fn patiently<R>(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        write: impl Fn(&mut Tx) -> Result<R, Refusal>,
+    ) -> Result<R, Placed> {
+        let refusal = match write(tx) {
+            Ok(written) => return Ok(written),
+            Err(refusal) => refusal,
+        };
+        let refusal = if refusal == Refusal::Paused {
+            // SYNC(want-room): a region that is opened before the peer sees the wish is open here.
+            self.want_room(outlet);
+            match write(tx) {
+                Ok(written) => return Ok(written),
+                Err(refusal) => refusal,
+            }
+        } else {
+            refusal
+        };
+        Err(match refusal {
+            Refusal::Status(status) => Placed::Failed(status),
+            Refusal::Paused => Placed::NoRoom,
+        })
     }
 
     /// Whether `slots` more entries and one more message cannot be taken. If so the peer has been
@@ -525,7 +546,11 @@ impl Core {
                     unsafe { gather(sges, to.as_ptr(), from) };
                     Ok(())
                 }
-                Target::Foreign(_) => Err(WcStatus::REM_ACCESS.into()),
+                Target::Foreign(at) => {
+                    // SAFETY: the caller's promise is the same.
+                    let written = unsafe { self.link.foreign().write(at, sges, len) };
+                    if written { Ok(()) } else { Err(WcStatus::REM_ACCESS.into()) }
+                }
             }
         })
     }

@@ -1,0 +1,309 @@
+//! One test suite for every device: what the engine relies on, as the verbs promise it.
+//!
+//! A device's tests implement [`Fixture`] and call [`conformance_tests!`](crate::conformance_tests).
+//! The suite asks the device what it can do and nothing else: no test knows which one it has.
+
+#![expect(clippy::missing_panics_doc, reason = "a test that fails panics")]
+
+mod flow;
+mod send;
+mod state;
+mod waiting;
+mod write;
+
+pub use flow::*;
+pub use send::*;
+pub use state::*;
+pub use waiting::*;
+pub use write::*;
+
+use crate::device::{
+    Backend, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
+    SharedReceiveQueue,
+};
+use crate::types::{Access, LKey, QpCap, QpNum, RKey, RemoteAddr, Retry, WrId};
+use crate::wc::{Completion, WcOp, WcStatus};
+use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use crate::{DeviceAttr, PostError};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// What a device under test provides.
+pub trait Fixture {
+    /// The device.
+    type Backend: Backend;
+    /// Two ends that reach each other; they may be in one process, even one context.
+    fn sides(&self) -> [Side<Self::Backend>; 2];
+}
+
+/// One end: an opened device, and the path to the other end.
+#[derive(Debug)]
+pub struct Side<B: Backend> {
+    /// The device.
+    pub ctx: B::Context,
+    /// Where the other end lives.
+    pub path: B::Path,
+}
+
+/// Runs the whole suite on a fixture: one test function for each of its tests.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($fixture:expr) => {
+        $crate::conformance_tests! { $fixture;
+            writes_with_immediate_deliver_payload_and_word
+            writes_gather_their_pieces
+            writes_are_silent_and_land_before_what_follows
+            empty_writes_need_no_key
+            a_region_opens_to_writes_only_as_it_says
+            a_queue_pair_opens_to_writes_only_as_it_says
+            memory_of_the_caller_can_be_written_where_the_device_says_so
+            a_device_without_write_with_immediate_refuses_it
+            sends_of_any_length_arrive
+            sends_are_scattered_over_their_receive
+            a_send_longer_than_its_receive_fails_both_ends
+            receives_complete_in_order
+            a_shared_receive_queue_feeds_all_its_queue_pairs
+            a_message_waits_for_the_shared_receive_queue
+            unsignaled_sends_complete_silently
+            signaled_sends_complete_in_order
+            a_send_without_a_receive_waits_for_one
+            a_send_without_a_receive_fails_when_retries_run_out
+            a_full_send_queue_says_so
+            a_full_receive_queue_says_so
+            a_long_stream_keeps_its_order
+            states_forbid_what_verbs_forbid
+            failing_flushes_everything_in_order
+            what_arrived_before_the_error_is_still_received
+            requests_after_the_error_are_flushed
+            the_end_of_one_queue_pair_is_seen_by_the_other
+            keys_of_dropped_regions_are_dead
+            unregistered_memory_is_refused
+            a_channel_tells_of_a_completion_once
+            parked_threads_wake_for_completions
+            wake_ups_before_the_sleep_are_not_lost
+            bells_ring_for_completions
+            many_queue_pairs_share_a_completion_queue
+        }
+    };
+    ($fixture:expr; $($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            $crate::conformance::$name(&$fixture);
+        })*
+    };
+}
+
+/// Aborts the process, with a word, if it is not dropped within a minute.
+#[derive(Debug)]
+pub struct Watchdog {
+    _alive: Sender<()>,
+}
+
+impl Watchdog {
+    /// Starts watching `what`.
+    #[must_use]
+    pub fn new(what: &'static str) -> Self {
+        let (alive, dead) = channel();
+        std::thread::spawn(move || {
+            if dead.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: {what} hangs");
+                std::process::abort();
+            }
+        });
+        Self { _alive: alive }
+    }
+}
+
+/// How to set two ends up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) cap: QpCap,
+    pub(crate) qp_access: Access,
+    pub(crate) mr_access: Access,
+    pub(crate) mr_len: usize,
+    pub(crate) retry: Retry,
+    pub(crate) srq_depth: Option<u32>,
+    pub(crate) channel: bool,
+    /// Whether the ends are connected.
+    pub(crate) connected: bool,
+}
+
+pub(crate) const OPEN: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            cap: QpCap {
+                max_send_wr: 16,
+                max_recv_wr: 32,
+                max_send_sge: 3,
+                max_recv_sge: 3,
+                max_inline: 64,
+                signal_all: false,
+            },
+            qp_access: Access::REMOTE_WRITE,
+            mr_access: OPEN,
+            mr_len: 4 << 20,
+            retry: Retry::default(),
+            srq_depth: None,
+            channel: false,
+            connected: true,
+        }
+    }
+}
+
+/// One end, with one queue for everything.
+#[derive(Debug)]
+pub(crate) struct End<B: Backend> {
+    pub(crate) qp: B::Qp,
+    pub(crate) srq: Option<Arc<B::Srq>>,
+    pub(crate) mr: B::Mr,
+    pub(crate) cq: Arc<B::Cq>,
+    pub(crate) channel: Option<Arc<B::Channel>>,
+    pub(crate) pd: Arc<B::Pd>,
+    pub(crate) side: Side<B>,
+}
+
+impl Setup {
+    pub(crate) fn build<F: Fixture>(&self, f: &F) -> [End<F::Backend>; 2] {
+        let [a, b] = f.sides().map(|side| self.end(side));
+        if self.connected {
+            self.connect(&a, b.qp.qp_num());
+            self.connect(&b, a.qp.qp_num());
+        }
+        [a, b]
+    }
+
+    fn end<B: Backend>(&self, side: Side<B>) -> End<B> {
+        let ctx = &side.ctx;
+        let pd = ctx.alloc_pd(&side.path).expect("pd");
+        let channel = self.channel.then(|| ctx.create_channel().expect("channel"));
+        let cq = ctx.create_cq(256, channel.as_ref()).expect("cq");
+        let mr = pd.alloc_mr(self.mr_len, self.mr_access).expect("mr");
+        let sge = self.cap.max_recv_sge;
+        let srq = self.srq_depth.map(|depth| pd.create_srq(depth, sge).expect("srq"));
+        let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: srq.as_ref(), cap: self.cap };
+        let qp = pd.create_qp(&init).expect("qp");
+        qp.init(self.qp_access).expect("init");
+        End { qp, srq, mr, cq, channel, pd, side }
+    }
+
+    pub(crate) fn connect<B: Backend>(&self, end: &End<B>, peer: QpNum) {
+        end.qp.ready_to_receive(&end.side.path, peer).expect("rtr");
+        end.qp.ready_to_send(self.retry).expect("rts");
+    }
+}
+
+pub(crate) fn connected<F: Fixture>(f: &F) -> [End<F::Backend>; 2] {
+    Setup::default().build(f)
+}
+
+const BLANK: Completion = Completion {
+    id: WrId(0),
+    status: WcStatus::SUCCESS,
+    op: WcOp::Send,
+    len: 0,
+    imm: 0,
+    qp_num: QpNum(0),
+};
+
+impl<B: Backend> End<B> {
+    pub(crate) fn attr(&self) -> DeviceAttr {
+        self.side.ctx.attr()
+    }
+
+    /// Polls once.
+    pub(crate) fn poll(&self) -> Vec<Completion> {
+        let mut out = [BLANK; 8];
+        let n = self.cq.poll(&mut out);
+        out[..n].to_vec()
+    }
+
+    /// A piece of the region.
+    pub(crate) fn sge(&self, offset: usize, len: usize) -> Sge {
+        Sge {
+            addr: self.mr.addr().0 + offset as u64,
+            len: u32::try_from(len).expect("length"),
+            lkey: self.mr.lkey(),
+        }
+    }
+
+    /// A WRITE WITH IMMEDIATE into this end's region.
+    pub(crate) fn write_imm_op(&self, offset: u64, imm: u32) -> SendOp {
+        SendOp::WriteImm { remote: self.mr.addr().wrapping_add(offset), rkey: self.mr.rkey(), imm }
+    }
+
+    /// A WRITE into this end's region.
+    pub(crate) fn write_op(&self, offset: u64) -> SendOp {
+        SendOp::Write { remote: self.mr.addr().wrapping_add(offset), rkey: self.mr.rkey() }
+    }
+
+    /// Posts pieces of the region, which lives as long as the queue pair.
+    pub(crate) fn post(
+        &self,
+        id: u64,
+        op: SendOp,
+        sges: &[Sge],
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        // SAFETY: the region outlives the queue pair (fields drop in order), and tests change no
+        // byte of it before the completion.
+        unsafe { self.qp.post_send(&SendWr { id: WrId(id), op, sges, flags }) }
+    }
+
+    pub(crate) fn post_recv(&self, id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        // SAFETY: as in `post`.
+        unsafe { self.qp.post_recv(&RecvWr { id: WrId(id), sges }) }
+    }
+
+    pub(crate) fn fill(&self, offset: usize, len: usize, seed: u8) -> Vec<u8> {
+        let data = pattern(len, seed);
+        self.mr.copy_in(offset, &data);
+        data
+    }
+
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.mr.copy_out(offset, &mut data);
+        data
+    }
+
+    /// Waits for the next completion, letting `other` make progress too: requests that wait advance
+    /// when their owner polls.
+    pub(crate) fn next(&self, other: &Self) -> Completion {
+        let mut out = [BLANK; 1];
+        loop {
+            if self.cq.poll(&mut out) == 1 {
+                return out[0];
+            }
+            other.cq.poll(&mut []);
+            self.cq.park(Some(Duration::from_millis(1)));
+        }
+    }
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    let mut x = u32::from(seed) + 1;
+    let mut next = || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        x.to_le_bytes()[3]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// What is asked of a receive completion.
+pub(crate) fn assert_received(wc: &Completion, id: u64, op: WcOp, len: usize) {
+    assert_eq!((wc.id, wc.status, wc.op), (WrId(id), WcStatus::SUCCESS, op));
+    assert_eq!(wc.len as usize, len);
+}
+
+/// What is asked of a failed request.
+pub(crate) fn assert_failed(wc: &Completion, id: u64, status: WcStatus) {
+    assert_eq!((wc.id, wc.status), (WrId(id), status));
+}
+
+/// Keys and addresses that no region has.
+pub(crate) const NOWHERE: (RemoteAddr, RKey, LKey) =
+    (RemoteAddr(0x1000), RKey(0xdead_beef), LKey(0xdead_beef));

@@ -1,0 +1,164 @@
+//! The state machine, and what becomes of requests when it ends in the error state.
+
+use super::*;
+use crate::types::QpState;
+
+/// Posting and moving in the wrong state is refused, and changes nothing.
+pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("states");
+    let setup = Setup { connected: false, ..Setup::default() };
+    let [a, b] = setup.build(f);
+    let init = QpInit { send_cq: &a.cq, recv_cq: &a.cq, srq: None, cap: setup.cap };
+    let fresh = a.pd.create_qp(&init).expect("qp");
+    assert_eq!(fresh.state(), QpState::Reset);
+    assert_eq!(fresh.post_recv_empty(WrId(0)), Err(PostError::State));
+    assert!(fresh.ready_to_receive(&a.side.path, b.qp.qp_num()).is_err());
+    assert!(fresh.ready_to_send(setup.retry).is_err());
+    assert_eq!(fresh.state(), QpState::Reset);
+    assert_ne!(fresh.qp_num(), a.qp.qp_num());
+
+    assert_eq!(a.qp.state(), QpState::Init);
+    a.post_recv(1, &[]).expect("receives may be posted");
+    assert_eq!(a.post(1, SendOp::Send, &[], SendFlags::INLINE), Err(PostError::State));
+    assert!(a.qp.init(setup.qp_access).is_err());
+    assert!(a.qp.ready_to_send(setup.retry).is_err());
+    a.qp.ready_to_receive(&a.side.path, b.qp.qp_num()).expect("rtr");
+    assert_eq!(a.qp.state(), QpState::Rtr);
+    assert_eq!(a.post(1, SendOp::Send, &[], SendFlags::INLINE), Err(PostError::State));
+
+    setup.connect(&b, a.qp.qp_num());
+    b.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
+    assert_received(&a.next(&b), 1, WcOp::Recv, 0);
+    a.qp.ready_to_send(setup.retry).expect("rts");
+    assert_eq!(a.qp.state(), QpState::Rts);
+    assert!(a.qp.init(setup.qp_access).is_err());
+    a.qp.fail();
+    assert_eq!(a.qp.state(), QpState::Err);
+    assert!(a.qp.ready_to_send(setup.retry).is_err());
+}
+
+/// Everything that was posted completes with a flush, sends and receives each in order.
+pub fn failing_flushes_everything_in_order<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("flush");
+    let [a, b] = connected(f);
+    for i in 0..10 {
+        a.post_recv(100 + i, &[a.sge(0, 10)]).expect("receive");
+        // No receive at the peer: they wait.
+        a.post(i, SendOp::Send, &[a.sge(0, 10)], SendFlags::empty()).expect("post");
+    }
+    a.qp.fail();
+    a.qp.fail();
+    let (mut sends, mut receives) = (0, 100);
+    for _ in 0..20 {
+        let wc = a.next(&b);
+        assert_eq!((wc.status, wc.qp_num), (WcStatus::WR_FLUSH, a.qp.qp_num()));
+        let next = if wc.id.0 < 100 { &mut sends } else { &mut receives };
+        assert_eq!(wc.id.0, *next);
+        *next += 1;
+    }
+    assert_eq!((sends, receives), (10, 110));
+    assert!(a.poll().is_empty() && !a.cq.is_ready());
+}
+
+/// Messages that were complete before the error are received as such.
+pub fn what_arrived_before_the_error_is_still_received<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("drain");
+    for peer_fails in [false, true] {
+        let [a, b] = connected(f);
+        for i in 0..4 {
+            b.post_recv(i, &[b.sge(0, 100)]).expect("receive");
+        }
+        for i in 0..3usize {
+            a.post(1, SendOp::Send, &[a.sge(0, 60 + i)], SendFlags::SIGNALED).expect("post");
+        }
+        // They have left, so they have arrived.
+        for _ in 0..3 {
+            assert_eq!(a.next(&b).status, WcStatus::SUCCESS);
+        }
+        if peer_fails {
+            a.qp.fail()
+        } else {
+            b.qp.fail()
+        }
+        for i in 0..3usize {
+            assert_received(&b.next(&a), i as u64, WcOp::Recv, 60 + i);
+        }
+        assert_failed(&b.next(&a), 3, WcStatus::WR_FLUSH);
+        assert_eq!(b.qp.state(), QpState::Err);
+    }
+}
+
+/// In the error state requests are taken, and flushed.
+pub fn requests_after_the_error_are_flushed<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("flush of late requests");
+    let [a, b] = connected(f);
+    a.qp.fail();
+    a.post(1, b.write_op(0), &[a.sge(0, 60)], SendFlags::empty()).expect("post");
+    assert_failed(&a.next(&b), 1, WcStatus::WR_FLUSH);
+    a.post(2, SendOp::Send, &[a.sge(0, 6)], SendFlags::INLINE).expect("post");
+    assert_failed(&a.next(&b), 2, WcStatus::WR_FLUSH);
+    a.post_recv(3, &[a.sge(0, 6)]).expect("receive");
+    assert_failed(&a.next(&b), 3, WcStatus::WR_FLUSH);
+    assert!(b.read(0, 60).iter().all(|b| *b == 0));
+}
+
+/// A queue pair that is dropped takes its peer to the error state: receives flush, and requests that
+/// wait fail.
+pub fn the_end_of_one_queue_pair_is_seen_by_the_other<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("dropped queue pair");
+    let [a, b] = connected(f);
+    b.post_recv(1, &[]).expect("receive");
+    b.post(2, SendOp::Send, &[b.sge(0, 100)], SendFlags::empty()).expect("post");
+    b.post(3, SendOp::Send, &[b.sge(0, 100)], SendFlags::empty()).expect("post");
+    let End { qp, cq, .. } = a;
+    drop(qp);
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        let mut out = [BLANK; 4];
+        let n = b.cq.poll(&mut out);
+        seen.extend(out[..n].iter().map(|wc| (wc.id.0, wc.status)));
+        b.cq.park(Some(Duration::from_millis(1)));
+    }
+    seen.sort_by_key(|(id, _)| *id);
+    let (flush, gone) = (WcStatus::WR_FLUSH, WcStatus::RETRY_EXC);
+    assert_eq!(seen, [(1, flush), (2, gone), (3, flush)]);
+    assert_eq!(b.qp.state(), QpState::Err);
+    drop(cq);
+}
+
+/// A key is worth nothing once its region is gone, even if the memory is used again.
+pub fn keys_of_dropped_regions_are_dead<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("dropped region");
+    let [a, b] = connected(f);
+    let mr = b.pd.alloc_mr(8192, OPEN).expect("mr");
+    let op = SendOp::Write { remote: mr.addr(), rkey: mr.rkey() };
+    a.post(1, op, &[a.sge(0, 100)], SendFlags::SIGNALED).expect("post");
+    assert_eq!(a.next(&b).status, WcStatus::SUCCESS);
+    drop(mr);
+    let again = b.pd.alloc_mr(8192, OPEN).expect("mr");
+    a.fill(0, 8192, 1);
+    a.post(2, op, &[a.sge(0, 8192)], SendFlags::SIGNALED).expect("post");
+    assert_failed(&a.next(&b), 2, WcStatus::REM_ACCESS);
+    let mut seen = vec![1; 8192];
+    again.copy_out(0, &mut seen);
+    assert!(seen.iter().all(|b| *b == 0), "fresh memory is zero");
+}
+
+/// Local keys and bounds are checked, while posting or by a completion.
+pub fn unregistered_memory_is_refused<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("local protection");
+    for spoil in [0, 1] {
+        let [a, b] = connected(f);
+        let mut sge = a.sge(a.mr.len() - 100, 100);
+        if spoil == 0 {
+            sge.lkey = NOWHERE.2
+        } else {
+            sge.len = 101
+        }
+        match a.post(1, b.write_op(0), &[sge], SendFlags::SIGNALED) {
+            Ok(()) => assert_failed(&a.next(&b), 1, WcStatus::LOC_PROT),
+            Err(e) => assert_eq!(e, PostError::Invalid),
+        }
+        assert!(b.read(0, 200).iter().all(|b| *b == 0));
+    }
+}

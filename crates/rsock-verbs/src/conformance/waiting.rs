@@ -1,0 +1,201 @@
+//! Sleeping on completion queues: channels, parking, bells, and many queue pairs on one queue.
+
+use super::*;
+use crate::device::{Bell, CompletionChannel, Parked};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn is_readable(fd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
+}
+
+/// Blocks until `fd` is readable; the watchdog bounds it.
+fn wait_readable(fd: impl AsFd) {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    while poll(&mut fds, None).expect("poll") == 0 {}
+}
+
+/// After `req_notify` the channel becomes readable at the next completion, and not again until it is
+/// asked for.
+pub fn a_channel_tells_of_a_completion_once<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("channel");
+    let [a, b] = Setup { channel: true, ..Setup::default() }.build(f);
+    let channel = b.channel.as_ref().expect("channel");
+    for i in 0..6 {
+        b.post_recv(i, &[b.sge(0, 8)]).expect("receive");
+    }
+    let send = || a.post(1, SendOp::Send, &[a.sge(0, 8)], SendFlags::INLINE).expect("post");
+    for i in 0..3 {
+        b.cq.req_notify().expect("notify");
+        assert!(b.poll().is_empty());
+        assert!(!channel.drain().expect("drain"));
+        send();
+        wait_readable(&**channel);
+        assert!(channel.drain().expect("drain"));
+        assert_received(&b.next(&a), 2 * i, WcOp::Recv, 8);
+        // Not armed: no event.
+        send();
+        assert_received(&b.next(&a), 2 * i + 1, WcOp::Recv, 8);
+        assert!(!is_readable(&**channel) && !channel.drain().expect("drain"));
+    }
+    let init = QpInit { send_cq: &a.cq, recv_cq: &a.cq, srq: None, cap: Setup::default().cap };
+    drop(a.pd.create_qp(&init).expect("qp"));
+    let plain = a.side.ctx.create_cq(4, None).expect("cq");
+    assert!(matches!(plain.req_notify(), Err(crate::Error::Invalid(_))));
+    // A send of our own is a completion too.
+    a.post_recv(1, &[]).expect("receive");
+    b.cq.req_notify().expect("notify");
+    b.post(9, SendOp::Send, &[], SendFlags::INLINE | SendFlags::SIGNALED).expect("post");
+    wait_readable(&**channel);
+    assert!(channel.drain().expect("drain"));
+    assert_eq!(b.next(&a).id, WrId(9));
+}
+
+/// A parked thread wakes for each completion, however the two interleave, and a bounded sleep ends.
+pub fn parked_threads_wake_for_completions<F: Fixture>(f: &F) {
+    const ROUNDS: u64 = 3000;
+    let _dog = Watchdog::new("park");
+    let [a, b] = connected(f);
+    assert_eq!(b.cq.park(Some(Duration::from_millis(1))), Parked::TimedOut);
+    std::thread::scope(|s| {
+        let (a, b) = (&a, &b);
+        for end in [a, b] {
+            end.post_recv(0, &[]).expect("receive");
+        }
+        let play = |me: &End<F::Backend>, first: bool| {
+            for i in 0..ROUNDS {
+                let send = || me.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
+                if first {
+                    send();
+                }
+                let mut out = [BLANK; 1];
+                while me.cq.poll(&mut out) == 0 {
+                    assert_eq!(me.cq.park(None), Parked::Woken);
+                }
+                assert_received(&out[0], i, WcOp::Recv, 0);
+                me.post_recv(i + 1, &[]).expect("receive");
+                if !first {
+                    send();
+                }
+            }
+        };
+        s.spawn(move || play(b, false));
+        play(a, true);
+    });
+}
+
+/// A thread that waits for what others take from the queue: the epoch carries the news.
+pub fn wake_ups_before_the_sleep_are_not_lost<F: Fixture>(f: &F) {
+    const ROUNDS: u32 = 2000;
+    let _dog = Watchdog::new("epoch");
+    let [a, _b] = connected(f);
+    let epoch = a.cq.wake_epoch();
+    a.cq.wake_waiters();
+    assert_eq!(a.cq.park_since(epoch, None), Parked::Woken);
+    let (ping, pong) = (AtomicU32::new(0), AtomicU32::new(0));
+    let wait_for = |word: &AtomicU32, value| loop {
+        let epoch = a.cq.wake_epoch();
+        if word.load(Ordering::Acquire) == value {
+            break;
+        }
+        a.cq.park_since(epoch, None);
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for i in 1..=ROUNDS {
+                wait_for(&ping, i);
+                pong.store(i, Ordering::Release);
+                a.cq.wake_waiters();
+            }
+        });
+        for i in 1..=ROUNDS {
+            ping.store(i, Ordering::Release);
+            a.cq.wake_waiters();
+            wait_for(&pong, i);
+        }
+    });
+}
+
+/// An armed bell rings for a completion; a ready queue refuses to arm; `disarm` takes it back.
+pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("bells");
+    let [a, b] = connected(f);
+    let bell = b.side.ctx.create_bell().expect("bell");
+    let other = b.side.ctx.create_bell().expect("bell");
+    for i in 0..20 {
+        b.post_recv(i, &[]).expect("receive");
+        assert!(b.cq.arm(&bell) && b.cq.arm(&other));
+        a.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
+        wait_readable(&bell);
+        wait_readable(&other);
+        assert!(!b.cq.arm(&bell), "the queue is ready");
+        b.cq.disarm(&bell);
+        b.cq.disarm(&other);
+        bell.drain();
+        other.drain();
+        assert!(!is_readable(&bell));
+        assert_received(&b.next(&a), i, WcOp::Recv, 0);
+    }
+    // Other threads of the process ring too.
+    assert!(b.cq.arm(&bell));
+    b.cq.wake_waiters();
+    wait_readable(&bell);
+    b.cq.disarm(&bell);
+    bell.drain();
+    b.post_recv(50, &[]).expect("receive");
+    a.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
+    assert_received(&b.next(&a), 50, WcOp::Recv, 0);
+    assert!(!is_readable(&bell), "disarmed");
+    // Places run out, and come back.
+    let crowd: Vec<_> = (0..40).map(|_| b.side.ctx.create_bell().expect("bell")).collect();
+    let armed: Vec<_> = crowd.iter().map(|bell| b.cq.arm(bell)).collect();
+    assert!(armed[0] && !armed[39]);
+    crowd.iter().for_each(|bell| b.cq.disarm(bell));
+    assert!(b.cq.arm(&bell));
+    b.cq.disarm(&bell);
+}
+
+/// Completions of many queue pairs arrive in one queue, also for a sleeper.
+pub fn many_queue_pairs_share_a_completion_queue<F: Fixture>(f: &F) {
+    const PAIRS: usize = 20;
+    let _dog = Watchdog::new("shared completion queue");
+    let setup = Setup::default();
+    let [a, b] = setup.build(f);
+    let make = |end: &End<F::Backend>| -> Vec<_> {
+        let init = QpInit { send_cq: &end.cq, recv_cq: &end.cq, srq: None, cap: setup.cap };
+        let qps: Vec<_> = (0..PAIRS).map(|_| end.pd.create_qp(&init).expect("qp")).collect();
+        qps.iter().for_each(|qp| qp.init(setup.qp_access).expect("init"));
+        qps
+    };
+    let (from, mut to) = (make(&a), make(&b));
+    for (x, y) in from.iter().zip(&to) {
+        x.ready_to_receive(&a.side.path, y.qp_num()).expect("rtr");
+        x.ready_to_send(setup.retry).expect("rts");
+        y.ready_to_receive(&b.side.path, x.qp_num()).expect("rtr");
+        y.ready_to_send(setup.retry).expect("rts");
+    }
+    let send = |qp: &<F::Backend as Backend>::Qp| {
+        let op = SendOp::Send;
+        qp.post_copy(WrId(0), op, &[], SendFlags::empty()).expect("post");
+    };
+    for round in 0..50u64 {
+        to.iter().for_each(|qp| qp.post_recv_empty(WrId(round)).expect("receive"));
+        std::thread::scope(|s| {
+            let sleeper = s.spawn(|| {
+                let mut seen: Vec<_> = (0..to.len()).map(|_| b.next(&b).qp_num).collect();
+                seen.sort();
+                seen
+            });
+            from[..to.len()].iter().for_each(send);
+            let mut expected: Vec<_> = to.iter().map(QueuePair::qp_num).collect();
+            expected.sort();
+            assert_eq!(sleeper.join().expect("thread"), expected);
+        });
+        // One goes now and then.
+        if round % 10 == 9 {
+            drop(to.pop());
+        }
+    }
+}
