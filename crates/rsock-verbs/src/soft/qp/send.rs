@@ -384,7 +384,8 @@ impl Core {
         match *op {
             SendOp::Write { remote, rkey } => {
                 // SAFETY: the caller's promise is the same.
-                let write = |tx: &mut Tx| unsafe { self.write(tx, outlet, remote, rkey, sges, len) };
+                let write =
+                    |tx: &mut Tx| unsafe { self.write(tx, outlet, remote, rkey, sges, len) };
                 match self.patiently(tx, outlet, write) {
                     Ok(()) => Placed::Silent,
                     Err(short) => short,
