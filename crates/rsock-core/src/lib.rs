@@ -2,6 +2,8 @@
 
 pub mod engine;
 mod env;
+#[cfg(test)]
+mod fuzz_corpus;
 pub mod interrupt;
 mod iov;
 pub mod proto;

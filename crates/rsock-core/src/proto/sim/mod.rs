@@ -5,6 +5,7 @@
 //! of C's rules. Every byte has a value that follows from its place in the stream, so a byte lost,
 //! doubled or moved is seen where it is read.
 
+pub mod bytes;
 mod c_half;
 mod end;
 mod hostile;

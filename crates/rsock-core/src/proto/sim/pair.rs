@@ -11,6 +11,8 @@ pub struct Pair {
     ends: [End; 2],
     /// Messages on their way to each end.
     wires: [VecDeque<Flight>; 2],
+    /// Those among them that cost a credit.
+    credited: [usize; 2],
     /// Completions of control messages that each end has not taken.
     completions: [Vec<Imm>; 2],
 }
@@ -34,7 +36,12 @@ impl Pair {
         let [(mut a, a_data), (mut b, b_data)] = cfg.map(End::new);
         a.connect(&b_data.encode());
         b.connect(&a_data.encode());
-        Self { ends: [a, b], wires: Default::default(), completions: Default::default() }
+        Self {
+            ends: [a, b],
+            wires: Default::default(),
+            credited: [0; 2],
+            completions: Default::default(),
+        }
     }
 
     /// One step.
@@ -47,7 +54,7 @@ impl Pair {
                 let end = self.end(side);
                 if end.lifecycle.is_writable() {
                     // Bounded, so that a run is short.
-                    end.backlog = (end.backlog + len).min(1 << 16);
+                    end.backlog = (end.backlog + len).min(1 << 14);
                 }
                 self.send(side);
             }
@@ -169,12 +176,19 @@ impl Pair {
 
     fn post(&mut self, from: Side, flight: Flight) {
         let to = from.peer();
-        let wire = &mut self.wires[to as usize];
-        wire.push_back(flight);
-        // Our iomap messages need no credit, C's do.
-        let from_c = !self.ends[from as usize].is_ours();
-        let n = wire.iter().filter(|f| needs_credit(f, from_c)).count();
-        assert!(n <= self.ends[to as usize].window(), "{from:?} passes the window of its peer");
+        self.credited[to as usize] += usize::from(self.needs_credit(from, &flight));
+        self.wires[to as usize].push_back(flight);
+        let window = self.ends[to as usize].window();
+        assert!(self.credited[to as usize] <= window, "{from:?} passes the window of its peer");
+    }
+
+    fn needs_credit(&self, from: Side, flight: &Flight) -> bool {
+        match flight.imm.decode() {
+            Ok(Msg::Data { .. }) => true,
+            // Our iomap messages need no credit, C's do.
+            Ok(Msg::Iomap { .. }) => !self.ends[from as usize].is_ours(),
+            _ => false,
+        }
     }
 
     fn land(&mut self, to: Side, n: usize) {
@@ -188,6 +202,7 @@ impl Pair {
     fn deliver(&mut self, to: Side) -> bool {
         self.land(to, 1);
         let Some(flight) = self.wires[to as usize].pop_front() else { return false };
+        self.credited[to as usize] -= usize::from(self.needs_credit(to.peer(), &flight));
         if flight.is_ctrl {
             self.completions[to.peer() as usize].push(flight.imm);
         }
@@ -222,15 +237,7 @@ impl Pair {
 }
 
 /// More rounds than a full backlog takes when each moves one byte each way.
-const MOST_ROUNDS: u32 = 1 << 18;
-
-fn needs_credit(flight: &Flight, from_c: bool) -> bool {
-    match flight.imm.decode() {
-        Ok(Msg::Data { .. }) => true,
-        Ok(Msg::Iomap { .. }) => from_c,
-        _ => false,
-    }
-}
+const MOST_ROUNDS: u32 = 1 << 16;
 
 /// The bytes that `side` writes, by their place in its stream.
 fn value_of(side: Side) -> impl Fn(u64) -> u8 + Copy {

@@ -1,5 +1,6 @@
 //! Tests of the halves.
 
+mod bytes;
 mod half_close;
 mod iomap;
 mod pair;
