@@ -151,8 +151,8 @@ fn run_finds_the_library_beside_the_command_and_where_packages_put_it() {
 }
 
 #[test]
-fn perf_measures_every_test_on_every_kernel_device() {
-    for device in ["tcp", "unix"] {
+fn perf_measures_every_test_on_every_device() {
+    for device in ["soft", "tcp", "unix"] {
         for (test, size) in [("rr", "1"), ("stream", "1K"), ("connect", "100")] {
             let args =
                 ["perf", test, "--device", device, "--size", size, "--time", "0.05", "--json"];
@@ -177,10 +177,13 @@ fn perf_measures_every_test_on_every_kernel_device() {
 
 #[test]
 fn perf_sees_killed_servers() {
-    let output =
-        rsock(&["perf", "death", "--device", "tcp", "--runs", "2", "--json"]).output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(report["latency_us"]["max"].as_f64().unwrap() > 0.0, "{report}");
+    for device in ["soft", "tcp", "unix"] {
+        let args = ["perf", "death", "--device", device, "--runs", "2", "--json"];
+        let output = rsock(&args).output().unwrap();
+        assert!(output.status.success(), "{device}: {}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["latency_us"]["max"].as_f64().unwrap() > 0.0, "{report}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) struct Bench {
 impl Bench {
     /// Sets the environment in which `command` runs over `side`, without or with the library.
     pub(super) fn dress(&self, command: &mut Command, case: &Case, side: Side) {
-        if side == Side::Rsock {
+        if side == Side::Rsock && !case.uses_rust_interface() {
             command.env(library::preload_env(), &self.library);
             command.envs(case.settings.iter().copied());
         } else {

@@ -150,6 +150,11 @@ pub(crate) fn size_name(size: usize) -> String {
 }
 
 impl Case {
+    /// Whether the rsock side needs no library because it calls rsock itself.
+    pub(super) fn uses_rust_interface(&self) -> bool {
+        matches!(self.work, Work::PerfRr | Work::PerfStream(_) | Work::PerfConnect)
+    }
+
     /// A row about netperf's round trips without a promise.
     fn new(id: &str, label: &str, unit: Unit, place: Place) -> Self {
         let suffix = if place == Place::Two { ".pinned" } else { "" };

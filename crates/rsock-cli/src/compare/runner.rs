@@ -229,7 +229,8 @@ fn perf_run(
 fn perf_device(side: Side) -> &'static str {
     match side {
         Side::Unix => "unix",
-        _ => "tcp",
+        Side::Rsock => "soft",
+        Side::Kernel | Side::Limit => "tcp",
     }
 }
 

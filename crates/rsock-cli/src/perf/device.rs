@@ -1,8 +1,10 @@
 //! The transports that the loops run on, behind the few calls that the loops make.
 
+use rsock_core::socket::Socket;
 use rustix::fs::{FileType, lstat};
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use rustix::net::RecvFlags;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 
@@ -34,6 +36,10 @@ pub(super) struct Tcp;
 /// Unix stream sockets.
 #[derive(Debug)]
 pub(super) struct Unix;
+
+/// rsock's Rust interface, over shared memory from the first byte.
+#[derive(Debug)]
+pub(super) struct Soft;
 
 const ANY_LOCAL: &str = "127.0.0.1:0";
 
@@ -108,6 +114,66 @@ impl Stream for UnixStream {
     fn finish_writing(&self) -> io::Result<()> {
         self.shutdown(Shutdown::Write)
     }
+}
+
+impl Device for Soft {
+    const NAME: &'static str = "soft";
+    type Listener = Socket;
+    type Stream = SoftStream;
+
+    fn listen(addr: Option<&str>) -> io::Result<Socket> {
+        const BACKLOG: u32 = 128;
+        let addr = resolve(addr.unwrap_or(ANY_LOCAL))?;
+        let socket = Socket::new(addr.is_ipv6())?;
+        socket.bind(addr)?;
+        socket.listen(BACKLOG)?;
+        Ok(socket)
+    }
+
+    fn address(listener: &Socket) -> io::Result<String> {
+        Ok(listener.local_addr()?.to_string())
+    }
+
+    fn accept(listener: &Socket) -> io::Result<SoftStream> {
+        Ok(SoftStream(listener.accept()?))
+    }
+
+    fn connect(addr: &str) -> io::Result<SoftStream> {
+        let addr = resolve(addr)?;
+        let socket = Socket::new(addr.is_ipv6())?;
+        socket.connect(addr, None)?;
+        Ok(SoftStream(socket))
+    }
+}
+
+/// A connected socket as `std::io` sees it.
+#[derive(Debug)]
+pub(super) struct SoftStream(Socket);
+
+impl Read for SoftStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.recv(&mut [IoSliceMut::new(buf)], RecvFlags::empty())
+    }
+}
+
+impl Write for SoftStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.send(&[IoSlice::new(buf)], false)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for SoftStream {
+    fn finish_writing(&self) -> io::Result<()> {
+        self.0.shutdown(Shutdown::Write)
+    }
+}
+
+fn resolve(addr: &str) -> io::Result<SocketAddr> {
+    addr.to_socket_addrs()?.next().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
 }
 
 fn unix_addr(addr: &str) -> io::Result<UnixAddr> {

@@ -16,7 +16,7 @@ use crate::child::Child;
 use crate::error::Error;
 use crate::{affinity, output};
 use clap::{Subcommand, ValueEnum};
-use device::{Device, Tcp, Unix};
+use device::{Device, Soft, Tcp, Unix};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -97,6 +97,8 @@ struct Common {
 /// A column of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DeviceKind {
+    /// rsock over shared memory, by its Rust interface
+    Soft,
     /// Kernel TCP
     Tcp,
     /// A Unix stream socket
@@ -104,10 +106,11 @@ enum DeviceKind {
 }
 
 impl DeviceKind {
-    const DEFAULT: Self = Self::Tcp;
+    const DEFAULT: Self = Self::Soft;
 
     fn name(self) -> &'static str {
         match self {
+            Self::Soft => Soft::NAME,
             Self::Tcp => Tcp::NAME,
             Self::Unix => Unix::NAME,
         }
@@ -126,6 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return Err(Error::Usage("--cpu takes at most two CPUs: client,server".into()));
     }
     match common.device {
+        DeviceKind::Soft => run_on::<Soft>(&args.test, common),
         DeviceKind::Tcp => run_on::<Tcp>(&args.test, common),
         DeviceKind::Unix => run_on::<Unix>(&args.test, common),
     }
