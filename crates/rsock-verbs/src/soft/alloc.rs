@@ -62,6 +62,12 @@ impl Allocator {
         self.blocks.pop()
     }
 
+    /// Bytes that are out.
+    #[cfg(test)]
+    pub(super) fn in_use(&self, of: u64) -> u64 {
+        of - self.free.values().sum::<u64>() - self.blocks.len() as u64 * BLOCK
+    }
+
     /// Takes back a small block.
     pub(super) fn free_block(&mut self, at: u64) {
         self.blocks.push(at);

@@ -310,6 +310,18 @@ impl Link {
         &self.foreign
     }
 
+    /// Bytes of the segment that are allocated.
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> u64 {
+        self.state().alloc.in_use(self.own.len() - DATA)
+    }
+
+    /// Closes our end of the link socket, as the end of the process would.
+    #[cfg(test)]
+    pub(super) fn hang_up(&self) {
+        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).expect("shutdown");
+    }
+
     /// Waits, within a bound, until the peer is inside no copy that began before this call.
     #[cold]
     pub(super) fn wait_quiet(&self) {

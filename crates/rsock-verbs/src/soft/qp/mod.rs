@@ -187,6 +187,26 @@ impl SoftQp {
     }
 }
 
+#[cfg(test)]
+impl SoftQp {
+    /// Publishes an entry of any content, `ahead` of the right place.
+    pub(super) fn forge(&self, ahead: u32, imm: u32, word: u64) {
+        let mut tx = self.core.shared.tx.0.lock();
+        if let Some(outlet) = self.core.outlet.get() {
+            let index = tx.tail.wrapping_add(ahead);
+            outlet.lane.slot(index).publish_bare(index, imm, word);
+            outlet.ring_recv();
+            tx.tail = index.wrapping_add(1);
+        }
+    }
+
+    /// Looks to the peer as if a copy were under way.
+    pub(super) fn set_busy(&self, busy: bool) {
+        let outlet = self.core.outlet.get().expect("connected");
+        outlet.lane.head().producer.busy.store(busy.into(), Ordering::Release);
+    }
+}
+
 impl QueuePair<Soft> for SoftQp {
     fn qp_num(&self) -> QpNum {
         self.core.number

@@ -1,8 +1,11 @@
 //! The device against itself: two ends in one process, and two processes.
 #![expect(clippy::cast_possible_truncation, reason = "test patterns")]
 
+mod hostile;
+mod life;
+
 use super::testing::{accept_over, linked_pair, offer_over};
-use super::{Link, Soft, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
+use super::{Link, PeerCred, Soft, SoftBell, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
 use crate::conformance::{Fixture, Side, Watchdog};
 use crate::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -57,7 +60,6 @@ struct End {
     qp: SoftQp,
     mr: SoftMr,
     cq: Arc<SoftCq>,
-    #[expect(dead_code, reason = "kept open")]
     pd: Arc<SoftPd>,
     link: Arc<Link>,
 }

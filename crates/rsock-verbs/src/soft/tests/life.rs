@@ -1,0 +1,157 @@
+//! What is left when things end: nothing.
+
+use super::*;
+
+#[test]
+fn queue_pairs_and_regions_leave_nothing_behind() {
+    let _dog = Watchdog::new("leak");
+    let ctx = SoftContext::open().expect("device");
+    let (x, y) = linked_pair(&ctx).expect("link");
+    let round = || {
+        let (a, b) = (end(&ctx, &x, CAP), end(&ctx, &y, CAP));
+        a.connect(b.qp.qp_num());
+        b.connect(a.qp.qp_num());
+        let to = (b.mr.addr(), b.mr.rkey());
+        for len in [40, 4000] {
+            let data = vec![1; len];
+            let piece = [IoSlice::new(&data)];
+            a.qp.post_copy(WrId(0), write_imm(&to, 0, 1), &piece, SendFlags::empty())
+                .expect("post");
+        }
+        // Unread: they go with the lane.
+        assert!(b.cq.is_ready());
+    };
+    round();
+    let settled = (x.in_use(), y.in_use());
+    for _ in 0..200 {
+        round();
+    }
+    assert_eq!((x.in_use(), y.in_use()), settled);
+}
+
+#[test]
+fn a_lane_stays_until_its_sender_lets_go() {
+    let ctx = SoftContext::open().expect("device");
+    let (x, y) = linked_pair(&ctx).expect("link");
+    let before = y.in_use();
+    let (a, b) = (end(&ctx, &x, CAP), end(&ctx, &y, CAP));
+    a.connect(b.qp.qp_num());
+    b.connect(a.qp.qp_num());
+    drop(b);
+    // `a` has not noticed, and may be inside a post.
+    assert_ne!(y.in_use(), before);
+    assert_eq!(a.wait().status, WcStatus::WR_FLUSH);
+    drop(end(&ctx, &y, CAP));
+    assert_eq!(y.in_use(), before);
+    assert_eq!(a.qp.state(), QpState::Err);
+}
+
+#[test]
+fn memory_is_not_used_again_under_a_copy() {
+    let (a, b) = pair();
+    let mr = b.pd.alloc_mr(1 << 20, Access::all()).expect("mr");
+    let before = b.link.in_use();
+    a.qp.set_busy(true);
+    drop(mr);
+    assert_eq!(b.link.in_use(), before, "the peer may be writing");
+    assert!(!b.mr.exclusively(&mut || panic!("the peer may be writing")));
+    a.qp.set_busy(false);
+    assert!(b.mr.exclusively(&mut || {}));
+    drop(b.pd.alloc_mr(4096, Access::all()).expect("mr"));
+    assert!(b.link.in_use() < before);
+}
+
+#[test]
+fn writers_who_are_kept_out_are_told_when_the_region_opens() {
+    let _dog = Watchdog::new("paused region");
+    let (a, b) = pair();
+    let to = (b.mr.addr(), b.mr.rkey());
+    let data = [5u8; 100];
+    let piece = [IoSlice::new(&data)];
+    let op = write_imm(&to, 0, 1);
+    let ran = b.mr.exclusively(&mut || {
+        let refused = a.qp.post_copy(WrId(0), op, &piece, SendFlags::empty());
+        assert_eq!(refused, Err(PostError::QueueFull));
+        assert!(!a.cq.is_ready());
+    });
+    assert!(ran && a.cq.is_ready());
+    assert_eq!(a.cq.park(None), Parked::Woken);
+    assert_eq!(a.cq.poll(&mut [BLANK; 1]), 0);
+    a.qp.post_copy(WrId(0), op, &piece, SendFlags::empty()).expect("post");
+    assert_eq!(b.wait().len, 100);
+}
+
+#[test]
+fn a_dead_peer_ends_everything() {
+    let _dog = Watchdog::new("death");
+    let ctx = SoftContext::open().expect("device");
+    let (x, y) = linked_pair(&ctx).expect("link");
+    let (a, b) = (end(&ctx, &x, CAP), end(&ctx, &y, CAP));
+    a.connect(b.qp.qp_num());
+    b.connect(a.qp.qp_num());
+    let to = (a.mr.addr(), a.mr.rkey());
+    b.qp.post_copy(WrId(0), write_imm(&to, 0, 9), &[IoSlice::new(&[1])], SendFlags::empty())
+        .expect("post");
+    assert!(x.probe());
+    // What the system does when the process is killed: its sockets close, and nothing else.
+    y.hang_up();
+    let woken = std::thread::scope(|s| {
+        let sleeper = s.spawn(|| {
+            assert_eq!(a.wait().imm, 9, "what had arrived is received");
+            a.wait()
+        });
+        while x.probe() {}
+        sleeper.join().expect("thread")
+    });
+    assert_eq!(woken.status, WcStatus::WR_FLUSH);
+    assert_eq!((a.qp.state(), x.is_alive()), (QpState::Err, false));
+    assert!(matches!(ctx.alloc_pd(&x), Err(Error::PeerGone)));
+    assert!(ctx.link_by_id(x.id()).is_none_or(|l| Arc::ptr_eq(&l, &y)));
+}
+
+#[test]
+fn a_forked_child_goes_on_with_what_it_inherits() {
+    let _dog = Watchdog::new("fork");
+    let (a, b) = pair();
+    let to = (b.mr.addr(), b.mr.rkey());
+    let send = |imm: u32| {
+        let data = [imm as u8; 20];
+        let piece = [IoSlice::new(&data)];
+        a.qp.post_copy(WrId(0), write_imm(&to, 0, imm), &piece, SendFlags::empty()).expect("post");
+    };
+    let receive = |imm: u32| {
+        let wc = b.wait();
+        let mut seen = [0; 20];
+        b.mr.copy_out(0, &mut seen);
+        assert_eq!((wc.status, wc.imm, seen), (WcStatus::SUCCESS, imm, [imm as u8; 20]));
+        b.qp.post_recv_empty(wc.id).expect("post");
+    };
+    send(1);
+    family::note_fork();
+    // SAFETY: the child uses atomics and family locks, and exits at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            receive(1);
+            send(2);
+            receive(2);
+            send(3);
+            let mine = SoftContext::open().expect("device");
+            assert!(matches!(mine.alloc_pd(&a.link), Err(Error::Invalid(_))));
+            assert!(a.pd.alloc_mr(10, Access::all()).is_err());
+        }));
+        // SAFETY: ends the child without running the test harness's exit handlers.
+        unsafe { libc::_exit(i32::from(ok.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0);
+    receive(3);
+    send(4);
+    receive(4);
+    // Not ours alone any more: dropping one handle must not end it for the other process.
+    let number = a.qp.qp_num();
+    drop(a);
+    assert_eq!((b.qp.state(), b.cq.is_ready()), (QpState::Rts, false), "{number:?}");
+}
