@@ -33,7 +33,7 @@ pub(super) struct Node {
     /// What peers recognise this process by; see [`super::foreign`].
     pub(super) word: u64,
     process: ProcessId,
-    links: Mutex<HashMap<LinkId, Arc<Link>>>,
+    links: Mutex<Links>,
     numbers: Mutex<Numbers>,
 }
 
@@ -41,6 +41,28 @@ static NODE: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
 
 /// Links without queue pairs are kept for re-use up to this many.
 const IDLE_LINKS: usize = 64;
+
+/// The links of a process.
+#[derive(Debug, Default)]
+struct Links {
+    by_id: HashMap<LinkId, Arc<Link>>,
+    /// How many there may be before the next look for dead and idle ones.
+    look_at: usize,
+}
+
+impl Links {
+    /// Takes out links that died, and those that nobody uses, when there are many: all are asked, so
+    /// this is rare. What is returned is dropped without the lock.
+    fn make_room(&mut self) -> Vec<Arc<Link>> {
+        if self.by_id.len() < self.look_at.max(IDLE_LINKS) {
+            return Vec::new();
+        }
+        let gone = |link: &Arc<Link>| !link.probe() || Arc::strong_count(link) == 1;
+        let gone: Vec<_> = self.by_id.extract_if(|_, link| gone(link)).collect();
+        self.look_at = 2 * self.by_id.len();
+        gone.into_iter().map(|(_, link)| link).collect()
+    }
+}
 
 impl SoftContext {
     /// Opens the device.
@@ -81,13 +103,13 @@ impl SoftContext {
     /// itself this is the accepting end.
     #[must_use]
     pub fn link_by_id(&self, id: LinkId) -> Option<Arc<Link>> {
-        let key = self.node.links().get(&id).map(Arc::clone)?;
+        let key = self.node.links().by_id.get(&id).map(Arc::clone)?;
         let link = key.accepting_twin().unwrap_or(key);
         link.is_alive().then_some(link)
     }
 
     fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
-        self.node.links().values().find(|l| l.is_alive() && wanted(l)).map(Arc::clone)
+        self.node.links().by_id.values().find(|l| l.is_alive() && wanted(l)).map(Arc::clone)
     }
 
     pub(super) fn node(&self) -> &'static Node {
@@ -100,7 +122,7 @@ impl SoftContext {
 }
 
 impl Node {
-    fn links(&self) -> MutexGuard<'_, HashMap<LinkId, Arc<Link>>> {
+    fn links(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,23 +132,18 @@ impl Node {
     /// `PeerViolation` if the link's name is taken: names are random, so it was copied.
     pub(super) fn adopt(&self, link: &Arc<Link>) -> Result<(), Error> {
         let mut links = self.links();
-        let crowded = links.len() >= IDLE_LINKS;
-        let gone: Vec<_> = links
-            .iter()
-            .filter(|(_, l)| !l.probe() || crowded && Arc::strong_count(l) == 1)
-            .map(|(id, _)| *id)
-            .collect();
-        let gone: Vec<_> = gone.into_iter().filter_map(|id| links.remove(&id)).collect();
-        let adopted = match links.get(&link.id()) {
+        let gone = links.make_room();
+        let links_by_id = &mut links.by_id;
+        let adopted = match links_by_id.get(&link.id()) {
             None => {
-                links.insert(link.id(), Arc::clone(link));
+                links_by_id.insert(link.id(), Arc::clone(link));
                 Ok(())
             }
             // The process is linked to itself: the map has the offering end, which leads to the
             // accepting one.
             Some(other) => match Link::pair_up(other, link) {
                 Some(offering) => {
-                    links.insert(link.id(), offering);
+                    links_by_id.insert(link.id(), offering);
                     Ok(())
                 }
                 None => Err(Error::PeerViolation("a link's name is in use")),

@@ -1,10 +1,10 @@
 //! Linked contexts for tests, without a connection manager.
 
+use super::SoftContext;
 use super::cred::PeerCred;
 use super::fd::verb;
 use super::hello::HELLO_LEN;
 use super::link::Link;
-use super::{SoftContext, cred};
 use crate::error::Error;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -33,13 +33,15 @@ pub fn linked_pair(ctx: &SoftContext) -> Result<(Arc<Link>, Arc<Link>), Error> {
 }
 
 /// Begins a link over a connected Unix sequenced-packet socket, whose other end runs
-/// [`accept_over`].
+/// [`accept_over`] in the process that `cred` names: a socket pair knows only who made it.
 ///
 /// # Errors
 /// As [`SoftContext::offer`], or what the socket answers.
-pub fn offer_over(ctx: &SoftContext, socket: BorrowedFd<'_>) -> Result<Arc<Link>, Error> {
-    let cred = PeerCred::of(socket)?;
-    cred::check(cred)?;
+pub fn offer_over(
+    ctx: &SoftContext,
+    socket: BorrowedFd<'_>,
+    cred: PeerCred,
+) -> Result<Arc<Link>, Error> {
     let offer = ctx.offer()?;
     let (hello, fds) = offer.hello();
     send(socket, &hello, &fds)?;
@@ -51,8 +53,11 @@ pub fn offer_over(ctx: &SoftContext, socket: BorrowedFd<'_>) -> Result<Arc<Link>
 ///
 /// # Errors
 /// As [`SoftContext::accept`], or what the socket answers.
-pub fn accept_over(ctx: &SoftContext, socket: BorrowedFd<'_>) -> Result<Arc<Link>, Error> {
-    let cred = PeerCred::of(socket)?;
+pub fn accept_over(
+    ctx: &SoftContext,
+    socket: BorrowedFd<'_>,
+    cred: PeerCred,
+) -> Result<Arc<Link>, Error> {
     let (hello, fds) = receive(socket)?;
     let (link, reply, segment) = ctx.accept(&hello, fds, cred)?;
     send(socket, &reply, &[segment.as_fd()])?;

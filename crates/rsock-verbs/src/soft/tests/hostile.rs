@@ -217,7 +217,7 @@ fn hostile_pair(ctx: &SoftContext) -> (End, End) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
 
     #[test]
     fn garbage_spoils_its_own_link_only(ops in proptest::collection::vec(op(), 1..150), seed: u8) {

@@ -151,12 +151,13 @@ fn two_processes_play_ping_pong_asleep_and_awake() {
     let (mine, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("socketpair");
     // Addresses and queue pair numbers, as a connection manager would carry them.
-    let play = |socket: &std::os::fd::OwnedFd, first: bool| {
+    let play = |socket: &std::os::fd::OwnedFd, first: bool, peer: i32| {
+        let cred = PeerCred { pid: peer.cast_unsigned(), ..PeerCred::own() };
         let ctx = SoftContext::open().expect("device");
         let link = if first {
-            offer_over(&ctx, socket.as_fd()).expect("offer")
+            offer_over(&ctx, socket.as_fd(), cred).expect("offer")
         } else {
-            accept_over(&ctx, socket.as_fd()).expect("accept")
+            accept_over(&ctx, socket.as_fd(), cred).expect("accept")
         };
         let e = end(&ctx, &link, CAP);
         let mut hello = [0u8; 16];
@@ -193,17 +194,19 @@ fn two_processes_play_ping_pong_asleep_and_awake() {
             }
         }
     };
+    let parent = std::process::id().cast_signed();
     // SAFETY: the child plays and exits; it touches no lock that another thread may hold but the
     // allocator's, which glibc keeps usable.
     let child = unsafe { libc::fork() };
     if child == 0 {
         drop(mine);
-        let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play(&theirs, false)));
+        let ok =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play(&theirs, false, parent)));
         // SAFETY: ends the child without running the test harness's exit handlers.
         unsafe { libc::_exit(i32::from(ok.is_err())) };
     }
     drop(theirs);
-    play(&mine, true);
+    play(&mine, true, child);
     let mut status = 0;
     // SAFETY: waits for the child made above.
     unsafe { libc::waitpid(child, &raw mut status, 0) };

@@ -1,0 +1,297 @@
+//! Two processes over the soft device, one of which is killed: what had arrived is received,
+//! everything else completes with an error, and nothing hangs.
+
+#![expect(clippy::cast_possible_truncation, reason = "test patterns")]
+
+use rsock_verbs::conformance::Watchdog;
+use rsock_verbs::soft::testing::{accept_over, offer_over};
+use rsock_verbs::soft::{Link, PeerCred, SoftChannel, SoftContext, SoftCq, SoftMr, SoftQp};
+use rsock_verbs::{
+    Access, Completion, CompletionChannel, CompletionQueue, Context, MemoryRegion, PostError,
+    ProtectionDomain, QpCap, QpInit, QpNum, QpState, QueuePair, RKey, RemoteAddr, Retry, SendFlags,
+    SendOp, SendWr, Sge, WcOp, WcStatus, WrId,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+const WINDOW: u32 = 64;
+const ROLE: &str = "RSOCK_TEST_ROLE";
+
+struct End {
+    qp: SoftQp,
+    mr: SoftMr,
+    cq: Arc<SoftCq>,
+    channel: Arc<SoftChannel>,
+    link: Arc<Link>,
+    to: (RemoteAddr, RKey),
+}
+
+const BLANK: Completion = Completion {
+    id: WrId(0),
+    status: WcStatus::SUCCESS,
+    op: WcOp::Send,
+    len: 0,
+    imm: 0,
+    qp_num: QpNum(0),
+};
+
+/// Makes an end over an established link, and connects it; `receives` are posted.
+fn meet(ctx: &SoftContext, link: Arc<Link>, socket: BorrowedFd<'_>, receives: u32) -> End {
+    let pd = ctx.alloc_pd(&link).expect("pd");
+    let channel = ctx.create_channel().expect("channel");
+    let cq = ctx.create_cq(256, Some(&channel)).expect("cq");
+    let mr = pd.alloc_mr(1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("mr");
+    let cap = QpCap {
+        max_send_wr: 16,
+        max_recv_wr: WINDOW,
+        max_send_sge: 1,
+        max_recv_sge: 0,
+        max_inline: 64,
+        signal_all: false,
+    };
+    let qp = pd.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap }).expect("qp");
+    qp.init(Access::REMOTE_WRITE).expect("init");
+    (0..receives).for_each(|_| qp.post_recv_empty(WrId(7)).expect("receive"));
+    let mut words = [mr.addr().0, mr.rkey().0.into(), qp.qp_num().0.into()];
+    let bytes = words.map(u64::to_ne_bytes).concat();
+    rustix::io::write(socket, &bytes).expect("write");
+    let mut bytes = [0u8; 24];
+    assert_eq!(rustix::io::read(socket, &mut bytes).expect("read"), 24);
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    }
+    qp.ready_to_receive(&link, QpNum(words[2] as u32)).expect("rtr");
+    qp.ready_to_send(Retry::default()).expect("rts");
+    rustix::io::write(socket, &[1]).expect("write");
+    rustix::io::read(socket, &mut [0u8; 1]).expect("read");
+    End { qp, mr, cq, channel, link, to: (RemoteAddr(words[0]), RKey(words[1] as u32)) }
+}
+
+impl End {
+    fn send(&self, imm: u32, len: usize) -> Result<(), PostError> {
+        let (remote, rkey) = self.to;
+        let remote = remote.wrapping_add(u64::from(imm % 64) * 8192);
+        let data = vec![imm as u8; len];
+        let op = SendOp::WriteImm { remote, rkey, imm };
+        self.qp.post_copy(WrId(1), op, &[IoSlice::new(&data)], SendFlags::empty())
+    }
+
+    fn poll(&self) -> Option<Completion> {
+        let mut out = [BLANK; 1];
+        (self.cq.poll(&mut out) == 1).then_some(out[0])
+    }
+}
+
+/// The other process of the tests here. It plays its role until it is killed.
+#[test]
+#[ignore = "runs as a child of the other tests"]
+fn child() {
+    let role = std::env::var(ROLE).expect("started by another test");
+    let socket = std::io::stdin();
+    let cred = PeerCred { pid: std::os::unix::process::parent_id(), ..PeerCred::own() };
+    let ctx = SoftContext::open().expect("device");
+    let link = accept_over(&ctx, socket.as_fd(), cred).expect("link");
+    let receives = if role == "sit" { 0 } else { WINDOW };
+    let end = meet(&ctx, link, socket.as_fd(), receives);
+    match role.as_str() {
+        "flood" => {
+            let mut next = 0;
+            loop {
+                let len = 1 + next as usize % 5000;
+                match end.send(next, len) {
+                    Ok(()) => next += 1,
+                    Err(_) => {
+                        end.poll();
+                    }
+                }
+            }
+        }
+        "drink" => loop {
+            match end.poll() {
+                Some(_) => end.qp.post_recv_empty(WrId(7)).expect("receive"),
+                None => {
+                    end.cq.park(None);
+                }
+            }
+        },
+        _ => loop {
+            end.cq.park(None);
+        },
+    }
+}
+
+/// A child that is killed, and waited for, at the latest when this is dropped.
+struct Victim(Child);
+
+impl Victim {
+    fn kill(&mut self) {
+        self.0.kill().expect("kill");
+        self.0.wait().expect("wait");
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(role: &str) -> (End, Victim, SoftContext) {
+    let flags = SocketFlags::CLOEXEC;
+    let (mine, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("socketpair");
+    let child = Command::new(std::env::current_exe().expect("own path"))
+        .args(["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .stdin(Stdio::from(theirs as OwnedFd))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("spawn");
+    let victim = Victim(child);
+    let ctx = SoftContext::open().expect("device");
+    let cred = PeerCred { pid: victim.0.id(), ..PeerCred::own() };
+    let link = offer_over(&ctx, mine.as_fd(), cred).expect("link");
+    (meet(&ctx, link, mine.as_fd(), WINDOW), victim, ctx)
+}
+
+fn wait_for_hang_up(link: &Link) {
+    let mut fds = [PollFd::new(link, PollFlags::empty())];
+    while poll(&mut fds, None).expect("poll") == 0 {}
+}
+
+fn assert_over(end: &End, mut flushes: usize) {
+    while flushes > 0 {
+        let wc = end.poll().expect("a flush");
+        assert_eq!((wc.id, wc.status), (WrId(7), WcStatus::WR_FLUSH));
+        flushes -= 1;
+    }
+    assert!(end.poll().is_none());
+    assert_eq!(end.qp.state(), QpState::Err);
+    assert!(!end.link.is_alive());
+}
+
+#[test]
+fn a_killed_peer_completes_what_waits_for_it() {
+    let _dog = Watchdog::new("kill while requests wait");
+    let (end, mut victim, ctx) = start("sit");
+    let sges = [Sge { addr: end.mr.addr().0, len: 100, lkey: end.mr.lkey() }];
+    for id in 0..3 {
+        let (flags, op) = (SendFlags::empty(), SendOp::Send);
+        // SAFETY: the region outlives the queue pair.
+        unsafe { end.qp.post_send(&SendWr { id: WrId(id), op, sges: &sges, flags }) }
+            .expect("post");
+    }
+    assert!(end.link.probe() && end.poll().is_none());
+    victim.kill();
+    wait_for_hang_up(&end.link);
+    assert!(!end.link.probe());
+    for (id, status) in [(0, WcStatus::RETRY_EXC), (1, WcStatus::WR_FLUSH), (2, WcStatus::WR_FLUSH)]
+    {
+        let wc = end.poll().expect("completion");
+        assert_eq!((wc.id, wc.status), (WrId(id), status));
+    }
+    assert_over(&end, WINDOW as usize);
+    assert!(ctx.link_to_pid(victim.0.id()).is_none());
+    assert!(ctx.link_by_id(end.link.id()).is_none());
+}
+
+#[test]
+fn what_a_killed_peer_had_sent_arrives_in_order() {
+    let _dog = Watchdog::new("kill while it sends");
+    for kill_after in [0u32, 1, 5, 63, 64, 100, 1000, 5000] {
+        let (end, mut victim, _ctx) = start("flood");
+        let mut next = 0;
+        while next < kill_after {
+            if let Some(wc) = end.poll() {
+                assert_eq!((wc.status, wc.imm), (WcStatus::SUCCESS, next));
+                next += 1;
+                end.qp.post_recv_empty(WrId(7)).expect("receive");
+            }
+        }
+        victim.kill();
+        wait_for_hang_up(&end.link);
+        assert!(!end.link.probe());
+        let mut left = WINDOW;
+        while let Some(wc) = end.poll() {
+            left -= 1;
+            if wc.status == WcStatus::WR_FLUSH {
+                assert_over(&end, left as usize);
+                break;
+            }
+            assert_eq!((wc.status, wc.imm), (WcStatus::SUCCESS, next));
+            assert_eq!(wc.len, 1 + next % 5000);
+            let mut seen = vec![0; wc.len as usize];
+            end.mr.copy_out(next as usize % 64 * 8192, &mut seen);
+            assert!(seen.iter().all(|b| *b == next as u8), "message {next}");
+            next += 1;
+        }
+        assert_eq!(end.qp.state(), QpState::Err);
+    }
+}
+
+#[test]
+fn a_sender_notices_that_its_peer_was_killed() {
+    let _dog = Watchdog::new("kill while we send");
+    for kill_after in [0u32, 10, 3000] {
+        let (end, mut victim, _ctx) = start("drink");
+        let mut sent = 0;
+        let mut post = || match end.send(sent, 1 + sent as usize % 5000) {
+            Ok(()) => sent += 1,
+            Err(e) => {
+                assert_eq!(e, PostError::QueueFull);
+                end.poll();
+            }
+        };
+        (0..kill_after).for_each(|_| post());
+        victim.kill();
+        wait_for_hang_up(&end.link);
+        // Into the dead peer's memory, until it is known.
+        (0..200).for_each(|_| post());
+        assert!(!end.link.probe());
+        assert_over(&end, WINDOW as usize);
+    }
+}
+
+#[test]
+fn a_channel_becomes_readable_when_the_peer_is_killed() {
+    let _dog = Watchdog::new("channel of a killed peer");
+    let (end, mut victim, _ctx) = start("sit");
+    end.cq.req_notify().expect("notify");
+    assert!(!end.channel.drain().expect("drain"));
+    victim.kill();
+    let mut fds = [PollFd::new(&*end.channel, PollFlags::IN)];
+    while poll(&mut fds, None).expect("poll") == 0 {}
+    assert!(end.channel.drain().expect("drain"));
+    assert_over(&end, WINDOW as usize);
+    // It told once.
+    let mut fds = [PollFd::new(&*end.channel, PollFlags::IN)];
+    let now = rustix::event::Timespec::default();
+    while end.channel.drain().expect("drain") {}
+    assert_eq!(poll(&mut fds, Some(&now)), Ok(0));
+}
+
+#[test]
+fn a_parked_thread_wakes_when_another_notices_the_death() {
+    let _dog = Watchdog::new("parked thread of a killed peer");
+    let (end, mut victim, _ctx) = start("sit");
+    std::thread::scope(|s| {
+        let sleeper = s.spawn(|| {
+            loop {
+                if let Some(wc) = end.poll() {
+                    return wc;
+                }
+                end.cq.park(Some(Duration::from_secs(3600)));
+            }
+        });
+        victim.kill();
+        wait_for_hang_up(&end.link);
+        assert!(!end.link.probe());
+        assert_eq!(sleeper.join().expect("thread").status, WcStatus::WR_FLUSH);
+    });
+}
