@@ -2,6 +2,7 @@
 
 use crate::steps::{self, Done};
 use crate::{docs, layers, sources};
+use std::process::Command;
 
 /// Runs every check; the quick ones first.
 pub(crate) fn run() -> Done {
@@ -17,6 +18,7 @@ pub(crate) fn run() -> Done {
     documentation(&["--workspace", "--exclude", "rsock-cli"])?;
     // Apart, because the command and the C library are both called `rsock`.
     documentation(&["--package", "rsock-cli"])?;
+    spelling()?;
     licences()
 }
 
@@ -25,6 +27,15 @@ fn documentation(packages: &[&str]) -> Done {
     let mut doc = steps::cargo();
     doc.args(["doc", "--no-deps", "--document-private-items", "--locked"]).args(packages);
     steps::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
+}
+
+/// Spelling, by typos.toml.
+fn spelling() -> Done {
+    if !steps::is_available("typos", "--version") {
+        steps::say("typos is not installed: spelling not checked here");
+        return Ok(());
+    }
+    steps::run(Command::new("typos").current_dir(steps::root()))
 }
 
 /// Licences, sources and duplicates of our dependencies. Advisories need a database from the
