@@ -330,6 +330,117 @@ static void writing_handler_server(int fd)
 	tell(fd);
 }
 
+/* Threads are cancelled: where they wait, where they never wait, and where they do not allow it. */
+static void cleaned(void *what)
+{
+	printf("clean-up %s\n", (char *)what);
+}
+
+static void *cancel_in_recv(void *fd)
+{
+	char c;
+	pthread_cleanup_push(cleaned, "recv");
+	recv(*(int *)fd, &c, 1, 0);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *cancel_in_poll(void *fd)
+{
+	struct pollfd p = {.fd = *(int *)fd, .events = POLLIN};
+	pthread_cleanup_push(cleaned, "poll");
+	poll(&p, 1, -1);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *cancel_in_select(void *fd)
+{
+	fd_set rd;
+	FD_ZERO(&rd);
+	FD_SET(*(int *)fd, &rd);
+	pthread_cleanup_push(cleaned, "select");
+	select(*(int *)fd + 1, &rd, NULL, NULL, NULL);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *cancel_busy(void *fd)
+{
+	char c;
+	pthread_cleanup_push(cleaned, "busy");
+	for (;;)
+		recv(*(int *)fd, &c, 1, MSG_DONTWAIT);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *cancel_asynchronous(void *fd)
+{
+	char c;
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	pthread_cleanup_push(cleaned, "asynchronous");
+	recv(*(int *)fd, &c, 1, 0);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *cancel_disabled(void *fd)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	hear(*(int *)fd);
+	printf("heard all the same\n");
+	return NULL;
+}
+
+static void *cancel_before(void *fd)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	struct pollfd never = {.fd = -1};
+	poll(&never, 1, 100);
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	pthread_cleanup_push(cleaned, "before");
+	ssize_t n = write(*(int *)fd, "!", 1);
+	printf("not reached: %zd\n", n);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void cancel_one(void *(*run)(void *), int fd, int answer)
+{
+	pthread_t thread;
+	void *result;
+	struct pollfd never = {.fd = -1};
+	CHECK(pthread_create(&thread, NULL, run, &fd) == 0);
+	poll(&never, 1, 50);
+	CHECK(pthread_cancel(thread) == 0);
+	if (answer) {
+		poll(&never, 1, 20);
+		tell(fd);
+	}
+	CHECK(pthread_join(thread, &result) == 0);
+	printf("%s\n", result == PTHREAD_CANCELED ? "cancelled" : "ended");
+}
+
+static void cancel_client(int fd)
+{
+	cancel_one(cancel_in_recv, fd, 0);
+	cancel_one(cancel_in_poll, fd, 0);
+	cancel_one(cancel_in_select, fd, 0);
+	cancel_one(cancel_busy, fd, 0);
+	cancel_one(cancel_asynchronous, fd, 0);
+	cancel_one(cancel_disabled, fd, 1);
+	cancel_one(cancel_before, fd, 0);
+	/* The stream is as it was. */
+	for (int i = 0; i < 100; i++) {
+		tell(fd);
+		hear(fd);
+	}
+	CHECK(shutdown(fd, SHUT_WR) == 0);
+	show_end(fd);
+	SHOW(close(fd));
+}
+
 /* What the program asked for is what it is told, and what happens. */
 static siginfo_t seen_info;
 static sigset_t seen_mask;
@@ -461,6 +572,7 @@ static const struct part PARTS[] = {
 	{"actions", actions_client, patient_server},
 	{"fault", fault_client, patient_server},
 	{"fork", fork_client, patient_server},
+	{"cancel", cancel_client, patient_server},
 };
 
 int main(int argc, char **argv)

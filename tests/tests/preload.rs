@@ -26,7 +26,7 @@ parts! {
     ends: half_close both_half_close closed_peer killed_by_sigpipe unread linger exit killed
         blocked_writer shut_read edges state timeouts files options;
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
-        writing_handler actions fault fork;
+        writing_handler actions fault fork cancel;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
         stdio pass epoll nonblocking many;
 }

@@ -7,7 +7,7 @@
 //! with [`Lifted`]. One that leaves by `longjmp` never comes back to restore it, which is right
 //! too: the frames that were inside are gone.
 
-use crate::errno;
+use crate::{errno, signal};
 use libc::c_int;
 use std::cell::Cell;
 use std::io;
@@ -15,13 +15,40 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     // `const` and without a destructor: usable at any moment of a thread's life, never allocates.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static STATE: State =
+        const { State { depth: Cell::new(0), cancelled: Cell::new(Cancelled::No) } };
+}
+
+struct State {
+    depth: Cell<u32>,
+    cancelled: Cell<Cancelled>,
+}
+
+/// What a cancellation of this thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cancelled {
+    /// There is none.
+    No,
+    /// It was put off until the thread is outside.
+    PutOff,
+    /// It has come; the call that it interrupted has yet to notice.
+    Delivered,
 }
 
 /// Whether this thread is running code of ours that was called from a hook.
 #[inline]
 pub(crate) fn is_inside() -> bool {
-    DEPTH.get() != 0
+    STATE.with(|s| s.depth.get() != 0)
+}
+
+/// Says that the cancellation of this thread is put off until it is outside.
+pub(crate) fn put_off_cancellation() {
+    STATE.with(|s| s.cancelled.set(Cancelled::PutOff));
+}
+
+/// Whether a cancellation interrupted the last call; asked once.
+pub(crate) fn take_cancelled() -> bool {
+    STATE.with(|s| s.cancelled.replace(Cancelled::No)) == Cancelled::Delivered
 }
 
 /// Calls down into the core: marks the thread as inside, stops panics, and puts `errno` back.
@@ -31,11 +58,17 @@ pub(crate) fn is_inside() -> bool {
 #[inline]
 pub(crate) fn enter<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
     let saved = errno::read();
-    DEPTH.set(DEPTH.get() + 1);
+    STATE.with(|s| s.depth.set(s.depth.get() + 1));
     let result = catch_unwind(AssertUnwindSafe(f));
-    // Not a plain decrement: a handler that interrupted us may have left by longjmp to a frame
-    // above a second `enter`, whose count is gone with it.
-    DEPTH.set(DEPTH.get().saturating_sub(1));
+    let is_cancelled = STATE.with(|s| {
+        // Not a plain decrement: a handler that interrupted us may have left by longjmp to a frame
+        // above a second `enter`, whose count is gone with it.
+        s.depth.set(s.depth.get().saturating_sub(1));
+        s.depth.get() == 0 && s.cancelled.get() == Cancelled::PutOff
+    });
+    if is_cancelled {
+        deliver_cancellation();
+    }
     errno::set(saved);
     match result {
         Ok(Ok(value)) => Ok(value),
@@ -43,6 +76,13 @@ pub(crate) fn enter<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
         // A bug of ours. The stream is in an unknown state, and no byte of it can be vouched for.
         Err(_) => Err(libc::ECONNRESET),
     }
+}
+
+/// Outside, so that the thread may be unwound from here.
+#[cold]
+fn deliver_cancellation() {
+    STATE.with(|s| s.cancelled.set(Cancelled::Delivered));
+    signal::deliver_cancellation();
 }
 
 /// The program's own code runs for a while on top of ours: a signal handler.
@@ -53,13 +93,13 @@ pub(crate) struct Lifted {
 
 impl Lifted {
     pub(crate) fn new() -> Self {
-        Self { depth: DEPTH.replace(0) }
+        Self { depth: STATE.with(|s| s.depth.replace(0)) }
     }
 }
 
 impl Drop for Lifted {
     fn drop(&mut self) {
-        DEPTH.set(self.depth);
+        STATE.with(|s| s.depth.set(self.depth));
     }
 }
 

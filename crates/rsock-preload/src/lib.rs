@@ -16,6 +16,7 @@
 #![cfg_attr(test, allow(dead_code, reason = "the test harness must not be hooked"))]
 
 mod arg;
+mod cancel;
 mod chunked;
 mod errno;
 mod fdtable;

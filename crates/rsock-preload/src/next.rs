@@ -157,4 +157,5 @@ next! {
 
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction)
         -> c_int = -1;
+    pthread_cancel(thread: libc::pthread_t) -> c_int = libc::ENOSYS;
 }

@@ -11,7 +11,7 @@
 //! signal that was put off must still find its handler.
 
 use crate::{errno, guard, process};
-use libc::{c_int, c_long, c_void, sigaction as Action, siginfo_t};
+use libc::{c_int, c_long, c_ulong, c_void, sigaction as Action, siginfo_t};
 use rsock_core::interrupt::{self, Section};
 use std::cell::Cell;
 use std::mem::{self, ManuallyDrop, MaybeUninit};
@@ -181,6 +181,81 @@ struct Sender {
 const SENDER_OFFSET: usize = 16;
 const _: () = assert!(SENDER_OFFSET + size_of::<Sender>() <= size_of::<siginfo_t>());
 
+/// Has libc's handler of its cancellation signal called by the wrapper, like any other. To be
+/// called when libc has installed it; idempotent.
+pub(crate) fn wrap_cancellation() {
+    let Some(record) = record_of(SIGCANCEL) else { return };
+    let section = Section::enter();
+    lock();
+    let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    // libc's `sigaction` refuses this number, to itself too.
+    // SAFETY: a live kernel action to fill.
+    let known = unsafe { kernel_action(ptr::null(), &raw mut action) };
+    if known && is_handler(action.handler) && action.handler != wrapper_address() {
+        register();
+        record.handler.store(action.handler, Ordering::Relaxed);
+        record.flags.store(libc::SA_RESTART, Ordering::Relaxed);
+        action.handler = wrapper_address();
+        // It now also comes to threads that are not to be cancelled: they must not notice.
+        action.flags |= c_ulong::from(libc::SA_RESTART.cast_unsigned());
+        // SAFETY: a live kernel action.
+        unsafe { kernel_action(&raw const action, ptr::null_mut()) };
+    }
+    unlock();
+    drop(section);
+}
+
+/// Sends libc's cancellation signal to a thread of this process.
+pub(crate) fn send_cancellation(tid: c_int) {
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: integers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, SIGCANCEL) };
+}
+
+/// Lets the cancellation signal come that was put off. The thread may end here, by unwinding.
+pub(crate) fn deliver_cancellation() {
+    let set = bit(SIGCANCEL);
+    // SAFETY: a live kernel signal set, and no room for the old one.
+    unsafe {
+        syscall(
+            libc::SYS_rt_sigprocmask,
+            c_long::from(libc::SIG_UNBLOCK),
+            &raw const set,
+            ptr::null_mut::<u64>(),
+            KERNEL_SIGSET,
+        )
+    };
+}
+
+unsafe extern "C-unwind" {
+    /// As libc declares it, but for a call from which a signal handler unwinds.
+    fn syscall(number: c_long, ...) -> c_long;
+}
+
+/// The signal by which glibc cancels threads.
+const SIGCANCEL: c_int = 32;
+
+/// `struct sigaction` as the kernel has it.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: c_ulong,
+    restorer: usize,
+    mask: u64,
+}
+
+/// `rt_sigaction(2)` on the cancellation signal.
+///
+/// # Safety
+/// Null or live actions.
+unsafe fn kernel_action(new: *const KernelAction, old: *mut KernelAction) -> bool {
+    // SAFETY: the caller's promise; the size is that of the mask.
+    let result = unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, c_long::from(SIGCANCEL), new, old, KERNEL_SIGSET)
+    };
+    result == 0
+}
+
 /// Takes the lock over a fork, so that the child does not inherit it from another thread.
 pub(crate) fn lock_for_fork() {
     let section = Section::enter();
@@ -229,10 +304,20 @@ fn bit(signal: c_int) -> u64 {
 /// Called by the kernel to deliver a signal, with that signal's information and context.
 unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(record) = record_of(signal) else { return };
+    if signal == SIGCANCEL && guard::is_inside() {
+        // Its handler may unwind, which must not happen here: the call in progress ends first.
+        interrupt::note_handler(false);
+        guard::put_off_cancellation();
+        // SAFETY: the kernel's own arguments.
+        unsafe { put_off(signal, info, context) };
+        return;
+    }
     // SAFETY: the kernel passes valid information, since the action asks for it.
     if interrupt::is_inside() && !is_synchronous(signal, unsafe { (*info).si_code }) {
         // SAFETY: the kernel's own arguments.
         unsafe { put_off(signal, info, context) };
+        PUT_OFF.set(PUT_OFF.get() | bit(signal));
+        interrupt::put_off();
         return;
     }
     let handler = record.handler.load(Ordering::Relaxed);
@@ -277,6 +362,8 @@ fn is_synchronous(signal: c_int, code: c_int) -> bool {
     by_instruction && code > 0
 }
 
+/// Queues the signal again, blocked in the interrupted context.
+///
 /// # Safety
 /// The arguments of a signal handler that the kernel has called.
 unsafe fn put_off(signal: c_int, info: *const siginfo_t, context: *mut c_void) {
@@ -292,8 +379,6 @@ unsafe fn put_off(signal: c_int, info: *const siginfo_t, context: *mut c_void) {
     let blocked = unsafe { mask.read_unaligned() };
     // SAFETY: as above.
     unsafe { mask.write_unaligned(blocked | this) };
-    PUT_OFF.set(PUT_OFF.get() | this);
-    interrupt::put_off();
     errno::set(saved);
 }
 

@@ -13,6 +13,7 @@ mod select;
 mod signal;
 mod socket;
 mod splice;
+mod thread;
 mod transfer;
 
 /// Exports a hook under other names that programs bind to the same function.

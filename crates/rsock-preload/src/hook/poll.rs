@@ -1,8 +1,9 @@
 //! `poll` and `ppoll`, over twins and other descriptors alike.
 
 use super::alias;
+use super::transfer::again;
 use crate::slot::{Handle, Side};
-use crate::{errno, fdtable, guard, next};
+use crate::{cancel, errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rsock_core::twin::{self, PollEntry};
 use rustix::event::PollFlags;
@@ -193,7 +194,8 @@ fn call(
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Result<usize, c_int> {
-    let n = guard::enter(|| twin::poll(entries, limit, mask))?;
+    cancel::point();
+    let n = again(|| guard::enter(|| twin::poll(entries, limit, mask)))?;
     for (p, entry) in fds.iter_mut().zip(entries.iter()) {
         p.revents = entry.revents.bits().cast_signed();
     }

@@ -6,8 +6,9 @@
 
 use super::alias;
 use super::poll::{duration, enter};
+use super::transfer::again;
 use crate::slot::Handle;
-use crate::{errno, fdtable, guard, next};
+use crate::{cancel, errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
 use rsock_core::twin::{self, PollEntry};
 use rustix::event::PollFlags;
@@ -218,10 +219,11 @@ impl Wanted {
         limit: Option<Duration>,
         mask: Option<&sigset_t>,
     ) -> Result<usize, c_int> {
+        cancel::point();
         let began = clock_gettime(ClockId::Monotonic);
         loop {
             let left = limit.map(|limit| limit.saturating_sub(since(began)));
-            let found = guard::enter(|| twin::poll(entries, left, mask))?;
+            let found = again(|| guard::enter(|| twin::poll(entries, left, mask)))?;
             if entries.iter().any(|e| e.revents.contains(PollFlags::NVAL)) {
                 return Err(libc::EBADF);
             }

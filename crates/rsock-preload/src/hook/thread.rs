@@ -1,0 +1,14 @@
+//! Threads are cancelled.
+
+use crate::cancel;
+use libc::{c_int, pthread_t};
+
+/// As `pthread_cancel(3)`.
+///
+/// # Safety
+/// As `pthread_cancel(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { cancel::request(thread) }
+}
