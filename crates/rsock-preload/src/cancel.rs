@@ -3,8 +3,8 @@
 //! A thread that waits in the core waits by raw system calls, of which libc knows nothing: it
 //! would neither wake it, nor is unwinding through the core an option. So `pthread_cancel` always
 //! sends libc's own cancellation signal; `signal` puts it off while the thread is inside, as a
-//! handler that ends the call with `EINTR`; and the hook, outside again, is the cancellation point
-//! that its libc namesake is. Until the first cancellation all this costs one load per call.
+//! handler that ends the call with `EINTR`; and [`guard::hold`], outside again, delivers it. Until
+//! the first cancellation all this costs one load per call.
 
 use crate::{errno, guard, signal};
 use libc::{c_int, clockid_t, pthread_t};
@@ -46,16 +46,6 @@ pub(crate) fn point() {
         // SAFETY: no precondition; unwinds, which everything above allows.
         unsafe { pthread_testcancel() };
     }
-}
-
-/// After a call that ended with `EINTR`: whether it was a cancellation that interrupted it, which
-/// the thread does not allow. Then the call is to be made again.
-pub(crate) fn was_in_vain() -> bool {
-    if !guard::take_cancelled() {
-        return false;
-    }
-    point();
-    true
 }
 
 /// The thread that a thread's CPU-time clock belongs to: the kernel's encoding of such clocks.

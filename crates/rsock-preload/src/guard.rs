@@ -7,7 +7,7 @@
 //! with [`Lifted`]. One that leaves by `longjmp` never comes back to restore it, which is right
 //! too: the frames that were inside are gone.
 
-use crate::{errno, signal};
+use crate::{cancel, errno, signal};
 use libc::c_int;
 use std::cell::Cell;
 use std::io;
@@ -16,23 +16,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 thread_local! {
     // `const` and without a destructor: usable at any moment of a thread's life, never allocates.
     static STATE: State =
-        const { State { depth: Cell::new(0), cancelled: Cell::new(Cancelled::No) } };
+        const {
+            State {
+                depth: Cell::new(0),
+                held_at: Cell::new(0),
+                is_cancelled: Cell::new(false),
+            }
+        };
 }
 
 struct State {
     depth: Cell<u32>,
-    cancelled: Cell<Cancelled>,
-}
-
-/// What a cancellation of this thread waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cancelled {
-    /// There is none.
-    No,
-    /// It was put off until the thread is outside.
-    PutOff,
-    /// It has come; the call that it interrupted has yet to notice.
-    Delivered,
+    /// Where on the stack the outermost [`hold`] began; 0 outside.
+    held_at: Cell<usize>,
+    /// A cancellation of this thread waits until [`hold`] ends.
+    is_cancelled: Cell<bool>,
 }
 
 /// Whether this thread is running code of ours that was called from a hook.
@@ -41,14 +39,72 @@ pub(crate) fn is_inside() -> bool {
     STATE.with(|s| s.depth.get() != 0)
 }
 
-/// Says that the cancellation of this thread is put off until it is outside.
-pub(crate) fn put_off_cancellation() {
-    STATE.with(|s| s.cancelled.set(Cancelled::PutOff));
+/// Makes a call during which a cancellation of this thread waits, because it would unwind frames
+/// that can be unwound at their calls only. The frame that calls this must have nothing to drop.
+/// A cancellation point itself, like the libc functions that the callers stand for.
+#[inline(always)]
+pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
+    let here = 0u8;
+    let here = (&raw const here).addr();
+    loop {
+        cancel::point();
+        STATE.with(|s| {
+            // An older mark on a lower address is of a frame that a longjmp has left.
+            if s.held_at.get() < here {
+                s.held_at.set(here);
+            }
+        });
+        let result = outlined(&mut call);
+        let is_cancelled = STATE.with(|s| {
+            if s.held_at.get() != here {
+                return false;
+            }
+            s.held_at.set(0);
+            s.is_cancelled.replace(false)
+        });
+        if is_cancelled {
+            // Outside now, so that the thread may be unwound from here.
+            signal::deliver_cancellation();
+            if result.is_interrupted() {
+                // If it comes back it does not allow it, and must not notice.
+                continue;
+            }
+        }
+        return result;
+    }
 }
 
-/// Whether a cancellation interrupted the last call; asked once.
-pub(crate) fn take_cancelled() -> bool {
-    STATE.with(|s| s.cancelled.replace(Cancelled::No)) == Cancelled::Delivered
+/// What the calls return that [`hold`] makes.
+pub(crate) trait Answer: Copy {
+    /// Whether the call was interrupted before it did anything.
+    fn is_interrupted(self) -> bool;
+}
+
+impl<T: Copy + PartialEq + From<i8>> Answer for Option<T> {
+    fn is_interrupted(self) -> bool {
+        self == Some(T::from(-1)) && errno::read() == libc::EINTR
+    }
+}
+
+/// Keeps the frame of the call apart from that of [`hold`].
+#[inline(never)]
+fn outlined<R>(call: &mut impl FnMut() -> R) -> R {
+    call()
+}
+
+/// Whether a cancellation has to wait, which interrupted this thread with its stack at `stack`.
+/// If so, [`hold`] delivers it.
+pub(crate) fn puts_off_cancellation(stack: usize) -> bool {
+    STATE.with(|s| {
+        let held_at = s.held_at.get();
+        // Far away is another stack: that of a handler, on top of a call that may be held.
+        const FAR: usize = 64 << 20;
+        let is_held = held_at != 0 && (stack <= held_at || stack - held_at > FAR);
+        if is_held {
+            s.is_cancelled.set(true);
+        }
+        is_held
+    })
 }
 
 /// Calls down into the core: marks the thread as inside, stops panics, and puts `errno` back.
@@ -60,15 +116,9 @@ pub(crate) fn enter<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
     let saved = errno::read();
     STATE.with(|s| s.depth.set(s.depth.get() + 1));
     let result = catch_unwind(AssertUnwindSafe(f));
-    let is_cancelled = STATE.with(|s| {
-        // Not a plain decrement: a handler that interrupted us may have left by longjmp to a frame
-        // above a second `enter`, whose count is gone with it.
-        s.depth.set(s.depth.get().saturating_sub(1));
-        s.depth.get() == 0 && s.cancelled.get() == Cancelled::PutOff
-    });
-    if is_cancelled {
-        deliver_cancellation();
-    }
+    // Not a plain decrement: a handler that interrupted us may have left by longjmp to a frame
+    // above a second `enter`, whose count is gone with it.
+    STATE.with(|s| s.depth.set(s.depth.get().saturating_sub(1)));
     errno::set(saved);
     match result {
         Ok(Ok(value)) => Ok(value),
@@ -76,13 +126,6 @@ pub(crate) fn enter<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
         // A bug of ours. The stream is in an unknown state, and no byte of it can be vouched for.
         Err(_) => Err(libc::ECONNRESET),
     }
-}
-
-/// Outside, so that the thread may be unwound from here.
-#[cold]
-fn deliver_cancellation() {
-    STATE.with(|s| s.cancelled.set(Cancelled::Delivered));
-    signal::deliver_cancellation();
 }
 
 /// The program's own code runs for a while on top of ours: a signal handler.

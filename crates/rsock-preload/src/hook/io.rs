@@ -3,7 +3,7 @@
 use super::{alias, transfer};
 use crate::fdtable;
 use crate::slot::Side;
-use crate::{arg, errno, next};
+use crate::{arg, errno, guard, next};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -13,19 +13,11 @@ use std::io::{IoSlice, IoSliceMut};
 /// As `read(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    if let Some(handle) = fdtable::enter(fd, Side::Recv) {
-        if len == 0 {
-            // COMPAT: `read` of nothing returns at once, unlike `recv`.
-            return 0;
-        }
+    if fdtable::is_known(fd)
         // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
-        let room = match unsafe { arg::bytes_mut(buf, len) } {
-            Ok(room) => room,
-            Err(e) => return errno::fail(e),
-        };
-        if let Some(n) = transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], 0) {
-            return n;
-        }
+        && let Some(n) = guard::hold(|| unsafe { read_with(fd, buf, len) })
+    {
+        return n;
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::read(fd, buf, len) }
@@ -41,15 +33,11 @@ pub(crate) unsafe extern "C-unwind" fn write(
     buf: *const c_void,
     len: size_t,
 ) -> ssize_t {
-    if let Some(handle) = fdtable::enter(fd, Side::Send) {
+    if fdtable::is_known(fd)
         // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
-        let bytes = match unsafe { arg::bytes(buf, len) } {
-            Ok(bytes) => bytes,
-            Err(e) => return errno::fail(e),
-        };
-        if let Some(n) = transfer::send(handle, fd, &[IoSlice::new(bytes)], 0) {
-            return n;
-        }
+        && let Some(n) = guard::hold(|| unsafe { send_with(fd, buf, len, 0) })
+    {
+        return n;
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::write(fd, buf, len) }
@@ -61,8 +49,10 @@ pub(crate) unsafe extern "C-unwind" fn write(
 /// As `readv(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-    // SAFETY: a caller of `readv` promises `n` entries of writable bytes.
-    if let Some(n) = unsafe { readv_with(fd, iov, n, 0) } {
+    if fdtable::is_known(fd)
+        // SAFETY: a caller of `readv` promises `n` entries of writable bytes.
+        && let Some(n) = guard::hold(|| unsafe { readv_with(fd, iov, n, 0) })
+    {
         return n;
     }
     // SAFETY: arguments passed on unchanged.
@@ -75,8 +65,10 @@ pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_
 /// As `writev(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-    // SAFETY: a caller of `writev` promises `n` entries of readable bytes.
-    if let Some(n) = unsafe { writev_with(fd, iov, n, 0) } {
+    if fdtable::is_known(fd)
+        // SAFETY: a caller of `writev` promises `n` entries of readable bytes.
+        && let Some(n) = guard::hold(|| unsafe { writev_with(fd, iov, n, 0) })
+    {
         return n;
     }
     // SAFETY: arguments passed on unchanged.
@@ -96,9 +88,10 @@ pub(crate) unsafe extern "C-unwind" fn preadv2(
     flags: c_int,
 ) -> ssize_t {
     if offset == -1
+        && fdtable::is_known(fd)
         && let Some(flags) = message_flags(flags)
         // SAFETY: a caller of `preadv2` promises `n` entries of writable bytes.
-        && let Some(n) = unsafe { readv_with(fd, iov, n, flags) }
+        && let Some(n) = guard::hold(|| unsafe { readv_with(fd, iov, n, flags) })
     {
         return n;
     }
@@ -119,9 +112,10 @@ pub(crate) unsafe extern "C-unwind" fn pwritev2(
     flags: c_int,
 ) -> ssize_t {
     if offset == -1
+        && fdtable::is_known(fd)
         && let Some(flags) = message_flags(flags)
         // SAFETY: a caller of `pwritev2` promises `n` entries of readable bytes.
-        && let Some(n) = unsafe { writev_with(fd, iov, n, flags) }
+        && let Some(n) = guard::hold(|| unsafe { writev_with(fd, iov, n, flags) })
     {
         return n;
     }
@@ -140,15 +134,11 @@ pub(crate) unsafe extern "C-unwind" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if let Some(handle) = fdtable::enter(fd, Side::Send) {
+    if fdtable::is_known(fd)
         // SAFETY: a caller of `send` promises `len` readable bytes at `buf`.
-        let bytes = match unsafe { arg::bytes(buf, len) } {
-            Ok(bytes) => bytes,
-            Err(e) => return errno::fail(e),
-        };
-        if let Some(n) = transfer::send(handle, fd, &[IoSlice::new(bytes)], flags) {
-            return n;
-        }
+        && let Some(n) = guard::hold(|| unsafe { send_with(fd, buf, len, flags) })
+    {
+        return n;
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::send(fd, buf, len, flags) }
@@ -167,18 +157,14 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> ssize_t {
-    if let Some(handle) = fdtable::enter(fd, Side::Send) {
-        if !addr.is_null() && addr_len as usize > size_of::<libc::sockaddr_storage>() {
-            return errno::fail(libc::EINVAL);
-        }
+    let is_valid = addr.is_null() || addr_len as usize <= size_of::<libc::sockaddr_storage>();
+    // An invalid one fails in the kernel.
+    if is_valid
+        && fdtable::is_known(fd)
         // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`.
-        let bytes = match unsafe { arg::bytes(buf, len) } {
-            Ok(bytes) => bytes,
-            Err(e) => return errno::fail(e),
-        };
-        if let Some(n) = transfer::send(handle, fd, &[IoSlice::new(bytes)], flags) {
-            return n;
-        }
+        && let Some(n) = guard::hold(|| unsafe { send_with(fd, buf, len, flags) })
+    {
+        return n;
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::sendto(fd, buf, len, flags, addr, addr_len) }
@@ -195,8 +181,10 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
-    if let Some(n) = unsafe { recv_with(fd, buf, len, flags) } {
+    if fdtable::is_known(fd)
+        // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
+        && let Some(n) = guard::hold(|| unsafe { recv_with(fd, buf, len, flags) })
+    {
         return n;
     }
     // SAFETY: arguments passed on unchanged.
@@ -216,8 +204,10 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`.
-    if let Some(n) = unsafe { recv_with(fd, buf, len, flags) } {
+    if fdtable::is_known(fd)
+        // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`.
+        && let Some(n) = guard::hold(|| unsafe { recv_with(fd, buf, len, flags) })
+    {
         if n >= 0 && !addr.is_null() {
             if addr_len.is_null() {
                 return errno::fail(libc::EFAULT);
@@ -303,7 +293,32 @@ alias! {
 }
 
 /// # Safety
+/// `buf` is null or has `len` readable bytes.
+#[inline]
+unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    let handle = fdtable::enter(fd, Side::Send)?;
+    // SAFETY: the caller's promise.
+    match unsafe { arg::bytes(buf, len) } {
+        Ok(bytes) => transfer::send(handle, fd, &[IoSlice::new(bytes)], flags),
+        Err(e) => Some(errno::fail(e)),
+    }
+}
+
+/// # Safety
 /// `buf` is null or has `len` writable bytes.
+#[inline]
+unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
+    if len == 0 {
+        // COMPAT: `read` of nothing returns at once, unlike `recv`.
+        return fdtable::enter(fd, Side::Recv).map(|_| 0);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { recv_with(fd, buf, len, 0) }
+}
+
+/// # Safety
+/// `buf` is null or has `len` writable bytes.
+#[inline]
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     let handle = fdtable::enter(fd, Side::Recv)?;
     if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 {

@@ -2,7 +2,7 @@
 
 use super::transfer;
 use crate::slot::Side;
-use crate::{arg, errno, fdtable, next};
+use crate::{arg, errno, fdtable, guard, next};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 use rsock_core::twin::PinReason;
 use rustix::time::{ClockId, clock_gettime};
@@ -20,7 +20,11 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: a caller of `sendmsg` promises a valid message.
-    if let Some(n) = unsafe { send_one(fd, msg, flags) } {
+    unsafe { pin_passed(msg) };
+    if fdtable::is_known(fd)
+        // SAFETY: as above.
+        && let Some(n) = guard::hold(|| unsafe { send_one(fd, msg, flags) })
+    {
         return n;
     }
     // SAFETY: arguments passed on unchanged.
@@ -37,8 +41,10 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(
     msg: *mut msghdr,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: a caller of `recvmsg` promises a valid message.
-    if let Some(n) = unsafe { recv_one(fd, msg, flags) } {
+    if fdtable::is_known(fd)
+        // SAFETY: a caller of `recvmsg` promises a valid message.
+        && let Some(n) = guard::hold(|| unsafe { recv_one(fd, msg, flags) })
+    {
         return n;
     }
     // SAFETY: arguments passed on unchanged.
@@ -147,8 +153,6 @@ fn for_each(
 /// # Safety
 /// `msg` is null or a valid message to send.
 unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
-    // SAFETY: null or valid by the caller's promise.
-    unsafe { pin_passed(msg) };
     let handle = fdtable::enter(fd, Side::Send)?;
     // SAFETY: null or valid by the caller's promise.
     let Some(msg) = (unsafe { msg.as_ref() }) else { return Some(errno::fail(libc::EFAULT)) };

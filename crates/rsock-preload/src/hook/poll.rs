@@ -1,9 +1,8 @@
 //! `poll` and `ppoll`, over twins and other descriptors alike.
 
 use super::alias;
-use super::transfer::again;
 use crate::slot::{Handle, Side};
-use crate::{cancel, errno, fdtable, guard, next};
+use crate::{errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rsock_core::twin::{self, PollEntry};
 use rustix::event::PollFlags;
@@ -21,7 +20,10 @@ const FEW: usize = 16;
 pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: a caller of `poll` promises `n` entries.
-    if let Some(n) = unsafe { with_twins(fds, n, limit, None) } {
+    if unsafe { name_streams(fds, n) }
+        // SAFETY: as above.
+        && let Some(n) = guard::hold(|| unsafe { with_twins(fds, n, limit, None) })
+    {
         return n;
     }
     // SAFETY: arguments passed on unchanged.
@@ -39,12 +41,15 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: null or valid by the caller's promise.
-    if let Ok(limit) = unsafe { duration(timeout) } {
+    // SAFETY: a caller of `ppoll` promises `n` entries.
+    if unsafe { name_streams(fds, n) }
+        // SAFETY: null or valid by the caller's promise.
+        && let Ok(limit) = unsafe { duration(timeout) }
+    {
         // SAFETY: null or valid by the caller's promise.
         let mask = unsafe { mask.as_ref() };
         // SAFETY: a caller of `ppoll` promises `n` entries.
-        if let Some(n) = unsafe { with_twins(fds, n, limit, mask) } {
+        if let Some(n) = guard::hold(|| unsafe { with_twins(fds, n, limit, mask) }) {
             return n;
         }
     }
@@ -120,22 +125,32 @@ pub(super) fn enter(fd: c_int, events: PollFlags) -> Option<Handle> {
     fdtable::enter(fd, if writes { Side::Send } else { Side::Recv })
 }
 
-/// Waits for all entries if one of them is off TCP. `None`: the kernel can do it alone.
+/// Whether an entry names a stream, so that the kernel may not be able to do it alone.
 ///
 /// # Safety
 /// `fds` has `n` entries.
+unsafe fn name_streams(fds: *const pollfd, n: nfds_t) -> bool {
+    let Some(n) = usize::try_from(n).ok().filter(|&n| n <= fdtable::MOST && !fds.is_null()) else {
+        return false;
+    };
+    // SAFETY: not null, so `n` entries by the caller's promise.
+    let fds = unsafe { slice::from_raw_parts(fds, n) };
+    !guard::is_inside() && fds.iter().any(|p| fdtable::is_stream(p.fd))
+}
+
+/// Waits for all entries if one of them is off TCP. `None`: the kernel can do it alone.
+///
+/// # Safety
+/// `fds` has `n` entries, of which [`name_streams`].
 unsafe fn with_twins(
     fds: *mut pollfd,
     n: nfds_t,
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Option<c_int> {
-    let n = usize::try_from(n).ok().filter(|&n| n <= fdtable::MOST && !fds.is_null())?;
-    // SAFETY: not null, so `n` entries by the caller's promise.
+    let n = usize::try_from(n).ok()?;
+    // SAFETY: not null, since some name streams, so `n` entries by the caller's promise.
     let fds = unsafe { slice::from_raw_parts_mut(fds, n) };
-    if guard::is_inside() || !fds.iter().any(|p| fdtable::is_stream(p.fd)) {
-        return None;
-    }
     if n <= FEW {
         let mut handles = [const { None }; FEW];
         wait(fds, &mut handles[..n], limit, mask)
@@ -194,8 +209,7 @@ fn call(
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Result<usize, c_int> {
-    cancel::point();
-    let n = again(|| guard::enter(|| twin::poll(entries, limit, mask)))?;
+    let n = guard::enter(|| twin::poll(entries, limit, mask))?;
     for (p, entry) in fds.iter_mut().zip(entries.iter()) {
         p.revents = entry.revents.bits().cast_signed();
     }

@@ -6,9 +6,8 @@
 
 use super::alias;
 use super::poll::{duration, enter};
-use super::transfer::again;
 use crate::slot::Handle;
-use crate::{cancel, errno, fdtable, guard, next};
+use crate::{errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
 use rsock_core::twin::{self, PollEntry};
 use rustix::event::PollFlags;
@@ -39,7 +38,7 @@ pub(crate) unsafe extern "C-unwind" fn select(
         if let Some(limit) = limit {
             let began = clock_gettime(ClockId::Monotonic);
             // SAFETY: as above.
-            if let Some(result) = unsafe { wanted.wait(limit, None) } {
+            if let Some(result) = guard::hold(|| unsafe { wanted.wait(limit, None) }) {
                 if let Some(limit) = limit {
                     let left = limit.saturating_sub(since(began));
                     // SAFETY: not null, since there is a limit, and valid by the caller's promise.
@@ -79,7 +78,7 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
         // SAFETY: null or valid by the caller's promise.
         let mask = unsafe { mask.as_ref() };
         // SAFETY: the sets that `wanted` was made of.
-        if let Some(result) = unsafe { wanted.wait(limit, mask) } {
+        if let Some(result) = guard::hold(|| unsafe { wanted.wait(limit, mask) }) {
             return result;
         }
     }
@@ -219,11 +218,10 @@ impl Wanted {
         limit: Option<Duration>,
         mask: Option<&sigset_t>,
     ) -> Result<usize, c_int> {
-        cancel::point();
         let began = clock_gettime(ClockId::Monotonic);
         loop {
             let left = limit.map(|limit| limit.saturating_sub(since(began)));
-            let found = again(|| guard::enter(|| twin::poll(entries, left, mask)))?;
+            let found = guard::enter(|| twin::poll(entries, left, mask))?;
             if entries.iter().any(|e| e.revents.contains(PollFlags::NVAL)) {
                 return Err(libc::EBADF);
             }

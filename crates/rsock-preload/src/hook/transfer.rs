@@ -4,7 +4,7 @@
 //! numbers that were reused behind our back. `None` always means: ask the kernel instead.
 
 use crate::slot::Handle;
-use crate::{cancel, errno, fdtable, guard, options, signal};
+use crate::{errno, fdtable, guard, options, signal};
 use libc::{c_int, ssize_t};
 use rsock_core::twin::PinReason;
 use rustix::net::{RecvFlags, SendFlags};
@@ -23,9 +23,8 @@ pub(super) fn send(
         fdtable::pin(fd, PinReason::Option);
         return None;
     }
-    cancel::point();
     let known = SendFlags::from_bits_retain(flags.cast_unsigned());
-    let result = again(|| guard::enter(|| handle.twin().send(handle.fd(), bufs, known)));
+    let result = guard::enter(|| handle.twin().send(handle.fd(), bufs, known));
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         Err(libc::EPIPE) => {
@@ -60,25 +59,13 @@ pub(super) fn recv(
         // Bytes may still have to come from where the stream was.
         fdtable::pin(fd, PinReason::Option);
     }
-    cancel::point();
     let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
-    let result = again(|| guard::enter(|| handle.twin().recv(handle.fd(), bufs, flags)));
+    let result = guard::enter(|| handle.twin().recv(handle.fd(), bufs, flags));
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         result => {
             drop(handle);
             Some(errno::ret_len(result))
-        }
-    }
-}
-
-/// Makes a call, again if a cancellation interrupted it that came to nothing.
-#[inline]
-pub(super) fn again<R>(mut call: impl FnMut() -> Result<R, c_int>) -> Result<R, c_int> {
-    loop {
-        match call() {
-            Err(libc::EINTR) if cancel::was_in_vain() => {}
-            result => return result,
         }
     }
 }
