@@ -18,6 +18,7 @@
 mod arg;
 mod cancel;
 mod chunked;
+mod context;
 mod errno;
 mod fdtable;
 mod fork;

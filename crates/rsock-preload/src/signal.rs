@@ -10,7 +10,7 @@
 //! the mask; this module keeps what the wrapper hides. `SA_RESETHAND` is done here, because a
 //! signal that was put off must still find its handler.
 
-use crate::{errno, guard, process};
+use crate::{context, errno, guard, process};
 use libc::{c_int, c_long, c_ulong, c_void, sigaction as Action, siginfo_t};
 use rsock_core::interrupt::{self, Section};
 use std::cell::Cell;
@@ -305,11 +305,13 @@ fn bit(signal: c_int) -> u64 {
 unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(record) = record_of(signal) else { return };
     // SAFETY: the kernel's own context.
-    if signal == SIGCANCEL && guard::puts_off_cancellation(unsafe { stack_of(context) }) {
+    if signal == SIGCANCEL && guard::puts_off_cancellation(unsafe { context::stack(context) }) {
         // Its handler may unwind, which must not happen here: the call in progress ends first.
         interrupt::note_handler(false);
         // SAFETY: the kernel's own arguments.
         unsafe { put_off(signal, info, context) };
+        // SAFETY: as above.
+        unsafe { context::end_transfer(context) };
         return;
     }
     // SAFETY: the kernel passes valid information, since the action asks for it.
@@ -335,24 +337,6 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     // SAFETY: called as the kernel would have called it.
     unsafe { handler(signal, info, context) };
     drop(lifted);
-}
-
-/// Where the stack of the interrupted code ends.
-///
-/// # Safety
-/// The context of a signal handler that the kernel has called.
-unsafe fn stack_of(context: *const c_void) -> usize {
-    let context = context.cast::<libc::ucontext_t>();
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel's own context, by the caller's promise.
-    let stack = unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] };
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: the kernel's own context, by the caller's promise.
-    let stack = unsafe { (*context).uc_mcontext.sp };
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    // The handler's own, a little below.
-    let stack = context.addr();
-    usize::try_from(stack).unwrap_or(usize::MAX)
 }
 
 /// `SA_RESETHAND`: the next such signal finds the default action. Mask and flags stay.
