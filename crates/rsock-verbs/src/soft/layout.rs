@@ -5,8 +5,10 @@
 //!
 //! WIRE: both processes must agree on every size and offset here; [`VERSION`] changes with them.
 
+use crate::sync::busy::Busy;
 use crate::sync::slot::Slot;
 use crate::sync::waiter::WaitLine;
+use crate::sync::wish::Wish;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Layout version, exchanged in the handshake.
@@ -134,9 +136,9 @@ pub(super) struct Producer {
     /// Nothing of the sender will touch this lane or its wait lines again.
     pub(super) detached: AtomicU32,
     /// The sender waits for room or for a receive.
-    pub(super) want_room: AtomicU32,
-    /// Odd while the sender copies into a region.
-    pub(super) busy: AtomicU32,
+    pub(super) want_room: Wish,
+    /// Whether the sender copies into a region.
+    pub(super) busy: Busy,
 }
 
 pub(super) const REVOKED: u32 = u32::MAX;
@@ -219,8 +221,8 @@ impl LaneHead {
         producer.claim.store(0, Ordering::Relaxed);
         producer.closed.store(0, Ordering::Relaxed);
         producer.detached.store(0, Ordering::Relaxed);
-        producer.want_room.store(0, Ordering::Relaxed);
-        producer.busy.store(0, Ordering::Relaxed);
+        producer.want_room.withdraw();
+        producer.busy.clear();
     }
 }
 

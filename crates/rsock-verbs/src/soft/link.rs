@@ -480,13 +480,12 @@ impl Link {
         } else {
             std::sync::atomic::fence(Ordering::SeqCst);
         }
-        state.qps.iter().map(|(_, at)| *at).chain(state.zombies.iter().map(|z| z.head_at)).all(
-            |at| {
-                self.own
-                    .at::<LaneHead>(at)
-                    .is_some_and(|h| h.producer.busy.load(Ordering::Acquire).is_multiple_of(2))
-            },
-        )
+        state
+            .qps
+            .iter()
+            .map(|(_, at)| *at)
+            .chain(state.zombies.iter().map(|z| z.head_at))
+            .all(|at| self.own.at::<LaneHead>(at).is_some_and(|h| h.producer.busy.is_quiet()))
     }
 }
 

@@ -3,6 +3,10 @@
 //! In production the words are atomics inside a mapped segment; under `--cfg loom` the same code
 //! runs on loom's atomics on the heap. Nothing in this module knows about segments.
 
+pub(crate) mod busy;
+#[cfg(all(test, loom))]
+mod loom_models;
 pub(crate) mod primitive;
 pub(crate) mod slot;
 pub(crate) mod waiter;
+pub(crate) mod wish;

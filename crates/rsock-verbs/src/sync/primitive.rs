@@ -6,7 +6,7 @@ use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
 /// An atomic integer.
 pub(crate) trait Word<T>: Debug + Send + Sync {
     /// A word that holds `value`.
-    #[cfg_attr(not(loom), expect(dead_code, reason = "mapped words are born zero"))]
+    #[cfg_attr(not(all(test, loom)), expect(dead_code, reason = "mapped words are born zero"))]
     fn new(value: T) -> Self;
     /// Atomic load.
     fn load(&self, order: Ordering) -> T;
@@ -73,11 +73,11 @@ word!(AtomicU32, u32);
 word!(AtomicU64, u64);
 
 /// Loom's atomics: the model checker decides what each load sees.
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 #[derive(Debug)]
 pub(crate) enum Loom {}
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 impl Platform for Loom {
     type U32 = loom::sync::atomic::AtomicU32;
     type U64 = loom::sync::atomic::AtomicU64;
@@ -87,7 +87,7 @@ impl Platform for Loom {
     }
 }
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 word!(loom::sync::atomic::AtomicU32, u32);
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 word!(loom::sync::atomic::AtomicU64, u64);

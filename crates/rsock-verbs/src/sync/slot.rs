@@ -24,6 +24,14 @@ pub(crate) struct Slot<P: Platform = Native> {
 }
 
 impl<P: Platform> Slot<P> {
+    /// As fresh memory is.
+    #[cfg(all(test, loom))]
+    pub(super) fn fresh() -> Self {
+        let zero = || P::U64::new(0);
+        let payload = std::array::from_fn(|_| zero());
+        Self { seq: P::U32::new(0), imm: P::U32::new(0), word: zero(), payload }
+    }
+
     /// Publishes entry `index`: the caller is the lane's only producer, and the receiver has
     /// published a head that says this slot is free.
     #[inline(always)]

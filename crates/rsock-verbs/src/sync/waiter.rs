@@ -27,6 +27,13 @@ pub(crate) struct WaitLine<P: Platform = Native> {
 }
 
 impl<P: Platform> WaitLine<P> {
+    /// As fresh memory is.
+    #[cfg(all(test, loom))]
+    pub(super) fn fresh() -> Self {
+        let zero = || P::U32::new(0);
+        Self { armed: zero(), reserved: zero(), bells: std::array::from_fn(|_| P::U64::new(0)) }
+    }
+
     /// Arms. The caller looks for work after this and before it sleeps. Returns the word's value,
     /// which a futex wait compares with.
     #[inline]

@@ -14,6 +14,7 @@ mod send;
 mod shared;
 
 use super::Soft;
+use super::barrier;
 use super::birth::Birth;
 use super::cq::{Role, SoftCq};
 use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
@@ -24,6 +25,7 @@ use super::wait::{Port, Waiters};
 use crate::device::{QpInit, QueuePair};
 use crate::error::{Error, PostError};
 use crate::family::FamilyBox;
+use crate::sync::primitive::{Native, Platform};
 use crate::types::{Access, QpNum, QpState, Retry};
 use crate::wc::{Completion, WcStatus};
 use crate::wr::{RecvWr, SendWr};
@@ -31,7 +33,7 @@ use lane::{Lane, Outlet, Place};
 use queue::SendQueue;
 pub(super) use queue::{MAX_SGE, RecvQueue, Sges};
 use shared::{DONE, PENDING, Shared, Tx, WANT};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
 
 /// A reliable-connected queue pair.
@@ -203,7 +205,9 @@ impl SoftQp {
     /// Looks to the peer as if a copy were under way.
     pub(super) fn set_busy(&self, busy: bool) {
         let outlet = self.core.outlet.get().expect("connected");
-        outlet.lane.head().producer.busy.store(busy.into(), Ordering::Release);
+        let word = &outlet.lane.head().producer.busy;
+        let mut tx = self.core.shared.tx.0.lock();
+        if busy { word.begin(&mut tx.busy, Native::fence) } else { word.end(&mut tx.busy) }
     }
 }
 
@@ -317,6 +321,25 @@ impl Core {
         }
         self.peer_closed();
         self.poll_sends(out)
+    }
+
+    /// The fence of this pair's frequent sides: the compiler's, where the rare sides use
+    /// [`barrier`](super::barrier).
+    #[inline(always)]
+    fn light_fence(&self) {
+        if self.link.is_light() {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            Native::fence();
+        }
+    }
+
+    /// The fence of this pair's rare sides.
+    fn heavy_fence(&self) {
+        // Fails only where it has never worked, and then nobody is light.
+        if !(self.link.is_light() && barrier::full()) {
+            Native::fence();
+        }
     }
 
     /// The link socket has hung up.
@@ -447,8 +470,9 @@ impl Core {
     #[cold]
     fn has_room(&self, events: u32) -> bool {
         events & (WANT | PENDING) != 0
-            && self.outlet.get().is_some_and(|outlet| {
-                outlet.lane.head().producer.want_room.load(Ordering::Relaxed) == 0
-            })
+            && self
+                .outlet
+                .get()
+                .is_some_and(|outlet| !outlet.lane.head().producer.want_room.is_open())
     }
 }

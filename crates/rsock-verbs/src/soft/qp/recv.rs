@@ -9,13 +9,12 @@ use super::shared::Rx;
 use crate::error::PostError;
 use crate::soft::copy;
 use crate::soft::layout::Entry;
-use crate::sync::primitive::{Native, Platform};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, QpState};
 use crate::wc::{Completion, WcOp, WcStatus};
 use crate::wr::RecvWr;
 use std::ptr;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::Ordering;
 
 /// Why no further entry is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,19 +78,10 @@ impl Core {
     /// Tells a sender that waits for room that there is some now.
     #[inline(always)]
     pub(in crate::soft) fn made_room(&self) {
-        // SYNC(want-room): orders the store of head or posted before the look at the wish. Pairs
-        // with `Core::want_room`, whose barrier stands in for our fence.
-        if self.link.is_light() {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            Native::fence();
-        }
-        if let Some(outlet) = self.outlet.get()
-            && self.inlet.head().producer.want_room.load(Ordering::Relaxed) != 0
+        if self.inlet.head().producer.want_room.grant(|| self.light_fence())
             && self.shared.state() != QpState::Err
+            && let Some(outlet) = self.outlet.get()
         {
-            // SYNC(room-made): the sender's poll that sees 0 sees the room.
-            self.inlet.head().producer.want_room.store(0, Ordering::Release);
             outlet.ring_send();
         }
     }

@@ -9,16 +9,15 @@ use super::lane::Outlet;
 use super::shared::{DONE, PENDING, Tx, WANT};
 use super::{Core, Sges};
 use crate::error::PostError;
+use crate::soft::copy;
 use crate::soft::layout::{CHUNK, Entry, STAGE};
 use crate::soft::regions::{Refusal, Remote, Target};
-use crate::soft::{barrier, copy};
-use crate::sync::primitive::{Native, Platform};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, QpState, RKey, RemoteAddr};
 use crate::wc::{Completion, WcOp, WcStatus};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 use std::ptr;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::Ordering;
 
 /// How long one retry of a request without a receive at the peer lasts. Nanoseconds.
 const RNR_TIMER: u64 = 1_000_000;
@@ -150,20 +149,9 @@ impl Core {
     #[inline(always)]
     fn while_busy<R>(&self, tx: &mut Tx, outlet: &Outlet, f: impl FnOnce(&mut Tx) -> R) -> R {
         let busy = &outlet.lane.head().producer.busy;
-        tx.busy = tx.busy.wrapping_add(1);
-        busy.store(tx.busy, Ordering::Relaxed);
-        // SYNC(busy): orders the odd number before the look at the region's key. Pairs with
-        // `Link::is_quiet`, whose barrier stands in for our fence.
-        if self.link.is_light() {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            Native::fence();
-        }
+        busy.begin(&mut tx.busy, || self.light_fence());
         let done = f(tx);
-        tx.busy = tx.busy.wrapping_add(1);
-        // SYNC(busy): our stores into the region come before. Pairs with the Acquire in
-        // `Link::is_quiet`.
-        busy.store(tx.busy, Ordering::Release);
+        busy.end(&mut tx.busy);
         done
     }
 
@@ -469,22 +457,16 @@ impl Core {
     fn want_room(&self, outlet: &Outlet) {
         let events = self.shared.events.load(Ordering::Relaxed);
         let want = &outlet.lane.head().producer.want_room;
-        if events & WANT != 0 && want.load(Ordering::Relaxed) != 0 {
+        if events & WANT != 0 && want.is_open() {
             return;
         }
         self.shared.events.store(events | WANT, Ordering::Relaxed);
-        want.store(1, Ordering::Relaxed);
-        // SYNC(want-room): orders the wish before the second look for room. Pairs with the peer's
-        // store of head or posted before its look at the wish, in `Core::made_room`: either it
-        // sees the wish or we see the room. The barrier spares the peer's frequent side a fence.
-        if !(self.link.is_light() && barrier::full()) {
-            Native::fence();
-        }
+        want.ask(|| self.heavy_fence());
     }
 
     #[cold]
     fn unwant_room(&self, outlet: &Outlet) {
-        outlet.lane.head().producer.want_room.store(0, Ordering::Relaxed);
+        outlet.lane.head().producer.want_room.withdraw();
         let events = self.shared.events.load(Ordering::Relaxed);
         self.shared.events.store(events & !WANT, Ordering::Relaxed);
     }
@@ -665,9 +647,7 @@ impl Core {
             && self.shared.state() == QpState::Rts
         {
             let events = self.shared.events.load(Ordering::Relaxed);
-            if events & WANT != 0
-                && outlet.lane.head().producer.want_room.load(Ordering::Acquire) == 0
-            {
+            if events & WANT != 0 && !outlet.lane.head().producer.want_room.is_open() {
                 self.shared.events.store(events & !WANT, Ordering::Relaxed);
             }
             if tx.sq_mid != tx.sq_tail {

@@ -1,0 +1,55 @@
+//! A sender inside a copy, and an owner who wants the memory back.
+//!
+//! The sender marks itself busy, executes a full fence, and then looks whether the region still
+//! has its key; the owner takes the key away, executes a full fence, and then looks whether anyone
+//! is busy. One of the two sees the other. Copies are frequent and regions end rarely, so as in
+//! [`super::wish`] the rare side pays where it can.
+
+use super::primitive::{Native, Platform, Word};
+use std::sync::atomic::Ordering;
+
+/// # Invariants
+/// Odd exactly while the sender, its only writer, is between [`Busy::begin`] and [`Busy::end`].
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Busy<P: Platform = Native> {
+    word: P::U32,
+}
+
+impl<P: Platform> Busy<P> {
+    /// As fresh memory is.
+    #[cfg(all(test, loom))]
+    pub(super) fn fresh() -> Self {
+        Self { word: P::U32::new(0) }
+    }
+
+    /// Begins a copy; `count` is the sender's private copy of the word. The caller looks at the key
+    /// after this.
+    #[inline(always)]
+    pub(crate) fn begin(&self, count: &mut u32, fence: impl FnOnce()) {
+        *count = count.wrapping_add(1);
+        self.word.store(*count, Ordering::Relaxed);
+        // SYNC(busy): orders the odd number before the look at the key. Pairs with the fence
+        // that the owner executes between taking the key and `is_quiet`.
+        fence();
+    }
+
+    /// Ends it.
+    #[inline(always)]
+    pub(crate) fn end(&self, count: &mut u32) {
+        *count = count.wrapping_add(1);
+        // SYNC(busy): our stores into the region come before. Pairs with the Acquire in
+        // `is_quiet`.
+        self.word.store(*count, Ordering::Release);
+    }
+
+    /// Whether no copy is under way that began before the owner's fence.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.word.load(Ordering::Acquire).is_multiple_of(2)
+    }
+
+    /// For fresh memory.
+    pub(crate) fn clear(&self) {
+        self.word.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,251 @@
+//! Every interleaving of the device's algorithms, by loom.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p rsock-verbs --release --lib sync::loom_models`
+//!
+//! What sleeps here is a lock and a condition; a wake-up that is lost is a deadlock, which loom
+//! reports, as it does any access to memory that another thread still uses.
+
+use super::busy::Busy;
+use super::primitive::{Loom, Platform};
+use super::slot::Slot;
+use super::waiter::{BELL, FUTEX, WaitLine};
+use super::wish::Wish;
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::AtomicU32;
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use std::sync::atomic::Ordering;
+
+fn explore(f: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(f);
+}
+
+/// The system's futex, or a doorbell: a place to sleep until `is_over`.
+struct Bed {
+    lock: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Bed {
+    fn new() -> Self {
+        Self { lock: Mutex::new(false), wake: Condvar::new() }
+    }
+
+    /// Sleeps as long as the word has the value, as a futex does.
+    fn futex_wait(&self, word: &AtomicU32, expected: u32) {
+        let guard = self.lock.lock().expect("lock");
+        if word.load(Ordering::Relaxed) == expected {
+            drop(self.wake.wait(guard).expect("lock"));
+        }
+    }
+
+    fn futex_wake(&self) {
+        let _guard = self.lock.lock().expect("lock");
+        self.wake.notify_all();
+    }
+
+    fn bell_wait(&self) {
+        let mut rung = self.lock.lock().expect("lock");
+        while !*rung {
+            rung = self.wake.wait(rung).expect("lock");
+        }
+        *rung = false;
+    }
+
+    fn bell_ring(&self) {
+        *self.lock.lock().expect("lock") = true;
+        self.wake.notify_all();
+    }
+}
+
+#[test]
+fn slots_carry_messages_and_the_memory_beside_them() {
+    const SLOTS: usize = 2;
+    const MESSAGES: u32 = 3;
+    struct Lane {
+        slots: [Slot<Loom>; SLOTS],
+        region: [UnsafeCell<u32>; SLOTS],
+        head: AtomicU32,
+    }
+    // SAFETY: the cells are handed over by the slots and the head; that is what is tested.
+    unsafe impl Sync for Lane {}
+    // SAFETY: as for `Sync`.
+    unsafe impl Send for Lane {}
+    explore(|| {
+        let lane = Arc::new(Lane {
+            slots: [Slot::fresh(), Slot::fresh()],
+            region: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            head: AtomicU32::new(0),
+        });
+        let sender = {
+            let lane = Arc::clone(&lane);
+            thread::spawn(move || {
+                for i in 0..MESSAGES {
+                    while i.wrapping_sub(lane.head.load(Ordering::Acquire)) >= SLOTS as u32 {
+                        thread::yield_now();
+                    }
+                    let place = i as usize % SLOTS;
+                    // SAFETY: the receiver's head says that it is done with the place.
+                    lane.region[place].with_mut(|p| unsafe { *p = i + 10 });
+                    lane.slots[place].publish(i, i + 20, u64::from(i) + 30, &[i.into(); 6]);
+                }
+            })
+        };
+        for i in 0..MESSAGES {
+            let place = i as usize % SLOTS;
+            while !lane.slots[place].is_published(i) {
+                thread::yield_now();
+            }
+            assert_eq!(lane.slots[place].read(), (i + 20, u64::from(i) + 30));
+            assert_eq!(lane.slots[place].payload(), [u64::from(i); 6]);
+            // SAFETY: the slot says that the sender has written it.
+            assert_eq!(lane.region[place].with(|p| unsafe { *p }), i + 10);
+            lane.head.store(i + 1, Ordering::Release);
+        }
+        sender.join().expect("sender");
+    });
+}
+
+#[test]
+fn a_parked_thread_is_woken_by_what_is_published() {
+    explore(|| {
+        let line = Arc::new(WaitLine::<Loom>::fresh());
+        let slot = Arc::new(Slot::<Loom>::fresh());
+        let bed = Arc::new(Bed::new());
+        let sender = {
+            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            thread::spawn(move || {
+                slot.publish(0, 1, 2, &[0; 6]);
+                if line.ring() & FUTEX != 0 {
+                    bed.futex_wake();
+                }
+            })
+        };
+        while !slot.is_published(0) {
+            let expected = line.arm(FUTEX);
+            if slot.is_published(0) {
+                break;
+            }
+            bed.futex_wait(line.word(), expected);
+        }
+        sender.join().expect("sender");
+    });
+}
+
+#[test]
+fn a_parked_thread_and_a_bell_both_hear_of_it() {
+    explore(|| {
+        let line = Arc::new(WaitLine::<Loom>::fresh());
+        let slot = Arc::new(Slot::<Loom>::fresh());
+        let (bed, bell) = (Arc::new(Bed::new()), Arc::new(Bed::new()));
+        let sleeper = {
+            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            thread::spawn(move || {
+                while !slot.is_published(0) {
+                    let expected = line.arm(FUTEX);
+                    if slot.is_published(0) {
+                        break;
+                    }
+                    bed.futex_wait(line.word(), expected);
+                }
+            })
+        };
+        let sender = {
+            let (line, slot) = (Arc::clone(&line), Arc::clone(&slot));
+            let (bed, bell) = (Arc::clone(&bed), Arc::clone(&bell));
+            thread::spawn(move || {
+                slot.publish(0, 1, 2, &[0; 6]);
+                let bits = line.ring();
+                if bits & FUTEX != 0 {
+                    bed.futex_wake();
+                }
+                if bits & BELL != 0 && line.bell(0) == 77 {
+                    bell.bell_ring();
+                }
+            })
+        };
+        line.set_bell(0, 77);
+        line.arm(BELL);
+        if !slot.is_published(0) {
+            bell.bell_wait();
+            assert!(slot.is_published(0));
+        }
+        sleeper.join().expect("sleeper");
+        sender.join().expect("sender");
+    });
+}
+
+#[test]
+fn a_wish_for_room_is_heard() {
+    explore(|| {
+        let wish = Arc::new(Wish::<Loom>::fresh());
+        let posted = Arc::new(AtomicU32::new(0));
+        let bell = Arc::new(Bed::new());
+        let receiver = {
+            let (wish, posted) = (Arc::clone(&wish), Arc::clone(&posted));
+            let bell = Arc::clone(&bell);
+            thread::spawn(move || {
+                for n in 1..=2 {
+                    posted.store(n, Ordering::Release);
+                    if wish.grant(Loom::fence) {
+                        bell.bell_ring();
+                    }
+                }
+            })
+        };
+        for used in 0..2 {
+            while posted.load(Ordering::Acquire) == used {
+                wish.ask(Loom::fence);
+                if posted.load(Ordering::Acquire) != used {
+                    wish.withdraw();
+                    break;
+                }
+                bell.bell_wait();
+            }
+        }
+        receiver.join().expect("receiver");
+    });
+}
+
+#[test]
+fn memory_is_taken_back_only_when_nobody_copies() {
+    struct Region {
+        key: AtomicU32,
+        busy: Busy<Loom>,
+        memory: UnsafeCell<u32>,
+    }
+    // SAFETY: the cell is handed over by key and busy word; that is what is tested.
+    unsafe impl Sync for Region {}
+    // SAFETY: as for `Sync`.
+    unsafe impl Send for Region {}
+    explore(|| {
+        let region = Arc::new(Region {
+            key: AtomicU32::new(5),
+            busy: Busy::fresh(),
+            memory: UnsafeCell::new(0),
+        });
+        let sender = {
+            let region = Arc::clone(&region);
+            thread::spawn(move || {
+                let mut count = 0;
+                for i in 0..2 {
+                    region.busy.begin(&mut count, Loom::fence);
+                    if region.key.load(Ordering::Acquire) == 5 {
+                        // SAFETY: busy, and the key is there.
+                        region.memory.with_mut(|p| unsafe { *p = i });
+                    }
+                    region.busy.end(&mut count);
+                }
+            })
+        };
+        region.key.store(0, Ordering::Release);
+        Loom::fence();
+        if region.busy.is_quiet() {
+            // SAFETY: the key is gone, and nobody was inside.
+            region.memory.with_mut(|p| unsafe { *p = 99 });
+        }
+        sender.join().expect("sender");
+    });
+}
