@@ -10,6 +10,8 @@ use rsock_verbs::{
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+/// Messages that one call takes, as a multiple of the receives kept posted.
+const MOST: usize = 4;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
@@ -26,7 +28,7 @@ impl<B: Backend> Stream<B> {
     /// Takes every completion there is. The caller holds the `recv` lock.
     pub(super) fn pump(&self, recv: &mut RecvSide) {
         let mut batch = [NOTHING; BATCH];
-        let mut any = false;
+        let mut taken = 0;
         let mut failed = None;
         loop {
             let n = self.parts.cq.poll(&mut batch);
@@ -36,8 +38,13 @@ impl<B: Backend> Stream<B> {
                     Err(status) => failed = failed.or(Some(status)),
                 }
             }
-            any |= n != 0;
+            taken += n;
             if n < BATCH {
+                break;
+            }
+            if taken >= MOST * self.config.recv_depth() as usize {
+                // Credit is given outside this loop: an honest peer has run out of it long before.
+                self.ring.shared.mail.fail(libc::EPROTO);
                 break;
             }
         }
@@ -45,7 +52,7 @@ impl<B: Backend> Stream<B> {
             // Only now: what explains it may have been among the later completions.
             self.completion_failed(status);
         }
-        if any {
+        if taken != 0 {
             self.announce();
         }
     }

@@ -513,7 +513,7 @@ impl<B: Backend> Stream<B> {
         self.absorb(send)
     }
 
-    /// Sends a control message now, or leaves it owed.
+    /// Sends a control message; a peer that takes none any more is as good as gone.
     pub(super) fn send_ctrl(&self, ctrl: Ctrl) {
         if self.parts.post_message(None, &[], proto::Msg::Ctrl(ctrl).encode()).is_err() {
             // The peer has stopped taking messages altogether: it learns from the hang-up.

@@ -477,7 +477,8 @@ fn sleep_with_bell(
 fn resolve(low: u32, at: u64) -> Option<u64> {
     let mask = u64::from(UP_MASK);
     let ahead = u64::from(low).wrapping_sub(at) & mask;
-    (ahead <= mask / 2).then(|| at.wrapping_add(ahead))
+    // Never behind us; more ahead than the kernels' buffers hold is nonsense.
+    (ahead <= mask / 4 * 3).then(|| at.wrapping_add(ahead))
 }
 
 /// Whether the peer has ended its direction, or the connection is broken.

@@ -123,12 +123,14 @@ impl Core {
                 let from = self.stream_from(tx);
                 // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
                 unsafe { copy::to_peer(src, to.as_ptr(), len, from) };
+                // Announced before we are idle again: an owner that finds us idle and its queue
+                // empty may take the memory for unused.
+                slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
                 true
             });
             if !written {
                 return false;
             }
-            slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
         }
         tx.tail = tx.tail.wrapping_add(1);
         tx.msgs = tx.msgs.wrapping_add(1);
@@ -371,9 +373,12 @@ impl Core {
     ) -> Placed {
         match *op {
             SendOp::Write { remote, rkey } => {
-                // SAFETY: the caller's promise is the same.
-                let write =
-                    |tx: &mut Tx| unsafe { self.write(tx, outlet, remote, rkey, sges, len) };
+                let write = |tx: &mut Tx| {
+                    // SAFETY: the caller's promise is the same.
+                    let write =
+                        |tx: &mut Tx| unsafe { self.write(tx, outlet, remote, rkey, sges, len) };
+                    self.while_busy(tx, outlet, write)
+                };
                 match self.patiently(tx, outlet, write) {
                     Ok(()) => Placed::Silent,
                     Err(short) => short,
@@ -383,14 +388,19 @@ impl Core {
                 if let Some(short) = self.shortage(tx, outlet, 1) {
                     return short;
                 }
-                let write =
+                // Announced before we are idle again: an owner that finds us idle and its queue
+                // empty may take the memory for unused.
+                let announce = |tx: &mut Tx| {
                     // SAFETY: the caller's promise is the same.
-                    |tx: &mut Tx| unsafe { self.write_imm(tx, outlet, remote, rkey, sges, len) };
-                let (entry, words) = match self.patiently(tx, outlet, write) {
-                    Ok(made) => made,
-                    Err(short) => return short,
+                    let made = unsafe { self.write_imm(tx, outlet, remote, rkey, sges, len) };
+                    let (entry, words) = made?;
+                    outlet.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
+                    Ok(())
                 };
-                outlet.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
+                let write = |tx: &mut Tx| self.while_busy(tx, outlet, announce);
+                if let Err(short) = self.patiently(tx, outlet, write) {
+                    return short;
+                }
                 tx.tail = tx.tail.wrapping_add(1);
                 tx.msgs = tx.msgs.wrapping_add(1);
                 Placed::Announced
@@ -503,7 +513,8 @@ impl Core {
         Ok((Entry::WriteImm { len: short }, none))
     }
 
-    /// Copies a payload to its place in the peer's memory. The last byte is stored last.
+    /// Copies a payload to its place in the peer's memory. The last byte is stored last. The caller
+    /// has marked us busy.
     ///
     /// # Safety
     /// As [`Self::place`].
@@ -519,23 +530,21 @@ impl Core {
         if len == 0 {
             return Ok(());
         }
-        self.while_busy(tx, outlet, |tx| {
-            match self.target(tx, outlet, remote, rkey, len)? {
-                Target::Segment(at) => {
-                    let to = self.link.theirs().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
-                    let from = self.stream_from(tx);
-                    // SAFETY: the pieces are readable by the caller's promise, and `len` bytes
-                    // are writable at `to`.
-                    unsafe { gather(sges, to.as_ptr(), from) };
-                    Ok(())
-                }
-                Target::Foreign(at) => {
-                    // SAFETY: the caller's promise is the same.
-                    let written = unsafe { self.link.foreign().write(at, sges, len) };
-                    if written { Ok(()) } else { Err(WcStatus::REM_ACCESS.into()) }
-                }
+        match self.target(tx, outlet, remote, rkey, len)? {
+            Target::Segment(at) => {
+                let to = self.link.theirs().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
+                let from = self.stream_from(tx);
+                // SAFETY: the pieces are readable by the caller's promise, and `len` bytes are
+                // writable at `to`.
+                unsafe { gather(sges, to.as_ptr(), from) };
+                Ok(())
             }
-        })
+            Target::Foreign(at) => {
+                // SAFETY: the caller's promise is the same.
+                let written = unsafe { self.link.foreign().write(at, sges, len) };
+                if written { Ok(()) } else { Err(WcStatus::REM_ACCESS.into()) }
+            }
+        }
     }
 
     /// Where a WRITE goes, by the peer's own table.
