@@ -2,6 +2,13 @@
 
 mod pair;
 
+use pair::{MIXED, Shim, command, pair, watched};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
 /// One test for each part of each program.
 macro_rules! parts {
     ($($program:ident: $($part:ident)*;)*) => {
@@ -10,7 +17,7 @@ macro_rules! parts {
                 $(
                     #[test]
                     fn $part() {
-                        super::pair::assert_same_in_all_pairs(
+                        super::assert_same_in_all_pairs(
                             stringify!($program),
                             stringify!($part),
                         );
@@ -29,4 +36,53 @@ parts! {
         writing_handler actions fault fork cancel;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
         stdio pass epoll nonblocking many;
+}
+
+/// Runs `part` of the C program `program` without the library, and then in every mixed pair.
+///
+/// # Panics
+/// If a pair behaves otherwise than without the library, or hangs.
+fn assert_same_in_all_pairs(program: &str, part: &str) {
+    let program = compiled(program);
+    for warm in ["0", "1"] {
+        let run = |shim: Shim| {
+            let name = format!("{} {part}, warm {warm}, {shim:?}", program.display());
+            let server = command(&program, shim.server, &["server", part, warm]);
+            let client = command(&program, shim.client, &["client", part, warm]);
+            watched(name, move || pair(server, client))
+        };
+        let plain = run(Shim { server: false, client: false });
+        for shim in MIXED {
+            let mixed = run(shim);
+            assert_eq!(mixed, plain, "left: {shim:?}, right: without, warm {warm}");
+        }
+    }
+}
+
+/// The C program `name`, compiled once for each test executable.
+fn compiled(name: &str) -> PathBuf {
+    static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let done = done.get_or_insert_default();
+    done.entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
+}
+
+fn compile(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
+    fs::create_dir_all(&dir).expect("a directory in the target directory");
+    // Under a name of its own first: other tests may be running the old one.
+    let fresh = dir.join(format!("{name}.{}", std::process::id()));
+    let status = Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"])
+        .args(["-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations"])
+        .arg(source)
+        .arg("-o")
+        .arg(&fresh)
+        .status()
+        .expect("`cc` runs");
+    assert!(status.success(), "compiling {name}.c failed");
+    let program = dir.join(name);
+    fs::rename(&fresh, &program).expect("renaming within a directory");
+    program
 }

@@ -1,15 +1,12 @@
 //! Two ends of a connection as two processes, each with or without the preload library.
 //!
-//! The programs in `tests/c` print what they saw. What must hold is that nobody can tell the four
+//! The programs in `tests/c` and `tests/scripts` print what they saw. What must hold is that nobody can tell the four
 //! pairs apart: same output, same exit status.
 
 use rsock_tests::{Running, Watchdog, preload_library};
-use std::collections::HashMap;
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -44,27 +41,6 @@ pub(crate) const MIXED: [Shim; 3] = [
     Shim { server: true, client: false },
     Shim { server: false, client: true },
 ];
-
-/// Runs `part` of the C program `program` without the library, and then in every mixed pair.
-///
-/// # Panics
-/// If a pair behaves otherwise than without the library, or hangs.
-pub(crate) fn assert_same_in_all_pairs(program: &str, part: &str) {
-    let program = compiled(program);
-    for warm in ["0", "1"] {
-        let run = |shim: Shim| {
-            let name = format!("{} {part}, warm {warm}, {shim:?}", program.display());
-            let server = command(&program, shim.server, &["server", part, warm]);
-            let client = command(&program, shim.client, &["client", part, warm]);
-            watched(name, move || pair(server, client))
-        };
-        let plain = run(Shim { server: false, client: false });
-        for shim in MIXED {
-            let mixed = run(shim);
-            assert_eq!(mixed, plain, "left: {shim:?}, right: without, warm {warm}");
-        }
-    }
-}
 
 /// Starts both ends and waits for them. The server prints `port N` first, which the client gets
 /// as its last argument.
@@ -116,32 +92,4 @@ pub(crate) fn watched<R: Send + 'static>(
     };
     let thread = thread::Builder::new().name(name).spawn(run).expect("a thread");
     thread.join().expect("reported above")
-}
-
-/// The C program `name`, compiled once for each test executable.
-fn compiled(name: &str) -> PathBuf {
-    static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
-    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let done = done.get_or_insert_default();
-    done.entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
-}
-
-fn compile(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
-    fs::create_dir_all(&dir).expect("a directory in the target directory");
-    // Under a name of its own first: other tests may be running the old one.
-    let fresh = dir.join(format!("{name}.{}", std::process::id()));
-    let status = Command::new("cc")
-        .args(["-std=gnu11", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"])
-        .args(["-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations"])
-        .arg(source)
-        .arg("-o")
-        .arg(&fresh)
-        .status()
-        .expect("`cc` runs");
-    assert!(status.success(), "compiling {name}.c failed");
-    let program = dir.join(name);
-    fs::rename(&fresh, &program).expect("renaming within a directory");
-    program
 }
