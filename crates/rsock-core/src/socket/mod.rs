@@ -8,14 +8,18 @@
 mod accepting;
 mod defaults;
 mod established;
+mod listener;
 mod opening;
 mod options;
 mod poll;
 mod rsocket;
+mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use defaults::Defaults;
+pub use listener::Listener;
 pub use options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
 pub use poll::{PollEntry, Source, poll};
 pub use rsocket::Socket;
+pub use stream::Stream;
