@@ -184,11 +184,9 @@ fn notes(comparison: &Comparison) -> Vec<String> {
         {
             notes.push(format!("{}: {note}", row.id));
         }
-        let looked = row.samples.iter().filter_map(|s| s.on_fast_path);
-        let (n_looked, n_fast) = looked.fold((0, 0), |(n, fast), f| (n + 1, fast + u32::from(f)));
-        if n_fast < n_looked {
-            let stayed = n_looked - n_fast;
-            notes.push(format!("{}: on TCP in {stayed} of {n_looked} looks", row.id));
+        if let Some(share) = row.fast_share().filter(|share| *share < NEARLY_ALL) {
+            let percent = share * 100.0;
+            notes.push(format!("{}: {percent:.0} % of the bytes went past kernel TCP", row.id));
         }
     }
     let count = |v| comparison.rows.iter().filter(|row| row.judgement.verdict == v).count();
@@ -197,6 +195,9 @@ fn notes(comparison: &Comparison) -> Vec<String> {
     notes.push(format!("{aim} aim, {pass} pass, {fail} FAIL, {not_run} not run."));
     notes
 }
+
+/// A part of the bytes, below which a note says so: a stream begins on TCP.
+const NEARLY_ALL: f64 = 0.9;
 
 fn widths(comparison: &Comparison) -> [usize; 11] {
     let mut widths = COLUMNS.map(str::len);

@@ -48,8 +48,8 @@ pub(crate) struct Sample {
     /// Round trip of a cache line just before.
     pub(crate) line_ns: u64,
     pub(crate) placement: Placement,
-    /// Whether a connection had left kernel TCP when we looked; `None` if we could not.
-    pub(crate) on_fast_path: Option<bool>,
+    /// Part of the bytes that had gone past kernel TCP when we looked; `None` where nobody counts.
+    pub(crate) fast_share: Option<f64>,
     /// Where round trips were timed one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency_us: Option<Latency>,
@@ -109,6 +109,11 @@ impl Row {
         let medians = BTreeMap::from([(Side::Rsock, above_value / below_value)]);
         let judgement = judge::judge(case.need, &medians);
         Self { judgement, medians, ..Self::empty(case) }
+    }
+
+    /// Median part of the bytes that went past kernel TCP, where somebody counted.
+    pub(crate) fn fast_share(&self) -> Option<f64> {
+        median(self.samples.iter().filter_map(|sample| sample.fast_share).collect())
     }
 
     /// Median percentiles of one side, by name, in microseconds.
@@ -174,7 +179,7 @@ mod tests {
             error: value.is_none().then(|| "it broke".to_owned()),
             line_ns: 100,
             placement: Placement::A,
-            on_fast_path: None,
+            fast_share: None,
             latency_us: None,
         }
     }

@@ -86,7 +86,7 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &ProgressBar) -> Vec<Sa
             error,
             line_ns: u64::try_from(line.as_nanos()).unwrap_or(u64::MAX),
             placement: Placement::of(line),
-            on_fast_path: done.as_ref().and_then(|measured| measured.on_fast_path),
+            fast_share: done.as_ref().and_then(|measured| measured.fast_share),
             latency_us: done.and_then(|measured| measured.latency_us),
         });
         progress.inc(1);
@@ -96,13 +96,13 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &ProgressBar) -> Vec<Sa
 
 struct Measured {
     value: f64,
-    on_fast_path: Option<bool>,
+    fast_share: Option<f64>,
     latency_us: Option<Latency>,
 }
 
 impl From<f64> for Measured {
     fn from(value: f64) -> Self {
-        Self { value, on_fast_path: None, latency_us: None }
+        Self { value, fast_share: None, latency_us: None }
     }
 }
 
@@ -179,24 +179,28 @@ fn finish_all(
     mut parse: impl FnMut(&str) -> Result<f64, Error>,
 ) -> Result<Measured, Error> {
     let deadline = bench.watchdog(bench.time);
-    let mut on_fast_path = None;
+    let mut fast_share = None;
     if let Some(first) = clients.first_mut()
         && !first.has_ended_by(Instant::now() + bench.time / 2)?
     {
-        on_fast_path = is_on_fast_path(first.pid());
+        fast_share = fast_share_of(first.pid());
     }
     let mut value = 0.0;
     for client in clients {
         value += parse(&client.finish(deadline)?)?;
     }
-    Ok(Measured { on_fast_path, ..value.into() })
+    Ok(Measured { fast_share, ..value.into() })
 }
 
-/// Whether any connection of the process has left kernel TCP.
-fn is_on_fast_path(pid: u32) -> Option<bool> {
+/// Part of the process's bytes that went past kernel TCP, in live connections so far.
+fn fast_share_of(pid: u32) -> Option<f64> {
     let process = stat::read_process(pid).ok()??;
-    let fast = |path: Option<stat::Path>| path.is_some_and(|path| path != stat::Path::Tcp);
-    Some(process.connections.iter().any(|c| fast(c.tx_path) || fast(c.rx_path)))
+    let counters = process.connections.iter().flat_map(|c| [c.tx, c.rx]);
+    let (fast, all) = counters.fold((0.0, 0.0), |(fast, all), counters| {
+        let sum: f64 = counters.bytes.iter().map(|n| *n as f64).sum();
+        (fast + sum - counters.bytes[stat::Path::Tcp as usize] as f64, all + sum)
+    });
+    (all > 0.0).then(|| fast / all)
 }
 
 /// `rsock perf` with a server of its own.
@@ -255,7 +259,8 @@ fn held(
     let n = n_streams.to_string();
     let (server, addr) = own_server(bench, case, side, &["perf", "hold", "--streams", &n])?;
     let mut command = bench.own_command(&["perf", "hold", "--streams", &n, "--connect", &addr]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // What goes wrong in there is said on our own standard error.
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     bench.dress(&mut command, case, side);
     let mut client = Child::spawn("rsock perf hold", command)?;
     // It stays until this end of its input goes away.
@@ -266,7 +271,7 @@ fn held(
     }
     pause(REST);
     let value = look(&[client.pid(), server.pid()])?;
-    Ok(Measured { on_fast_path: is_on_fast_path(client.pid()), ..value.into() })
+    Ok(Measured { fast_share: fast_share_of(client.pid()), ..value.into() })
 }
 
 /// CPU time of both ends over a few seconds of 100 requests per second.
@@ -286,13 +291,13 @@ fn cpu_at_rate(bench: &Bench, case: &Case, side: Side) -> Result<Measured, Error
     let (start, before) = (Instant::now(), process::cpu_time(&pids)?);
     pause(WATCHED);
     let (after, took) = (process::cpu_time(&pids)?, start.elapsed());
-    let on_fast_path = is_on_fast_path(client.pid());
+    let fast_share = fast_share_of(client.pid());
     if client.has_ended_by(Instant::now())? {
         client.finish(Instant::now())?;
         return Err(Error::Failed("rsock perf ended too soon".into()));
     }
     let used = after.saturating_sub(before).as_secs_f64() * 1e3;
-    Ok(Measured { on_fast_path, ..Measured::from(used / took.as_secs_f64()) })
+    Ok(Measured { fast_share, ..Measured::from(used / took.as_secs_f64()) })
 }
 
 /// This program as a server, and its address.

@@ -2,7 +2,7 @@
 //! somebody else can look at what a stream at rest costs.
 //!
 //! Each stream exchanges a few single bytes first, as programs do, so that it has found its path
-//! when the bulk of its bytes comes. The server serves one client, whose streams it waits for in `poll(2)` like an ordinary program.
+//! when the bulk of its bytes comes. The server then waits for all of them in `poll(2)`.
 //! Both ends are plain TCP; whether rsock is below is for the caller's environment to say.
 
 use super::server::GREETING;
@@ -68,35 +68,44 @@ fn server(size: usize) -> Result<(), Error> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed())?;
     let addr = listener.local_addr().map_err(failed())?;
     output::print(&format!("{GREETING}{addr}\n"))?;
-    let mut buf = vec![0; BLOCK];
-    let mut streams: Vec<(TcpStream, usize)> = Vec::new();
+    let mut streams: Vec<TcpStream> = Vec::new();
     loop {
-        let fds = std::iter::once(listener.as_raw_fd())
-            .chain(streams.iter().map(|(stream, _)| stream.as_raw_fd()));
+        let fds = streams.iter().map(AsRawFd::as_raw_fd).chain([listener.as_raw_fd()]);
         let mut fds: Vec<_> =
             fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
         poll(&mut fds).map_err(failed())?;
         // From the back, since a stream that ended is removed.
-        for index in (0..streams.len()).rev() {
-            if fds[index + 1].revents == 0 {
-                continue;
+        for index in (0..streams.len()).rev().filter(|index| fds[*index].revents != 0) {
+            if streams[index].read(&mut [0]).map_err(failed())? != 0 {
+                return Err(Error::Failed("a stream that should rest carries bytes".into()));
             }
-            let (stream, received) = &mut streams[index];
-            let room = if *received < N_TRIPS { 1 } else { buf.len() };
-            let n = stream.read(&mut buf[..room]).map_err(failed())?;
-            *received += n;
-            if n == 0 {
-                streams.swap_remove(index);
-            } else if *received <= N_TRIPS || *received == N_TRIPS + size {
-                stream.write_all(&[1]).map_err(failed())?;
-            }
+            streams.swap_remove(index);
         }
-        if fds[0].revents != 0 {
-            let (stream, _) = listener.accept().map_err(failed())?;
-            stream.set_nodelay(true).map_err(failed())?;
-            streams.push((stream, 0));
+        if fds.last().is_some_and(|fd| fd.revents != 0) {
+            let (mut stream, _) = listener.accept().map_err(failed())?;
+            use_once(&mut stream, size).map_err(failed())?;
+            streams.push(stream);
         }
     }
+}
+
+/// The server's part of what a stream carries before it rests.
+fn use_once(stream: &mut TcpStream, size: usize) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buf = vec![0; size.min(BLOCK)];
+    for _ in 0..N_TRIPS {
+        stream.read_exact(&mut buf[..1])?;
+        stream.write_all(&[1])?;
+    }
+    let mut left = size;
+    while left > 0 {
+        let room = left.min(buf.len());
+        match stream.read(&mut buf[..room])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => left -= n,
+        }
+    }
+    stream.write_all(&[1])
 }
 
 const BLOCK: usize = 64 << 10;
