@@ -59,10 +59,12 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn park(&self, mark: u32, timeout: Duration) -> Wake {
         let _waiting = Waiting::new(&self.ring.shared.mail);
+        // A wake-up between the look and the sleep changes the epoch.
+        let epoch = self.parts.cq.wake_epoch();
         if self.has_changed(mark) {
             return Wake::Changed;
         }
-        match self.parts.cq.park(Some(timeout)) {
+        match self.parts.cq.park_since(epoch, Some(timeout)) {
             Parked::Woken => Wake::Changed,
             Parked::TimedOut if self.has_changed(mark) => Wake::Changed,
             Parked::TimedOut => Wake::TimedOut,
