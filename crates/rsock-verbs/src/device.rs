@@ -256,7 +256,8 @@ pub trait SharedReceiveQueue: Debug + Send + Sync {
     /// Posts one receive.
     ///
     /// # Safety
-    /// The memory that the entries name stays registered and valid until the receive completes.
+    /// The memory that the entries name stays registered and valid until the receive completes. As
+    /// long as such a receive is posted, one thread at a time polls each completion queue.
     ///
     /// # Errors
     /// [`PostError`].
@@ -301,7 +302,9 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     /// Posts a receive.
     ///
     /// # Safety
-    /// The memory that the entries name stays registered and valid until the receive completes.
+    /// The memory that the entries name stays registered and valid until the receive completes. As
+    /// long as such a receive is posted, one thread at a time polls the completion queue, and one
+    /// posts receives.
     ///
     /// # Errors
     /// [`PostError`]; `Invalid` on a queue pair with an SRQ.

@@ -1,13 +1,14 @@
 //! Reliable-connected queue pairs.
 //!
 //! A queue pair receives from a lane in its own process's segment, which its peer writes, and
-//! sends into the peer's. `send.rs` and `recv.rs` are the two data paths; this file makes, moves and
-//! ends queue pairs.
+//! sends into the peer's. `send.rs` (with `place.rs`) and `recv.rs` are the two data paths; this
+//! file makes, moves and ends queue pairs.
 //!
 //! Invariants: a queue pair in the error state never touches its peer's lane again. A lane is given
 //! back only when the peer has said the same of it, or is dead.
 
 mod lane;
+mod place;
 mod queue;
 mod recv;
 mod send;

@@ -34,9 +34,6 @@ impl Core {
         if self.srq.is_some() || wr.sges.len() > self.rq.max_sge() as usize {
             return Err(PostError::Invalid);
         }
-        // Receives without memory need no lock: a second thread at the same time costs a request,
-        // never safety.
-        let _guard = (self.rq.max_sge() != 0).then(|| self.shared.rx_lock.lock());
         let rx = &self.shared.rx;
         let posted = rx.posted.load(Ordering::Relaxed);
         if posted.wrapping_sub(rx.taken.load(Ordering::Relaxed)) >= self.max_recv_wr {
@@ -86,18 +83,10 @@ impl Core {
         }
     }
 
-    /// Takes arrived messages.
+    /// Takes arrived messages. One caller at a time, which whoever posts receives with memory has
+    /// promised; with others a second caller costs completions, never safety.
     #[inline]
     pub(in crate::soft) fn poll_recvs(&self, out: &mut [Completion]) -> usize {
-        if self.rq.max_sge() == 0 && self.srq.is_none() {
-            return self.poll_lane(out);
-        }
-        let _guard = self.shared.rx_lock.lock();
-        self.poll_lane(out)
-    }
-
-    #[inline]
-    fn poll_lane(&self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;
         }
@@ -254,8 +243,7 @@ impl Core {
         }
     }
 
-    /// SENDs, and everything with a shared receive queue. Under the receive lock wherever receives have
-    /// memory.
+    /// SENDs, and everything with a shared receive queue.
     #[cold]
     fn take_slowly(
         &self,
@@ -332,7 +320,7 @@ impl Core {
             #[expect(clippy::cast_possible_truncation, reason = "an address of ours")]
             let to = ptr::with_exposed_provenance_mut::<u8>(sge.addr as usize + skip);
             // SAFETY: whoever posted the receive keeps its memory valid until the completion,
-            // which is still to be made; we hold the receive lock, so nobody completes it.
+            // which is still to be made: by the same promise nobody else polls.
             unsafe { copy::plain(rest.as_ptr(), to, n) };
             rest = &rest[n..];
             skip = 0;

@@ -25,8 +25,6 @@ pub(super) struct Shared {
     /// Retries without a receive at the peer; 7 is without end.
     pub(super) rnr_retry: AtomicU32,
     pub(super) rx: Rx,
-    /// Serialises pollers and posters of receives where these have memory.
-    pub(super) rx_lock: Lock<()>,
     pub(super) tx: Line<Lock<Tx>>,
 }
 
@@ -96,7 +94,6 @@ impl Shared {
             peer_access: AtomicU32::new(0),
             rnr_retry: AtomicU32::new(7),
             rx: Rx::default(),
-            rx_lock: Lock::new(()),
             tx: Line(Lock::new(Tx::default())),
         }
     }

@@ -1,0 +1,459 @@
+//! Placing a request where the peer finds it: the payload first, then an entry of the peer's lane.
+//!
+//! Everything here runs under the send lock. What the peer wrote about itself (its table of
+//! regions, its progress) is read once and checked; a peer that lies spoils its own lane.
+
+use super::Core;
+use super::lane::Outlet;
+use super::shared::{Tx, WANT};
+use crate::soft::copy;
+use crate::soft::layout::{CHUNK, Entry, STAGE};
+use crate::soft::regions::{Refusal, Remote, Target};
+use crate::sync::slot::INLINE;
+use crate::types::{Access, RKey, RemoteAddr};
+use crate::wc::WcStatus;
+use crate::wr::{SendOp, Sge};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+/// What became of an attempt to place a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placed {
+    /// Copied; nothing to announce (RDMA WRITE).
+    Silent,
+    /// An entry was published.
+    Announced,
+    /// A part of a long SEND was announced; the rest needs room.
+    Partly,
+    /// No slot, or no room on the stage.
+    NoRoom,
+    /// The peer has posted no receive.
+    NoReceive,
+    /// It cannot work, and the queue pair with it.
+    Failed(WcStatus),
+}
+
+impl Core {
+    /// Tries to place one request. `sent` is how much of a SEND is out already; `whole` forbids
+    /// placing a part.
+    ///
+    /// # Safety
+    /// The pieces name readable memory, `len` bytes in all.
+    #[expect(clippy::too_many_arguments, reason = "a request's parts, and the lane's")]
+    pub(super) unsafe fn place(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        op: &SendOp,
+        sges: &[Sge],
+        len: u64,
+        whole: bool,
+        sent: &mut u32,
+    ) -> Placed {
+        match *op {
+            SendOp::Write { remote, rkey } => {
+                let write = |tx: &mut Tx| {
+                    // SAFETY: the caller's promise is the same.
+                    let write =
+                        |tx: &mut Tx| unsafe { self.write(tx, outlet, remote, rkey, sges, len) };
+                    self.while_busy(tx, outlet, write)
+                };
+                match self.patiently(tx, outlet, write) {
+                    Ok(()) => Placed::Silent,
+                    Err(short) => short,
+                }
+            }
+            SendOp::WriteImm { remote, rkey, imm } => {
+                if let Some(short) = self.shortage(tx, outlet, 1) {
+                    return short;
+                }
+                // Announced before we are idle again: an owner that finds us idle and its queue
+                // empty may take the memory for unused.
+                let announce = |tx: &mut Tx| {
+                    // SAFETY: the caller's promise is the same.
+                    let made = unsafe { self.write_imm(tx, outlet, remote, rkey, sges, len) };
+                    let (entry, words) = made?;
+                    outlet.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
+                    Ok(())
+                };
+                let write = |tx: &mut Tx| self.while_busy(tx, outlet, announce);
+                if let Err(short) = self.patiently(tx, outlet, write) {
+                    return short;
+                }
+                tx.tail = tx.tail.wrapping_add(1);
+                tx.msgs = tx.msgs.wrapping_add(1);
+                Placed::Announced
+            }
+            // SAFETY: the caller's promise is the same.
+            SendOp::Send => unsafe { self.place_send(tx, outlet, sges, len, whole, sent) },
+        }
+    }
+
+    /// Runs `write`, and once more if the region's owner keeps writers out, after asking it to ring.
+    #[inline(always)]
+    pub(super) fn patiently<R>(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        write: impl Fn(&mut Tx) -> Result<R, Refusal>,
+    ) -> Result<R, Placed> {
+        let refusal = match write(tx) {
+            Ok(written) => return Ok(written),
+            Err(refusal) => refusal,
+        };
+        let refusal = if refusal == Refusal::Paused {
+            // SYNC(want-room): a region that is opened before the peer sees the wish is open here.
+            self.want_room(outlet);
+            match write(tx) {
+                Ok(written) => return Ok(written),
+                Err(refusal) => refusal,
+            }
+        } else {
+            refusal
+        };
+        Err(match refusal {
+            Refusal::Status(status) => Placed::Failed(status),
+            Refusal::Paused => Placed::NoRoom,
+        })
+    }
+
+    /// Whether `slots` more entries and one more message cannot be taken. If so the peer has been
+    /// asked to say when they can.
+    #[inline(always)]
+    pub(super) fn shortage(&self, tx: &mut Tx, outlet: &Outlet, slots: u32) -> Option<Placed> {
+        if tx.slot_end.wrapping_sub(tx.tail) >= slots && tx.msgs != tx.posted {
+            return None;
+        }
+        self.shortage_slow(tx, outlet, slots)
+    }
+
+    #[cold]
+    pub(super) fn shortage_slow(&self, tx: &mut Tx, outlet: &Outlet, slots: u32) -> Option<Placed> {
+        if let fits @ None = look(tx, outlet, slots) {
+            return fits;
+        }
+        self.want_room(outlet);
+        // SYNC(want-room): see `want_room`; room made before the peer could see the wish is seen here.
+        let short = look(tx, outlet, slots);
+        if short.is_none() {
+            self.unwant_room(outlet);
+        }
+        short
+    }
+
+    /// As [`Self::shortage`], for bytes on the stage.
+    pub(super) fn stage_shortage(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        bytes: u64,
+    ) -> Option<Placed> {
+        let fits = |tx: &mut Tx| {
+            // SYNC(stage): the peer has copied what lies below. Pairs with the Release in
+            // `Core::scatter`. A peer that lies spoils its own stage.
+            tx.stage_head = outlet.lane.head().consumer.stage_head.load(Ordering::Acquire);
+            tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= STAGE
+        };
+        if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= STAGE || fits(tx) {
+            return None;
+        }
+        self.want_room(outlet);
+        // SYNC(want-room): as in `shortage_slow`.
+        if fits(tx) {
+            self.unwant_room(outlet);
+            return None;
+        }
+        Some(Placed::NoRoom)
+    }
+
+    /// Asks the peer to ring when it has taken entries or posted receives.
+    #[cold]
+    pub(super) fn want_room(&self, outlet: &Outlet) {
+        let events = self.shared.events.load(Ordering::Relaxed);
+        let want = &outlet.lane.head().producer.want_room;
+        if events & WANT != 0 && want.is_open() {
+            return;
+        }
+        self.shared.events.store(events | WANT, Ordering::Relaxed);
+        want.ask(|| self.heavy_fence());
+    }
+
+    #[cold]
+    pub(super) fn unwant_room(&self, outlet: &Outlet) {
+        outlet.lane.head().producer.want_room.withdraw();
+        let events = self.shared.events.load(Ordering::Relaxed);
+        self.shared.events.store(events & !WANT, Ordering::Relaxed);
+    }
+
+    /// The payload of a WRITE WITH IMMEDIATE, in the slot if it is small.
+    ///
+    /// # Safety
+    /// As [`Self::place`].
+    #[inline]
+    pub(super) unsafe fn write_imm(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        remote: RemoteAddr,
+        rkey: RKey,
+        sges: &[Sge],
+        len: u64,
+    ) -> Result<(Entry, [u64; INLINE / 8]), Refusal> {
+        let none = [0; INLINE / 8];
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MSG")]
+        let short = len as u32;
+        if len == 0 {
+            return Ok((Entry::WriteImm { len: 0 }, none));
+        }
+        if len <= INLINE as u64
+            && let Target::Segment(at) = self.target(tx, outlet, remote, rkey, len)?
+        {
+            // SAFETY: the caller's promise; at most INLINE bytes.
+            let words = unsafe { gather_small(sges) };
+            return Ok((Entry::WriteImmInline { at, len: short }, words));
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.write(tx, outlet, remote, rkey, sges, len) }?;
+        Ok((Entry::WriteImm { len: short }, none))
+    }
+
+    /// Copies a payload to its place in the peer's memory. The last byte is stored last. The caller
+    /// has marked us busy.
+    ///
+    /// # Safety
+    /// As [`Self::place`].
+    pub(super) unsafe fn write(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        remote: RemoteAddr,
+        rkey: RKey,
+        sges: &[Sge],
+        len: u64,
+    ) -> Result<(), Refusal> {
+        if len == 0 {
+            return Ok(());
+        }
+        match self.target(tx, outlet, remote, rkey, len)? {
+            Target::Segment(at) => {
+                let to = self.link.theirs().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
+                let from = self.stream_from(tx);
+                // SAFETY: the pieces are readable by the caller's promise, and `len` bytes are
+                // writable at `to`.
+                unsafe { gather(sges, to.as_ptr(), from) };
+                Ok(())
+            }
+            Target::Foreign(at) => {
+                // SAFETY: the caller's promise is the same.
+                let written = unsafe { self.link.foreign().write(at, sges, len) };
+                if written { Ok(()) } else { Err(WcStatus::REM_ACCESS.into()) }
+            }
+        }
+    }
+
+    /// Where a WRITE goes, by the peer's own table.
+    #[inline(always)]
+    pub(super) fn target(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        remote: RemoteAddr,
+        rkey: RKey,
+        len: u64,
+    ) -> Result<Target, Refusal> {
+        let theirs = self.link.theirs();
+        if !tx.region.is_current(theirs, rkey) {
+            // A region is remembered only if the peer's queue pair is open to writes.
+            if !outlet.access.contains(Access::REMOTE_WRITE) {
+                return Err(WcStatus::REM_ACCESS.into());
+            }
+            tx.region = Remote::look_up(theirs, rkey)?;
+        }
+        tx.region.target(remote.0, len).ok_or(Refusal::Status(WcStatus::REM_ACCESS))
+    }
+
+    /// From which size on copies stream: a peer that answers wants its bytes in the cache.
+    #[inline(always)]
+    pub(super) fn stream_from(&self, tx: &mut Tx) -> usize {
+        let taken = self.shared.rx.taken.load(Ordering::Relaxed);
+        let answered = taken != tx.taken_then;
+        tx.taken_then = taken;
+        if answered { copy::STREAM_ANSWERS_FROM } else { copy::STREAM_FROM }
+    }
+
+    /// Runs `f` while the lane says that we copy into a region: the region's owner reuses its memory
+    /// only after that.
+    #[inline(always)]
+    pub(super) fn while_busy<R>(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        f: impl FnOnce(&mut Tx) -> R,
+    ) -> R {
+        let busy = &outlet.lane.head().producer.busy;
+        busy.begin(&mut tx.busy, || self.light_fence());
+        let done = f(tx);
+        busy.end(&mut tx.busy);
+        done
+    }
+
+    /// # Safety
+    /// As [`Self::place`].
+    pub(super) unsafe fn place_send(
+        &self,
+        tx: &mut Tx,
+        outlet: &Outlet,
+        sges: &[Sge],
+        len: u64,
+        whole: bool,
+        sent: &mut u32,
+    ) -> Placed {
+        let none = [0; INLINE / 8];
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MSG")]
+        let len = len as u32;
+        let slots = if whole { len.div_ceil(CHUNK).max(1) } else { 1 };
+        if let Some(short) = self.shortage(tx, outlet, slots) {
+            return short;
+        }
+        // A receive that is too short is known before anything is sent, except of a shared queue.
+        if *sent == 0 && outlet.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len) {
+            let entry = Entry::SendTooLong.encode();
+            outlet.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
+            tx.tail = tx.tail.wrapping_add(1);
+            return Placed::Failed(WcStatus::REM_INV_REQ);
+        }
+        if *sent == 0 && len as usize <= INLINE {
+            // SAFETY: the caller's promise; at most INLINE bytes.
+            let words = unsafe { gather_small(sges) };
+            let entry = Entry::SendInline { len }.encode();
+            outlet.lane.slot(tx.tail).publish(tx.tail, 0, entry, &words);
+            tx.tail = tx.tail.wrapping_add(1);
+            tx.msgs = tx.msgs.wrapping_add(1);
+            return Placed::Announced;
+        }
+        let mut any = false;
+        loop {
+            let chunk = (len - *sent).min(CHUNK);
+            let needed = if whole { len - *sent } else { chunk };
+            let short = self
+                .shortage(tx, outlet, 1)
+                .or_else(|| self.stage_shortage(tx, outlet, needed.into()));
+            if let Some(short) = short {
+                return if any { Placed::Partly } else { short };
+            }
+            // SAFETY: the caller's promise; `sent + chunk <= len`; the stage has room.
+            unsafe { stage(tx, outlet, sges, *sent, chunk) };
+            *sent += chunk;
+            any = true;
+            let last = *sent == len;
+            let entry = Entry::SendStaged { len: chunk, last }.encode();
+            outlet.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
+            tx.tail = tx.tail.wrapping_add(1);
+            if last {
+                tx.msgs = tx.msgs.wrapping_add(1);
+                return Placed::Announced;
+            }
+        }
+    }
+}
+
+/// Looks at the peer's progress; what is short, if anything.
+fn look(tx: &mut Tx, outlet: &Outlet, slots: u32) -> Option<Placed> {
+    let consumer = &outlet.lane.head().consumer;
+    // SYNC(slot-free): the peer has read what lies below. Pairs with the Release in
+    // `Core::publish_head`. A peer that lies overwrites its own lane.
+    tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(outlet.lane.n_slots());
+    // SYNC(posted): the peer is ready for these. Pairs with the Release in `Core::post_recv`.
+    tx.posted = consumer.posted.load(Ordering::Acquire);
+    if tx.msgs == tx.posted {
+        Some(Placed::NoReceive)
+    } else if tx.slot_end.wrapping_sub(tx.tail) < slots {
+        Some(Placed::NoRoom)
+    } else {
+        None
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "addresses are as wide as usize here")]
+pub(super) fn address(addr: u64) -> usize {
+    const { assert!(size_of::<usize>() == 8) };
+    addr as usize
+}
+
+/// Copies the pieces, in order, to `to`; the last byte is stored last, for readers that spin on it.
+///
+/// # Safety
+/// The pieces name readable memory; as many bytes as they have together are writable at `to`.
+#[inline]
+unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) {
+    let Some(last) = sges.iter().rposition(|sge| sge.len != 0) else { return };
+    for sge in &sges[..last] {
+        let src = ptr::with_exposed_provenance(address(sge.addr));
+        let len = sge.len as usize;
+        // SAFETY: the caller's promise.
+        unsafe { copy::to_peer(src, to, len, stream_from) };
+        // SAFETY: the pieces' sum is writable.
+        to = unsafe { to.add(len) };
+    }
+    let src = ptr::with_exposed_provenance(address(sges[last].addr));
+    let len = sges[last].len as usize;
+    // SAFETY: the caller's promise.
+    unsafe { copy::to_peer_last(src, to, len, stream_from) };
+}
+
+/// The pieces as words.
+///
+/// # Safety
+/// The pieces name readable memory, at most INLINE bytes together.
+#[inline]
+unsafe fn gather_small(sges: &[Sge]) -> [u64; INLINE / 8] {
+    if let [sge] = sges {
+        let src = ptr::with_exposed_provenance(address(sge.addr));
+        // SAFETY: the caller's promise.
+        return unsafe { copy::load_small(src, sge.len as usize) };
+    }
+    let mut bytes = [0u8; INLINE];
+    let mut at = 0;
+    for sge in sges {
+        let part = &mut bytes[at..at + sge.len as usize];
+        let src = ptr::with_exposed_provenance(address(sge.addr));
+        // SAFETY: readable by the caller's promise; `part` is ours and as long.
+        unsafe { copy::plain(src, part.as_mut_ptr(), part.len()) };
+        at += part.len();
+    }
+    // SAFETY: the array has INLINE bytes.
+    unsafe { copy::load_small(bytes.as_ptr(), INLINE) }
+}
+
+/// Copies bytes `from..from + len` of the pieces' sequence to the stage.
+///
+/// # Safety
+/// The pieces name readable memory, at least `from + len` bytes together.
+unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32) {
+    let (mut skip, mut left) = (from as usize, len as usize);
+    for sge in sges {
+        let size = sge.len as usize;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let mut src = ptr::with_exposed_provenance::<u8>(address(sge.addr) + skip);
+        let mut part = (size - skip).min(left);
+        skip = 0;
+        while part > 0 {
+            let (to, run) = outlet.lane.stage(tx.stage_tail);
+            let n = part.min(run);
+            // SAFETY: `n` readable bytes of this piece, and as many writable ones on the stage.
+            unsafe { copy::to_peer(src, to.as_ptr(), n, copy::STREAM_FROM) };
+            // SAFETY: still inside the piece, or at its end.
+            src = unsafe { src.add(n) };
+            tx.stage_tail = tx.stage_tail.wrapping_add(n as u64);
+            part -= n;
+            left -= n;
+        }
+        if left == 0 {
+            return;
+        }
+    }
+}
