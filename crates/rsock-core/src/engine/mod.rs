@@ -12,6 +12,7 @@
 //! credit never touches `recv`. Neither lock is held while sleeping.
 
 mod config;
+mod iomap;
 mod layout;
 mod progress;
 mod resident;
@@ -25,6 +26,7 @@ mod wait;
 pub(crate) use resident::total as resident_total;
 
 pub use config::{Config, Wire};
+pub use iomap::IomapError;
 pub use shared::ExtSeen;
 pub use spin::spin_on;
 pub use stream::{Preparing, Ready, RecvError, SendError, Stream};

@@ -83,7 +83,10 @@ impl<B: Backend> Stream<B> {
                 recv.dirty = (recv.dirty + len as usize).min(self.parts.layout.ring_len());
             }
             Msg::Credit { limit } => mail.put_credit(limit.0),
-            Msg::Iomap { .. } => recv.half.handle_iomap_msg()?,
+            Msg::Iomap { index } => {
+                recv.half.handle_iomap_msg()?;
+                self.take_iomap(index)?;
+            }
             Msg::Ctrl(ctrl) => {
                 let event = match ctrl {
                     Ctrl::Shutdown => LifecycleEvent::PeerShutdown,

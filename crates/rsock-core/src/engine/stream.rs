@@ -1,6 +1,7 @@
 //! One stream over one queue pair.
 
 use super::config::{Config, Wire};
+use super::iomap::Iomaps;
 use super::layout::{Layout, N_SLOTS};
 use super::resident::{self, Trim, Usage};
 use super::ring::Ring;
@@ -71,7 +72,7 @@ pub(super) struct Parts<B: Backend> {
     pub(super) layout: Layout,
     pub(super) wire: Wire,
     /// Keeps the domain, and with it the peer's mapping.
-    _pd: Arc<B::Pd>,
+    pub(super) pd: Arc<B::Pd>,
     path: B::Path,
 }
 
@@ -114,7 +115,7 @@ impl<B: Backend> Preparing<B> {
             first_len: config.buf_len,
         });
         let region = Arc::new(region);
-        let parts = Parts { qp, cq, region, layout, wire, _pd: pd, path: path.clone() };
+        let parts = Parts { qp, cq, region, layout, wire, pd, path: path.clone() };
         for i in 0..depth {
             parts.post_receive(i).map_err(|_| Error::Exhausted("receive queue"))?;
         }
@@ -168,6 +169,8 @@ impl<B: Backend> Preparing<B> {
             mail: Mailbox::default(),
         })
         .ok_or(Error::Exhausted("family memory"))?;
+        let remote =
+            proto::RemoteIomap::new(peer).map_err(|_| Error::PeerViolation("connection data"))?;
         self.parts.qp.ready_to_receive(&self.parts.path, dest)?;
         self.parts.qp.ready_to_send(Retry::default())?;
         let ring = Arc::new(Ring {
@@ -183,6 +186,7 @@ impl<B: Backend> Preparing<B> {
             ring,
             config: self.config,
             extensions: self.config.extensions && peer.has_ext(),
+            iomaps: Iomaps::new(remote, self.config.iomap_slots),
         })
     }
 }
@@ -242,6 +246,8 @@ pub struct Stream<B: Backend> {
     pub(super) ring: Arc<Ring<B>>,
     pub(super) config: Config,
     extensions: bool,
+    /// After the queue pair: nothing may arrive in memory that is gone.
+    pub(super) iomaps: Iomaps<B>,
 }
 
 impl<B: Backend> Stream<B> {
@@ -461,7 +467,7 @@ impl<B: Backend> Stream<B> {
         self.ring.shared.mail.ext_up.load(Ordering::Acquire)
     }
 
-    fn check_send(&self) -> Result<(), SendError> {
+    pub(super) fn check_send(&self) -> Result<(), SendError> {
         let mail = &self.ring.shared.mail;
         if !mail.has(FLAG_SEND_CLOSED) {
             return Ok(());
