@@ -1,46 +1,57 @@
-//! iomaps: buffers opened for the peer's direct writes.
+//! iomaps: memory opened to the peer's direct writes, and direct writes.
 
 use crate::errno::{border, error, ret_unit};
-use crate::table;
+use crate::{arg, table};
 use libc::{c_int, c_void, off_t, size_t};
-/// Opens `len` bytes at `buf` to the peer's `riowrite`.
+
+/// Opens `len` bytes at `buf` to the peer's [`riowrite`] under `offset`, or under the address if
+/// that is -1. With `PROT_NONE` the memory is registered only. Returns the offset, or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn riomap(
     fd: c_int,
-    _buf: *mut c_void,
-    _len: size_t,
-    _prot: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    prot: c_int,
     _flags: c_int,
-    _offset: off_t,
+    offset: off_t,
 ) -> off_t {
     border(|| {
-        let _entry = table::get(fd)?;
-        error(libc::ENOTSUP)
+        let entry = table::get(fd)?;
+        if prot & !libc::PROT_WRITE != 0 || buf.is_null() || len == 0 {
+            return error(libc::EINVAL);
+        }
+        // Offsets are names: any but -1, which asks for one.
+        let wanted = (offset != -1).then_some(offset.cast_unsigned());
+        let open = prot & libc::PROT_WRITE != 0;
+        // SAFETY: a caller of `riomap` keeps the memory valid, and lets the peer write it, until
+        // `riounmap` or `rclose`.
+        let named = unsafe { entry.socket.iomap(buf.cast(), len, wanted, open) }?;
+        Ok(named.cast_signed())
     })
     .unwrap_or(-1)
 }
 
-/// Ends a mapping.
+/// Takes back memory that was given to [`riomap`] with this address and length.
 #[unsafe(no_mangle)]
-pub extern "C" fn riounmap(fd: c_int, _buf: *mut c_void, _len: size_t) -> c_int {
-    ret_unit(|| {
-        let _entry = table::get(fd)?;
-        error(libc::ENOTSUP)
-    })
+pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
+    ret_unit(|| table::get(fd)?.socket.iounmap(buf.cast_const().cast(), len))
 }
 
-/// Writes.
+/// Writes into the memory that the peer opened under `offset`, without its help; of the flags
+/// `MSG_DONTWAIT` counts. Returns the bytes written, fewer where the open memory ends, or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn riowrite(
     fd: c_int,
-    _buf: *const c_void,
-    _count: size_t,
-    _offset: off_t,
-    _flags: c_int,
+    buf: *const c_void,
+    count: size_t,
+    offset: off_t,
+    flags: c_int,
 ) -> size_t {
     border(|| {
-        let _entry = table::get(fd)?;
-        error(libc::ENOTSUP)
+        let entry = table::get(fd)?;
+        // SAFETY: the caller promises `count` readable bytes, as of `write(2)`.
+        let bytes = unsafe { arg::bytes(buf, count) }?;
+        entry.socket.put(bytes, offset.cast_unsigned(), flags & libc::MSG_DONTWAIT != 0)
     })
-    .unwrap_or(usize::MAX)
+    .unwrap_or(size_t::MAX)
 }

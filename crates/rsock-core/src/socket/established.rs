@@ -1,16 +1,17 @@
 //! A connected stream of the pure mode: the engine's stream, the connection's anchor, and the calls
 //! that wait.
 
-use crate::engine::{Interest, Ready, RecvError, SendError, Stream, ThreadBell, Wake};
+use crate::engine::{Interest, IomapError, Ready, RecvError, SendError, Stream, ThreadBell, Wake};
 use crate::interrupt::Watch;
 use crate::iov::Rest;
 use crate::sys;
 use rsock_cm::soft::{Connection, Status};
-use rsock_verbs::Bell;
 use rsock_verbs::soft::{Soft, SoftContext};
+use rsock_verbs::{Backend, Bell};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ const PARK: Duration = Duration::from_millis(10);
 const LOOK_EVERY: u32 = 64;
 /// Buffers handed to the engine at once.
 const PIECES: usize = 16;
+
+/// Memory that a device provides.
+pub(super) type Region = <Soft as Backend>::Mr;
 
 /// A connected stream.
 #[derive(Debug)]
@@ -79,6 +83,7 @@ impl Established {
         let watch = Watch::begin();
         let mut rest = Rest::new(bufs);
         let total = rest.len;
+        self.send_iomaps(patience, watch)?;
         while rest.len != 0 {
             let mark = self.stream.mark();
             let mut pieces = [IoSlice::new(&[]); PIECES];
@@ -142,6 +147,80 @@ impl Established {
         }
     }
 
+    /// Sends the iomap entries that are owed: they go before what is sent later.
+    fn send_iomaps(&self, patience: Patience, watch: Watch) -> io::Result<()> {
+        while self.stream.owes_iomaps() {
+            let mark = self.stream.mark();
+            match self.stream.flush_iomaps() {
+                Ok(()) => {}
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, patience, watch)?,
+                Err(e) => return Err(send_error(e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the caller's memory to the peer; see [`Stream::iomap`].
+    ///
+    /// # Safety
+    /// As [`Stream::iomap`].
+    ///
+    /// # Errors
+    /// `ENOMEM` if the peer has no entry for it; `EINVAL`; `EOPNOTSUPP` where the device cannot open
+    /// this memory.
+    pub(super) unsafe fn iomap(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        offset: Option<u64>,
+        open: bool,
+    ) -> io::Result<u64> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.stream.iomap(addr, len, offset, open) }.map_err(iomap_error)
+    }
+
+    /// Memory of the device's own, opened to the peer.
+    ///
+    /// # Errors
+    /// As [`Self::iomap`].
+    pub(super) fn open_region(
+        &self,
+        len: usize,
+        offset: Option<u64>,
+    ) -> io::Result<(Arc<Region>, u64)> {
+        self.stream.open_region(len, offset).map_err(iomap_error)
+    }
+
+    /// Writes `bytes` into the memory that the peer opened under `offset`: all of them, or up to
+    /// the end of what is open, or as much as `patience` allows.
+    ///
+    /// # Errors
+    /// `EFAULT` if nothing is open there; as [`Self::send`].
+    pub(super) fn put(&self, bytes: &[u8], offset: u64, patience: Patience) -> io::Result<usize> {
+        let watch = Watch::begin();
+        self.send_iomaps(patience, watch)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let mark = self.stream.mark();
+            let at = offset.wrapping_add(done as u64);
+            let end = match self.stream.try_put(&bytes[done..], at) {
+                Ok(0) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+                Ok(n) => {
+                    done += n;
+                    continue;
+                }
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, patience, watch),
+                Err(e) => Err(send_error(e)),
+            };
+            match end {
+                Ok(()) => {}
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
     /// Waits until something has changed since `mark`.
     fn wait(
         &self,
@@ -174,7 +253,7 @@ impl Established {
     /// Sleeps on descriptors: the bell, and the anchor.
     fn sleep(
         &self,
-        bell: &<Soft as rsock_verbs::Backend>::Bell,
+        bell: &<Soft as Backend>::Bell,
         mark: u32,
         deadline: Option<Instant>,
         watch: Watch,
@@ -241,6 +320,10 @@ impl Established {
     /// What could be done now. COMPAT: the hang-up shows once everything that arrived is read; C
     /// shows it as soon as it knows, and programs then drop the rest.
     pub(super) fn readiness(&self) -> Ready {
+        if self.stream.owes_iomaps() {
+            // What cannot go now goes with the next call.
+            let _ = self.stream.flush_iomaps();
+        }
         let mut ready = self.stream.readiness();
         ready.failed |= self.is_reset.load(Ordering::Acquire);
         if ready.hung_up && !ready.failed && self.stream.bytes_readable() != 0 {
@@ -292,6 +375,15 @@ impl AsFd for Established {
     /// The anchor.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
+    }
+}
+
+/// Why memory could not be opened, as an errno.
+fn iomap_error(e: IomapError) -> io::Error {
+    match e {
+        IomapError::NoEntry => io::Error::from_raw_os_error(libc::ENOMEM),
+        IomapError::TooLong => io::Error::from_raw_os_error(libc::EINVAL),
+        IomapError::Device(e) => e.into(),
     }
 }
 

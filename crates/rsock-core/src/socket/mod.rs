@@ -13,6 +13,7 @@ mod opening;
 mod options;
 mod poll;
 mod rsocket;
+pub mod rsockets;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -311,6 +311,57 @@ impl Socket {
         self.finish_connect()
     }
 
+    /// Opens `len` bytes at `addr` to the peer's [`Self::put`] under `offset`, or under the
+    /// address; with `open` false the memory is registered only. Returns the offset.
+    ///
+    /// # Safety
+    /// The memory stays valid, and nothing in this program relies on its content, until
+    /// [`Self::iounmap`] or until the socket is dropped.
+    ///
+    /// # Errors
+    /// `EINVAL` if the socket is not connected; `ENOMEM` if the peer has no entry for it (it offers
+    /// `RDMA_IOMAPSIZE` of them); `EOPNOTSUPP` where this memory cannot be opened.
+    #[doc(alias = "riomap")]
+    pub unsafe fn iomap(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        offset: Option<u64>,
+        open: bool,
+    ) -> io::Result<u64> {
+        let established = self.established.get().ok_or_else(|| errno(libc::EINVAL))?;
+        // SAFETY: the caller's promise is the same.
+        unsafe { established.iomap(addr, len, offset, open) }
+    }
+
+    /// Takes memory back that was given to [`Self::iomap`] with this address and length.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is none.
+    #[doc(alias = "riounmap")]
+    pub fn iounmap(&self, addr: *const u8, len: usize) -> io::Result<()> {
+        match self.established.get() {
+            Some(established) if established.stream.iounmap(addr, len) => Ok(()),
+            _ => Err(errno(libc::EINVAL)),
+        }
+    }
+
+    /// Writes into the memory that the peer opened under `offset`. The peer is not told; what is
+    /// sent afterwards arrives afterwards. A blocking call writes everything, or up to the end of
+    /// what is open.
+    ///
+    /// # Errors
+    /// `EFAULT` if nothing is open there; otherwise as [`Self::send`].
+    #[doc(alias = "riowrite")]
+    pub fn put(&self, bytes: &[u8], offset: u64, dont_wait: bool) -> io::Result<usize> {
+        let nonblocking = dont_wait || self.is_nonblocking();
+        let Some(established) = self.established.get() else {
+            self.await_connection(nonblocking)?;
+            return self.put(bytes, offset, dont_wait);
+        };
+        established.put(bytes, offset, self.patience(nonblocking, |o| o.send_timeout))
+    }
+
     /// As `shutdown(2)`.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //! where a process must die.
 
 mod connecting;
+mod direct;
 mod polling;
 mod streaming;
 
