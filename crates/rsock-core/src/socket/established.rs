@@ -12,13 +12,13 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the cheapest sleep lasts before the anchor is watched, too.
 const PARK: Duration = Duration::from_millis(10);
-/// Every how many-th call in vain looks at the anchor, which costs a system call.
-const LOOK_EVERY: u32 = 64;
+/// How often calls in vain look at the anchor. Nanoseconds.
+const LOOK_EVERY_NS: u64 = 20_000;
 /// Buffers handed to the engine at once.
 const PIECES: usize = 16;
 
@@ -37,8 +37,9 @@ pub(super) struct Established {
     /// The peer reset the connection.
     is_reset: AtomicBool,
     error_told: AtomicBool,
-    /// Non-blocking calls that had nothing to do.
-    n_refused: AtomicU32,
+    born: Instant,
+    /// When a call that does not wait last looked at the anchor. Nanoseconds since `born`.
+    looked_at: AtomicU64,
 }
 
 /// How long a call may take.
@@ -70,7 +71,8 @@ impl Established {
             is_gone: AtomicBool::new(false),
             is_reset: AtomicBool::new(false),
             error_told: AtomicBool::new(false),
-            n_refused: AtomicU32::new(0),
+            born: sys::now(),
+            looked_at: AtomicU64::new(0),
         }
     }
 
@@ -230,11 +232,8 @@ impl Established {
         watch: Watch,
     ) -> io::Result<()> {
         let Patience::Until(deadline) = patience else {
-            // A program that polls by calling us must learn of the peer's death, too, and must
-            // leave the CPU to a peer that needs it to answer.
-            if self.n_refused.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+            if self.is_look_due() {
                 self.look_at_anchor();
-                rustix::thread::sched_yield();
             }
             return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
         };
@@ -307,6 +306,20 @@ impl Established {
         self.is_gone.store(true, Ordering::Release);
         // What arrived before the hang-up stays readable.
         self.stream.peer_gone();
+    }
+
+    /// For a program that waits by calling us again and again: whether it is time to look at the
+    /// anchor, which costs a system call. Such a program must learn of the peer's death, too, and
+    /// must leave the CPU to a peer that needs it to answer: when it is time, this yields.
+    pub(super) fn is_look_due(&self) -> bool {
+        let now = self.born.elapsed().as_nanos();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        if now.saturating_sub(self.looked_at.load(Ordering::Relaxed)) < LOOK_EVERY_NS {
+            return false;
+        }
+        self.looked_at.store(now, Ordering::Relaxed);
+        rustix::thread::sched_yield();
+        true
     }
 
     /// Asks whether the anchor has hung up; never waits.

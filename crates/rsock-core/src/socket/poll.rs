@@ -4,6 +4,7 @@
 //! doorbell, which every stream of the set rings, and on the descriptors: those of listeners and
 //! connects, the streams' anchors, and the program's own.
 
+use super::established::Established;
 use super::rsocket::Socket;
 use crate::engine::{Armed, Interest, ThreadBell};
 use crate::interrupt::Watch;
@@ -62,7 +63,7 @@ pub fn poll(
         // PERF: streams that are ready cost no system call. Who does not wait must still learn of
         // a hang-up; who does learns it from the sleep.
         let mut n = if has_fds { 0 } else { look_at_sockets(entries) };
-        if n == 0 && (has_fds || timeout == Some(Duration::ZERO)) {
+        if n == 0 && (has_fds || timeout == Some(Duration::ZERO) && is_look_due(entries)) {
             n = look_at_all(entries)?;
         }
         if n > 0 || timeout == Some(Duration::ZERO) {
@@ -87,6 +88,16 @@ fn marks(entries: &[PollEntry<'_>]) -> Vec<u32> {
         Source::Fd(_) => 0,
     };
     entries.iter().map(mark).collect()
+}
+
+/// Whether it is time for system calls, for a program that polls in a loop without waiting.
+fn is_look_due(entries: &[PollEntry<'_>]) -> bool {
+    // Each of them keeps its own time, so all are asked.
+    let due = entries.iter().filter(|entry| match entry.source {
+        Source::Socket(s) => s.established().is_none_or(Established::is_look_due),
+        Source::Fd(_) => false,
+    });
+    due.count() != 0
 }
 
 /// Fills in what sockets of ours know by themselves.
