@@ -1,0 +1,104 @@
+//! The C interface: C programs compiled against `rsock.h` and linked to `librsock.so`, and the
+//! symbols that it exports.
+
+use rsock_tests::{Running, Watchdog, c_library};
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Compiles `tests/capi_c/NAME.c`, warnings being errors.
+fn compile(name: &str) -> PathBuf {
+    let library = c_library();
+    let dir = library.parent().expect("the library lies in a directory");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("capi-{name}"));
+    let out = Command::new("cc")
+        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&program)
+        .arg(here().join("capi_c").join(name).with_extension("c"))
+        .arg("-I")
+        .arg(here().join("../crates/rsock-capi/include"))
+        .arg("-L")
+        .arg(dir)
+        .arg("-lrsock")
+        .output()
+        .expect("a C compiler named cc");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    program
+}
+
+fn run(name: &str) {
+    let _watchdog = Watchdog::new(Duration::from_secs(300));
+    let program = compile(name);
+    let library = c_library();
+    let child = Running::spawn(
+        Command::new(program)
+            // Not what cargo put there, which may be a stale library of another profile.
+            .env("LD_LIBRARY_PATH", library.parent().expect("the library lies in a directory"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()),
+    )
+    .expect("the program starts");
+    let out = child.output().expect("the program ends");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{name}: {}\n{said}", out.status);
+}
+
+#[test]
+fn every_function_has_the_type_of_the_original_header() {
+    run("signatures");
+}
+
+#[test]
+fn every_way_to_send_and_receive_carries_the_same_bytes() {
+    run("transfer");
+}
+
+#[test]
+fn failures_are_minus_one_and_an_errno() {
+    run("errors");
+}
+
+#[test]
+fn waiting_works_for_sockets_and_descriptors() {
+    run("waiting");
+}
+
+#[test]
+fn options_are_stored_told_and_refused() {
+    run("options");
+}
+
+#[test]
+fn streams_end_as_they_should() {
+    run("endings");
+}
+
+#[test]
+fn direct_writes_reach_memory_of_every_kind() {
+    run("iomap");
+}
+
+#[test]
+fn the_library_exports_what_is_on_the_reviewed_list() {
+    let list = here().join("../crates/rsock-capi/symbols.txt");
+    let list = fs::read_to_string(list).expect("the reviewed list");
+    let listed: BTreeSet<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
+    let out = Command::new("nm")
+        .args(["--dynamic", "--defined-only", "--format=posix"])
+        .arg(c_library())
+        .output()
+        .expect("nm");
+    assert!(out.status.success(), "nm: {}", String::from_utf8_lossy(&out.stderr));
+    let names = String::from_utf8(out.stdout).expect("symbol names are ASCII");
+    let exported: BTreeSet<&str> =
+        names.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(exported, listed);
+}
