@@ -86,7 +86,8 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/family/",
     "crates/rsock-verbs/src/own_fd.rs",
     "crates/rsock-verbs/src/soft/",
-    // Marks of what may lie in family memory, and posts of registered memory.
+    // Marks of what may lie in family memory, and posts and registrations of memory.
+    "crates/rsock-core/src/engine/iomap.rs",
     "crates/rsock-core/src/engine/shared.rs",
     "crates/rsock-core/src/engine/stream.rs",
     "crates/rsock-core/src/stat/writer.rs",

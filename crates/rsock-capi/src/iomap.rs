@@ -3,6 +3,7 @@
 use crate::errno::{border, error, ret_unit};
 use crate::{arg, table};
 use libc::{c_int, c_void, off_t, size_t};
+use rsock_core::socket::CallerMemory;
 
 /// Opens `len` bytes at `buf` to the peer's [`riowrite`] under `offset`, or under the address if
 /// that is -1. With `PROT_NONE` the memory is registered only. Returns the offset, or -1.
@@ -25,7 +26,8 @@ pub unsafe extern "C" fn riomap(
         let open = prot & libc::PROT_WRITE != 0;
         // SAFETY: a caller of `riomap` keeps the memory valid, and lets the peer write it, until
         // `riounmap` or `rclose`.
-        let named = unsafe { entry.socket.iomap(buf.cast(), len, wanted, open) }?;
+        let memory = unsafe { CallerMemory::new(buf.cast(), len) };
+        let named = entry.socket.iomap(&memory, wanted, open)?;
         Ok(named.cast_signed())
     })
     .unwrap_or(-1)

@@ -51,6 +51,29 @@ struct Open<B: Backend> {
     index: Option<usize>,
 }
 
+/// Memory of the caller's that a peer may be let in to.
+///
+/// # Invariants
+/// The memory stays valid, and free of references that forbid foreign writes, until it is taken
+/// back from the stream that it was opened on, or that stream is dropped.
+#[derive(Debug)]
+pub struct CallerMemory {
+    addr: *mut u8,
+    len: usize,
+}
+
+impl CallerMemory {
+    /// `len` bytes at `addr`.
+    ///
+    /// # Safety
+    /// The type's invariant.
+    #[must_use]
+    pub unsafe fn new(addr: *mut u8, len: usize) -> Self {
+        // INVARIANT: the caller's promise.
+        Self { addr, len }
+    }
+}
+
 /// Why memory was not opened.
 #[derive(Debug)]
 pub enum IomapError {
@@ -109,24 +132,19 @@ impl<B: Backend> Stream<B> {
     /// Registers the caller's memory and opens it to the peer under `offset`, or under its address.
     /// With `open` false it is registered only. Returns the offset.
     ///
-    /// # Safety
-    /// The memory stays valid, and free of references that forbid foreign writes, until
-    /// [`Self::iounmap`] or until the stream is dropped.
-    ///
     /// # Errors
     /// [`IomapError`].
     #[doc(alias = "riomap")]
-    pub unsafe fn iomap(
+    pub fn iomap(
         &self,
-        addr: *mut u8,
-        len: usize,
+        memory: &CallerMemory,
         offset: Option<u64>,
         open: bool,
     ) -> Result<u64, IomapError> {
         let access =
             if open { Access::LOCAL_WRITE | Access::REMOTE_WRITE } else { Access::LOCAL_WRITE };
-        // SAFETY: the caller's promise is the same.
-        let region = unsafe { self.parts.pd.reg_mr(addr, len, access) }?;
+        // SAFETY: by the type's invariant; the region is dropped by `close_where` or with `self`.
+        let region = unsafe { self.parts.pd.reg_mr(memory.addr, memory.len, access) }?;
         self.open(Arc::new(region), offset, open)
     }
 

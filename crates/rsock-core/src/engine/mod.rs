@@ -26,7 +26,7 @@ mod wait;
 pub(crate) use resident::total as resident_total;
 
 pub use config::{Config, Wire};
-pub use iomap::IomapError;
+pub use iomap::{CallerMemory, IomapError};
 pub use shared::ExtSeen;
 pub use spin::spin_on;
 pub use stream::{Preparing, Ready, RecvError, SendError, Stream};

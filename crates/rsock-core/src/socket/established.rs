@@ -1,7 +1,9 @@
 //! A connected stream of the pure mode: the engine's stream, the connection's anchor, and the calls
 //! that wait.
 
-use crate::engine::{Interest, IomapError, Ready, RecvError, SendError, Stream, ThreadBell, Wake};
+use crate::engine::{
+    CallerMemory, Interest, IomapError, Ready, RecvError, SendError, Stream, ThreadBell, Wake,
+};
 use crate::interrupt::Watch;
 use crate::iov::Rest;
 use crate::sys;
@@ -164,21 +166,16 @@ impl Established {
 
     /// Opens the caller's memory to the peer; see [`Stream::iomap`].
     ///
-    /// # Safety
-    /// As [`Stream::iomap`].
-    ///
     /// # Errors
     /// `ENOMEM` if the peer has no entry for it; `EINVAL`; `EOPNOTSUPP` where the device cannot open
     /// this memory.
-    pub(super) unsafe fn iomap(
+    pub(super) fn iomap(
         &self,
-        addr: *mut u8,
-        len: usize,
+        memory: &CallerMemory,
         offset: Option<u64>,
         open: bool,
     ) -> io::Result<u64> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.stream.iomap(addr, len, offset, open) }.map_err(iomap_error)
+        self.stream.iomap(memory, offset, open).map_err(iomap_error)
     }
 
     /// Memory of the device's own, opened to the peer.

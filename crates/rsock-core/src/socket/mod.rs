@@ -18,6 +18,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use crate::engine::CallerMemory;
 pub use defaults::Defaults;
 pub use listener::Listener;
 pub use options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};

@@ -8,7 +8,7 @@ use super::defaults::Defaults;
 use super::established::{Established, Patience};
 use super::opening::{CONNECT_LIMIT, Opening};
 use super::options::{About, Options, Value};
-use crate::engine::Ready;
+use crate::engine::{CallerMemory, Ready};
 use crate::interrupt::Watch;
 use crate::sys;
 use rsock_cm::{Port, canonical, in_family};
@@ -311,27 +311,17 @@ impl Socket {
         self.finish_connect()
     }
 
-    /// Opens `len` bytes at `addr` to the peer's [`Self::put`] under `offset`, or under the
-    /// address; with `open` false the memory is registered only. Returns the offset.
-    ///
-    /// # Safety
-    /// The memory stays valid, and nothing in this program relies on its content, until
-    /// [`Self::iounmap`] or until the socket is dropped.
+    /// Opens memory of the caller's to the peer's [`Self::put`] under `offset`, or under its
+    /// address; with `open` false it is registered only. Returns the offset. The memory is taken
+    /// back by [`Self::iounmap`], or when the socket is dropped.
     ///
     /// # Errors
     /// `EINVAL` if the socket is not connected; `ENOMEM` if the peer has no entry for it (it offers
     /// `RDMA_IOMAPSIZE` of them); `EOPNOTSUPP` where this memory cannot be opened.
     #[doc(alias = "riomap")]
-    pub unsafe fn iomap(
-        &self,
-        addr: *mut u8,
-        len: usize,
-        offset: Option<u64>,
-        open: bool,
-    ) -> io::Result<u64> {
+    pub fn iomap(&self, memory: &CallerMemory, offset: Option<u64>, open: bool) -> io::Result<u64> {
         let established = self.established.get().ok_or_else(|| errno(libc::EINVAL))?;
-        // SAFETY: the caller's promise is the same.
-        unsafe { established.iomap(addr, len, offset, open) }
+        established.iomap(memory, offset, open)
     }
 
     /// Takes memory back that was given to [`Self::iomap`] with this address and length.

@@ -94,7 +94,8 @@ fn the_callers_own_memory_can_be_opened_too() {
     let mut memory = vec![0u8; 10_000];
     let (at, len) = (memory.as_mut_ptr(), memory.len());
     // SAFETY: `memory` outlives the mapping, and is looked at only after `iounmap`.
-    let offset = unsafe { client.socket().iomap(at, len, Some(5), true) }.expect("iomap");
+    let opened = unsafe { CallerMemory::new(at, len) };
+    let offset = client.socket().iomap(&opened, Some(5), true).expect("iomap");
     assert_eq!(offset, 5);
     sync(&client, &server);
     assert_eq!(server.put(&[9; 10_000], 5).expect("put"), len);
