@@ -144,7 +144,7 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// The socket, for options and for [`poll`](super::poll).
+    /// The socket, for options and for [`poll`](super::poll()).
     #[must_use]
     pub fn socket(&self) -> &Socket {
         &self.socket
@@ -212,7 +212,7 @@ impl Stream {
         self.socket.put(bytes, offset, false)
     }
 
-    /// The socket, for options and for [`poll`](super::poll).
+    /// The socket, for options and for [`poll`](super::poll()).
     #[must_use]
     pub fn socket(&self) -> &Socket {
         &self.socket
