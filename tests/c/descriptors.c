@@ -366,6 +366,22 @@ static void stdio_client(int fd)
 	exchange(again, again, 300000, 2);
 }
 
+/* libc's own writes in the midst of others; and numbers of every kind, to see the arguments pass. */
+static void print_client(int fd)
+{
+	char got[200];
+	for (int i = 0; i < 40; i++) {
+		exchange(fd, fd, 500, (uint64_t)i);
+		int n = dprintf(fd, "%d %s %.3f %.3f %ld %c %.2f %d %d %d %.1f\n", i, "text", i * 0.5, 2.25,
+				123456789012L, 'c', 3.5, 7, 8, 9, 0.5);
+		CHECK(n > 0 && n < (int)sizeof(got));
+		get(fd, got, (size_t)n);
+		got[n] = 0;
+		if (i % 20 == 0)
+			fputs(got, stdout);
+	}
+}
+
 /* A stream goes through a Unix socket, and comes back under another number. */
 static int pass(int over, int fd)
 {
@@ -552,6 +568,7 @@ static const struct part PARTS[] = {
 	{"vfork", vfork_client, echo_server},
 	{"exec", exec_client, exec_server},
 	{"stdio", stdio_client, two_server},
+	{"print", print_client, echo_server},
 	{"pass", pass_client, echo_server},
 	{"epoll", epoll_client, two_server},
 	{"nonblocking", nonblocking_client, three_server},

@@ -35,7 +35,7 @@ parts! {
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
         writing_handler actions fault fork cancel;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
-        stdio pass epoll nonblocking many;
+        stdio print pass epoll nonblocking many;
 }
 
 /// Runs `part` of the C program `program` without the library, and then in every mixed pair.

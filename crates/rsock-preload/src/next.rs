@@ -62,6 +62,7 @@ macro_rules! next {
             ///
             /// # Safety
             /// As the C function of that name.
+            #[allow(dead_code, reason = "few are called by address only")]
             #[inline]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
                 let at = symbol::$name.get();
@@ -77,6 +78,16 @@ macro_rules! next {
                 unsafe { f($($arg),*) }
             }
         )*
+
+        /// Where the next definitions lie.
+        pub(crate) mod address {
+            $(
+                #[allow(dead_code, reason = "few are called by address")]
+                pub(crate) fn $name() -> *mut std::ffi::c_void {
+                    super::symbol::$name.get()
+                }
+            )*
+        }
 
         /// Looks up every symbol that has not been needed yet.
         pub(crate) fn resolve_all() {
@@ -158,4 +169,11 @@ next! {
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction)
         -> c_int = -1;
     pthread_cancel(thread: libc::pthread_t) -> c_int = libc::ENOSYS;
+    posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int,
+        new: c_int) -> c_int = libc::ENOSYS;
+    vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void)
+        -> c_int = -1;
+    dprintf() -> Nothing = Nothing::default();
+    __dprintf_chk() -> Nothing = Nothing::default();
 }

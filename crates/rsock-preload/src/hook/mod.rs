@@ -9,6 +9,8 @@ mod fd;
 mod io;
 mod message;
 mod poll;
+mod print;
+mod process;
 mod select;
 mod signal;
 mod socket;
