@@ -152,7 +152,7 @@ fn run_finds_the_library_beside_the_command_and_where_packages_put_it() {
 
 #[test]
 fn perf_measures_every_test_on_every_device() {
-    for device in ["soft", "tcp", "unix"] {
+    for device in ["rsock", "soft", "tcp", "unix"] {
         for (test, size) in [("rr", "1"), ("stream", "1K"), ("connect", "100")] {
             let args =
                 ["perf", test, "--device", device, "--size", size, "--time", "0.05", "--json"];
@@ -177,7 +177,7 @@ fn perf_measures_every_test_on_every_device() {
 
 #[test]
 fn perf_sees_killed_servers() {
-    for device in ["soft", "tcp", "unix"] {
+    for device in ["rsock", "soft", "tcp", "unix"] {
         let args = ["perf", "death", "--device", device, "--runs", "2", "--json"];
         let output = rsock(&args).output().unwrap();
         assert!(output.status.success(), "{device}: {}", text(&output.stderr));

@@ -233,7 +233,7 @@ fn perf_run(
 fn perf_device(side: Side) -> &'static str {
     match side {
         Side::Unix => "unix",
-        Side::Rsock => "soft",
+        Side::Rsock => "rsock",
         Side::Kernel | Side::Limit => "tcp",
     }
 }

@@ -1,9 +1,8 @@
 //! The transports that the loops run on, behind the few calls that the loops make.
 
-use rsock_core::socket::Socket;
+use rsock_core::socket::{self, rsockets};
 use rustix::fs::{FileType, lstat};
-use rustix::net::RecvFlags;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -37,43 +36,55 @@ pub(super) struct Tcp;
 #[derive(Debug)]
 pub(super) struct Unix;
 
-/// rsock's Rust interface, over shared memory from the first byte.
+/// rsock's counterpart of `std::net`: TCP first.
+#[derive(Debug)]
+pub(super) struct Rsock;
+
+/// rsock's pure sockets: shared memory from the first byte.
 #[derive(Debug)]
 pub(super) struct Soft;
 
 const ANY_LOCAL: &str = "127.0.0.1:0";
 
-impl Device for Tcp {
-    const NAME: &'static str = "tcp";
-    type Listener = TcpListener;
-    type Stream = TcpStream;
+/// For types with the calls of `std::net`.
+macro_rules! device_of_net {
+    ($device:ty, $name:literal, $listener:ty, $stream:ty) => {
+        impl Device for $device {
+            const NAME: &'static str = $name;
+            type Listener = $listener;
+            type Stream = $stream;
 
-    fn listen(addr: Option<&str>) -> io::Result<TcpListener> {
-        TcpListener::bind(addr.unwrap_or(ANY_LOCAL))
-    }
+            fn listen(addr: Option<&str>) -> io::Result<$listener> {
+                <$listener>::bind(addr.unwrap_or(ANY_LOCAL))
+            }
 
-    fn address(listener: &TcpListener) -> io::Result<String> {
-        Ok(listener.local_addr()?.to_string())
-    }
+            fn address(listener: &$listener) -> io::Result<String> {
+                Ok(listener.local_addr()?.to_string())
+            }
 
-    fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
-        let (stream, _) = listener.accept()?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
-    }
+            fn accept(listener: &$listener) -> io::Result<$stream> {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                Ok(stream)
+            }
 
-    fn connect(addr: &str) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect(addr)?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
-    }
+            fn connect(addr: &str) -> io::Result<$stream> {
+                let stream = <$stream>::connect(addr)?;
+                stream.set_nodelay(true)?;
+                Ok(stream)
+            }
+        }
+
+        impl Stream for $stream {
+            fn finish_writing(&self) -> io::Result<()> {
+                self.shutdown(Shutdown::Write)
+            }
+        }
+    };
 }
 
-impl Stream for TcpStream {
-    fn finish_writing(&self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
-    }
-}
+device_of_net!(Tcp, "tcp", TcpListener, TcpStream);
+device_of_net!(Rsock, "rsock", socket::Listener, socket::Stream);
 
 impl Device for Unix {
     const NAME: &'static str = "unix";
@@ -118,57 +129,29 @@ impl Stream for UnixStream {
 
 impl Device for Soft {
     const NAME: &'static str = "soft";
-    type Listener = Socket;
-    type Stream = SoftStream;
+    type Listener = rsockets::Listener;
+    type Stream = rsockets::Stream;
 
-    fn listen(addr: Option<&str>) -> io::Result<Socket> {
-        const BACKLOG: u32 = 128;
-        let addr = resolve(addr.unwrap_or(ANY_LOCAL))?;
-        let socket = Socket::new(addr.is_ipv6())?;
-        socket.bind(addr)?;
-        socket.listen(BACKLOG)?;
-        Ok(socket)
+    fn listen(addr: Option<&str>) -> io::Result<rsockets::Listener> {
+        rsockets::Listener::bind(resolve(addr.unwrap_or(ANY_LOCAL))?)
     }
 
-    fn address(listener: &Socket) -> io::Result<String> {
+    fn address(listener: &rsockets::Listener) -> io::Result<String> {
         Ok(listener.local_addr()?.to_string())
     }
 
-    fn accept(listener: &Socket) -> io::Result<SoftStream> {
-        Ok(SoftStream(listener.accept()?))
+    fn accept(listener: &rsockets::Listener) -> io::Result<rsockets::Stream> {
+        Ok(listener.accept()?.0)
     }
 
-    fn connect(addr: &str) -> io::Result<SoftStream> {
-        let addr = resolve(addr)?;
-        let socket = Socket::new(addr.is_ipv6())?;
-        socket.connect(addr, None)?;
-        Ok(SoftStream(socket))
+    fn connect(addr: &str) -> io::Result<rsockets::Stream> {
+        rsockets::connect(resolve(addr)?)
     }
 }
 
-/// A connected socket as `std::io` sees it.
-#[derive(Debug)]
-pub(super) struct SoftStream(Socket);
-
-impl Read for SoftStream {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.recv(&mut [IoSliceMut::new(buf)], RecvFlags::empty())
-    }
-}
-
-impl Write for SoftStream {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.send(&[IoSlice::new(buf)], false)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Stream for SoftStream {
+impl Stream for rsockets::Stream {
     fn finish_writing(&self) -> io::Result<()> {
-        self.0.shutdown(Shutdown::Write)
+        self.shutdown(Shutdown::Write)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::child::Child;
 use crate::error::Error;
 use crate::{affinity, output};
 use clap::{Subcommand, ValueEnum};
-use device::{Device, Soft, Tcp, Unix};
+use device::{Device, Rsock, Soft, Tcp, Unix};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -97,7 +97,9 @@ struct Common {
 /// A column of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DeviceKind {
-    /// rsock over shared memory, by its Rust interface
+    /// rsock's streams: TCP first, then a faster path
+    Rsock,
+    /// rsock's pure sockets: shared memory from the first byte
     Soft,
     /// Kernel TCP
     Tcp,
@@ -106,10 +108,11 @@ enum DeviceKind {
 }
 
 impl DeviceKind {
-    const DEFAULT: Self = Self::Soft;
+    const DEFAULT: Self = Self::Rsock;
 
     fn name(self) -> &'static str {
         match self {
+            Self::Rsock => Rsock::NAME,
             Self::Soft => Soft::NAME,
             Self::Tcp => Tcp::NAME,
             Self::Unix => Unix::NAME,
@@ -129,6 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return Err(Error::Usage("--cpu takes at most two CPUs: client,server".into()));
     }
     match common.device {
+        DeviceKind::Rsock => run_on::<Rsock>(&args.test, common),
         DeviceKind::Soft => run_on::<Soft>(&args.test, common),
         DeviceKind::Tcp => run_on::<Tcp>(&args.test, common),
         DeviceKind::Unix => run_on::<Unix>(&args.test, common),
