@@ -1,6 +1,6 @@
 //! Connected byte streams of each kind, both ends in this process, for measuring them side by side.
 
-use rsock_core::socket::Socket;
+use rsock_core::socket::{Listener, Socket, Stream};
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -19,13 +19,15 @@ pub enum Kind {
     Tcp,
     /// A Unix stream socket.
     Unix,
-    /// rsock: the rsockets protocol over shared memory.
+    /// rsock, TCP first: measured once it has moved to shared memory.
     Rsock,
+    /// rsock, the rsockets protocol over shared memory from the first byte.
+    Rsockets,
 }
 
 impl Kind {
     /// Every kind, the kernel's first.
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Unix, Self::Rsock];
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Unix, Self::Rsock, Self::Rsockets];
 
     /// For the names of measurements.
     #[must_use]
@@ -34,6 +36,7 @@ impl Kind {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
             Self::Rsock => "rsock",
+            Self::Rsockets => "rsockets",
         }
     }
 
@@ -56,6 +59,15 @@ impl Kind {
                 (Box::new(a), Box::new(b))
             }
             Self::Rsock => {
+                let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0))?;
+                let mut client = Stream::connect(listener.local_addr()?)?;
+                let (mut server, _) = listener.accept()?;
+                client.set_nodelay(true)?;
+                server.set_nodelay(true)?;
+                settle(&mut client, &mut server)?;
+                (Box::new(client), Box::new(server))
+            }
+            Self::Rsockets => {
                 let listener = Socket::new(false)?;
                 listener.bind((Ipv4Addr::LOCALHOST, 0).into())?;
                 listener.listen(1)?;
@@ -67,23 +79,40 @@ impl Kind {
                     client.connect(to, None)?;
                     accepting.join().map_err(|_| io::Error::other("accepting panicked"))?
                 })?;
-                (Box::new(Rsock(client)), Box::new(Rsock(server)))
+                (Box::new(Pure(client)), Box::new(Pure(server)))
             }
         })
     }
 }
 
+/// Talks until both directions have left TCP.
+fn settle(client: &mut Stream, server: &mut Stream) -> io::Result<()> {
+    const ENOUGH: usize = 10_000;
+    let mut word = [0];
+    for _ in 0..ENOUGH {
+        if client.on_ring() == (true, true) && server.on_ring() == (true, true) {
+            return Ok(());
+        }
+        client.write_all(&word)?;
+        server.read_exact(&mut word)?;
+        server.write_all(&word)?;
+        client.read_exact(&mut word)?;
+    }
+    let why = client.pin_reason();
+    Err(io::Error::other(format!("the connection stays on TCP: {why:?}")))
+}
+
 /// A pure socket as a byte stream.
 #[derive(Debug)]
-struct Rsock(Socket);
+struct Pure(Socket);
 
-impl Read for Rsock {
+impl Read for Pure {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.recv(&mut [IoSliceMut::new(buf)], RecvFlags::empty())
     }
 }
 
-impl Write for Rsock {
+impl Write for Pure {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.0.send(&[IoSlice::new(buf)], false)
     }

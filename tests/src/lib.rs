@@ -13,3 +13,8 @@ mod watchdog;
 pub use artifacts::{c_library, preload_library, rsock_command};
 pub use running::Running;
 pub use watchdog::Watchdog;
+
+/// The README's Rust example is compiled and run like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -325,7 +325,7 @@ impl Core {
     }
 
     /// The fence of this pair's frequent sides: the compiler's, where the rare sides use
-    /// [`barrier`](super::barrier).
+    /// [`barrier`].
     #[inline(always)]
     fn light_fence(&self) {
         if self.link.is_light() {
