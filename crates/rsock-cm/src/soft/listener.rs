@@ -274,17 +274,17 @@ impl Listener {
         Ok(None)
     }
 
-    /// Turns the slowest client away, if one is slow enough and the upper layer has not heard of it.
+    /// Turns the slowest client away, if one is slow enough and the next step is its.
     fn evict(&mut self, now: Instant) -> Option<Event> {
         let slowest = self
             .set
             .pending
             .iter()
-            .filter(|(_, p)| !p.is_known_above() && now.duration_since(p.since) >= SLOW)
+            .filter(|(_, p)| !p.is_requested() && now.duration_since(p.since) >= SLOW)
             .min_by_key(|(_, p)| p.since)
             .map(|(id, _)| *id)?;
-        self.remove(slowest);
-        Some(Event::Refused(Error::TimedOut))
+        let pending = self.remove(slowest)?;
+        Some(given_up(slowest, &pending, Error::TimedOut))
     }
 
     fn resume(&mut self, now: Instant) -> Option<Event> {
@@ -328,11 +328,7 @@ impl Listener {
                     // Its header tells the client which version we speak.
                     let _ = pending.reject(&[]);
                 }
-                Some(if pending.is_known_above() {
-                    Event::Abandoned { id: RequestId(id), error }
-                } else {
-                    Event::Refused(error)
-                })
+                Some(given_up(id, &pending, error))
             }
         }
     }
@@ -342,6 +338,15 @@ impl Listener {
         let _ = epoll::delete(&self.set.epoll, &pending.channel);
         self.set.unpause(&self.socket);
         Some(pending)
+    }
+}
+
+/// The end of a client that did not get through.
+fn given_up(id: u64, pending: &Pending, error: Error) -> Event {
+    if pending.is_known_above() {
+        Event::Abandoned { id: RequestId(id), error }
+    } else {
+        Event::Refused(error)
     }
 }
 

@@ -178,6 +178,34 @@ fn silent_clients_hold_up_nobody_and_lose_their_place_when_it_is_needed() {
     let _ = establish(&mut listener, client);
 }
 
+/// A client that is accepted and never says that it is ready.
+#[test]
+fn accepted_clients_that_never_go_on_lose_their_place_too() {
+    let _watchdog = watchdog();
+    let mut listener = listen("127.0.0.1:0", 64);
+    let mut stuck = Vec::new();
+    for _ in 0..64 {
+        let mut client = connect(listener.local_addr());
+        loop {
+            match drive(&mut listener, &mut client) {
+                Either::Client(Ok(Progress::Path(_))) => {
+                    client.send_request(QpNum(1), &[]).expect("request");
+                }
+                Either::Client(Ok(Progress::Accepted(_))) => break,
+                Either::Server(Event::Request(r)) => {
+                    listener.accept(r.id, QpNum(2), &[]).expect("accept");
+                }
+                _ => panic!("unexpected"),
+            }
+        }
+        stuck.push(client);
+    }
+    let client = connect(listener.local_addr());
+    settle(&mut listener);
+    assert!(matches!(refusal(&mut listener), Error::TimedOut));
+    let _ = establish(&mut listener, client);
+}
+
 /// A listener that says what it likes.
 struct Impostor {
     socket: OwnedFd,
