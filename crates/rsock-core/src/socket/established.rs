@@ -6,8 +6,10 @@ use crate::engine::{
 };
 use crate::interrupt::Watch;
 use crate::iov::Rest;
+use crate::stat::{self, Direction, Slot};
 use crate::sys;
 use rsock_cm::soft::{Connection, Status};
+use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::{Soft, SoftContext};
 use rsock_verbs::{Backend, Bell};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -34,6 +36,9 @@ pub(super) struct Established {
     pub(super) stream: Stream<Soft>,
     connection: Connection,
     ctx: SoftContext,
+    owner: ProcessId,
+    /// For `rsock stat`.
+    stat: Slot,
     /// The anchor has hung up, and the stream knows.
     is_gone: AtomicBool,
     /// The peer reset the connection.
@@ -66,10 +71,17 @@ impl Patience {
 
 impl Established {
     pub(super) fn new(ctx: &SoftContext, stream: Stream<Soft>, connection: Connection) -> Self {
+        let inode = rustix::fs::fstat(&connection).map_or(0, |s| s.st_ino);
+        let stat = Slot::open(connection.local_addr(), connection.peer_addr(), inode);
+        stat.set_path(Direction::Send, stat::Path::Soft);
+        stat.set_path(Direction::Recv, stat::Path::Soft);
+        stat.set_peer_pid(connection.path().peer_cred().pid);
         Self {
             stream,
             connection,
             ctx: ctx.clone(),
+            owner: process(),
+            stat,
             is_gone: AtomicBool::new(false),
             is_reset: AtomicBool::new(false),
             error_told: AtomicBool::new(false),
@@ -94,6 +106,7 @@ impl Established {
             let (n, _) = rest.pieces(usize::MAX, &mut pieces);
             let end = match self.stream.try_send(&pieces[..n]) {
                 Ok(n) => {
+                    self.stat.add_bytes(Direction::Send, stat::Path::Soft, n as u64);
                     rest.advance(n);
                     continue;
                 }
@@ -126,7 +139,11 @@ impl Established {
         let mut total = 0;
         loop {
             let mark = self.stream.mark();
-            match self.stream.try_recv(rest, peek) {
+            let received = self.stream.try_recv(rest, peek);
+            if let (Ok(n), false) = (&received, peek) {
+                self.stat.add_bytes(Direction::Recv, stat::Path::Soft, *n as u64);
+            }
+            match received {
                 Ok(0) if total == 0 && self.is_reset.load(Ordering::Acquire) => {
                     return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
                 }
@@ -205,6 +222,7 @@ impl Established {
             let end = match self.stream.try_put(&bytes[done..], at) {
                 Ok(0) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Ok(n) => {
+                    self.stat.add_bytes(Direction::Send, stat::Path::Soft, n as u64);
                     done += n;
                     continue;
                 }
@@ -234,9 +252,15 @@ impl Established {
             }
             return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
         };
+        let direction = match interest {
+            Interest::Read => Direction::Recv,
+            Interest::Write => Direction::Send,
+        };
         if self.stream.spin(interest, mark) {
+            self.stat.add_spin(direction);
             return Ok(());
         }
+        self.stat.add_wakeup(direction);
         let limit = |most: Duration| sys::time_left(deadline).map_or(most, |left| left.min(most));
         match self.stream.park(mark, limit(PARK)) {
             Wake::Changed => return Ok(()),
@@ -358,6 +382,10 @@ impl Established {
 
     /// Ends the connection: in good order, or with a reset.
     pub(super) fn close(&self, reset: bool) {
+        if process() != self.owner {
+            // A forked child lets go of what is its parent's; the parent may go on.
+            return;
+        }
         if reset {
             // WIRE: no end of the stream in the stream itself; the anchor brings the reset.
             self.connection.reset();

@@ -225,3 +225,60 @@ fn a_peer_of_another_protocol_version_is_turned_away() {
     }
     assert_eq!(client.take_error().and_then(|e| e.raw_os_error()), Some(libc::ENOTSUP));
 }
+
+/// Connection data of every shape: the listener turns it away or makes a stream that fails, and
+/// serves the next honest client.
+#[test]
+fn garbage_as_connection_data_harms_nobody_else() {
+    let _watchdog = watchdog();
+    let ctx = SoftContext::open().expect("device");
+    let listener = listening("127.0.0.1:0");
+    let to = listener.local_addr().expect("name");
+    let mut state = 0x1234_5678_9ABC_DEF0u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_be_bytes()[3]
+    };
+    let mut rejected = 0;
+    for round in 0..60 {
+        let mut data = [0u8; 40];
+        data.fill_with(&mut random);
+        // Most of them get past the version.
+        data[0] = if round % 4 == 0 { data[0] } else { 1 };
+        // Some have small numbers: a table of one entry, a buffer of no bytes.
+        if round % 3 == 0 {
+            data[16..].iter_mut().for_each(|b| *b &= 1);
+        }
+        let now = Instant::now();
+        let port = Arc::new(Port::open(false).expect("port"));
+        let deadline = now + Duration::from_secs(3600);
+        let mut client =
+            Connecting::start(&ctx, PortSpace::Tcp, port, to, now, deadline).expect("connect");
+        let accepted = loop {
+            poll_one(&listener, PollFlags::IN, Some(Duration::ZERO));
+            match client.progress(now).expect("progress") {
+                Progress::Path(_) => client.send_request(QpNum(1), &data).expect("request"),
+                Progress::Rejected(_) => break false,
+                Progress::Accepted(_) => break true,
+                Progress::Pending => {}
+            }
+        };
+        if accepted {
+            let _connection = client.establish().expect("established");
+            let server = listener.accept().expect("accept");
+            server.set_nonblocking(true);
+            // Whatever these answer, they answer.
+            let _ = (send(&server, &[1; 5000]), recv(&server, 10), send(&server, b"x"));
+        } else {
+            rejected += 1;
+        }
+    }
+    assert!(rejected > 0, "some of it must be recognised");
+    let client = Socket::new(false).expect("socket");
+    client.connect(to, None).expect("connect");
+    let server = listener.accept().expect("accept");
+    send(&client, b"fine").expect("send");
+    assert_eq!(recv(&server, 9).expect("recv"), b"fine");
+}

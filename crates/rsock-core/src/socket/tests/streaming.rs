@@ -271,3 +271,29 @@ fn a_connection_to_a_socket_of_the_same_thread_carries_bytes() {
         assert_eq!(recv(&client, 4).expect("recv"), round.to_ne_bytes());
     }
 }
+
+/// What `rsock stat` reads.
+#[test]
+fn streams_and_their_bytes_can_be_seen_from_outside() {
+    let _watchdog = watchdog();
+    let (client, server) = pair();
+    let local = client.local_addr().expect("name");
+    send(&client, &[1; 1234]).expect("send");
+    recv_with(&server, 1234, RecvFlags::WAITALL).expect("recv");
+    send(&server, &[1; 77]).expect("send");
+    recv_with(&client, 77, RecvFlags::WAITALL).expect("recv");
+    let seen = || {
+        let pid = std::process::id();
+        let process = crate::stat::read_process(pid).expect("readable").expect("a table");
+        process.connections.into_iter().find(|c| c.local == local)
+    };
+    let line = seen().expect("the connection's line");
+    assert_eq!(Some(line.peer), client.peer_addr().ok());
+    let soft = crate::stat::Path::Soft;
+    assert_eq!((line.tx_path, line.rx_path), (Some(soft), Some(soft)));
+    let soft = soft as usize;
+    assert_eq!((line.tx.bytes[soft], line.rx.bytes[soft]), (1234, 77));
+    assert_eq!(line.peer_pid, Some(std::process::id()));
+    drop(client);
+    assert!(seen().is_none());
+}
