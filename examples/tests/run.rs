@@ -2,7 +2,7 @@
 
 use rsock_tests::{Running, Watchdog};
 use std::env;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -47,4 +47,23 @@ fn the_echo_pair_returns_every_byte() {
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     assert!(line.ends_with(&format!(": {} bytes\n", sent.len())), "{line}");
+}
+
+#[test]
+fn a_put_is_seen_by_the_peer() {
+    let _watchdog = Watchdog::new(LIMIT);
+    let (shower, addr, mut output) = start(example("iomap_put").args(["show", "127.0.0.1:0"]));
+    let putter = Running::spawn(example("iomap_put").args(["put", &addr, "left in your memory"]));
+    assert!(putter.unwrap().wait().unwrap().success());
+    let mut said = String::new();
+    output.read_to_string(&mut said).unwrap();
+    assert!(said.ends_with(" put: left in your memory\n"), "{said}");
+    assert!(shower.wait().unwrap().success());
+}
+
+#[test]
+fn wrong_arguments_are_an_error() {
+    let out = example("iomap_put").arg("nonsense").output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("usage: iomap_put"));
 }
