@@ -109,6 +109,9 @@ impl Twin {
         {
             let _section = Section::enter();
             let tx = self.dirs.tx.0.lock();
+            if how != Shutdown::Write {
+                self.dirs.raise(state::FLAG_RX_SHUT);
+            }
             if how != Shutdown::Read {
                 // WIRE: the end of the stream goes into the ring before it reaches the socket, so
                 // that a FIN without it means that the peer closed or died.

@@ -1,6 +1,8 @@
 //! The receiving direction.
 
-use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SLEEPY, Flags, Rx, RxMode};
+use super::state::{
+    FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_RX_SLEEPY, Flags, Rx, RxMode,
+};
 use super::tx::is_nonblocking;
 use super::{FIRST_LOOK, PARK, PinReason, Twin, Waited, offset};
 use crate::engine::{ExtSeen, Interest, RecvError, Stream, ThreadBell, Wake};
@@ -92,7 +94,7 @@ impl Twin {
                 break Errno::AGAIN.into();
             }
             let limit = *deadline.get_or_insert_with(|| recv_deadline(fd));
-            if let Err(e) = self.wait_for_data(fd, blocked, limit, &mut watch) {
+            if let Err(e) = self.wait_for_data(fd, blocked, limit, &mut watch, got != 0) {
                 break e;
             }
         };
@@ -193,7 +195,8 @@ impl Twin {
                         if path.ext_seen().contains(ExtSeen::DOWN) {
                             continue;
                         }
-                        if rx.idle_reads.is_multiple_of(LOOK_EVERY)
+                        let look = rx.idle_reads.is_multiple_of(LOOK_EVERY);
+                        if (look || self.has(FLAG_RX_SHUT))
                             && has_ended(fd)
                             && let Some(end) = self.at_end(fd, path)
                         {
@@ -364,6 +367,7 @@ impl Twin {
         blocked: Blocked<'_>,
         deadline: Option<Instant>,
         watch: &mut Watch,
+        partial: bool,
     ) -> io::Result<()> {
         let left = sys::time_left(deadline);
         if left == Some(Duration::ZERO) {
@@ -377,10 +381,12 @@ impl Twin {
             _ => self.wait_for_tcp(fd, left, *watch),
         };
         match result {
-            // A time-out makes the call end with EINTR whatever the handler asked for (signal(7)).
+            // A time-out, or bytes in hand, make the call end whatever the handler asked for
+            // (signal(7)).
             Err(e)
                 if e.raw_os_error() == Some(libc::EINTR)
                     && !watch.must_end()
+                    && !partial
                     && deadline.is_none() =>
             {
                 watch.restart();

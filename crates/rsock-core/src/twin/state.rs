@@ -93,6 +93,8 @@ pub(super) const FLAG_RX_PLAIN: u32 = 1 << 2;
 pub(super) const FLAG_PAIRED: u32 = 1 << 3;
 /// We shut down our sending direction.
 pub(super) const FLAG_TX_SHUT: u32 = 1 << 4;
+/// We shut down our receiving direction.
+pub(super) const FLAG_RX_SHUT: u32 = 1 << 7;
 /// A stand-in is in somebody's epoll set.
 pub(super) const FLAG_STANDIN: u32 = 1 << 6;
 /// The last wait for input was a long one: watch descriptors at once.

@@ -76,7 +76,7 @@ impl Twin {
                         break Errno::AGAIN.into();
                     }
                     let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
-                    if let Err(e) = self.wait_for_room(fd, &blocked, limit, &mut watch) {
+                    if let Err(e) = self.wait_for_room(fd, &blocked, limit, &mut watch, sent != 0) {
                         break e;
                     }
                 }
@@ -178,7 +178,12 @@ impl Twin {
                 self.ring_is_full(tx, path);
                 Err(Blocked::Ring(mark))
             }
-            Err(SendError::Closed) => Err(Blocked::Error(Errno::PIPE.into())),
+            // The end of the connection, seen from the ring: TCP knows what to answer.
+            Err(SendError::Closed | SendError::Failed(libc::ECONNRESET)) => {
+                tx.mode = TxMode::Tcp;
+                self.note_path(Direction::Send, stat::Path::Tcp);
+                Err(Blocked::Ring(mark))
+            }
             Err(SendError::Failed(errno)) => {
                 Err(Blocked::Error(io::Error::from_raw_os_error(errno)))
             }
@@ -235,6 +240,7 @@ impl Twin {
         blocked: &Blocked,
         deadline: Option<Instant>,
         watch: &mut Watch,
+        partial: bool,
     ) -> io::Result<()> {
         let left = sys::time_left(deadline);
         if left == Some(Duration::ZERO) {
@@ -249,7 +255,8 @@ impl Twin {
                 self.count_wait(Direction::Send, Waited::Sleeping);
                 let woken = path.park(*mark, left.map_or(PATIENCE, |l| l.min(PATIENCE)));
                 // A handler may have run before the thread slept: the kernel did not see it then.
-                if (woken == Wake::Interrupted || watch.has_fired()) && watch.must_end() {
+                let interrupted = woken == Wake::Interrupted || watch.has_fired();
+                if interrupted && (partial || watch.must_end()) {
                     return Err(Errno::INTR.into());
                 }
                 watch.restart();
@@ -263,6 +270,7 @@ impl Twin {
                     Err(e)
                         if e.raw_os_error() == Some(libc::EINTR)
                             && !watch.must_end()
+                            && !partial
                             && deadline.is_none() =>
                     {
                         watch.restart();
