@@ -26,6 +26,9 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+/// Send requests that may wait for completion. Ours are copied while they are posted and are not
+/// signaled, so hardly any does.
+const SEND_DEPTH: u32 = 8;
 /// Pieces of user memory gathered into one message.
 const MAX_PIECES: usize = 4;
 
@@ -95,9 +98,9 @@ impl<B: Backend> Preparing<B> {
         let pd = ctx.alloc_pd(path)?;
         let region = pd.alloc_mr(layout.len, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let depth = config.recv_depth();
-        let cq = ctx.create_cq(2 * depth, None)?;
+        let cq = ctx.create_cq(depth + SEND_DEPTH, None)?;
         let cap = QpCap {
-            max_send_wr: depth,
+            max_send_wr: SEND_DEPTH,
             max_recv_wr: depth,
             max_send_sge: u32::try_from(MAX_PIECES).unwrap_or(1),
             max_recv_sge: 1,

@@ -63,6 +63,7 @@ pub struct Twin {
     search: Mutex<Search>,
     path: OnceLock<Box<Stream<Soft>>>,
     tuple: OnceLock<Option<Tuple>>,
+    looking_since: OnceLock<std::time::Instant>,
     stat: OnceLock<stat::Slot>,
     stand_in: Mutex<Option<standin::StandIn>>,
 }
@@ -76,8 +77,9 @@ enum Waited {
 
 /// Calls after which a connection begins to look for its peer: a short one never pays for it.
 const FIRST_LOOK: u32 = 6;
-/// Calls after which a connection whose peer never showed itself stops looking.
-const GIVE_UP: u32 = 1024;
+/// Calls, and time since the first look, after which a connection whose peer never showed itself
+/// stops looking. Both: a writer of small pieces makes a thousand calls before its reader makes six.
+const GIVE_UP: (u32, Duration) = (1024, Duration::from_secs(1));
 /// How long a full ring may stay without progress before a writer moves to TCP.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// How long the cheapest sleep may last before descriptors are watched too.
@@ -96,6 +98,7 @@ impl Twin {
             search: Mutex::new(Search::new()),
             path: OnceLock::new(),
             tuple: OnceLock::new(),
+            looking_since: OnceLock::new(),
             stat: OnceLock::new(),
             stand_in: Mutex::new(None),
         })
@@ -227,7 +230,8 @@ impl Twin {
         if search.is_over() || self.has(FLAG_PINNED) {
             return;
         }
-        if calls >= GIVE_UP && search.is_unanswered() {
+        let since = *self.looking_since.get_or_init(sys::now);
+        if calls >= GIVE_UP.0 && search.is_unanswered() && since.elapsed() >= GIVE_UP.1 {
             *search = Search::Over;
             drop(search);
             self.give_up(PinReason::NoPeer);
