@@ -12,6 +12,6 @@ mod arena;
 mod lock;
 mod process;
 
-pub use arena::{FamilyBox, FamilySafe, FamilySlice};
+pub use arena::{FamilyBox, FamilySafe, FamilySlice, ZeroInit};
 pub use lock::{Guard, Lock};
 pub use process::{ProcessId, forks, note_fork, process, thread_id};

@@ -14,6 +14,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// use it.
 pub unsafe trait FamilySafe: Sync {}
 
+/// Types whose all-zero bytes are a value.
+///
+/// # Safety
+/// They are.
+pub unsafe trait ZeroInit: FamilySafe {}
+
+// SAFETY: an atomic 0.
+unsafe impl ZeroInit for std::sync::atomic::AtomicU32 {}
+// SAFETY: an atomic 0.
+unsafe impl ZeroInit for std::sync::atomic::AtomicU64 {}
+
 // SAFETY: plain atomics.
 unsafe impl FamilySafe for std::sync::atomic::AtomicU32 {}
 // SAFETY: plain atomics.
@@ -23,6 +34,7 @@ unsafe impl<T: FamilySafe, const N: usize> FamilySafe for [T; N] {}
 
 const CHUNK: usize = 64 << 20;
 const ALIGN: usize = 128;
+const PAGE: usize = 4096;
 /// Size classes are powers of two from 128 bytes; class `i` holds `128 << i`.
 const CLASSES: usize = 20;
 
@@ -43,6 +55,7 @@ fn class_of(bytes: usize) -> usize {
     (bytes.max(ALIGN).next_power_of_two() / ALIGN).trailing_zeros() as usize
 }
 
+/// A block of zeros. Pages that were never used, or were given back, are not touched.
 fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     let class = class_of(bytes);
     if class >= CLASSES {
@@ -73,11 +86,32 @@ fn release(at: NonNull<u8>, bytes: usize, born: (ProcessId, u32)) {
     if born != (process(), forks()) {
         return;
     }
+    clear(at, ALIGN << class_of(bytes));
     if let Some(arena) = arena().as_mut()
         && arena.owner == born.0
     {
         arena.free[class_of(bytes)].push(at.as_ptr().expose_provenance());
     }
+}
+
+/// Zeroes a free block; its whole pages go back to the system.
+fn clear(at: NonNull<u8>, len: usize) {
+    let start = at.as_ptr().expose_provenance();
+    let end = start + len;
+    let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+    let punched = first < last && {
+        let pages = ptr::with_exposed_provenance_mut(first);
+        let advice = rustix::mm::Advice::LinuxRemove;
+        // SAFETY: whole pages of a block that nobody uses any more, in a mapping of ours.
+        unsafe { rustix::mm::madvise(pages, last - first, advice) }.is_ok()
+    };
+    let (head, tail) = if punched { (first - start, end - last) } else { (len, 0) };
+    // SAFETY: the front of the block, which is free.
+    unsafe { at.write_bytes(0, head) };
+    // SAFETY: inside the block.
+    let tail_at = unsafe { at.add(len - tail) };
+    // SAFETY: the end of the block, which is free.
+    unsafe { tail_at.write_bytes(0, tail) };
 }
 
 fn map(len: usize) -> Option<usize> {
@@ -170,6 +204,18 @@ impl<T: FamilySafe> FamilySlice<T> {
     }
 }
 
+impl<T: ZeroInit> FamilySlice<T> {
+    /// `len` zero values, on pages that are taken when they are first touched; `None` when the
+    /// machine has no room.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Option<Self> {
+        const { assert!(align_of::<T>() <= ALIGN && !std::mem::needs_drop::<T>()) };
+        let at: NonNull<T> = allocate(size_of::<T>().checked_mul(len)?)?.cast();
+        // INVARIANT: blocks are zero, which is a value by `ZeroInit`; chunks are never unmapped.
+        Some(Self { at, len, born: (process(), forks()) })
+    }
+}
+
 impl<T: FamilySafe> Deref for FamilySlice<T> {
     type Target = [T];
 
@@ -215,6 +261,32 @@ mod tests {
         // SAFETY: waits for the child made above.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!((status, cell.load(Ordering::Relaxed)), (0, 2));
+    }
+
+    #[test]
+    fn recycled_blocks_are_zero_and_hold_no_pages() {
+        for len in [1usize, 100, 5000, 40_000] {
+            for _ in 0..3 {
+                let s = FamilySlice::<AtomicU64>::zeroed(len).expect("room");
+                assert!(s.iter().all(|v| v.load(Ordering::Relaxed) == 0));
+                s.iter().for_each(|v| v.store(7, Ordering::Relaxed));
+            }
+        }
+        let resident = |at: usize, pages: usize| {
+            let mut seen = vec![0u8; pages];
+            let at = ptr::with_exposed_provenance_mut(at);
+            // SAFETY: whole pages of a live block; one byte of answer for each.
+            assert_eq!(unsafe { libc::mincore(at, pages * PAGE, seen.as_mut_ptr()) }, 0);
+            seen.iter().filter(|b| **b & 1 != 0).count()
+        };
+        let s = FamilySlice::<AtomicU64>::zeroed(20 * PAGE / 8).expect("room");
+        let first = (s.as_ptr() as usize).next_multiple_of(PAGE);
+        assert_eq!(resident(first, 19), 0);
+        s.iter().for_each(|v| v.store(7, Ordering::Relaxed));
+        assert_eq!(resident(first, 19), 19);
+        drop(s);
+        let again = FamilySlice::<AtomicU64>::zeroed(20 * PAGE / 8).expect("room");
+        assert!(again.iter().all(|v| v.load(Ordering::Relaxed) == 0));
     }
 
     #[test]

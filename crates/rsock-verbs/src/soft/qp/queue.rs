@@ -5,7 +5,7 @@
 //! counters in [`super::shared`] and the locks named there.
 
 use crate::error::Error;
-use crate::family::{FamilySafe, FamilySlice};
+use crate::family::{FamilySafe, FamilySlice, ZeroInit};
 use crate::types::{LKey, RKey, RemoteAddr, WrId};
 use crate::wc::WcStatus;
 use crate::wr::{SendOp, Sge};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Most pieces of one request.
 pub(in crate::soft) const MAX_SGE: usize = 16;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct SgeCell {
     addr: AtomicU64,
     /// Length above the key.
@@ -23,6 +23,9 @@ struct SgeCell {
 
 // SAFETY: atomics only.
 unsafe impl FamilySafe for SgeCell {}
+
+// SAFETY: made of atomic integers.
+unsafe impl ZeroInit for SgeCell {}
 
 impl SgeCell {
     fn store(&self, sge: &Sge) {
@@ -66,8 +69,7 @@ impl SgeTable {
         let per_entry = per_entry as usize;
         // One at least: the arena has no empty blocks.
         let n = (entries as usize * per_entry).max(1);
-        let cells =
-            FamilySlice::new(n, |_| SgeCell::default()).ok_or(Error::Exhausted("family memory"))?;
+        let cells = FamilySlice::zeroed(n).ok_or(Error::Exhausted("family memory"))?;
         Ok(Self { cells, per_entry })
     }
 
@@ -107,8 +109,8 @@ impl RecvQueue {
         let room = || Error::Exhausted("family memory");
         let counted = if max_sge == 0 { 1 } else { entries as usize };
         Ok(Self {
-            ids: FamilySlice::new(entries as usize, |_| AtomicU64::new(0)).ok_or_else(room)?,
-            counts: FamilySlice::new(counted, |_| AtomicU32::new(0)).ok_or_else(room)?,
+            ids: FamilySlice::zeroed(entries as usize).ok_or_else(room)?,
+            counts: FamilySlice::zeroed(counted).ok_or_else(room)?,
             sges: SgeTable::new(entries, max_sge)?,
             mask: entries - 1,
             max_sge,
@@ -145,7 +147,7 @@ impl RecvQueue {
 }
 
 /// What a send does, kept while it waits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct SendCell {
     id: AtomicU64,
     remote: AtomicU64,
@@ -157,6 +159,9 @@ struct SendCell {
 
 // SAFETY: atomics only.
 unsafe impl FamilySafe for SendCell {}
+
+// SAFETY: made of atomic integers.
+unsafe impl ZeroInit for SendCell {}
 
 /// One queued send, copied out.
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +186,7 @@ impl SendQueue {
     pub(super) fn new(depth: u32, max_sge: u32) -> Result<Self, Error> {
         let entries = depth.max(1).next_power_of_two();
         Ok(Self {
-            cells: FamilySlice::new(entries as usize, |_| SendCell::default())
+            cells: FamilySlice::zeroed(entries as usize)
                 .ok_or(Error::Exhausted("family memory"))?,
             sges: SgeTable::new(entries, max_sge)?,
             mask: entries - 1,
