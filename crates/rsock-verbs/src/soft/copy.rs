@@ -8,15 +8,6 @@
 use crate::sync::slot::INLINE;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// From this size on copies stream, while the peer only receives. PERF: GB/s of 64-byte slots and a
-/// 512 KiB ring on an EPYC, both CPUs on one cache: equal at 1.4 KiB (5.6), 11.7 against 7.8 at
-/// 4 KiB; on two caches: equal near 0.8 KiB, 7.3 against 2.0 at 4 KiB.
-pub(super) const STREAM_FROM: usize = 1408;
-
-/// From this size on copies stream, while the peer answers every message. PERF: a streamed payload is read
-/// from memory, which adds 0.4 us (one cache) or 0.6 us (two) to a round trip of 1 to 4 KiB.
-pub(super) const STREAM_ANSWERS_FROM: usize = 8192;
-
 /// Ordinary copy.
 ///
 /// # Safety

@@ -30,6 +30,7 @@ mod hello;
 mod layout;
 mod link;
 mod mr;
+mod pace;
 mod pd;
 mod qp;
 mod regions;

@@ -237,7 +237,9 @@ impl Core {
         match self.target(tx, outlet, remote, rkey, len)? {
             Target::Segment(at) => {
                 let to = self.link.theirs().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
-                let from = self.stream_from(tx);
+                let answered = self.is_answered(tx);
+                let total = usize::try_from(len).unwrap_or(usize::MAX);
+                let from = tx.pace.stream_from(total, answered);
                 // SAFETY: the pieces are readable by the caller's promise, and `len` bytes are
                 // writable at `to`.
                 unsafe { gather(sges, to.as_ptr(), from) };
@@ -272,13 +274,14 @@ impl Core {
         tx.region.target(remote.0, len).ok_or(Refusal::Status(WcStatus::REM_ACCESS))
     }
 
-    /// From which size on copies stream: a peer that answers wants its bytes in the cache.
+    /// Whether the peer has sent us anything since we copied last: then it wants its bytes in the
+    /// cache.
     #[inline(always)]
-    pub(super) fn stream_from(&self, tx: &mut Tx) -> usize {
+    pub(super) fn is_answered(&self, tx: &mut Tx) -> bool {
         let taken = self.shared.rx.taken.load(Ordering::Relaxed);
         let answered = taken != tx.taken_then;
         tx.taken_then = taken;
-        if answered { copy::STREAM_ANSWERS_FROM } else { copy::STREAM_FROM }
+        answered
     }
 
     /// Runs `f` while the lane says that we copy into a region: the region's owner reuses its memory
@@ -432,6 +435,7 @@ unsafe fn gather_small(sges: &[Sge]) -> [u64; INLINE / 8] {
 /// The pieces name readable memory, at least `from + len` bytes together.
 unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32) {
     let (mut skip, mut left) = (from as usize, len as usize);
+    let from = tx.pace.stream_from(left, false);
     for sge in sges {
         let size = sge.len as usize;
         if skip >= size {
@@ -445,7 +449,7 @@ unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32)
             let (to, run) = outlet.lane.stage(tx.stage_tail);
             let n = part.min(run);
             // SAFETY: `n` readable bytes of this piece, and as many writable ones on the stage.
-            unsafe { copy::to_peer(src, to.as_ptr(), n, copy::STREAM_FROM) };
+            unsafe { copy::to_peer(src, to.as_ptr(), n, from) };
             // SAFETY: still inside the piece, or at its end.
             src = unsafe { src.add(n) };
             tx.stage_tail = tx.stage_tail.wrapping_add(n as u64);

@@ -104,7 +104,8 @@ impl Core {
                 let target = tx.region.target(remote.0, sge.len.into());
                 let Some(Target::Segment(at)) = target else { return false };
                 let Some(to) = theirs.bytes(at, sge.len.into()) else { return false };
-                let from = self.stream_from(tx);
+                let answered = self.is_answered(tx);
+                let from = tx.pace.stream_from(len, answered);
                 // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
                 unsafe { copy::to_peer(src, to.as_ptr(), len, from) };
                 // Announced before we are idle again: an owner that finds us idle and its queue

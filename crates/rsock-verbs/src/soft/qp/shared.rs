@@ -2,6 +2,7 @@
 //! stopped. What each line is written by keeps senders and receivers off each other's lines.
 
 use crate::family::{FamilySafe, Lock};
+use crate::soft::pace::Pace;
 use crate::soft::regions::Remote;
 use crate::types::QpState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -77,6 +78,8 @@ pub(super) struct Tx {
     pub(super) region: Remote,
     /// Copy of what the lane's busy word holds.
     pub(super) busy: u32,
+    /// Which copies stream.
+    pub(super) pace: Pace,
     /// [`Rx::taken`] when we last copied: whether the peer has answered since.
     pub(super) taken_then: u32,
     /// When a pending request without a receive at the peer fails; monotonic nanoseconds, or 0.
