@@ -131,7 +131,10 @@ pub fn poll(
         let mut fds = kernel_entries(entries, &states);
         let is_ready = states.iter().flatten().any(|s| !s.ready.is_empty());
         let left = sys::time_left(deadline);
-        if is_ready || left == Some(Duration::ZERO) || (first && needs_kernel_first(entries)) {
+        // What there is comes before an interruption, or frequent signals would starve the caller.
+        let fired = watch.has_fired();
+        let kernel_first = first && needs_kernel_first(entries);
+        if is_ready || fired || left == Some(Duration::ZERO) || kernel_first {
             sys::ppoll(&mut fds, Some(Duration::ZERO), None)?;
             let n = collect(entries, &states, &fds);
             if n != 0 || left == Some(Duration::ZERO) {
@@ -139,7 +142,7 @@ pub fn poll(
             }
         }
         first = false;
-        if watch.has_fired() {
+        if fired {
             return Err(rustix::io::Errno::INTR.into());
         }
         if spin(&states) {
