@@ -1,13 +1,14 @@
 //! `pthread_cancel` and calls that do not sleep in libc.
 //!
 //! A thread that waits in the core waits by raw system calls, of which libc knows nothing: it
-//! would neither wake it, nor is unwinding through the core an option. So `pthread_cancel` always
-//! sends libc's own cancellation signal; `signal` puts it off while the thread is inside, as a
-//! handler that ends the call with `EINTR`; and [`guard::hold`], outside again, delivers it. Until
-//! the first cancellation all this costs one load per call.
+//! would neither wake it, nor is unwinding through the core an option. So a thread that is inside
+//! has cancellation disabled ([`Shield`]); `pthread_cancel` always sends libc's own cancellation
+//! signal, which `signal` takes there for a handler that ends the call with `EINTR`; and
+//! [`guard::hold`], outside again, is the cancellation point.
 
 use crate::{errno, guard, signal};
-use libc::{c_int, clockid_t, pthread_t};
+use libc::{c_char, c_int, clockid_t, pthread_t};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether any thread has been cancelled.
@@ -16,6 +17,46 @@ static USED: AtomicBool = AtomicBool::new(false);
 unsafe extern "C-unwind" {
     /// Ends the thread, by unwinding, if it was cancelled and allows it.
     fn pthread_testcancel();
+    /// Allows or forbids that; allowing may end the thread at once.
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+unsafe extern "C" {
+    /// Not zero while nobody else could cancel this thread.
+    static __libc_single_threaded: c_char;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Whether cancellation was enabled before it was disabled; `NONE` if it was not touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shield(c_int);
+
+impl Shield {
+    pub(crate) const NONE: Self = Self(-1);
+
+    /// Disables cancellation of this thread.
+    #[inline]
+    pub(crate) fn raise() -> Self {
+        // SAFETY: libc's own variable, of this type. Only this thread could change it now from
+        // "single" to "several", by what it does after this.
+        if unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0 {
+            return Self::NONE;
+        }
+        let mut old = 0;
+        // SAFETY: a valid state and a live variable.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
+        Self(old)
+    }
+
+    /// Puts back what was before.
+    #[inline]
+    pub(crate) fn lower(self) {
+        if self != Self::NONE {
+            // SAFETY: a valid state, and null is allowed; unwinds, which everything above allows.
+            unsafe { pthread_setcancelstate(self.0, ptr::null_mut()) };
+        }
+    }
 }
 
 /// As `pthread_cancel(3)`.

@@ -20,6 +20,7 @@ thread_local! {
             State {
                 depth: Cell::new(0),
                 held_at: Cell::new(0),
+                shield: Cell::new(cancel::Shield::NONE),
                 is_cancelled: Cell::new(false),
             }
         };
@@ -29,7 +30,9 @@ struct State {
     depth: Cell<u32>,
     /// Where on the stack the outermost [`hold`] began; 0 outside.
     held_at: Cell<usize>,
-    /// A cancellation of this thread waits until [`hold`] ends.
+    /// What to put back when it ends.
+    shield: Cell<cancel::Shield>,
+    /// A cancellation has come meanwhile.
     is_cancelled: Cell<bool>,
 }
 
@@ -39,32 +42,42 @@ pub(crate) fn is_inside() -> bool {
     STATE.with(|s| s.depth.get() != 0)
 }
 
-/// Makes a call during which a cancellation of this thread waits, because it would unwind frames
-/// that can be unwound at their calls only. The frame that calls this must have nothing to drop.
-/// A cancellation point itself, like the libc functions that the callers stand for.
+/// Makes a call during which this thread cannot be cancelled, because cancellation unwinds, and
+/// frames of Rust can be unwound at some of their calls only. The frame that calls this must have
+/// nothing to drop. A cancellation point itself, like the libc functions that the callers stand
+/// for.
 #[inline(always)]
 pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
     let here = 0u8;
     let here = (&raw const here).addr();
     loop {
         cancel::point();
-        STATE.with(|s| {
-            // An older mark on a lower address is of a frame that a longjmp has left.
-            if s.held_at.get() < here {
-                s.held_at.set(here);
-            }
-        });
-        let result = outlined(&mut call);
-        let is_cancelled = STATE.with(|s| {
-            if s.held_at.get() != here {
+        let is_outermost = STATE.with(|s| {
+            let held_at = s.held_at.get();
+            if held_at >= here {
                 return false;
             }
-            s.held_at.set(0);
-            s.is_cancelled.replace(false)
+            // An older mark on a lower address is of a frame that a longjmp has left; what the
+            // program had set before that frame is still known.
+            let shield = cancel::Shield::raise();
+            if held_at == 0 {
+                s.shield.set(shield);
+            }
+            s.held_at.set(here);
+            true
         });
+        let result = outlined(&mut call);
+        if !is_outermost {
+            return result;
+        }
+        let (shield, is_cancelled) = STATE.with(|s| {
+            s.held_at.set(0);
+            (s.shield.get(), s.is_cancelled.replace(false))
+        });
+        // From here on the thread may be unwound.
+        shield.lower();
         if is_cancelled {
-            // Outside now, so that the thread may be unwound from here.
-            signal::deliver_cancellation();
+            signal::cancel_self();
             if result.is_interrupted() {
                 // If it comes back it does not allow it, and must not notice.
                 continue;
@@ -93,7 +106,7 @@ fn outlined<R>(call: &mut impl FnMut() -> R) -> R {
 }
 
 /// Whether a cancellation has to wait, which interrupted this thread with its stack at `stack`.
-/// If so, [`hold`] delivers it.
+/// If so, [`hold`] sees to it at its end.
 pub(crate) fn puts_off_cancellation(stack: usize) -> bool {
     STATE.with(|s| {
         let held_at = s.held_at.get();

@@ -212,19 +212,13 @@ pub(crate) fn send_cancellation(tid: c_int) {
     unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, SIGCANCEL) };
 }
 
-/// Lets the cancellation signal come that was put off. The thread may end here, by unwinding.
-pub(crate) fn deliver_cancellation() {
-    let set = bit(SIGCANCEL);
-    // SAFETY: a live kernel signal set, and no room for the old one.
-    unsafe {
-        syscall(
-            libc::SYS_rt_sigprocmask,
-            c_long::from(libc::SIG_UNBLOCK),
-            &raw const set,
-            ptr::null_mut::<u64>(),
-            KERNEL_SIGSET,
-        )
-    };
+/// Repeats for the calling thread a cancellation signal that came at the wrong moment. The thread
+/// may end here, by unwinding.
+pub(crate) fn cancel_self() {
+    let pid = c_long::from(rustix::process::getpid().as_raw_nonzero().get());
+    let tid = c_long::from(rustix::thread::gettid().as_raw_nonzero().get());
+    // SAFETY: integers only.
+    unsafe { syscall(libc::SYS_tgkill, pid, tid, c_long::from(SIGCANCEL)) };
 }
 
 unsafe extern "C-unwind" {
@@ -308,9 +302,7 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     if signal == SIGCANCEL && guard::puts_off_cancellation(unsafe { context::stack(context) }) {
         // Its handler may unwind, which must not happen here: the call in progress ends first.
         interrupt::note_handler(false);
-        // SAFETY: the kernel's own arguments.
-        unsafe { put_off(signal, info, context) };
-        // SAFETY: as above.
+        // SAFETY: the kernel's own context.
         unsafe { context::end_transfer(context) };
         return;
     }
