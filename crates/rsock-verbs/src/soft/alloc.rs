@@ -8,7 +8,7 @@ use super::layout::PAGE;
 use std::collections::BTreeMap;
 
 /// Granule of small allocations: lane heads and wait lines.
-pub(super) const BLOCK: u64 = 256;
+pub(super) const BLOCK: u64 = 512;
 
 /// # Invariants
 /// `free` maps the start of each free run to its length; runs neither touch nor overlap.

@@ -12,7 +12,7 @@ use crate::sync::wish::Wish;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Layout version, exchanged in the handshake.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Granule of big allocations.
 pub(super) const PAGE: u64 = 4096;
 /// Regions of one segment.
@@ -110,6 +110,7 @@ pub(super) struct QpEntry {
 pub(super) struct LaneHead {
     pub(super) consumer: Consumer,
     pub(super) producer: Producer,
+    pub(super) copier: Copier,
 }
 
 /// Written by the lane's owner, read by its sender when it runs short.
@@ -137,6 +138,13 @@ pub(super) struct Producer {
     pub(super) detached: AtomicU32,
     /// The sender waits for room or for a receive.
     pub(super) want_room: Wish,
+}
+
+/// Written by the lane's sender with every large payload, read by its owner when a region ends: not
+/// on a line that is looked at more often.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(super) struct Copier {
     /// Whether the sender copies into a region.
     pub(super) busy: Busy,
 }
@@ -145,7 +153,7 @@ pub(super) const REVOKED: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<WaitLine>() == 128);
-const _: () = assert!(size_of::<LaneHead>() == 256);
+const _: () = assert!(size_of::<LaneHead>() == 384);
 const _: () = assert!(size_of::<RegionEntry>() == 32);
 const _: () = assert!(size_of::<QpEntry>() == 64);
 const _: () = assert!(DATA.is_multiple_of(PAGE));
@@ -214,7 +222,7 @@ impl Entry {
 impl LaneHead {
     /// Back to the state of fresh memory.
     pub(super) fn clear(&self) {
-        let Self { consumer, producer } = self;
+        let Self { consumer, producer, copier } = self;
         consumer.head.store(0, Ordering::Relaxed);
         consumer.posted.store(0, Ordering::Relaxed);
         consumer.stage_head.store(0, Ordering::Relaxed);
@@ -222,7 +230,7 @@ impl LaneHead {
         producer.closed.store(0, Ordering::Relaxed);
         producer.detached.store(0, Ordering::Relaxed);
         producer.want_room.withdraw();
-        producer.busy.clear();
+        copier.busy.clear();
     }
 }
 

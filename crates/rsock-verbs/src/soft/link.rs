@@ -485,7 +485,7 @@ impl Link {
             .iter()
             .map(|(_, at)| *at)
             .chain(state.zombies.iter().map(|z| z.head_at))
-            .all(|at| self.own.at::<LaneHead>(at).is_some_and(|h| h.producer.busy.is_quiet()))
+            .all(|at| self.own.at::<LaneHead>(at).is_some_and(|h| h.copier.busy.is_quiet()))
     }
 }
 

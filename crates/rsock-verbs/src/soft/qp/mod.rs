@@ -206,7 +206,7 @@ impl SoftQp {
     /// Looks to the peer as if a copy were under way.
     pub(super) fn set_busy(&self, busy: bool) {
         let outlet = self.core.outlet.get().expect("connected");
-        let word = &outlet.lane.head().producer.busy;
+        let word = &outlet.lane.head().copier.busy;
         let mut tx = self.core.shared.tx.0.lock();
         if busy { word.begin(&mut tx.busy, Native::fence) } else { word.end(&mut tx.busy) }
     }

@@ -293,7 +293,7 @@ impl Core {
         outlet: &Outlet,
         f: impl FnOnce(&mut Tx) -> R,
     ) -> R {
-        let busy = &outlet.lane.head().producer.busy;
+        let busy = &outlet.lane.head().copier.busy;
         busy.begin(&mut tx.busy, || self.light_fence());
         let done = f(tx);
         busy.end(&mut tx.busy);
