@@ -38,7 +38,7 @@ mod verify;
 pub use pin::PinReason;
 pub use poll::{PollEntry, poll};
 
-use crate::engine::{Config, Stream};
+use crate::engine::{Config, ExtSeen, Stream};
 use crate::interrupt::Section;
 use crate::stat::{self, Direction};
 use crate::sys;
@@ -47,6 +47,7 @@ use rsock_verbs::family::FamilyBox;
 use rsock_verbs::soft::Soft;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::net::Shutdown;
+use rx::queued;
 use state::{Directions, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, RxMode, TxMode};
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -132,18 +133,25 @@ impl Twin {
     /// # Errors
     /// As `ioctl(FIONREAD)`.
     pub fn bytes_readable(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        let queued = usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX);
-        let Some(path) = self.path.get() else { return Ok(queued) };
+        let Some(path) = self.path.get() else { return queued(fd) };
         let _section = Section::enter();
-        let rx = self.dirs.rx.0.lock();
-        let ring = path.bytes_readable();
+        let mut rx = self.dirs.rx.0.lock();
+        // Before looking for `Up`: bytes written after a later `Down` cannot be among them.
+        let early = queued(fd)?;
+        if self.steer_rx(fd, &mut rx, path).is_err() {
+            return Ok(0);
+        }
         Ok(match rx.mode {
-            RxMode::Tcp | RxMode::Invited => queued,
+            RxMode::Tcp | RxMode::Invited => early,
             RxMode::Clamped => {
                 let left = usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(0);
-                if queued < left { queued } else { left + ring }
+                if early < left { early } else { left + path.bytes_readable() }
             }
-            RxMode::Ring => ring,
+            RxMode::Ring => {
+                // In this order: with `Down` seen, all that came before it is counted.
+                let is_last = path.ext_seen().contains(ExtSeen::DOWN);
+                path.bytes_readable() + if is_last { queued(fd)? } else { 0 }
+            }
         })
     }
 

@@ -162,6 +162,14 @@ impl Twin {
                     }
                     return match peek_one(fd) {
                         Ok(0) => Ok(0),
+                        Ok(_)
+                            if self::queued(fd)? == 0 && !path.ext_seen().contains(ExtSeen::UP) =>
+                        {
+                            // The kernel counts only up to an urgent byte. Who sends one stays on
+                            // TCP from before it, so there is no `Up` among what follows.
+                            self.pin_for(PinReason::Option);
+                            self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags)
+                        }
                         Ok(_) => continue,
                         Err(Errno::AGAIN) => {
                             self.quiet_stand_in(&rx, path);
@@ -177,18 +185,18 @@ impl Twin {
                         Err(Blocked::Tcp(_)) => Err(Blocked::Both(mark)),
                         // The end of TCP before the agreed byte: what should follow is lost.
                         Ok(0) => Err(Blocked::Error(Errno::CONNRESET.into())),
+                        Ok(n) if n == left => {
+                            Ok(n + self.ring_after(&mut rx, path, bufs, n, flags))
+                        }
                         other => other,
                     };
                 }
                 RxMode::Ring => match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
                     Ok(0) => return self.at_end(fd, path).unwrap_or(Ok(0)),
                     Ok(n) => {
-                        if !flags.contains(RecvFlags::PEEK) {
-                            rx.ring_bytes += n as u64;
-                            self.count_bytes(Direction::Recv, stat::Path::Soft, n);
-                        }
+                        self.took_from_ring(&mut rx, n, flags);
                         rx.idle_reads = 0;
-                        return Ok(n);
+                        return Ok(n + self.tcp_after(fd, &mut rx, path, bufs, n, flags));
                     }
                     Err(RecvError::WouldBlock) => {
                         rx.idle_reads = rx.idle_reads.wrapping_add(1);
@@ -216,6 +224,51 @@ impl Twin {
                     }
                 },
             }
+        }
+    }
+
+    /// After the last byte of TCP: what the ring has for the rest of `bufs`, since one call on TCP
+    /// would have returned both.
+    fn ring_after(
+        &self,
+        rx: &mut Rx,
+        path: &Stream<Soft>,
+        bufs: &mut [IoSliceMut<'_>],
+        got: usize,
+        flags: RecvFlags,
+    ) -> usize {
+        let peek = flags.contains(RecvFlags::PEEK);
+        let more = with_tail(bufs, got, usize::MAX, |tail| path.try_recv(tail, peek)).unwrap_or(0);
+        self.took_from_ring(rx, more, flags);
+        more
+    }
+
+    /// After the last byte of the ring: what TCP has for the rest of `bufs`.
+    fn tcp_after(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Stream<Soft>,
+        bufs: &mut [IoSliceMut<'_>],
+        got: usize,
+        flags: RecvFlags,
+    ) -> usize {
+        let is_last = |path: &Stream<Soft>| {
+            let left = if flags.contains(RecvFlags::PEEK) { got } else { 0 };
+            // In this order: with `Down` seen, all that came before it is counted.
+            path.ext_arrived().contains(ExtSeen::DOWN) && path.bytes_readable() == left
+        };
+        if got == bufs.iter().map(|b| b.len()).sum() || !is_last(path) {
+            return 0;
+        }
+        with_tail(bufs, got, usize::MAX, |tail| self.tcp_recv(fd, rx, tail, usize::MAX, flags))
+            .unwrap_or(0)
+    }
+
+    fn took_from_ring(&self, rx: &mut Rx, n: usize, flags: RecvFlags) {
+        if !flags.contains(RecvFlags::PEEK) {
+            rx.ring_bytes += n as u64;
+            self.count_bytes(Direction::Recv, stat::Path::Soft, n);
         }
     }
 
@@ -493,7 +546,8 @@ pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
     sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0)
 }
 
-fn queued(fd: BorrowedFd<'_>) -> Result<usize, io::Error> {
+/// Bytes in the kernel's receive queue, up to an urgent byte.
+pub(super) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX))
 }
 
