@@ -158,6 +158,44 @@ static void threads(void)
 	CHECK(rclose(listening) == 0);
 }
 
+/* Children share their parent's listener; each serves whom it accepts. */
+static void prefork(void)
+{
+	enum { CHILDREN = 3, CLIENTS = 12 };
+	struct sockaddr_in at;
+	int listening = listener(&at);
+	pid_t pids[CHILDREN];
+
+	for (int i = 0; i < CHILDREN; i++) {
+		pids[i] = child();
+		if (pids[i] == 0) {
+			for (;;) {
+				char word[4];
+				int fd = raccept(listening, NULL, NULL);
+
+				CHECK(fd >= 0);
+				CHECK(rrecv(fd, word, 4, MSG_WAITALL) == 4);
+				CHECK(rsend(fd, word, 4, 0) == 4);
+				CHECK(rrecv(fd, word, 4, 0) == 0);
+				CHECK(rclose(fd) == 0);
+			}
+		}
+	}
+	for (int i = 0; i < CLIENTS; i++) {
+		int fd = connected(&at), word = 0;
+
+		CHECK(rsend(fd, &i, sizeof(i), 0) == sizeof(i));
+		CHECK(rrecv(fd, &word, sizeof(word), MSG_WAITALL) == sizeof(word));
+		CHECK(word == i);
+		CHECK(rclose(fd) == 0);
+	}
+	for (int i = 0; i < CHILDREN; i++) {
+		kill(pids[i], SIGKILL);
+		CHECK(status_of(pids[i]) == SIGKILL);
+	}
+	CHECK(rclose(listening) == 0);
+}
+
 int main(void)
 {
 	half_close();
@@ -166,6 +204,7 @@ int main(void)
 	death(1);
 	exits();
 	numbers();
+	prefork();
 	threads();
 	return 0;
 }

@@ -34,6 +34,10 @@ fn compile(name: &str) -> PathBuf {
 }
 
 fn run(name: &str) {
+    run_with(name, &[]);
+}
+
+fn run_with(name: &str, env: &[(&str, &str)]) {
     let _watchdog = Watchdog::new(Duration::from_secs(300));
     let program = compile(name);
     let library = c_library();
@@ -41,6 +45,7 @@ fn run(name: &str) {
         Command::new(program)
             // Not what cargo put there, which may be a stale library of another profile.
             .env("LD_LIBRARY_PATH", library.parent().expect("the library lies in a directory"))
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped()),
@@ -84,6 +89,15 @@ fn streams_end_as_they_should() {
 #[test]
 fn direct_writes_reach_memory_of_every_kind() {
     run("iomap");
+}
+
+/// As on adapters without write-with-immediate, and without any spinning.
+#[test]
+fn the_other_wire_and_sleeping_at_once_change_nothing() {
+    for name in ["transfer", "waiting", "endings", "iomap"] {
+        run_with(name, &[("RSOCK_WIRE", "send")]);
+        run_with(name, &[("RSOCK_SPIN_US", "0")]);
+    }
 }
 
 #[test]

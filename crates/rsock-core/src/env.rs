@@ -17,3 +17,10 @@ pub(crate) fn is_enabled() -> bool {
     static VALUE: OnceLock<bool> = OnceLock::new();
     *VALUE.get_or_init(|| std::env::var_os("RSOCK_DEVICE").is_none_or(|v| v != "tcp"))
 }
+
+/// `RSOCK_WIRE`: `send` makes pure sockets use the soft device as one without write-with-immediate,
+/// as iWARP adapters are. Both ends must say so.
+pub(crate) fn is_message_send() -> bool {
+    static VALUE: OnceLock<bool> = OnceLock::new();
+    *VALUE.get_or_init(|| std::env::var_os("RSOCK_WIRE").is_some_and(|v| v == "send"))
+}

@@ -5,6 +5,8 @@ use crate::interrupt::{self, Watch};
 use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Size of the kernel's signal set, not libc's.
@@ -77,6 +79,22 @@ fn sigprocmask(how: i32, new: Option<&mut u64>, old: Option<&mut u64>) -> io::Re
     // SAFETY: both pointers are null or point to eight live bytes, the size given.
     let r = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, new, old, KERNEL_SIGSET) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// How often this process has forked since the first call. For those who must know that a
+/// descriptor has other owners now.
+pub(crate) fn forks() -> u32 {
+    static FORKS: AtomicU32 = AtomicU32::new(0);
+    static REGISTERED: Once = Once::new();
+    extern "C" fn in_parent() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    REGISTERED.call_once(|| {
+        // SAFETY: the handler does nothing but add to an atomic, and stays mapped as long as this
+        // library, which is never unloaded while it has sockets.
+        unsafe { libc::pthread_atfork(None, Some(in_parent), None) };
+    });
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// Time left until `deadline`; `None` for no deadline.

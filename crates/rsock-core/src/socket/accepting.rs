@@ -2,8 +2,10 @@
 //!
 //! There is no service thread. Whoever accepts or polls a listener makes its handshakes progress,
 //! all of them; and so does whoever waits for a connect in the same process, because a program
-//! may connect to itself before it accepts.
+//! may connect to itself before it accepts. (Not once it has forked: the listener may be a child's
+//! by then.)
 
+use super::device;
 use super::established::Established;
 use super::options::Options;
 use crate::engine::{Preparing, Stream};
@@ -13,7 +15,7 @@ use crate::sys;
 use rsock_cm::soft::{Event, Listener, Request, RequestId};
 use rsock_cm::{Port, PortSpace};
 use rsock_verbs::family::{ProcessId, process};
-use rsock_verbs::soft::{Soft, SoftContext};
+use rsock_verbs::soft::Soft;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,9 +30,10 @@ static LISTENERS: Mutex<Vec<Weak<Accepting>>> = Mutex::new(Vec::new());
 /// A listening socket's inner side.
 #[derive(Debug)]
 pub(super) struct Accepting {
-    ctx: SoftContext,
     options: Arc<Mutex<Options>>,
     local: SocketAddr,
+    /// Forks of this process when it began to listen.
+    forks: u32,
     /// Readable while connections are queued.
     bell: OwnedFd,
     queue: Mutex<Queue>,
@@ -54,16 +57,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Accepting {
     /// Listens on `port`.
     pub(super) fn listen(
-        ctx: &SoftContext,
         port: Arc<Port>,
         backlog: u32,
         options: Arc<Mutex<Options>>,
     ) -> io::Result<Arc<Self>> {
-        let listener = Listener::listen(ctx, PortSpace::Tcp, port, backlog)?;
+        let listener = Listener::listen(&device::open()?, PortSpace::Tcp, port, backlog)?;
         let accepting = Arc::new(Self {
-            ctx: ctx.clone(),
             options,
             local: listener.local_addr(),
+            forks: sys::forks(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             queue: Mutex::new(Queue {
                 owner: process(),
@@ -153,8 +155,10 @@ impl Accepting {
     }
 
     fn progress(&self, now: Instant) {
-        // Whoever else holds the lock makes the progress.
-        if let Ok(mut queue) = self.queue.try_lock()
+        // A forked child may be the one that accepts here. Whoever else holds the lock makes the
+        // progress.
+        if self.forks == sys::forks()
+            && let Ok(mut queue) = self.queue.try_lock()
             && queue.owner == process()
         {
             let _ = self.progress_queue(&mut queue, now);
@@ -187,7 +191,8 @@ impl Accepting {
                 }
                 Some(Event::Established { id, connection }) => {
                     if let Some(stream) = queue.half_open.remove(&id) {
-                        queue.ready.push_back(Established::new(&self.ctx, stream, connection));
+                        let ctx = device::open()?;
+                        queue.ready.push_back(Established::new(&ctx, stream, connection));
                         self.ring();
                     }
                 }
@@ -203,7 +208,7 @@ impl Accepting {
         let peer = ConnData::decode(request.private_data.as_bytes())
             .map_err(super::opening::peer_error)?;
         let config = lock(&self.options).config();
-        let half = Preparing::new(&self.ctx, &request.path, &config)?;
+        let half = Preparing::new(&device::open()?, &request.path, &config)?;
         let (qp_num, data) = (half.qp_num(), half.conn_data().encode());
         let stream = half.connect(&peer, request.qp_num)?;
         listener.accept(request.id, qp_num, &data)?;

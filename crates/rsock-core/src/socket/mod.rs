@@ -7,6 +7,7 @@
 
 mod accepting;
 mod defaults;
+mod device;
 mod established;
 mod listener;
 mod opening;

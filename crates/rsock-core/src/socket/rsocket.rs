@@ -5,6 +5,7 @@
 
 use super::accepting::{self, Accepting};
 use super::defaults::Defaults;
+use super::device;
 use super::established::{Established, Patience};
 use super::opening::{CONNECT_LIMIT, Opening};
 use super::options::{About, Options, Value};
@@ -12,7 +13,6 @@ use crate::engine::{CallerMemory, Ready};
 use crate::interrupt::Watch;
 use crate::sys;
 use rsock_cm::{Port, canonical, in_family};
-use rsock_verbs::soft::SoftContext;
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -94,9 +94,8 @@ impl Socket {
         match &*state {
             State::Idle => {
                 let port = Arc::clone(self.port()?);
-                let ctx = SoftContext::open().map_err(io::Error::from)?;
                 let options = Arc::clone(&self.options);
-                let accepting = Accepting::listen(&ctx, port, backlog, options)?;
+                let accepting = Accepting::listen(port, backlog, options)?;
                 *state = State::Listening(accepting);
                 Ok(())
             }
@@ -169,7 +168,7 @@ impl Socket {
             let (now, config) = (sys::now(), options.config());
             drop(options);
             let deadline = now.checked_add(limit.min(CONNECT_LIMIT)).unwrap_or(now);
-            let ctx = SoftContext::open().map_err(io::Error::from)?;
+            let ctx = device::open()?;
             self.error.store(0, Ordering::Relaxed);
             let opening = Opening::start(&ctx, self.port()?, to, config, now, deadline)?;
             *state = State::Opening(Box::new(opening));
