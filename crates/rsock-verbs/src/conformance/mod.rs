@@ -78,6 +78,7 @@ macro_rules! conformance_tests {
             requests_after_the_error_are_flushed
             the_end_of_one_queue_pair_is_seen_by_the_other
             keys_of_dropped_regions_are_dead
+            fresh_regions_are_zero_whatever_was_there
             unregistered_memory_is_refused
             a_channel_tells_of_a_completion_once
             parked_threads_wake_for_completions

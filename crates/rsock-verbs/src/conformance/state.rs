@@ -144,6 +144,21 @@ pub fn keys_of_dropped_regions_are_dead<F: Fixture>(f: &F) {
     assert!(seen.iter().all(|b| *b == 0), "fresh memory is zero");
 }
 
+/// Regions of every length read as zero at first, where others have been before.
+pub fn fresh_regions_are_zero_whatever_was_there<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("fresh regions");
+    let [a, _b] = connected(f);
+    for len in [1, 100, 4096, 4097, 10_000] {
+        for _ in 0..3 {
+            let mr = a.pd.alloc_mr(len, OPEN).expect("mr");
+            let mut seen = vec![1; len];
+            mr.copy_out(0, &mut seen);
+            assert!(seen.iter().all(|b| *b == 0), "{len} bytes");
+            mr.copy_in(0, &vec![7; len]);
+        }
+    }
+}
+
 /// Local keys and bounds are checked, while posting or by a completion.
 pub fn unregistered_memory_is_refused<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("local protection");

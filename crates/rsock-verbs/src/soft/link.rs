@@ -12,7 +12,7 @@ use super::cred::{self, PeerCred};
 use super::fd::{HighFd, close, verb};
 use super::foreign::Foreign;
 use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, NodeId, random};
-use super::layout::{DATA, LaneHead};
+use super::layout::{DATA, LaneHead, PAGE};
 use super::pd::SoftPd;
 use super::qp::Core;
 use super::regions::Regions;
@@ -378,9 +378,10 @@ impl Link {
         at
     }
 
-    /// Gives back pages that nobody writes any more.
+    /// Gives back pages that nobody writes any more: whole ones, as they were handed out, so that
+    /// the next owner finds zeroes.
     pub(super) fn free(&self, at: u64, len: u64) {
-        self.own.punch(at, len);
+        self.own.punch(at, len.next_multiple_of(PAGE));
         self.state().alloc.free(at, len);
     }
 
@@ -435,14 +436,14 @@ impl Link {
         let freed: Vec<_> = state.zombies.extract_if(.., |z| gone(z)).collect();
         for z in &freed {
             for &(at, len) in &z.spans {
-                self.own.punch(at, len);
+                self.own.punch(at, len.next_multiple_of(PAGE));
                 state.alloc.free(at, len);
             }
             state.alloc.free_block(z.head_at);
         }
         if !state.graves.is_empty() && self.is_quiet(state) {
             for (at, len) in std::mem::take(&mut state.graves) {
-                self.own.punch(at, len);
+                self.own.punch(at, len.next_multiple_of(PAGE));
                 state.alloc.free(at, len);
             }
         }
