@@ -103,7 +103,8 @@ impl<B: Backend> Preparing<B> {
             max_send_wr: SEND_DEPTH,
             max_recv_wr: depth,
             max_send_sge: u32::try_from(MAX_PIECES).unwrap_or(1),
-            max_recv_sge: 1,
+            // Receives that only carry an immediate need no room for pieces.
+            max_recv_sge: u32::from(wire == Wire::MsgSend),
             max_inline: ctx.attr().max_inline,
             signal_all: false,
         };

@@ -2,6 +2,7 @@
 
 use super::birth::Birth;
 use super::copy;
+use super::layout::PAGE;
 use super::pd::SoftPd;
 use super::regions::Extent;
 use crate::device::MemoryRegion;
@@ -142,8 +143,11 @@ impl MemoryRegion for SoftMr {
 
     fn punch(&self, offset: usize, len: usize) {
         let _ = self.span(offset, len);
+        // The rest of the last page is nobody else's.
+        let end = offset + len;
+        let end = if end == self.len { end.next_multiple_of(PAGE as usize) } else { end };
         if let Some(at) = self.offset {
-            self.pd.link().own().punch(at + offset as u64, len as u64);
+            self.pd.link().own().punch(at + offset as u64, (end - offset) as u64);
         }
     }
 }
