@@ -192,8 +192,7 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
             return Ok(None);
         }
         let Some(twin) = Twin::adopt(socket) else { return Ok(None) };
-        let Some(inode) = slot::inode_of(socket) else { return Ok(None) };
-        Ok(slot::insert(twin, inode))
+        Ok(slot::insert(twin))
     });
     let Ok(Some(key)) = adopted else {
         log::line(format_args!("fd {fd}: not adopted"));
@@ -225,7 +224,9 @@ pub(crate) fn note_stream(fd: c_int, connecting: bool) {
         let new = match old.kind() {
             EMPTY | CANDIDATE => Word(old.with_kind(CANDIDATE).0 | begun),
             // Told late: a connection may carry data before the program asks how it went.
-            TWIN if find(fd, Side::Send).is_none_or(|handle| handle.is_same_socket()) => return,
+            TWIN if find(fd, Side::Send).is_none_or(|h| h.is_same_socket() != Some(false)) => {
+                return;
+            }
             TWIN => Word(CANDIDATE | begun),
             _ => return,
         };
@@ -318,7 +319,7 @@ fn give_up_name(key: Key, fd: c_int, ending: Ending) {
     let section = Section::enter();
     let last = match slot::enter(key, Side::Send, fd) {
         Some(handle) if handle.remove_name() => {
-            if ending == Ending::Close && handle.is_same_socket() {
+            if ending == Ending::Close && handle.is_same_socket() == Some(true) {
                 let _ = guard::enter(|| {
                     handle.twin().close(handle.fd());
                     Ok(())
@@ -403,10 +404,10 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
 }
 
 /// Calls that met an error which the stream that was adopted cannot have: whether the number now
-/// names something else, in which case it is forgotten.
+/// may name something else, in which case it is forgotten.
 #[cold]
 pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
-    if handle.is_same_socket() {
+    if handle.is_same_socket() == Some(true) {
         return false;
     }
     note_made(fd);

@@ -49,8 +49,6 @@ pub(crate) struct Slot {
 #[repr(C, align(128))]
 struct Hub {
     twin: AtomicPtr<Twin>,
-    /// Inode of the socket.
-    inode: AtomicU64,
     /// Descriptors that name this twin.
     names: AtomicU32,
     /// Gates not yet closed and empty.
@@ -146,13 +144,12 @@ impl Slot {
 }
 
 /// Puts a twin into a slot, with one descriptor naming it. `None` when all slots are in use.
-pub(crate) fn insert(twin: Twin, inode: u64) -> Option<Key> {
+pub(crate) fn insert(twin: Twin) -> Option<Key> {
     let index = take_returned().or_else(take_fresh)?;
     let slot = SLOTS.get_or_map(index as usize)?;
     let used = slot.send.0.load(Ordering::Relaxed) >> 32;
     // Generation 0 is that of a slot never used.
     let generation = u32::try_from(used + 1).unwrap_or(1);
-    slot.hub.inode.store(inode, Ordering::Relaxed);
     slot.hub.names.store(1, Ordering::Relaxed);
     slot.hub.gates.store(2, Ordering::Relaxed);
     slot.hub.flags.store(0, Ordering::Relaxed);
@@ -215,9 +212,10 @@ impl Handle {
         }
     }
 
-    /// Whether the descriptor still is the socket that was adopted: a system call.
-    pub(crate) fn is_same_socket(&self) -> bool {
-        inode_of(self.fd()) == Some(self.slot.hub.inode.load(Ordering::Relaxed))
+    /// Whether the descriptor still is the socket that was adopted: a system call. `None` where it
+    /// makes no difference, as [`Twin::is_same_socket`].
+    pub(crate) fn is_same_socket(&self) -> Option<bool> {
+        self.twin().is_same_socket(self.fd())
     }
 
     /// One more descriptor names this stream. False if its last one is just being closed.
@@ -239,11 +237,6 @@ impl Drop for Handle {
             self.slot.gate_is_done(self.index);
         }
     }
-}
-
-/// The inode of what `fd` names.
-pub(crate) fn inode_of(fd: BorrowedFd<'_>) -> Option<u64> {
-    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
 }
 
 fn take_fresh() -> Option<u32> {

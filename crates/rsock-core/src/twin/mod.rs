@@ -65,6 +65,8 @@ pub struct Twin {
     path: OnceLock<Box<Stream<Soft>>>,
     tuple: OnceLock<Option<Tuple>>,
     looking_since: OnceLock<std::time::Instant>,
+    /// Inode of the socket, from the first look on: a short connection does not ask for it.
+    inode: OnceLock<u64>,
     stat: OnceLock<stat::Slot>,
     stand_in: Mutex<Option<standin::StandIn>>,
 }
@@ -100,6 +102,7 @@ impl Twin {
             path: OnceLock::new(),
             tuple: OnceLock::new(),
             looking_since: OnceLock::new(),
+            inode: OnceLock::new(),
             stat: OnceLock::new(),
             stand_in: Mutex::new(None),
         })
@@ -206,6 +209,13 @@ impl Twin {
         self.dirs.pin_reason()
     }
 
+    /// Whether `fd` is the socket that this twin began with, and not a successor of its number. `None`:
+    /// nobody knows, nor needs to, because nothing has left TCP and the peer has not been looked for.
+    #[must_use]
+    pub fn is_same_socket(&self, fd: BorrowedFd<'_>) -> Option<bool> {
+        self.inode.get().map(|known| inode_of(fd) == *known)
+    }
+
     /// Whether sending and receiving use the ring now.
     #[must_use]
     pub fn on_ring(&self) -> (bool, bool) {
@@ -292,7 +302,7 @@ impl Twin {
             let addrs = Tuple::of(fd).ok().flatten();
             let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
             let (local, peer) = addrs.map_or((none, none), |t| (t.local, t.peer));
-            let inode = rustix::fs::fstat(fd).map_or(0, |s| s.st_ino);
+            let inode = *self.inode.get_or_init(|| inode_of(fd));
             let slot = stat::Slot::open(local, peer, inode);
             let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());
             if let (Some(tx), Some(rx)) = (tx, rx) {
@@ -347,4 +357,9 @@ impl Twin {
         }
         self.search.lock().unwrap_or_else(PoisonError::into_inner).fd()
     }
+}
+
+/// The inode of what `fd` names, or 0.
+fn inode_of(fd: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(fd).map_or(0, |s| s.st_ino)
 }

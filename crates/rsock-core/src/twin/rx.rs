@@ -14,7 +14,7 @@ use crate::sys;
 use rsock_verbs::soft::{Soft, SoftContext};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg, sockopt};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg, sockopt};
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -561,6 +561,10 @@ fn kernel_recv(
     bufs: &mut [IoSliceMut<'_>],
     flags: RecvFlags,
 ) -> Result<usize, Errno> {
+    // The kernel has less to do for one buffer than for a list.
+    if let [one] = bufs {
+        return recv(fd, &mut **one, flags).map(|(n, _)| n);
+    }
     recvmsg(fd, bufs, &mut RecvAncillaryBuffer::default(), flags).map(|m| m.bytes)
 }
 

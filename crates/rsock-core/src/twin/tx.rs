@@ -11,7 +11,7 @@ use crate::sys;
 use rsock_verbs::soft::Soft;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg, sockopt};
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
@@ -292,7 +292,12 @@ const KNOWN_FLAGS: SendFlags = SendFlags::DONTWAIT
     .union(SendFlags::DONTROUTE);
 
 fn kernel_send(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
-    sendmsg(fd, bufs, &mut SendAncillaryBuffer::default(), flags | SendFlags::NOSIGNAL)
+    let flags = flags | SendFlags::NOSIGNAL;
+    // The kernel has less to do for one buffer than for a list.
+    if let [one] = bufs {
+        return send(fd, one, flags);
+    }
+    sendmsg(fd, bufs, &mut SendAncillaryBuffer::default(), flags)
 }
 
 /// Whether the program set `O_NONBLOCK`. Asked only when a call would block.

@@ -142,7 +142,7 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     };
     if let Some(direction) = direction
         && let Some(handle) = fdtable::enter(fd, Side::Send)
-        && handle.is_same_socket()
+        && handle.is_same_socket() != Some(false)
     {
         let result = guard::enter(|| handle.twin().shutdown(handle.fd(), direction));
         return errno::ret_int(result.map(|()| 0));

@@ -143,11 +143,13 @@ impl MemoryRegion for SoftMr {
 
     fn punch(&self, offset: usize, len: usize) {
         let _ = self.span(offset, len);
-        // The rest of the last page is nobody else's.
-        let end = offset + len;
-        let end = if end == self.len { end.next_multiple_of(PAGE as usize) } else { end };
+        let (from, mut to) = (offset as u64, (offset + len) as u64);
+        if offset + len == self.len {
+            // The rest of the last page is nobody else's.
+            to = to.next_multiple_of(PAGE);
+        }
         if let Some(at) = self.offset {
-            self.pd.link().own().punch(at + offset as u64, (end - offset) as u64);
+            self.pd.link().own().punch(at + from, to - from);
         }
     }
 }
