@@ -6,7 +6,7 @@
 use super::*;
 use crate::soft::alloc::BLOCK;
 use crate::soft::layout::{
-    DATA, Entry, LaneHead, PAGE, QP_TABLE, QPS, QpEntry, REGION_TABLE, REGIONS, RegionEntry,
+    CHUNK, DATA, Entry, LaneHead, PAGE, QP_TABLE, QPS, QpEntry, REGION_TABLE, REGIONS, RegionEntry,
 };
 use crate::soft::segment::Mapping;
 use proptest::prelude::*;
@@ -259,6 +259,20 @@ fn an_unknown_description_breaks_its_queue_pair() {
         let wc = a.wait();
         assert_eq!(wc.status, WcStatus::WR_FLUSH, "{word:x}");
         assert_eq!(a.qp.state(), QpState::Err);
+    }
+}
+
+#[test]
+fn parts_of_a_send_that_bring_it_no_further_break_its_queue_pair() {
+    // A sender cuts a long SEND into full chunks and a last part with the rest. With parts of
+    // nothing, or of next to nothing, one poll could be kept busy for as long as the peer likes.
+    let parts = [(0, false), (1, false), (CHUNK - 1, false), (0, true)];
+    for (len, last) in parts {
+        let (a, b) = pair();
+        b.qp.forge(0, 0, Entry::SendStaged { len, last }.encode());
+        let mut out = [BLANK; 1];
+        assert_eq!(a.cq.poll(&mut out), 1, "{len} {last}");
+        assert_eq!((out[0].status, a.qp.state()), (WcStatus::WR_FLUSH, QpState::Err));
     }
 }
 
