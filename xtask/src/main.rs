@@ -10,6 +10,7 @@ mod demo;
 mod docs;
 mod layers;
 mod lint;
+mod regen;
 mod sources;
 mod steps;
 mod test;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().task {
         Task::Demo { more } => demo::run(&more),
         Task::Lint => lint::run(),
+        Task::RegenBindings => regen::run(),
         Task::Test => test::run(),
         Task::Tools => tools::fetch().map(|dir| println!("{}", dir.display())),
     };
@@ -54,6 +56,8 @@ enum Task {
     },
     /// Check formatting, lints, documentation, licences, layers and where unsafe code may live
     Lint,
+    /// Generate the bindings of rsock-rdma-sys anew, from rdma-core's headers
+    RegenBindings,
     /// Build everything and run every test
     Test,
     /// Fetch the programs that the tests run, and print where they are (for RSOCK_TOOLS)
