@@ -100,6 +100,23 @@ pub(crate) fn unpack(archive: &Path, root: &Path) -> Done {
     steps::output(Command::new("dpkg-deb").arg("--extract").args([archive, root])).map(drop)
 }
 
+/// As [`unpack`], where `root/bin` and the like are links into `root/usr`: they stay links.
+pub(crate) fn unpack_merged(archive: &Path, root: &Path) -> Done {
+    let mut tar = Command::new("dpkg-deb")
+        .arg("--fsys-tarfile")
+        .arg(archive)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| Failure::io("dpkg-deb", &e))?;
+    let files = tar.stdout.take().map_or_else(Stdio::null, Stdio::from);
+    let extract = ["--extract", "--keep-directory-symlink", "--no-same-owner", "--directory"];
+    let done = steps::run(Command::new("tar").args(extract).arg(root).stdin(files));
+    let status = tar.wait().map_err(|e| Failure::io("dpkg-deb", &e))?;
+    done?;
+    if status.success() { Ok(()) } else { Err(Failure::new(format!("dpkg-deb: {status}"))) }
+}
+
 /// The machine's release, from `os-release`.
 struct Release {
     id: String,

@@ -34,7 +34,7 @@ pub(crate) fn check() -> Done {
 /// Markdown files of the root and of `docs`.
 fn documents(root: &Path) -> Done<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for dir in ["", "docs", "docs/decisions", "examples"] {
+    for dir in ["", "docs", "docs/decisions", "examples", "lab"] {
         let dir = root.join(dir);
         for entry in fs::read_dir(&dir).map_err(|e| Failure::io(dir.display(), &e))? {
             let path = entry.map_err(|e| Failure::io(dir.display(), &e))?.path();

@@ -8,6 +8,7 @@
 mod apt;
 mod demo;
 mod docs;
+mod lab;
 mod layers;
 mod lint;
 mod regen;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let done = match Args::parse().task {
         Task::Demo { more } => demo::run(&more),
+        Task::Lab(lab) => lab::run(&lab),
         Task::Lint => lint::run(),
         Task::RegenBindings => regen::run(),
         Task::Test => test::run(),
@@ -54,6 +56,8 @@ enum Task {
         #[arg(last = true)]
         more: Vec<OsString>,
     },
+    /// Run a script in a virtual machine with an RDMA device: see lab/README.md
+    Lab(lab::Lab),
     /// Check formatting, lints, documentation, licences, layers and where unsafe code may live
     Lint,
     /// Generate the bindings of rsock-rdma-sys anew, from rdma-core's headers

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -89,6 +90,14 @@ pub(crate) fn quiet(command: &mut Command) -> Done<String> {
         return Err(Failure::new(format!("`{line}` failed: {}: {said}", out.status)));
     }
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Removes a directory and what is in it, if it is there.
+pub(crate) fn remove(dir: &Path) -> Done {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io(dir.display(), &e)),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a program can be started at all.

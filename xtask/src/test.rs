@@ -2,12 +2,15 @@
 //!
 //! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]).
 
+use crate::lab;
 use crate::sources;
 use crate::steps::{self, Done, Failure};
 use crate::tools;
 use crate::watch::{Counts, Watched};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Runs the whole suite; goes on after a failure so that one run tells everything.
@@ -18,6 +21,7 @@ pub(crate) fn run() -> Done {
     }
     run.build()?;
     run.step("tests", cargo("test").args(["--workspace", "--no-fail-fast"]));
+    run.lab()?;
     run.loom()?;
     run.step("benchmarks", cargo("bench").args(["-p", "rsock-benches", "--", "--test"]));
     run.end()
@@ -58,6 +62,23 @@ impl Run {
         Ok(())
     }
 
+    /// Tests that need an RDMA device, in a guest that has one.
+    fn lab(&mut self) -> Done {
+        if let Err(why) = lab::fetch() {
+            self.failed("the lab", why);
+            return Ok(());
+        }
+        let xtask = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
+        let mut command = Command::new(xtask);
+        command.arg("lab").arg(steps::root().join("lab/scripts/tests.sh")).args(device_tests()?);
+        let before = self.counts.passed;
+        self.step("tests in the lab", &mut command);
+        if self.counts.passed == before {
+            self.failed("tests in the lab", "none passed");
+        }
+        Ok(())
+    }
+
     fn step(&mut self, what: &str, command: &mut Command) {
         command.env("RSOCK_TOOLS", tools::dir());
         command.env("RSOCK_ARTIFACTS", steps::target_dir().join(PROFILE));
@@ -94,6 +115,22 @@ fn cargo(what: &str) -> Command {
     let mut command = steps::cargo();
     command.args([what, "--profile", PROFILE, "--locked"]);
     command
+}
+
+/// The built test programs for the lab: by convention, tests called `rdma`.
+fn device_tests() -> Done<Vec<PathBuf>> {
+    let build = ["--workspace", "--no-run", "--message-format", "json-render-diagnostics"];
+    let messages = steps::output(cargo("test").args(build))?;
+    let mut found = Vec::new();
+    for message in messages.lines() {
+        let message: Value = serde_json::from_str(message)
+            .map_err(|e| Failure::new(format!("cargo's messages: {e}")))?;
+        let target = &message["target"];
+        if target["name"] == "rdma" && target["kind"][0] == "test" {
+            found.extend(message["executable"].as_str().map(PathBuf::from));
+        }
+    }
+    Ok(found)
 }
 
 /// Packages that have loom models: by convention, in modules whose name contains `loom`.

@@ -28,7 +28,7 @@ pub(crate) fn fetch() -> Done<PathBuf> {
         return Ok(dir);
     }
     let fresh = dir.with_extension("new");
-    remove(&fresh)?;
+    steps::remove(&fresh)?;
     if let Err(why) = unpack(&fresh).and_then(|()| check(&fresh)) {
         let missing: Vec<&str> = programs().filter(|name| !is_on_path(name)).collect();
         let missing = missing.join(" ");
@@ -38,7 +38,7 @@ pub(crate) fn fetch() -> Done<PathBuf> {
         )));
     }
     write(&fresh.join("stamp"), &stamp())?;
-    remove(&dir)?;
+    steps::remove(&dir)?;
     fs::rename(&fresh, &dir).map_err(|e| Failure::io(dir.display(), &e))?;
     steps::say(format!(
         "fetched {} into {}",
@@ -63,7 +63,7 @@ fn unpack(dir: &Path) -> Done {
     for archive in Apt::new(&dir.join("apt"))?.fetch(&packages)? {
         apt::unpack(&archive, &root)?;
     }
-    remove(&dir.join("apt"))?;
+    steps::remove(&dir.join("apt"))?;
     for program in programs() {
         let place = ["usr/bin", "bin", "usr/sbin"]
             .iter()
@@ -128,13 +128,6 @@ fn link(target: &Path, at: &Path) -> Done {
 
 fn write(path: &Path, text: &str) -> Done {
     fs::write(path, text).map_err(|e| Failure::io(path.display(), &e))
-}
-
-fn remove(dir: &Path) -> Done {
-    match fs::remove_dir_all(dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Failure::io(dir.display(), &e)),
-        _ => Ok(()),
-    }
 }
 
 /// A Debian package and the programs that we run from it.
