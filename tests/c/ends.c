@@ -79,6 +79,53 @@ static void closed_peer_server(int fd)
 	close(fd);
 }
 
+/* A writer of small pieces that never reads: TCP takes one piece after the end, then no more. Here
+ * it may take a few, but not as many as there is room for. */
+static void late_writer_client(int fd)
+{
+	signal(SIGPIPE, count_pipe);
+	hear(fd);
+	await_end(fd);
+	struct pollfd never = {.fd = -1};
+	int pieces = 0;
+	while (write(fd, "piece", 5) == 5 && pieces < 100) {
+		pieces++;
+		poll(&never, 1, 20);
+	}
+	printf("write: %s, %d signals, soon %d\n", errno_name(errno), (int)pipes, pieces < 8);
+	SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+}
+
+static void late_writer_killed_server(int fd)
+{
+	tell(fd);
+	kill(getpid(), SIGKILL);
+}
+
+/* The same after a half-close, which alone ends nothing. */
+static void late_half_close_client(int fd)
+{
+	signal(SIGPIPE, count_pipe);
+	await_end(fd);
+	struct pollfd never = {.fd = -1};
+	for (int i = 0; i < 20; i++) {
+		put(fd, "piece", 5);
+		poll(&never, 1, 5);
+	}
+	put_stream(fd, 1000000, 1);
+	SHOW(shutdown(fd, SHUT_WR));
+	show_end(fd);
+}
+
+static void late_half_close_server(int fd)
+{
+	SHOW(shutdown(fd, SHUT_WR));
+	char pieces[100];
+	get(fd, pieces, sizeof(pieces));
+	get_stream(fd, 1000000, 1);
+	show_end(fd);
+}
+
 /* The default action of SIGPIPE ends the program. */
 static void killed_by_sigpipe_client(int fd)
 {
@@ -437,6 +484,9 @@ static const struct part PARTS[] = {
 	{"half_close", half_close_client, half_close_server},
 	{"both_half_close", both_half_close_client, both_half_close_server},
 	{"closed_peer", closed_peer_client, closed_peer_server},
+	{"late_writer", late_writer_client, closed_peer_server},
+	{"late_writer_killed", late_writer_client, late_writer_killed_server},
+	{"late_half_close", late_half_close_client, late_half_close_server},
 	{"killed_by_sigpipe", killed_by_sigpipe_client, closed_peer_server},
 	{"unread", unread_client, unread_server},
 	{"linger", linger_client, linger_server},

@@ -107,6 +107,16 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// Milliseconds, wrapping, as the kernel last wrote them down: advances every 1 to 10 ms. For
+/// what is to be done now and then on a path that has no time for a real clock.
+#[inline]
+pub(crate) fn tick() -> u32 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it wraps")]
+    let (secs, ms) = (t.tv_sec as u32, (t.tv_nsec / 1_000_000) as u32);
+    secs.wrapping_mul(1000).wrapping_add(ms)
+}
+
 /// Moves a descriptor of ours out of the way of the program's, which expects low numbers. Stays
 /// where it is if there is no room above.
 pub(crate) fn move_high(fd: OwnedFd) -> OwnedFd {

@@ -373,6 +373,16 @@ impl<B: Backend> Stream<B> {
         recv.half.readable() != 0 || self.ring.shared.mail.has(FLAG_EOF)
     }
 
+    /// Whether the peer has said that it writes nothing more, or the stream is over. Takes what waits
+    /// to be dispatched first.
+    #[must_use]
+    pub fn has_eof(&self) -> bool {
+        let _section = Section::enter();
+        let mut recv = self.ring.lock_recv();
+        self.pump(&mut recv);
+        self.ring.shared.mail.has(FLAG_EOF)
+    }
+
     /// Whether a send would take something, or fail at once.
     #[must_use]
     pub fn has_room(&self) -> bool {

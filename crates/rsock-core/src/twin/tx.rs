@@ -127,12 +127,17 @@ impl Twin {
         }
         // A sender with credit has no other reason to look at what the peer says.
         tx.calls = tx.calls.wrapping_add(1);
-        let seen = if tx.calls.is_multiple_of(LISTEN_EVERY) {
+        let now = sys::tick();
+        let due = now != tx.looked_at;
+        let seen = if due || tx.calls.is_multiple_of(LISTEN_EVERY) {
             path.ext_seen()
         } else {
             path.ext_arrived()
         };
-        if seen.contains(ExtSeen::LEAVE) {
+        if due {
+            tx.looked_at = now;
+        }
+        if seen.contains(ExtSeen::LEAVE) || due && is_deserted(fd, path) {
             self.move_down(tx, path);
         }
     }
@@ -281,6 +286,18 @@ impl Twin {
             }
         }
     }
+}
+
+/// Whether the socket says that nobody reads what we write any more: then TCP has the right answer.
+/// A half-close is none: it stands in the ring before the socket knows of it. Where in doubt, TCP
+/// is slower, never wrong.
+#[cold]
+fn is_deserted(fd: BorrowedFd<'_>, path: &Stream<Soft>) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
+    if !sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0) {
+        return false;
+    }
+    fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 || !path.has_eof()
 }
 
 /// Flags that the ring can honour, or may ignore as TCP does.

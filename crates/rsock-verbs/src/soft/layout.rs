@@ -168,7 +168,8 @@ pub(super) enum Entry {
     WriteImm { len: u32 },
     /// All of a SEND, in the slot.
     SendInline { len: u32 },
-    /// A part of a SEND, in the stage; `last` ends the message.
+    /// A part of a SEND, in the stage; `last` ends the message. All parts but the last have
+    /// [`CHUNK`] bytes, and none is empty.
     SendStaged { len: u32, last: bool },
     /// A SEND whose payload does not fit its receive; nothing follows.
     SendTooLong,
@@ -211,8 +212,11 @@ impl Entry {
             OP_SEND_INLINE if inline as usize <= crate::sync::slot::INLINE => {
                 Some(Self::SendInline { len: inline })
             }
-            OP_SEND_STAGED if len <= CHUNK => Some(Self::SendStaged { len, last: false }),
-            OP_SEND_STAGED_LAST if len <= CHUNK => Some(Self::SendStaged { len, last: true }),
+            // A sender fills each part but the last: without that a SEND might never end.
+            OP_SEND_STAGED if len == CHUNK => Some(Self::SendStaged { len, last: false }),
+            OP_SEND_STAGED_LAST if len != 0 && len <= CHUNK => {
+                Some(Self::SendStaged { len, last: true })
+            }
             OP_SEND_TOO_LONG => Some(Self::SendTooLong),
             _ => None,
         }
@@ -241,12 +245,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn descriptions_survive_the_word(at in 0u64..1 << 48, len in 0u32..=48, n in 0u32..=CHUNK, last: bool) {
+        fn descriptions_survive_the_word(at in 0u64..1 << 48, len in 0u32..=48, n in 1u32..=CHUNK) {
             for e in [
                 Entry::WriteImmInline { at, len },
                 Entry::WriteImm { len: n },
                 Entry::SendInline { len },
-                Entry::SendStaged { len: n, last },
+                Entry::SendStaged { len: CHUNK, last: false },
+                Entry::SendStaged { len: n, last: true },
                 Entry::SendTooLong,
             ] {
                 prop_assert_eq!(Entry::decode(e.encode()), Some(e));
@@ -258,7 +263,8 @@ mod tests {
             match Entry::decode(word) {
                 Some(Entry::WriteImmInline { at, len }) => prop_assert!(len <= 48 && at < 1 << 48),
                 Some(Entry::SendInline { len }) => prop_assert!(len <= 48),
-                Some(Entry::SendStaged { len, .. }) => prop_assert!(len <= CHUNK),
+                Some(Entry::SendStaged { len, last: false }) => prop_assert_eq!(len, CHUNK),
+                Some(Entry::SendStaged { len, .. }) => prop_assert!((1..=CHUNK).contains(&len)),
                 Some(Entry::WriteImm { .. } | Entry::SendTooLong) | None => {}
             }
         }

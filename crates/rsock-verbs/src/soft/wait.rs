@@ -211,7 +211,7 @@ impl Waiters {
             self.for_each(|port| {
                 // A sleeper between its last look and the system call compares the word. Whoever
                 // takes bits serves them all, so the bells ring too.
-                ring |= port.line().word().swap(0, Ordering::AcqRel) & BELL != 0;
+                ring |= port.line().take_armed() & BELL != 0;
                 let _ = futex::wake(port.line().word(), futex::Flags::empty(), all);
             });
         }

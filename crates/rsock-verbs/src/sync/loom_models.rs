@@ -135,6 +135,38 @@ fn a_parked_thread_is_woken_by_what_is_published() {
 }
 
 #[test]
+fn a_second_thread_that_parks_does_not_hide_the_wake_up_of_the_first() {
+    explore(|| {
+        let line = Arc::new(WaitLine::<Loom>::fresh());
+        let slot = Arc::new(Slot::<Loom>::fresh());
+        let bed = Arc::new(Bed::new());
+        let sender = {
+            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            thread::spawn(move || {
+                slot.publish(0, 1, 2, &[0; 6]);
+                if line.ring() & FUTEX != 0 {
+                    bed.futex_wake();
+                }
+            })
+        };
+        let other = {
+            let line = Arc::clone(&line);
+            // What it waits for is nothing that the first one knows, and it never comes.
+            thread::spawn(move || line.arm(FUTEX))
+        };
+        while !slot.is_published(0) {
+            let expected = line.arm(FUTEX);
+            if slot.is_published(0) {
+                break;
+            }
+            bed.futex_wait(line.word(), expected);
+        }
+        sender.join().expect("sender");
+        other.join().expect("other");
+    });
+}
+
+#[test]
 fn a_parked_thread_and_a_bell_both_hear_of_it() {
     explore(|| {
         let line = Arc::new(WaitLine::<Loom>::fresh());

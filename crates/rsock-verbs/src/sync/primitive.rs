@@ -12,8 +12,10 @@ pub(crate) trait Word<T>: Debug + Send + Sync {
     fn load(&self, order: Ordering) -> T;
     /// Atomic store.
     fn store(&self, value: T, order: Ordering);
-    /// Atomic exchange; the old value.
-    fn swap(&self, value: T, order: Ordering) -> T;
+    /// Atomic addition, which wraps; the old value.
+    fn fetch_add(&self, value: T, order: Ordering) -> T;
+    /// Atomic bit mask; the old value.
+    fn fetch_and(&self, bits: T, order: Ordering) -> T;
     /// Atomic bit set; the old value.
     fn fetch_or(&self, bits: T, order: Ordering) -> T;
 }
@@ -58,8 +60,12 @@ macro_rules! word {
                 self.store(value, order);
             }
             #[inline(always)]
-            fn swap(&self, value: $int, order: Ordering) -> $int {
-                self.swap(value, order)
+            fn fetch_add(&self, value: $int, order: Ordering) -> $int {
+                self.fetch_add(value, order)
+            }
+            #[inline(always)]
+            fn fetch_and(&self, bits: $int, order: Ordering) -> $int {
+                self.fetch_and(bits, order)
             }
             #[inline(always)]
             fn fetch_or(&self, bits: $int, order: Ordering) -> $int {

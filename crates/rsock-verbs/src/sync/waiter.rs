@@ -5,6 +5,10 @@
 //! the two looks at least one sees the other's store: either the waiter finds the work, or the notifier
 //! finds the bit. Whoever finds the word set takes all bits at once and wakes everyone, so a
 //! waiter that still has nothing arms again.
+//!
+//! Bits alone would not do for several waiters. Between one's last look and its system call the bits may be
+//! taken, and set again by another waiter, who waits for something else: the first would find the
+//! word as it left it, and sleep through what it was woken for. So the rest of the word counts.
 
 use super::primitive::{Native, Platform, Word};
 use std::sync::atomic::Ordering;
@@ -13,11 +17,14 @@ use std::sync::atomic::Ordering;
 pub(crate) const FUTEX: u32 = 1;
 /// Bells are to be rung.
 pub(crate) const BELL: u32 = 1 << 1;
+const BITS: u32 = FUTEX | BELL;
+/// One taking, in the part of the word that counts them.
+const TAKEN: u32 = BITS + 1;
 /// Bells that one line can name: four of threads, and the completion channel's.
 pub(crate) const BELLS: usize = 5;
 
 /// # Invariants
-/// Only waiters set bits; only notifiers clear the word, and they then wake whom the bits name.
+/// Only waiters set bits; only notifiers clear them, and they then count, and wake whom the bits name.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct WaitLine<P: Platform = Native> {
@@ -56,12 +63,19 @@ impl<P: Platform> WaitLine<P> {
     /// [`Self::ring`] for a caller that has executed the fence already.
     #[inline(always)]
     pub(crate) fn take(&self) -> u32 {
-        if self.armed.load(Ordering::Relaxed) == 0 { 0 } else { self.take_armed() }
+        if self.armed.load(Ordering::Relaxed) & BITS == 0 { 0 } else { self.take_armed() }
     }
 
+    /// Takes the bits, and makes sleeps fail that compare with an older word: for a caller that
+    /// then wakes those who sleep on it, whatever the bits say.
     #[cold]
-    fn take_armed(&self) -> u32 {
-        self.armed.swap(0, Ordering::AcqRel)
+    pub(crate) fn take_armed(&self) -> u32 {
+        let bits = self.armed.fetch_and(!BITS, Ordering::AcqRel) & BITS;
+        // Before the wake-up: a waiter either fails to fall asleep from here on, or sleeps already
+        // and is woken. Two steps, because a loop that does it in one a hostile peer could keep
+        // from ending; a waiter that arms in between has seen the work.
+        self.armed.fetch_add(TAKEN, Ordering::AcqRel);
+        bits
     }
 
     /// The word, for the system's futex calls.
@@ -77,5 +91,26 @@ impl<P: Platform> WaitLine<P> {
     /// Names a bell in place `i`, or none with 0. Before [`Self::arm`].
     pub(crate) fn set_bell(&self, i: usize, id: u64) {
         self.bells[i].store(id, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_was_taken_and_armed_again_is_another_one() {
+        let line = WaitLine::<Native> {
+            armed: 0.into(),
+            reserved: 0.into(),
+            bells: std::array::from_fn(|_| 0.into()),
+        };
+        let expected = line.arm(FUTEX);
+        assert_eq!(line.ring(), FUTEX);
+        // Another thread, for its own reasons, before the first one's system call.
+        line.arm(FUTEX);
+        assert_ne!(line.word().load(Ordering::Relaxed), expected);
+        assert_eq!(line.ring(), FUTEX);
+        assert_eq!(line.ring(), 0);
     }
 }

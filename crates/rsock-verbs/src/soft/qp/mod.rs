@@ -203,6 +203,12 @@ impl SoftQp {
         }
     }
 
+    /// Fails, as if only `taken` entries had been taken from the lane and no other were there.
+    pub(super) fn fail_as_of(&self, taken: u32) {
+        self.fail();
+        self.core.shared.rx.drain_until.store(taken, Ordering::Relaxed);
+    }
+
     /// Looks to the peer as if a copy were under way.
     pub(super) fn set_busy(&self, busy: bool) {
         let outlet = self.core.outlet.get().expect("connected");
@@ -417,7 +423,8 @@ impl Core {
         if self.inlet.slot(head).is_published(head) {
             return self.can_receive();
         }
-        self.inlet.head().producer.closed.load(Ordering::Relaxed) != 0 && self.has_recv_at_end()
+        let closed = self.inlet.head().producer.closed.load(Ordering::Relaxed) != 0;
+        (closed || self.shared.state() == QpState::Err) && self.has_recv_at_end()
     }
 
     /// An entry is there: whether it can be taken.
@@ -450,8 +457,7 @@ impl Core {
     }
 
     fn drains_into_srq(&self) -> bool {
-        let rx = &self.shared.rx;
-        rx.head.load(Ordering::Relaxed) != rx.drain_until.load(Ordering::Relaxed)
+        self.left_to_drain(self.shared.rx.head.load(Ordering::Relaxed)) != 0
             && self.srq.as_ref().is_some_and(|srq| srq.has_any())
     }
 

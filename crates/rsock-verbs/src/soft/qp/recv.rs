@@ -23,6 +23,8 @@ enum Stop {
     Empty,
     /// It was taken and completes nothing yet.
     Swallowed,
+    /// It was taken, and its completion says that it did not fit: it is the last.
+    Overrun,
     /// The peer broke the contract.
     Violation,
 }
@@ -103,6 +105,10 @@ impl Core {
                     Err(Stop::Swallowed) => {}
                     Err(why) => {
                         stop = why;
+                        if why == Stop::Overrun {
+                            n += 1;
+                            head = head.wrapping_add(1);
+                        }
                         break;
                     }
                 }
@@ -114,6 +120,8 @@ impl Core {
             }
             if stop == Stop::Violation {
                 self.violated(head);
+            } else if stop == Stop::Overrun {
+                // What follows is flushed.
             } else if n != 0 || self.inlet.head().producer.closed.load(Ordering::Acquire) == 0 {
                 return n;
             } else if head == first && !self.inlet.slot(head).is_published(head) {
@@ -131,12 +139,14 @@ impl Core {
         }
         let rx = &self.shared.rx;
         let first = rx.head.load(Ordering::Relaxed);
-        let end = rx.drain_until.load(Ordering::Relaxed);
         let mut head = first;
         let mut n = 0;
-        while n < out.len() && head != end && self.inlet.slot(head).is_published(head) {
+        while n < out.len()
+            && self.left_to_drain(head) != 0
+            && self.inlet.slot(head).is_published(head)
+        {
             match self.take_entry(head, &mut out[n]) {
-                Ok(()) => n += 1,
+                Ok(()) | Err(Stop::Overrun) => n += 1,
                 Err(Stop::Swallowed) => {}
                 Err(Stop::Empty) => break,
                 Err(Stop::Violation) => {
@@ -149,7 +159,7 @@ impl Core {
         if head != first {
             self.publish_head(head);
         }
-        if self.srq.is_some() || head != rx.drain_until.load(Ordering::Relaxed) {
+        if self.srq.is_some() || self.left_to_drain(head) != 0 {
             return n + self.flush_held(&mut out[n..]);
         }
         let posted = rx.posted.load(Ordering::Acquire);
@@ -163,10 +173,17 @@ impl Core {
         n
     }
 
+    /// How many entries from `head` on still arrive after the error. None, if the error was found
+    /// by another thread while a poll took entries that came after it.
+    pub(super) fn left_to_drain(&self, head: u32) -> u32 {
+        let left = self.shared.rx.drain_until.load(Ordering::Relaxed).wrapping_sub(head);
+        if left > self.inlet.n_slots() { 0 } else { left }
+    }
+
     /// The receive that a half-arrived SEND had taken from a shared queue.
     fn flush_held(&self, out: &mut [Completion]) -> usize {
         let rx = &self.shared.rx;
-        let ended = rx.head.load(Ordering::Relaxed) == rx.drain_until.load(Ordering::Relaxed);
+        let ended = self.left_to_drain(rx.head.load(Ordering::Relaxed)) == 0;
         if out.is_empty() || !ended || rx.holding.load(Ordering::Relaxed) == 0 {
             return 0;
         }
@@ -302,6 +319,7 @@ impl Core {
             self.fail(WcStatus::WR_FLUSH, WcStatus::REM_INV_REQ);
             // Nothing behind it arrives any more.
             rx.drain_until.store(head.wrapping_add(1), Ordering::Relaxed);
+            return Err(Stop::Overrun);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 use super::*;
 use crate::soft::alloc::BLOCK;
 use crate::soft::layout::{
-    DATA, Entry, LaneHead, PAGE, QP_TABLE, QPS, QpEntry, REGION_TABLE, REGIONS, RegionEntry,
+    CHUNK, DATA, Entry, LaneHead, PAGE, QP_TABLE, QPS, QpEntry, REGION_TABLE, REGIONS, RegionEntry,
 };
 use crate::soft::segment::Mapping;
 use proptest::prelude::*;
@@ -259,6 +259,55 @@ fn an_unknown_description_breaks_its_queue_pair() {
         let wc = a.wait();
         assert_eq!(wc.status, WcStatus::WR_FLUSH, "{word:x}");
         assert_eq!(a.qp.state(), QpState::Err);
+    }
+}
+
+#[test]
+fn nothing_arrives_behind_a_message_that_does_not_fit() {
+    let (a, b) = pair();
+    b.qp.forge(0, 0, Entry::SendTooLong.encode());
+    b.qp.forge(0, 1, Entry::WriteImm { len: 1 }.encode());
+    let mut out = [BLANK; 4];
+    assert_eq!(a.cq.poll(&mut out[..2]), 2);
+    assert_eq!((out[0].status, out[1].status), (WcStatus::LOC_LEN, WcStatus::WR_FLUSH));
+    assert_every_receive_completes(&a, 2);
+}
+
+#[test]
+fn an_error_that_overtakes_a_poll_flushes_all_the_same() {
+    let (a, b) = pair();
+    b.qp.forge(0, 1, Entry::WriteImm { len: 1 }.encode());
+    b.qp.forge(0, 1, Entry::WriteImm { len: 1 }.encode());
+    assert_eq!(a.cq.poll(&mut [BLANK; 2]), 2);
+    // As by a thread that failed the queue pair when this poll had published none of the two.
+    a.qp.fail_as_of(1);
+    assert_every_receive_completes(&a, 2);
+}
+
+/// That the error state gives back every receive, and the queue has nothing more then.
+fn assert_every_receive_completes(end: &End, had: u32) {
+    let mut out = [BLANK; 4];
+    let mut n = had;
+    loop {
+        match end.cq.poll(&mut out) {
+            0 => break,
+            more => n += more as u32,
+        }
+    }
+    assert_eq!((n, end.cq.is_ready()), (CAP.max_recv_wr, false));
+}
+
+#[test]
+fn parts_of_a_send_that_bring_it_no_further_break_its_queue_pair() {
+    // A sender cuts a long SEND into full chunks and a last part with the rest. With parts of
+    // nothing, or of next to nothing, one poll could be kept busy for as long as the peer likes.
+    let parts = [(0, false), (1, false), (CHUNK - 1, false), (0, true)];
+    for (len, last) in parts {
+        let (a, b) = pair();
+        b.qp.forge(0, 0, Entry::SendStaged { len, last }.encode());
+        let mut out = [BLANK; 1];
+        assert_eq!(a.cq.poll(&mut out), 1, "{len} {last}");
+        assert_eq!((out[0].status, a.qp.state()), (WcStatus::WR_FLUSH, QpState::Err));
     }
 }
 
