@@ -17,7 +17,7 @@ use crate::sync::waiter::{BELL, BELLS, FUTEX, WaitLine};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -117,6 +117,9 @@ pub(super) struct Waiters {
     /// The first port, which most queues have alone.
     first: OnceLock<Arc<Port>>,
     more: Mutex<Vec<Arc<Port>>>,
+    /// How many `more` has, or is about to have. While it is 0 the lock is not taken: a child that
+    /// was forked while another thread held it would wait for ever.
+    n_more: AtomicUsize,
 }
 
 impl Waiters {
@@ -130,7 +133,12 @@ impl Waiters {
             bells: Default::default(),
         })
         .ok_or(Error::Exhausted("family memory"))?;
-        Ok(Self { registry, first: OnceLock::new(), more: Mutex::new(Vec::new()) })
+        Ok(Self {
+            registry,
+            first: OnceLock::new(),
+            more: Mutex::new(Vec::new()),
+            n_more: AtomicUsize::new(0),
+        })
     }
 
     fn more(&self) -> MutexGuard<'_, Vec<Arc<Port>>> {
@@ -141,7 +149,9 @@ impl Waiters {
     fn for_each(&self, mut f: impl FnMut(&Port)) {
         if let Some(port) = self.first.get() {
             f(port);
-            self.more().iter().for_each(|p| f(p));
+            if self.n_more.load(Ordering::Relaxed) != 0 {
+                self.more().iter().for_each(|p| f(p));
+            }
         }
     }
 
@@ -153,17 +163,23 @@ impl Waiters {
             return Ok(Arc::clone(port));
         }
         let port = Arc::new(Port::new(link)?);
+        if let Err(port) = self.first.set(Arc::clone(&port)) {
+            more.push(port);
+            self.n_more.store(more.len(), Ordering::Relaxed);
+        }
+        // SYNC(ports): the port is known before we look at the bells. Pairs with the fence in
+        // `name`: either a bell that is named meanwhile is seen here, or the port is seen there.
+        Native::fence();
         let mut any = false;
         for (i, bell) in self.registry.bells.iter().enumerate() {
             let id = bell.load(Ordering::Relaxed);
-            any |= id != 0;
-            port.line().set_bell(i, id);
+            if id != 0 {
+                any = true;
+                port.line().set_bell(i, id);
+            }
         }
         if any {
             port.line().arm(BELL);
-        }
-        if let Err(port) = self.first.set(Arc::clone(&port)) {
-            more.push(port);
         }
         drop(more);
         // Threads asleep now do not know this port.
@@ -173,7 +189,11 @@ impl Waiters {
 
     /// Forgets ports, other than the first, that only the queue itself still holds.
     pub(super) fn prune(&self) {
-        self.more().retain(|p| Arc::strong_count(p) > 1);
+        if self.n_more.load(Ordering::Relaxed) != 0 {
+            let mut more = self.more();
+            more.retain(|p| Arc::strong_count(p) > 1);
+            self.n_more.store(more.len(), Ordering::Relaxed);
+        }
     }
 
     /// Wakes whoever waits, after something became ready that no peer announces.
@@ -256,8 +276,10 @@ impl Waiters {
     }
 
     fn name(&self, i: usize, id: u64) {
-        self.for_each(|p| p.line().set_bell(i, id));
         self.registry.bells[i].store(id, Ordering::Relaxed);
+        // SYNC(ports): pairs with the fence in `port`.
+        Native::fence();
+        self.for_each(|p| p.line().set_bell(i, id));
     }
 
     fn arm_bells(&self) {
@@ -287,7 +309,7 @@ impl Waiters {
 
     fn sleep(&self, epoch: u32, timeout: Option<Duration>, is_ready: impl Fn() -> bool) -> Parked {
         // One line: the common case, one plain futex. A second word needs `futex_waitv`.
-        let single = self.first.get().filter(|_| self.more().is_empty());
+        let single = self.first.get().filter(|_| self.n_more.load(Ordering::Relaxed) == 0);
         let Some(port) = single else { return self.sleep_on_all(epoch, timeout, is_ready) };
         let expected = port.line().arm(FUTEX);
         if is_ready() || self.epoch() != epoch {
@@ -382,5 +404,30 @@ fn parked(slept: Result<(), Errno>) -> Parked {
         Err(Errno::INTR) => Parked::Interrupted,
         // Woken, the word had changed already, or the call does not exist: look again.
         Ok(()) | Err(_) => Parked::Woken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::Watchdog;
+    use crate::soft::testing::linked_pair;
+    use crate::soft::{SoftBell, SoftContext};
+
+    #[test]
+    fn a_queue_with_one_port_takes_no_lock_that_a_forked_child_could_find_held() {
+        let _dog = Watchdog::new("waiting");
+        let (link, _other) = linked_pair(&SoftContext::open().expect("device")).expect("link");
+        let waiters = Waiters::new().expect("room");
+        let _port = waiters.port(&link).expect("port");
+        let bell = SoftBell::new().expect("bell");
+        let _held = waiters.more();
+        assert!(waiters.arm_bell(bell.id()));
+        waiters.wake_all();
+        waiters.disarm_bell(bell.id());
+        let moment = Some(Duration::from_millis(1));
+        assert_eq!(waiters.park(waiters.epoch(), moment, || false), Parked::TimedOut);
+        waiters.prune();
+        assert!(bell.take());
     }
 }
