@@ -213,12 +213,12 @@ static inline void show_end(int fd)
 	printf("%ld more, then %s\n", total, n == 0 ? "end" : errno_name(errno));
 }
 
-/* Until the peer's end has arrived here. */
+/* Until the peer's end has arrived here. A reset shows its error a moment before its end. */
 static inline short await_end(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLRDHUP};
-	while (poll(&p, 1, -1) < 0)
-		CHECK(errno == EINTR);
+	while (!(p.revents & POLLRDHUP))
+		CHECK(poll(&p, 1, -1) >= 0 || errno == EINTR);
 	return p.revents;
 }
 
