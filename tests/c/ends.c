@@ -284,6 +284,8 @@ static void edges_client(int fd)
 	SHOW(sendto(fd, "a", 1, 0, (struct sockaddr *)&server_address, 1000));
 	SHOW(sendto(fd, "b", 1, 0, (struct sockaddr *)&server_address, sizeof(server_address)));
 	await_bytes(fd, 20);
+	SHOW(recv(fd, NULL, 0, 0));
+	SHOW(recv(fd, buf, 0, MSG_DONTWAIT));
 	SHOW(recv(fd, NULL, 5, MSG_TRUNC));
 	memset(buf, '.', sizeof(buf));
 	SHOW(recv(fd, buf, 5, MSG_TRUNC));

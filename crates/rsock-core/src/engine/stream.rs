@@ -369,8 +369,18 @@ impl<B: Backend> Stream<B> {
     pub fn has_input(&self) -> bool {
         let _section = Section::enter();
         let mut recv = self.ring.lock_recv();
-        self.pump(&mut recv);
+        if self.parts.cq.is_ready() {
+            self.pump(&mut recv);
+        }
         recv.half.readable() != 0 || self.ring.shared.mail.has(FLAG_EOF)
+    }
+
+    /// Dispatches what has arrived.
+    pub fn progress(&self) {
+        let _section = Section::enter();
+        if self.parts.cq.is_ready() {
+            self.pump(&mut self.ring.lock_recv());
+        }
     }
 
     /// Whether the peer has said that it writes nothing more, or the stream is over. Takes what waits

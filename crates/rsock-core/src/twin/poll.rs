@@ -4,19 +4,22 @@
 //! connection; the ring answers for itself. One round asks both; if nobody has anything, the thread
 //! spins a little on the rings, then arms its doorbell on each and sleeps in the kernel's `ppoll`
 //! with the doorbell among the descriptors.
+//!
+//! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
 
 use super::rx::Deaf;
 use super::state::{RxMode, TxMode};
 use super::{PATIENCE, Twin};
-use crate::engine::{Stream, ThreadBell, spin_on};
+use crate::engine::{Armed, Stream, ThreadBell, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_verbs::Bell;
-use rsock_verbs::soft::{Soft, SoftContext};
+use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::cell::Cell;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One entry of [`poll`].
 #[derive(Debug)]
@@ -34,6 +37,12 @@ pub struct PollEntry<'a> {
 const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
 const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
 
+/// Calls with up to this many entries allocate nothing.
+const FEW: usize = 16;
+/// More rings than this are not worth spinning on.
+const MOST_SPUN: usize = 8;
+const NO_FD: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
+
 /// What a twin says of itself.
 struct State<'a> {
     /// Events that hold, of those asked for.
@@ -42,6 +51,8 @@ struct State<'a> {
     kernel: PollFlags,
     /// The end of the socket means input: nothing else can come from the ring.
     end_is_input: bool,
+    /// Readiness may stand in the kernel alone, so it is asked before anybody spins.
+    kernel_first: bool,
     /// The ring to be armed, with the mark taken before looking.
     ring: Option<(&'a Stream<Soft>, u32)>,
     /// A full ring is given this long before the writer moves to TCP.
@@ -56,6 +67,7 @@ impl Twin {
             ready: PollFlags::empty(),
             kernel: events.difference(INPUT | OUTPUT),
             end_is_input: false,
+            kernel_first: false,
             ring: None,
             impatient: false,
             deaf: None,
@@ -80,9 +92,11 @@ impl Twin {
                 (RxMode::Invited | RxMode::Clamped, Some(path)) => {
                     state.ring = Some((path, mark));
                     state.kernel |= events & INPUT;
+                    state.kernel_first = true;
                 }
                 _ => {
                     state.kernel |= events & INPUT;
+                    state.kernel_first = true;
                     if !self.is_plain() {
                         state.deaf = Some(Deaf::new(&self.dirs.shared.0));
                     }
@@ -100,16 +114,31 @@ impl Twin {
                         self.ring_is_full(&mut tx, path);
                         if tx.mode == TxMode::Tcp {
                             state.kernel |= events & OUTPUT;
+                            state.kernel_first = true;
                         } else {
                             state.ring = Some((path, mark));
                             state.impatient = true;
                         }
                     }
                 }
-                _ => state.kernel |= events & OUTPUT,
+                _ => {
+                    state.kernel |= events & OUTPUT;
+                    state.kernel_first = true;
+                }
             }
         }
+        state.kernel_first |= state.ring.is_none() && state.ready.is_empty();
         state
+    }
+}
+
+impl State<'_> {
+    /// Whether the kernel can tell nothing but that the connection has ended, which nobody asked
+    /// for by name.
+    fn only_ends(&self, events: PollFlags) -> bool {
+        !self.kernel_first
+            && !events.contains(PollFlags::RDHUP)
+            && self.kernel.difference(PollFlags::RDHUP).is_empty()
     }
 }
 
@@ -123,66 +152,130 @@ pub fn poll(
     timeout: Option<Duration>,
     sigmask: Option<&libc::sigset_t>,
 ) -> io::Result<usize> {
-    let watch = Watch::begin();
-    let deadline = timeout.and_then(|t| sys::now().checked_add(t));
+    let n = entries.len();
+    let limits = Limits {
+        deadline: timeout.and_then(|t| sys::now().checked_add(t)),
+        sigmask,
+        watch: Watch::begin(),
+    };
+    if n <= FEW {
+        let mut states = [const { None }; FEW];
+        let mut fds = [NO_FD; 2 * FEW + 1];
+        run(entries, &mut states[..n], &mut fds[..=2 * n], &limits)
+    } else {
+        let mut states = Vec::new();
+        states.resize_with(n, || None);
+        let mut fds = vec![NO_FD; 2 * n + 1];
+        run(entries, &mut states, &mut fds, &limits)
+    }
+}
+
+/// What ends a call.
+struct Limits<'a> {
+    deadline: Option<Instant>,
+    sigmask: Option<&'a libc::sigset_t>,
+    watch: Watch,
+}
+
+/// `states` has a place for each entry; `fds` too, and one for the doorbell, and another for each
+/// entry's search.
+fn run<'a>(
+    entries: &mut [PollEntry<'a>],
+    states: &mut [Option<State<'a>>],
+    fds: &mut [libc::pollfd],
+    limits: &Limits<'_>,
+) -> io::Result<usize> {
+    let n = entries.len();
     let mut first = true;
     loop {
-        let states = look(entries);
-        let mut fds = kernel_entries(entries, &states);
-        let is_ready = states.iter().flatten().any(|s| !s.ready.is_empty());
-        let left = sys::time_left(deadline);
+        let seen = look(entries, states);
+        let left = sys::time_left(limits.deadline);
         // What there is comes before an interruption, or frequent signals would starve the caller.
-        let fired = watch.has_fired();
-        let kernel_first = first && needs_kernel_first(entries);
-        if is_ready || fired || left == Some(Duration::ZERO) || kernel_first {
-            sys::ppoll(&mut fds, Some(Duration::ZERO), None)?;
-            let n = collect(entries, &states, &fds);
-            if n != 0 || left == Some(Duration::ZERO) {
-                return Ok(n);
+        let fired = limits.watch.has_fired();
+        let at_once = fired || left == Some(Duration::ZERO);
+        // A ring that has changed without a result hides nothing that the kernel has meanwhile.
+        if seen.is_ready || at_once || seen.kernel_first || !first {
+            let skip_ends = seen.is_ready && !at_once && n > FEW && !is_turn_of_the_ends();
+            let asked = ask_kernel(entries, states, &mut fds[..n], skip_ends);
+            if asked != 0 {
+                sys::ppoll(&mut fds[..n], Some(Duration::ZERO), None)?;
+            }
+            let found = collect(entries, states, fds);
+            if found != 0 || left == Some(Duration::ZERO) {
+                return Ok(found);
             }
         }
         first = false;
         if fired {
             return Err(rustix::io::Errno::INTR.into());
         }
-        if spin(&states) {
+        if spin(states) {
             continue;
         }
-        let slept = sleep(entries, &states, &mut fds, left, sigmask, watch)?;
-        if slept == Slept::Events {
-            let n = collect(entries, &states, &fds);
-            if n != 0 {
-                return Ok(n);
+        ask_kernel(entries, states, &mut fds[..n], false);
+        if sleep(entries, states, fds, left, limits)? == Slept::Events {
+            let found = collect(entries, states, fds);
+            if found != 0 {
+                return Ok(found);
             }
         }
     }
 }
 
-/// Before the first spin: whether an entry only the kernel knows might be ready already.
-fn needs_kernel_first(entries: &[PollEntry<'_>]) -> bool {
-    entries.iter().any(|e| e.fd >= 0 && !e.twin.is_some_and(|t| t.on_ring().1))
+/// Whether it is time to look after the ends of many idle connections although there is something
+/// else: once per tick. A program that always finds something learns of an end that late.
+fn is_turn_of_the_ends() -> bool {
+    thread_local! {
+        static LOOKED_AT: Cell<u32> = const { Cell::new(0) };
+    }
+    let now = sys::tick();
+    LOOKED_AT.with(|at| at.replace(now) != now)
 }
 
-fn look<'a>(entries: &[PollEntry<'a>]) -> Vec<Option<State<'a>>> {
-    entries
-        .iter()
-        .map(|e| {
-            let twin = e.twin.filter(|t| e.fd >= 0 && !t.is_plain())?;
-            // SAFETY: the program keeps the descriptor open during its own call.
-            let fd = unsafe { BorrowedFd::borrow_raw(e.fd) };
-            Some(twin.poll_state(fd, e.events))
-        })
-        .collect()
+/// What a round over all twins found.
+#[derive(Default)]
+struct Seen {
+    /// One of them has something.
+    is_ready: bool,
+    /// An entry that only the kernel knows might be ready already.
+    kernel_first: bool,
 }
 
-/// What to ask the kernel: the entries in their order, and room for what waiting adds.
-fn kernel_entries(entries: &[PollEntry<'_>], states: &[Option<State<'_>>]) -> Vec<libc::pollfd> {
-    let mut fds = Vec::with_capacity(entries.len() + 2);
-    fds.extend(entries.iter().zip(states).map(|(e, s)| {
-        let events = s.as_ref().map_or(e.events, |s| s.kernel);
-        libc::pollfd { fd: e.fd, events: events.bits().cast_signed(), revents: 0 }
-    }));
-    fds
+fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen {
+    // Before any new look: who was deaf is so no longer.
+    states.fill_with(|| None);
+    let mut seen = Seen::default();
+    for (e, state) in entries.iter().zip(states) {
+        let Some(twin) = e.twin.filter(|t| e.fd >= 0 && !t.is_plain()) else {
+            seen.kernel_first |= e.fd >= 0;
+            continue;
+        };
+        // SAFETY: the program keeps the descriptor open during its own call.
+        let fd = unsafe { BorrowedFd::borrow_raw(e.fd) };
+        let found = twin.poll_state(fd, e.events);
+        seen.is_ready |= !found.ready.is_empty();
+        seen.kernel_first |= found.kernel_first;
+        *state = Some(found);
+    }
+    seen
+}
+
+/// Fills in what to ask the kernel: the entries in their order. Returns how many it is asked about.
+fn ask_kernel(
+    entries: &[PollEntry<'_>],
+    states: &[Option<State<'_>>],
+    fds: &mut [libc::pollfd],
+    skip_ends: bool,
+) -> usize {
+    let mut asked = 0;
+    for ((e, state), fd) in entries.iter().zip(states).zip(fds) {
+        let events = state.as_ref().map_or(e.events, |s| s.kernel);
+        let skip = skip_ends && state.as_ref().is_some_and(|s| s.only_ends(e.events));
+        let number = if skip { -1 } else { e.fd };
+        *fd = libc::pollfd { fd: number, events: events.bits().cast_signed(), revents: 0 };
+        asked += usize::from(number >= 0);
+    }
+    asked
 }
 
 /// Joins both answers; how many entries have events.
@@ -212,11 +305,9 @@ fn collect(
 }
 
 fn spin(states: &[Option<State<'_>>]) -> bool {
-    /// More rings than this are not worth a look per turn.
-    const MOST: usize = 8;
     let rings = || states.iter().flatten().filter_map(|s| s.ring.as_ref());
-    let n = rings().count();
-    n != 0 && n <= MOST && spin_on(|| rings().any(|(path, mark)| path.has_changed(*mark)))
+    let n = rings().take(MOST_SPUN + 1).count();
+    n != 0 && n <= MOST_SPUN && spin_on(|| rings().any(|(path, mark)| path.has_changed(*mark)))
 }
 
 #[derive(PartialEq, Eq)]
@@ -227,50 +318,68 @@ enum Slept {
     Changed,
 }
 
-fn sleep(
-    entries: &[PollEntry<'_>],
-    states: &[Option<State<'_>>],
-    fds: &mut Vec<libc::pollfd>,
+fn sleep<'a>(
+    entries: &[PollEntry<'a>],
+    states: &[Option<State<'a>>],
+    fds: &mut [libc::pollfd],
     left: Option<Duration>,
-    sigmask: Option<&libc::sigset_t>,
-    watch: Watch,
+    limits: &Limits<'_>,
 ) -> io::Result<Slept> {
     let ctx = SoftContext::open()?;
     Soft::with_bell(&ctx, |bell| {
-        let mut armed = Vec::new();
-        for (path, mark) in states.iter().flatten().filter_map(|s| s.ring.as_ref()) {
-            match path.arm(bell, *mark) {
-                Some(a) => armed.push(a),
-                None => return Ok(Slept::Changed),
-            }
-        }
         let n = entries.len();
-        let searches: Vec<(usize, i32)> = entries
-            .iter()
-            .enumerate()
-            .filter_map(|(i, e)| Some((i, e.twin?.search_fd()?)))
-            .collect();
-        fds.push(libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 });
-        fds.extend(searches.iter().map(|(_, fd)| libc::pollfd {
-            fd: *fd,
-            events: libc::POLLIN,
-            revents: 0,
-        }));
-        let impatient = states.iter().flatten().any(|s| s.impatient).then_some(PATIENCE);
-        let bound = armed.iter().filter_map(super::super::engine::Armed::bound).min();
-        let left = [left, impatient, bound].into_iter().flatten().min();
-        let slept = sys::sleep(fds, left, sigmask, watch);
-        drop(armed);
-        if fds[n].revents != 0 {
-            bell.drain();
+        if n <= FEW {
+            let mut armed = [const { None }; FEW];
+            sleep_armed(bell, &mut armed[..n], entries, states, fds, left, limits)
+        } else {
+            let mut armed = Vec::new();
+            armed.resize_with(n, || None);
+            sleep_armed(bell, &mut armed, entries, states, fds, left, limits)
         }
-        for ((i, _), fd) in searches.iter().zip(&fds[n + 1..]) {
-            if let (true, Some(twin)) = (fd.revents != 0, entries[*i].twin) {
-                // SAFETY: the program keeps the descriptor open during its own call.
-                twin.on_search_ready(unsafe { BorrowedFd::borrow_raw(entries[*i].fd) });
-            }
-        }
-        fds.truncate(n);
-        slept.map(|_| Slept::Events)
     })?
+}
+
+/// `armed` has a place for each entry.
+fn sleep_armed<'a>(
+    bell: &'a SoftBell,
+    armed: &mut [Option<Armed<'a, Soft>>],
+    entries: &[PollEntry<'_>],
+    states: &'a [Option<State<'_>>],
+    fds: &mut [libc::pollfd],
+    left: Option<Duration>,
+    limits: &Limits<'_>,
+) -> io::Result<Slept> {
+    let mut bound = None::<Duration>;
+    let mut shorten = |limit: Option<Duration>| bound = [bound, limit].into_iter().flatten().min();
+    shorten(left);
+    for (state, armed) in states.iter().flatten().zip(armed.iter_mut()) {
+        let Some((path, mark)) = state.ring.as_ref() else { continue };
+        let Some(now) = path.arm(bell, *mark) else { return Ok(Slept::Changed) };
+        shorten(now.bound());
+        shorten(state.impatient.then_some(PATIENCE));
+        *armed = Some(now);
+    }
+    let n = entries.len();
+    fds[n] = libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut end = n + 1;
+    for entry in entries {
+        if let Some(fd) = entry.twin.and_then(Twin::search_fd) {
+            fds[end] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            end += 1;
+        }
+    }
+    let slept = sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
+    armed.fill_with(|| None);
+    if fds[n].revents != 0 {
+        bell.drain();
+    }
+    for search in fds[n + 1..end].iter().filter(|f| f.revents != 0) {
+        let searching = |e: &&PollEntry<'_>| e.twin.and_then(Twin::search_fd) == Some(search.fd);
+        if let Some((entry, twin)) = entries.iter().find(searching).and_then(|e| Some((e, e.twin?)))
+        {
+            // SAFETY: the program keeps the descriptor open during its own call.
+            twin.on_search_ready(unsafe { BorrowedFd::borrow_raw(entry.fd) });
+        }
+    }
+    slept.map(|_| Slept::Events)
 }

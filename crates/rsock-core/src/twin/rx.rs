@@ -65,8 +65,15 @@ impl Twin {
     ) -> io::Result<usize> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
-        if self.has(FLAG_RX_PLAIN) || total == 0 || flags.intersects(kernel_only) {
+        let is_paired = self.path.get().is_some();
+        if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !is_paired {
             return Ok(kernel_recv(fd, bufs, flags)?);
+        }
+        if total == 0 {
+            // Waits for a byte or the end, as on TCP, and takes nothing.
+            let mut byte = [0];
+            let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
+            return self.recv(fd, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
         }
         if let Some(done) = self.early_recv(fd, bufs, flags) {
             return done;
@@ -305,6 +312,9 @@ impl Twin {
                 }
                 RxMode::Clamped => {
                     if rx.tcp_bytes != rx.limit {
+                        // What has come on the ring is taken note of, or a wait that watches the
+                        // ring as well would find it changed for ever.
+                        path.progress();
                         return Ok(());
                     }
                     rx.mode = RxMode::Ring;

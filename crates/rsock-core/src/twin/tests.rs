@@ -397,6 +397,47 @@ fn poll_sees_the_ring_the_kernel_and_the_end() {
 }
 
 #[test]
+fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
+    use rustix::event::PollFlags;
+    use std::os::fd::AsRawFd;
+    watchdog(|| {
+        let (a, b) = connect();
+        let mut byte = [0];
+        // Each round leaves a byte unread when `b` invites.
+        let invited = (0..10_000).any(|_| {
+            a.send(&[1, 2]).expect("send");
+            b.recv_all(&mut byte);
+            let is_invited = b.twin.dirs.rx.0.lock().mode == RxMode::Invited;
+            if !is_invited {
+                b.recv_all(&mut byte);
+                b.send(&[3]).expect("send");
+                a.recv_all(&mut byte);
+            }
+            is_invited
+        });
+        assert!(invited, "{:?} {:?}", a.twin.pin_reason(), b.twin.pin_reason());
+        a.send(&[4]).expect("send");
+        assert!(a.twin.on_ring().0);
+        let mut entries = [PollEntry {
+            fd: b.socket.as_raw_fd(),
+            twin: Some(&b.twin),
+            events: PollFlags::IN,
+            revents: PollFlags::empty(),
+        }];
+        for expected in [2, 4, 4] {
+            // The first round of the first wait learns where TCP ends; then the ring gets more.
+            for _ in 0..2 {
+                poll(&mut entries, None, None).expect("poll");
+                assert_eq!(entries[0].revents, PollFlags::IN);
+                a.send(&[4]).expect("send");
+            }
+            b.recv_all(&mut byte);
+            assert_eq!(byte, [expected]);
+        }
+    });
+}
+
+#[test]
 fn a_killed_peer_ends_the_stream() {
     watchdog(|| {
         let (a, b) = connect();
