@@ -35,7 +35,8 @@ parts! {
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
         writing_handler actions fault fork cancel;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
-        stdio print pass epoll nonblocking many;
+        exec_unread exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close
+        exec_killed exec_reset exec_fails exec_leak stdio print pass epoll nonblocking many;
 }
 
 /// Runs `part` of the C program `program` without the library, and then in every mixed pair.
@@ -44,10 +45,7 @@ parts! {
 /// If a pair behaves otherwise than without the library, or hangs.
 fn assert_same_in_all_pairs(program: &str, part: &str) {
     let program = compiled(program);
-    // A process that replaces itself while bytes of its stream are in the ring takes only the socket
-    // along: handing over the ring is not done yet, see docs/limits.md.
-    let warmths: &[&str] = if part == "exec" { &["0"] } else { &["0", "1"] };
-    for &warm in warmths {
+    for warm in ["0", "1"] {
         let run = |shim: Shim| {
             let name = format!("{} {part}, warm {warm}, {shim:?}", program.display());
             let server = command(&program, shim.server, &["server", part, warm]);

@@ -93,13 +93,16 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/engine/shared.rs",
     "crates/rsock-core/src/engine/stream.rs",
     "crates/rsock-core/src/stat/writer.rs",
+    "crates/rsock-core/src/twin/holders.rs",
     "crates/rsock-core/src/twin/state.rs",
     // System calls that nobody wraps, and the program's descriptors.
     "crates/rsock-cm/src/sys.rs",
     "crates/rsock-core/src/interrupt.rs",
     "crates/rsock-core/src/sys.rs",
+    "crates/rsock-core/src/twin/detached.rs",
     "crates/rsock-core/src/twin/offset.rs",
     "crates/rsock-core/src/twin/poll.rs",
+    "crates/rsock-core/src/twin/relay.rs",
     "crates/rsock-core/src/twin/verify.rs",
     // C symbols.
     "crates/rsock-capi/src/",

@@ -49,9 +49,7 @@ pub(crate) fn sleep(
     if !interrupt::is_interposed() {
         return ppoll(fds, timeout, sigmask);
     }
-    let mut all = u64::MAX;
-    let mut old = 0u64;
-    sigprocmask(libc::SIG_SETMASK, Some(&mut all), Some(&mut old))?;
+    let old = block_signals()?;
     let result = if watch.has_fired() {
         Err(io::Error::from_raw_os_error(libc::EINTR))
     } else {
@@ -60,7 +58,7 @@ pub(crate) fn sleep(
             None => ppoll(fds, timeout, Some(&widen(old))),
         }
     };
-    sigprocmask(libc::SIG_SETMASK, Some(&mut old), None)?;
+    restore_signals(old);
     result
 }
 
@@ -79,6 +77,23 @@ fn sigprocmask(how: i32, new: Option<&mut u64>, old: Option<&mut u64>) -> io::Re
     // SAFETY: both pointers are null or point to eight live bytes, the size given.
     let r = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, new, old, KERNEL_SIGSET) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Blocks every signal; returns what was blocked before, for [`restore_signals`].
+///
+/// # Errors
+/// As `sigprocmask(2)`.
+pub(crate) fn block_signals() -> io::Result<u64> {
+    let mut all = u64::MAX;
+    let mut old = 0;
+    sigprocmask(libc::SIG_SETMASK, Some(&mut all), Some(&mut old))?;
+    Ok(old)
+}
+
+/// Blocks these signals and no others.
+pub(crate) fn restore_signals(mut blocked: u64) {
+    // Cannot fail: the pointer and the size are right.
+    let _ = sigprocmask(libc::SIG_SETMASK, Some(&mut blocked), None);
 }
 
 /// How often this process has forked since the first call. For those who must know that a

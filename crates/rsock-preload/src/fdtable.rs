@@ -319,6 +319,7 @@ fn give_up_name(key: Key, fd: c_int, ending: Ending) {
     let section = Section::enter();
     let last = match slot::enter(key, Side::Send, fd) {
         Some(handle) if handle.remove_name() => {
+            handle.twin().note_released();
             if ending == Ending::Close && handle.is_same_socket() == Some(true) {
                 let _ = guard::enter(|| {
                     handle.twin().close(handle.fd());
@@ -433,5 +434,32 @@ pub(crate) fn after_fork_in_child() {
         if word.kind() == ADOPTING {
             entry.store(0, Ordering::Relaxed);
         }
+        if let Some(handle) = find(fd, Side::Send) {
+            handle.twin().note_inherited();
+        }
+    }
+}
+
+/// Every stream that the kernel alone cannot go on with, once, by the lowest number the table has.
+pub(crate) fn unsettled() -> Vec<Handle> {
+    let mut found: Vec<Handle> = Vec::new();
+    for fd in known(0, u32::MAX) {
+        if is_stream(fd)
+            && let Some(handle) = find(fd, Side::Recv)
+            && !handle.twin().is_plain()
+            && !found.iter().any(|known| known.is_same_stream(&handle))
+        {
+            found.push(handle);
+        }
+    }
+    found
+}
+
+/// `fd` has been replaced by a socket that passes for its stream, and that the kernel alone serves.
+/// The stream's slot stays taken: another process has its twin, which ends with that one.
+pub(crate) fn note_substituted(fd: c_int) {
+    if let Some(entry) = entry_or_map(fd) {
+        log::line(format_args!("fd {fd}: substituted"));
+        entry.store(Word::NOTHING.with_reason(PinReason::Passed).0, Ordering::Release);
     }
 }

@@ -23,6 +23,7 @@ mod errno;
 mod fdtable;
 mod fork;
 mod guard;
+mod handover;
 mod hook;
 mod log;
 mod next;

@@ -171,6 +171,28 @@ next! {
     pthread_cancel(thread: libc::pthread_t) -> c_int = libc::ENOSYS;
     posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int,
         new: c_int) -> c_int = libc::ENOSYS;
+    posix_spawn(pid: *mut libc::pid_t, path: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
+        envp: *const *mut c_char) -> c_int = libc::ENOSYS;
+    posix_spawnp(pid: *mut libc::pid_t, file: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
+        envp: *const *mut c_char) -> c_int = libc::ENOSYS;
+    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char)
+        -> c_int = -1;
+    execv(path: *const c_char, argv: *const *const c_char) -> c_int = -1;
+    execvp(file: *const c_char, argv: *const *const c_char) -> c_int = -1;
+    execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char)
+        -> c_int = -1;
+    fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;
+    execveat(dir: c_int, path: *const c_char, argv: *const *const c_char,
+        envp: *const *const c_char, flags: c_int) -> c_int = -1;
+    system(command: *const c_char) -> c_int = -1;
+    popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE = ptr::null_mut();
+    execl() -> Nothing = Nothing::default();
+    execle() -> Nothing = Nothing::default();
+    execlp() -> Nothing = Nothing::default();
     vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void)
         -> c_int = -1;

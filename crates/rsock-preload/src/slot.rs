@@ -58,6 +58,8 @@ struct Hub {
     next: AtomicU32,
 }
 
+/// The program gives the stream to a program that it starts.
+const GIVEN: u32 = 2;
 /// The stream has been pinned to TCP.
 const PINNED: u32 = 1;
 
@@ -216,6 +218,26 @@ impl Handle {
     /// makes no difference, as [`Twin::is_same_socket`].
     pub(crate) fn is_same_socket(&self) -> Option<bool> {
         self.twin().is_same_socket(self.fd())
+    }
+
+    /// Whether `fd` is known to name the socket that was adopted: a system call.
+    pub(crate) fn is_named_by(&self, fd: BorrowedFd<'_>) -> bool {
+        self.twin().is_same_socket(fd) == Some(true)
+    }
+
+    /// Whether both are calls on one stream.
+    pub(crate) fn is_same_stream(&self, other: &Self) -> bool {
+        self.index == other.index
+    }
+
+    /// The stream is being given to another program: [`Self::is_given`] from now on.
+    pub(crate) fn give(&self) {
+        self.slot.hub.flags.fetch_or(GIVEN, Ordering::Relaxed);
+    }
+
+    /// Whether the program has asked for this stream to be given to one that it is to start.
+    pub(crate) fn is_given(&self) -> bool {
+        self.slot.hub.flags.load(Ordering::Relaxed) & GIVEN != 0
     }
 
     /// One more descriptor names this stream. False if its last one is just being closed.

@@ -76,7 +76,7 @@ pub(super) struct Parts<B: Backend> {
     pub(super) wire: Wire,
     /// Keeps the domain, and with it the peer's mapping.
     pub(super) pd: Arc<B::Pd>,
-    path: B::Path,
+    pub(super) path: B::Path,
 }
 
 /// A stream before its peer is known: queues made, receives posted, memory registered.

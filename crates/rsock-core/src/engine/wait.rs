@@ -4,6 +4,7 @@ use super::shared::Mailbox;
 use super::stream::Stream;
 use rsock_verbs::soft::Soft;
 use rsock_verbs::{Backend, CompletionQueue, Context, Parked};
+use rustix::fd::{AsFd, BorrowedFd};
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{Ordering, fence};
@@ -95,6 +96,14 @@ impl<B: Backend> Stream<B> {
     pub fn disarm(&self, bell: &B::Bell) {
         self.parts.cq.disarm(bell);
         self.ring.shared.mail.waiters.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Stream<Soft> {
+    /// The descriptor that hangs up when the peer's process is gone. As long as anyone holds it, we
+    /// are not gone for the peer.
+    pub(crate) fn link_fd(&self) -> BorrowedFd<'_> {
+        self.parts.path.as_fd()
     }
 }
 

@@ -19,22 +19,31 @@
 //!    (`Leave`), when pinned, and when the ring is full and the reader idle: TCP's buffers then
 //!    take what they would have taken.
 //!
+//! What is handed to a program without rings leaves the ring first, or has its bytes carried on by a
+//! process of ours (`handover`, `relay`).
+//!
 //! A reader that has invited and not yet seen `Up` reads TCP only as far as the kernel's queue
 //! reached *before* it looked for `Up`: bytes written after a later `Down` cannot be among them.
 
+mod detached;
+mod handover;
+mod holders;
 mod offset;
 mod pair;
 mod pin;
 mod poll;
+mod relay;
 mod rx;
 mod standin;
 mod state;
+mod substitute;
 #[cfg(test)]
 mod tests;
 mod tuple;
 mod tx;
 mod verify;
 
+pub use handover::Claim;
 pub use pin::PinReason;
 pub use poll::{PollEntry, poll};
 
@@ -197,7 +206,9 @@ impl Twin {
     /// it really is the last of all). Bytes that nobody read make the close a reset, as on TCP.
     pub fn close(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path.get() else { return };
-        let shared = matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed);
+        let me = rsock_verbs::family::process().0;
+        let shared = matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed)
+            || self.dirs.holders.0.has_others(me);
         if !shared && path.bytes_readable() != 0 {
             let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
         }

@@ -103,6 +103,7 @@ impl Twin {
                 }
             }
         }
+        self.answer_leave();
         if events.intersects(OUTPUT) {
             let mut tx = self.dirs.tx.0.lock();
             match (tx.mode, path) {

@@ -97,6 +97,7 @@ impl Twin {
                 Err(Blocked::Error(e)) => break e,
                 Err(blocked) => blocked,
             };
+            self.answer_leave();
             if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
                 break Errno::AGAIN.into();
             }

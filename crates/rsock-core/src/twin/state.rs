@@ -1,6 +1,7 @@
 //! Where each direction of a twin is, in memory shared with forked children.
 
 use super::PinReason;
+use super::holders::Holders;
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Instant;
@@ -69,6 +70,7 @@ pub(super) struct Directions {
     pub(super) tx: Line<Lock<Tx>>,
     pub(super) rx: Line<Lock<Rx>>,
     pub(super) shared: Line<Flags>,
+    pub(super) holders: Line<Holders>,
 }
 
 /// What everybody reads and few write.
@@ -133,6 +135,7 @@ impl Directions {
                 reason: AtomicU8::new(0),
                 deaf_waiters: AtomicU32::new(0),
             }),
+            holders: Line(Holders::new()),
         }
     }
 

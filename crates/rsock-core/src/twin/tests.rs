@@ -3,6 +3,8 @@
 //! The kernel decides what is right: each scenario checks the bytes, and that the ring was used (or
 //! was not). Nothing here sleeps to wait for something; a test that hangs is ended by `watchdog`.
 
+mod handover;
+
 use super::*;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};

@@ -225,6 +225,16 @@ impl Twin {
         }
     }
 
+    /// Leaves the ring if the reader has asked for it: one that is about to become another program
+    /// waits for that, and who only reads would not come by here otherwise.
+    pub(super) fn answer_leave(&self) {
+        if self.path.get().is_some_and(|path| path.ext_arrived().contains(ExtSeen::LEAVE)) {
+            let _section = Section::enter();
+            let mut tx = self.dirs.tx.0.lock();
+            self.settle_tx(&mut tx);
+        }
+    }
+
     /// Moves to TCP, or says that we stay there. False if the ring takes no message now.
     fn move_down(&self, tx: &mut Tx, path: &Stream<Soft>) -> bool {
         if !path.try_send_ext(Ext::Down) {

@@ -4,7 +4,9 @@
 //! result; anything else goes to the next definition, unchanged. The list of what is exported is
 //! `symbols.txt`, which a test compares with the library.
 
+mod detour;
 mod epoll;
+mod exec;
 mod fd;
 mod io;
 mod message;

@@ -46,6 +46,12 @@ pub(super) fn prepare() {
     RINGER.get_or_init(|| socket().ok());
 }
 
+/// The descriptor that rings, for a process that keeps nothing but what a stream needs.
+#[must_use]
+pub fn ringer() -> Option<BorrowedFd<'static>> {
+    RINGER.get()?.as_ref().map(AsFd::as_fd)
+}
+
 /// Rings bell `id`.
 #[cold]
 pub(super) fn ring(id: u64) {

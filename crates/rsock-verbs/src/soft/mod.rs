@@ -42,7 +42,7 @@ pub mod testing;
 mod tests;
 mod wait;
 
-pub use bell::SoftBell;
+pub use bell::{SoftBell, ringer};
 pub use channel::SoftChannel;
 pub use context::SoftContext;
 pub use cq::SoftCq;

@@ -1,0 +1,156 @@
+//! Two connected sockets, one of which can pass for a connection that this process has.
+//!
+//! TCP over the addresses of the original, so that a program which asks for its peer's address, or
+//! sets an option of TCP, gets an answer; only the port numbers differ. Where a TCP connection
+//! cannot be made it is a pair of Unix sockets.
+
+use super::tuple::Tuple;
+use crate::sys;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, bind, connect,
+    getsockname, listen, socket_with, socketpair, sockopt,
+};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// The one that can pass for `original`, with its flags and options, and the other end. Both close
+/// on exec.
+///
+/// # Errors
+/// When descriptors run out: `EMFILE`, `ENFILE`, `ENOBUFS`.
+pub(super) fn pair(original: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (near, far) = match tcp_pair(original) {
+        Ok(pair) => pair,
+        Err(_) => socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?,
+    };
+    copy_options(original, near.as_fd());
+    let flags = rustix::fs::fcntl_getfl(original)?;
+    rustix::fs::fcntl_setfl(&near, flags)?;
+    // What the program has put together goes on as it comes.
+    let _ = sockopt::set_tcp_nodelay(&far, true);
+    Ok((near, far))
+}
+
+fn tcp_pair(original: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let tuple = Tuple::of(original)?.ok_or(Errno::NOTSOCK)?;
+    let family = sockopt::socket_domain(original)?;
+    let socket = || socket_with(family, SocketType::STREAM, FLAGS, None);
+    let listener = socket()?;
+    let near = socket()?;
+    let joined =
+        join(&listener, &near, any_port(family, tuple.peer), any_port(family, tuple.local));
+    sys::close(listener);
+    match joined {
+        Ok(far) => Ok((near, far)),
+        Err(e) => {
+            sys::close(near);
+            Err(e)
+        }
+    }
+}
+
+/// Connects `near`, at `local`, to `listener`, at `peer`; returns what the listener accepts.
+fn join(
+    listener: &OwnedFd,
+    near: &OwnedFd,
+    peer: SocketAddr,
+    local: SocketAddr,
+) -> io::Result<OwnedFd> {
+    bind(listener, &peer)?;
+    listen(listener, 1)?;
+    bind(near, &local)?;
+    match connect(near, &getsockname(listener)?) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(e) => return Err(e.into()),
+    }
+    await_one(near, libc::POLLOUT)?;
+    let ours: SocketAddrAny = getsockname(near)?;
+    // Anybody may have connected; only one is ours. As many strangers as the queue holds, and ours.
+    for _ in 0..4 {
+        await_one(listener, libc::POLLIN)?;
+        let (far, from) = acceptfrom_with(listener, FLAGS)?;
+        if from.as_ref() == Some(&ours) {
+            return Ok(far);
+        }
+        sys::close(far);
+    }
+    Err(Errno::CONNREFUSED.into())
+}
+
+/// Waits for what happens within the kernel of this host, and so at once or not at all.
+fn await_one(fd: &OwnedFd, events: i16) -> io::Result<()> {
+    const SOON: Duration = Duration::from_millis(100);
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
+    sys::ppoll(&mut fds, Some(SOON), None)?;
+    if fds[0].revents & events == 0 { Err(Errno::TIMEDOUT.into()) } else { Ok(()) }
+}
+
+/// The address with the port left to the kernel, in the form that sockets of `family` want.
+fn any_port(family: AddressFamily, at: SocketAddr) -> SocketAddr {
+    let ip = match at.ip() {
+        IpAddr::V4(ip) if family == AddressFamily::INET6 => IpAddr::V6(ip.to_ipv6_mapped()),
+        ip => ip,
+    };
+    SocketAddr::new(ip, 0)
+}
+
+/// What a program may have set and counts on later. An option that cannot be read or set is not.
+fn copy_options(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
+    if let Ok(on) = sockopt::tcp_nodelay(from) {
+        let _ = sockopt::set_tcp_nodelay(to, on);
+    }
+    if let Ok(on) = sockopt::socket_keepalive(from) {
+        let _ = sockopt::set_socket_keepalive(to, on);
+    }
+    if let Ok(on) = sockopt::socket_oobinline(from) {
+        let _ = sockopt::set_socket_oobinline(to, on);
+    }
+    if let Ok(linger) = sockopt::socket_linger(from) {
+        let _ = sockopt::set_socket_linger(to, linger);
+    }
+    for which in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+        if let Ok(timeout) = sockopt::socket_timeout(from, which) {
+            let _ = sockopt::set_socket_timeout(to, which, timeout);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn the_near_one_passes_for_the_original_but_for_its_ports() {
+        for at in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else { continue };
+            let port = listener.local_addr().expect("address").port();
+            let to = if at == "[::1]:0" { "[::1]" } else { "127.0.0.1" };
+            let _client = TcpStream::connect(format!("{to}:{port}")).expect("connect");
+            let (server, _) = listener.accept().expect("accept");
+            server.set_nodelay(true).expect("option");
+            server.set_read_timeout(Some(Duration::from_secs(7))).expect("option");
+            let (near, far) = pair(server.as_fd()).expect("a pair");
+            let near = TcpStream::from(near);
+            let far = TcpStream::from(far);
+            assert_eq!(
+                near.peer_addr().expect("address").ip(),
+                server.peer_addr().expect("address").ip()
+            );
+            assert_eq!(
+                near.local_addr().expect("address").ip(),
+                server.local_addr().expect("address").ip()
+            );
+            assert_eq!(near.peer_addr().expect("address"), far.local_addr().expect("address"));
+            assert!(near.nodelay().expect("option"));
+            assert_eq!(near.read_timeout().expect("option"), Some(Duration::from_secs(7)));
+            let flags = rustix::fs::fcntl_getfl(&near).expect("flags");
+            assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+        }
+    }
+}

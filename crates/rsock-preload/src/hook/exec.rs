@@ -1,0 +1,310 @@
+//! The process becomes another program, or starts one.
+//!
+//! libc's variants do not call each other by name, so each is hooked. A call that cannot succeed,
+//! because there is no such program, goes straight to libc: shells try one directory after the
+//! other.
+
+use super::detour::detour;
+use crate::{errno, handover, next};
+use libc::{c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+use std::ffi::CStr;
+
+/// As `execve(2)`.
+///
+/// # Safety
+/// As `execve(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    // SAFETY: a C string by the caller's promise.
+    if let Err(e) = unsafe { before(path) } {
+        return errno::fail_int(e);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::execve(path, argv, envp) }
+}
+
+/// As `execv(3)`.
+///
+/// # Safety
+/// As `execv(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn execv(
+    path: *const c_char,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: a C string by the caller's promise.
+    if let Err(e) = unsafe { before(path) } {
+        return errno::fail_int(e);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::execv(path, argv) }
+}
+
+/// As `execvp(3)`.
+///
+/// # Safety
+/// As `execvp(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn execvp(
+    file: *const c_char,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: a C string by the caller's promise.
+    if let Err(e) = unsafe { before_search(file) } {
+        return errno::fail_int(e);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::execvp(file, argv) }
+}
+
+/// As `execvpe(3)`.
+///
+/// # Safety
+/// As `execvpe(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn execvpe(
+    file: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    // SAFETY: a C string by the caller's promise.
+    if let Err(e) = unsafe { before_search(file) } {
+        return errno::fail_int(e);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::execvpe(file, argv, envp) }
+}
+
+/// As `fexecve(3)`.
+///
+/// # Safety
+/// As `fexecve(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn fexecve(
+    fd: c_int,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    if let Err(e) = handover::before_exec() {
+        return errno::fail_int(e);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::fexecve(fd, argv, envp) }
+}
+
+/// As `execveat(2)`.
+///
+/// # Safety
+/// As `execveat(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    if let Err(e) = handover::before_exec() {
+        return errno::fail_int(e);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::execveat(dir, path, argv, envp, flags) }
+}
+
+/// As `execl(3)`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub(crate) extern "C" fn execl() {
+    detour!(before_execl)
+}
+
+/// As `execle(3)`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub(crate) extern "C" fn execle() {
+    detour!(before_execle)
+}
+
+/// As `execlp(3)`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub(crate) extern "C" fn execlp() {
+    detour!(before_execlp)
+}
+
+/// What happens before an `execl`; returns where it goes on.
+extern "C" fn before_execl(path: *const c_char) -> *mut c_void {
+    // SAFETY: a caller of `execl` promises a C string.
+    go_on(unsafe { before(path) }, next::address::execl)
+}
+
+/// As [`before_execl`], for `execle`.
+extern "C" fn before_execle(path: *const c_char) -> *mut c_void {
+    // SAFETY: a caller of `execle` promises a C string.
+    go_on(unsafe { before(path) }, next::address::execle)
+}
+
+/// As [`before_execl`], for `execlp`.
+extern "C" fn before_execlp(file: *const c_char) -> *mut c_void {
+    // SAFETY: a caller of `execlp` promises a C string.
+    go_on(unsafe { before_search(file) }, next::address::execlp)
+}
+
+fn go_on(ready: Result<(), c_int>, next: fn() -> *mut c_void) -> *mut c_void {
+    match ready {
+        Ok(()) => next(),
+        Err(e) => {
+            errno::set(e);
+            refuse as *mut c_void
+        }
+    }
+}
+
+/// Goes on instead of libc where bytes would be lost.
+extern "C" fn refuse() -> c_int {
+    -1
+}
+
+/// As `posix_spawn(3)`.
+///
+/// # Safety
+/// As `posix_spawn(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    if let Err(e) = handover::before_spawn() {
+        return e;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::posix_spawn(pid, path, actions, attributes, argv, envp) }
+}
+
+/// As `posix_spawnp(3)`.
+///
+/// # Safety
+/// As `posix_spawnp(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    if let Err(e) = handover::before_spawn() {
+        return e;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) }
+}
+
+/// As `system(3)`.
+///
+/// # Safety
+/// As `system(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    if !command.is_null()
+        && let Err(e) = handover::before_spawn()
+    {
+        return errno::fail_int(e);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::system(command) }
+}
+
+/// As `popen(3)`.
+///
+/// # Safety
+/// As `popen(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn popen(
+    command: *const c_char,
+    mode: *const c_char,
+) -> *mut libc::FILE {
+    if let Err(e) = handover::before_spawn() {
+        errno::set(e);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::popen(command, mode) }
+}
+
+/// Before the program at `path` takes this process over, if there is one.
+///
+/// # Safety
+/// Null or a C string.
+unsafe fn before(path: *const c_char) -> Result<(), c_int> {
+    if path.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    if is_program(path) { handover::before_exec() } else { Ok(()) }
+}
+
+/// As [`before`], for a program that is searched for as a shell does.
+///
+/// # Safety
+/// As [`before`].
+unsafe fn before_search(file: *const c_char) -> Result<(), c_int> {
+    if file.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    let file = unsafe { CStr::from_ptr(file) };
+    if is_found(file) { handover::before_exec() } else { Ok(()) }
+}
+
+/// Whether there is such a program, or that is hard to say.
+fn is_program(path: &CStr) -> bool {
+    let access = accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS);
+    !matches!(
+        access,
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP | Errno::NAMETOOLONG)
+    )
+}
+
+/// Whether one of the directories of `PATH` has such a program; true where that is hard to say.
+fn is_found(file: &CStr) -> bool {
+    let name = file.to_bytes();
+    if name.contains(&b'/') {
+        return is_program(file);
+    }
+    // SAFETY: the name is a C string; a program does not change its environment while it execs.
+    let dirs = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    if dirs.is_null() {
+        return true;
+    }
+    // SAFETY: a value of the environment is a C string.
+    let dirs = unsafe { CStr::from_ptr(dirs) };
+    dirs.to_bytes().split(|&b| b == b':').any(|dir| {
+        let mut path = [0u8; libc::PATH_MAX as usize];
+        let len = dir.len() + 1 + name.len();
+        if len >= path.len() {
+            return true;
+        }
+        path[..dir.len()].copy_from_slice(dir);
+        // An empty entry is the current directory.
+        path[dir.len()] = b'/';
+        path[dir.len() + 1..len].copy_from_slice(name);
+        let start = usize::from(dir.is_empty());
+        CStr::from_bytes_until_nul(&path[start..]).is_ok_and(is_program)
+    })
+}
