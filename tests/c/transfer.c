@@ -315,6 +315,28 @@ PART(selected)
 PART(dontwait)
 PART(both_write_first)
 
+/* Who peeks at all of twenty bytes waits for the last. */
+static void peek_all_client(int fd)
+{
+	char buf[20];
+	tell(fd);
+	SHOW(recv(fd, buf, sizeof(buf), MSG_PEEK | MSG_WAITALL));
+	SHOW(recv(fd, buf, sizeof(buf), MSG_WAITALL));
+	SHOW(recv(fd, buf, sizeof(buf), MSG_PEEK | MSG_WAITALL));
+	SHOW(recv(fd, buf, sizeof(buf), MSG_WAITALL));
+}
+
+static void peek_all_server(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	hear(fd);
+	for (int i = 0; i < 5; i++) {
+		put(fd, "12345", 5);
+		CHECK(poll(&p, 1, 20) == 0);
+	}
+	CHECK(shutdown(fd, SHUT_WR) == 0);
+}
+
 static const struct part PARTS[] = {
 	{"threads", threads_client, threads_server},
 	{"turns", turns_client, turns_server},
@@ -322,6 +344,7 @@ static const struct part PARTS[] = {
 	{"selected", selected_client, selected_server},
 	{"dontwait", dontwait_client, dontwait_server},
 	{"both_write_first", both_write_first_client, both_write_first_server},
+	{"peek_all", peek_all_client, peek_all_server},
 };
 
 int main(int argc, char **argv)

@@ -81,7 +81,7 @@ pub struct Twin {
 }
 
 /// How a wait on the ring was spent.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Waited {
     Spinning,
     Sleeping,

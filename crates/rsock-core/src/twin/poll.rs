@@ -9,9 +9,10 @@
 
 use super::rx::Deaf;
 use super::state::{RxMode, TxMode};
-use super::{PATIENCE, Twin};
+use super::{PATIENCE, Twin, Waited};
 use crate::engine::{Armed, Stream, ThreadBell, spin_on};
 use crate::interrupt::{Section, Watch};
+use crate::stat::Direction;
 use crate::sys;
 use rsock_verbs::Bell;
 use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
@@ -211,8 +212,10 @@ fn run<'a>(
             return Err(rustix::io::Errno::INTR.into());
         }
         if spin(states) {
+            count_waits(entries, states, Waited::Spinning);
             continue;
         }
+        count_waits(entries, states, Waited::Sleeping);
         ask_kernel(entries, states, &mut fds[..n], false);
         if sleep(entries, states, fds, left, limits)? == Slept::Events {
             let found = collect(entries, states, fds);
@@ -309,6 +312,18 @@ fn spin(states: &[Option<State<'_>>]) -> bool {
     let rings = || states.iter().flatten().filter_map(|s| s.ring.as_ref());
     let n = rings().take(MOST_SPUN + 1).count();
     n != 0 && n <= MOST_SPUN && spin_on(|| rings().any(|(path, mark)| path.has_changed(*mark)))
+}
+
+/// Counts a wait for each ring that it concerned: the one that ended a spin, or all.
+fn count_waits(entries: &[PollEntry<'_>], states: &[Option<State<'_>>], waited: Waited) {
+    for (entry, state) in entries.iter().zip(states) {
+        let ring = state.as_ref().and_then(|s| s.ring.as_ref());
+        let (Some(twin), Some((path, mark))) = (entry.twin, ring) else { continue };
+        if waited == Waited::Sleeping || path.has_changed(*mark) {
+            let is_input = entry.events.intersects(INPUT);
+            twin.count_wait(if is_input { Direction::Recv } else { Direction::Send }, waited);
+        }
+    }
 }
 
 #[derive(PartialEq, Eq)]

@@ -27,6 +27,8 @@ enum Blocked<'a> {
     Both(u32),
     /// Nothing on the ring; the mark was taken before.
     Ring(u32),
+    /// Fewer bytes to look at than asked for. No descriptor tells of more: look again soon.
+    Short,
     /// It failed.
     Error(io::Error),
 }
@@ -50,6 +52,8 @@ impl Drop for Deaf<'_> {
 
 /// Every how many-th empty-handed read of the ring looks whether the peer is still there.
 const LOOK_EVERY: u32 = 8;
+/// How long `MSG_PEEK | MSG_WAITALL` waits before it looks for more bytes again.
+const AGAIN: Duration = Duration::from_millis(1);
 
 impl Twin {
     /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and
@@ -81,18 +85,28 @@ impl Twin {
         let mut watch = Watch::begin();
         let mut deadline = None;
         let mut got = 0;
+        let peek = flags.contains(RecvFlags::PEEK);
+        let wait_all = flags.contains(RecvFlags::WAITALL);
         let error = loop {
-            let peek = flags.contains(RecvFlags::PEEK);
+            // Looked up before the bytes: what was written before the end is among them.
+            let is_last = peek && wait_all && has_ended(fd);
             let skip = if peek { 0 } else { got };
             let tried = with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(fd, tail, flags));
             let blocked = match tried {
                 Ok(0) => return Ok(got),
                 Ok(n) => {
+                    if got == 0 && !watch.must_end() {
+                        // A handler that ran before the first byte made the call start again.
+                        watch.restart();
+                    }
                     got = if peek { n } else { got + n };
-                    if got == total || peek || !flags.contains(RecvFlags::WAITALL) {
+                    if got == total || !wait_all || is_last {
                         return Ok(got);
                     }
-                    continue;
+                    if !peek {
+                        continue;
+                    }
+                    Blocked::Short
                 }
                 Err(Blocked::Error(e)) => break e,
                 Err(blocked) => blocked,
@@ -441,6 +455,10 @@ impl Twin {
             (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, *watch),
             (Blocked::Both(mark), Some(path)) => {
                 sleep_with_bell(fd, libc::POLLIN, path, *mark, left, *watch).map(drop)
+            }
+            (Blocked::Short, _) => {
+                let moment = left.map_or(AGAIN, |left| left.min(AGAIN));
+                sys::sleep(&mut [], Some(moment), None, *watch).map(drop)
             }
             _ => self.wait_for_tcp(fd, left, *watch),
         };
