@@ -109,7 +109,8 @@ impl SoftContext {
     }
 
     fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
-        self.node.links().by_id.values().find(|l| l.is_alive() && wanted(l)).map(Arc::clone)
+        let fits = |l: &&Arc<Link>| l.is_alive() && l.may_ask() && wanted(l);
+        self.node.links().by_id.values().find(fits).map(Arc::clone)
     }
 
     pub(super) fn node(&self) -> &'static Node {
@@ -273,6 +274,7 @@ impl Context<Soft> for SoftContext {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::soft::cred::PeerCred;
 
     #[test]
     fn a_number_comes_back_changed() {
@@ -282,6 +284,23 @@ mod tests {
         numbers.give_back(a);
         let c = numbers.take().expect("number");
         assert!(c != a && c.0 & 0xffff == a.0 & 0xffff);
+    }
+
+    #[test]
+    fn half_a_link_to_ourselves_is_not_found() {
+        let ctx = SoftContext::open().expect("a device");
+        let me = PeerCred::own();
+        let is_found = |id| ctx.find(|l| l.id() == id).is_some();
+        let offer = ctx.offer().expect("an offer");
+        let id = offer.id();
+        let (hello, fds) = offer.hello();
+        let fds = fds.map(|fd| fd.try_clone_to_owned().expect("a descriptor")).into();
+        let (accepting, reply, segment) = ctx.accept(&hello, fds, me).expect("accepted");
+        // Who took this one for the offering end would talk to itself.
+        assert!(!is_found(id) && ctx.link_by_id(id).is_some_and(|l| Arc::ptr_eq(&l, &accepting)));
+        let offering = offer.complete(&reply, vec![segment], me).expect("completed");
+        let found = ctx.find(|l| l.id() == id);
+        assert!(found.is_some_and(|l| Arc::ptr_eq(&l, &offering)));
     }
 
     #[test]

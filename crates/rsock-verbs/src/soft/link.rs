@@ -286,6 +286,12 @@ impl Link {
         Some(Arc::clone(offering))
     }
 
+    /// Whether this end may begin something over the link: any end, but of a process's link to itself only
+    /// the offering one, once it knows the other.
+    pub(super) fn may_ask(&self) -> bool {
+        self.peer.cred.pid != PeerCred::own().pid || self.twin.get().is_some()
+    }
+
     pub(super) fn accepting_twin(&self) -> Option<Arc<Self>> {
         self.twin.get().map(Arc::clone)
     }
