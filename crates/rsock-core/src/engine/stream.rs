@@ -304,6 +304,12 @@ impl<B: Backend> Stream<B> {
                 Some(len)
             }
             Err(PostError::QueueFull) => None,
+            // The queue pair failed under us, as it does when the peer takes its own away; a cause of
+            // ours has been recorded by whoever polled its completion.
+            Err(PostError::State) => {
+                self.ring.shared.mail.fail(libc::ECONNRESET);
+                None
+            }
             Err(_) => {
                 self.ring.shared.mail.fail(libc::EIO);
                 None
