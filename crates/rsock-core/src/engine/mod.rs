@@ -28,6 +28,6 @@ pub(crate) use resident::total as resident_total;
 pub use config::{Config, Wire};
 pub use iomap::{CallerMemory, IomapError};
 pub use shared::ExtSeen;
-pub use spin::spin_on;
+pub use spin::{longest_spin, spin_on};
 pub use stream::{Preparing, Ready, RecvError, SendError, Stream};
 pub use wait::{Armed, Interest, ThreadBell, Wake};

@@ -110,6 +110,12 @@ pub fn spin_on(ready: impl Fn() -> bool) -> bool {
     SPIN.with(|spin| spin.wait(ready))
 }
 
+/// Longest spin before a wait sleeps: `RSOCK_SPIN_US`, or `default`.
+#[must_use]
+pub fn longest_spin(default: Duration) -> Duration {
+    crate::env::spin_us().map_or(default, |us| Duration::from_micros(us.into()))
+}
+
 /// The process-wide cap: `RSOCK_SPIN_US`, or none of it on a single CPU.
 fn max_ns() -> u32 {
     static MAX: OnceLock<u32> = OnceLock::new();

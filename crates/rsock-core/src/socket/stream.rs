@@ -36,7 +36,7 @@ pub struct Stream {
 }
 
 struct Inner {
-    twin: Option<Twin>,
+    twin: Option<Arc<Twin>>,
     socket: TcpStream,
 }
 
@@ -115,13 +115,13 @@ impl Stream {
     /// Whether sending and receiving use the ring now.
     #[must_use]
     pub fn on_ring(&self) -> (bool, bool) {
-        self.inner.twin.as_ref().map_or((false, false), Twin::on_ring)
+        self.twin().map_or((false, false), Twin::on_ring)
     }
 
     /// Why the stream stays on TCP; [`PinReason::None`] if it need not.
     #[must_use]
     pub fn pin_reason(&self) -> PinReason {
-        self.inner.twin.as_ref().map_or(PinReason::Configured, Twin::pin_reason)
+        self.twin().map_or(PinReason::Configured, Twin::pin_reason)
     }
 
     /// Bytes that a receive could return now.
@@ -141,7 +141,7 @@ impl Stream {
     /// The twin, for [`crate::twin::poll`].
     #[must_use]
     pub fn twin(&self) -> Option<&Twin> {
-        self.inner.twin.as_ref()
+        self.inner.twin.as_deref()
     }
 
     fn recv_with(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
@@ -215,12 +215,21 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Joins a socket and its twin, taken from another kind of stream; without a twin it stays on TCP. They must
+    /// belong together.
+    #[must_use]
+    pub fn from_parts(socket: TcpStream, twin: Option<Arc<Twin>>) -> Self {
+        Self { inner: Arc::new(Inner { twin, socket }) }
+    }
+}
+
 impl From<TcpStream> for Stream {
     /// Takes over a connected socket through which no byte has passed yet. (One that has been used
     /// works too, and stays on TCP.)
     fn from(socket: TcpStream) -> Self {
-        let twin = Twin::adopt(socket.as_fd());
-        Self { inner: Arc::new(Inner { twin, socket }) }
+        let twin = Twin::adopt(socket.as_fd()).map(Arc::new);
+        Self::from_parts(socket, twin)
     }
 }
 

@@ -28,6 +28,7 @@
 mod detached;
 mod handover;
 mod holders;
+mod iomap;
 mod offset;
 mod pair;
 mod pin;
@@ -42,13 +43,17 @@ mod tests;
 mod tuple;
 mod tx;
 mod verify;
+mod waiting;
 
 pub use handover::Claim;
+pub use iomap::Opened;
 pub use pin::PinReason;
 pub use poll::{PollEntry, poll};
+pub use waiting::{Doorbell, Mark};
 
 use crate::engine::{Config, ExtSeen, Stream};
 use crate::interrupt::Section;
+use crate::proto::{iomap_size_from_wire, iomap_size_to_wire};
 use crate::stat::{self, Direction};
 use crate::sys;
 use pair::{Search, Step, Subject};
@@ -78,6 +83,8 @@ pub struct Twin {
     inode: OnceLock<u64>,
     stat: OnceLock<stat::Slot>,
     stand_in: Mutex<Option<standin::StandIn>>,
+    /// Buffers that the peer may open to us at once.
+    iomap_slots: u16,
 }
 
 /// How a wait on the ring was spent.
@@ -101,7 +108,14 @@ impl Twin {
     /// Wraps a connected TCP socket through which no byte has passed yet. `None` if it can never be accelerated
     /// (switched off, no memory): then the caller forgets about it.
     #[must_use]
-    pub fn adopt(_fd: BorrowedFd<'_>) -> Option<Self> {
+    pub fn adopt(fd: BorrowedFd<'_>) -> Option<Self> {
+        Self::adopt_with(fd, 0)
+    }
+
+    /// As [`Self::adopt`], with room for that many buffers that the peer may [open](Self::open) to us. The wire
+    /// knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
+    #[must_use]
+    pub fn adopt_with(_fd: BorrowedFd<'_>, iomap_slots: u16) -> Option<Self> {
         if !crate::env::is_enabled() {
             return None;
         }
@@ -114,6 +128,7 @@ impl Twin {
             inode: OnceLock::new(),
             stat: OnceLock::new(),
             stand_in: Mutex::new(None),
+            iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
         })
     }
 
@@ -283,7 +298,8 @@ impl Twin {
             self.give_up(PinReason::Remote);
             return;
         };
-        let subject = Subject { socket: fd, tuple, config: &Config::default() };
+        let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
+        let subject = Subject { socket: fd, tuple, config: &config };
         match search.step(subject) {
             Step::Pending => {}
             Step::Paired(stream) => {

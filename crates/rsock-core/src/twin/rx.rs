@@ -51,7 +51,7 @@ impl Drop for Deaf<'_> {
 }
 
 /// Every how many-th empty-handed read of the ring looks whether the peer is still there.
-const LOOK_EVERY: u32 = 8;
+pub(super) const LOOK_EVERY: u32 = 8;
 /// How long `MSG_PEEK | MSG_WAITALL` waits before it looks for more bytes again.
 const AGAIN: Duration = Duration::from_millis(1);
 

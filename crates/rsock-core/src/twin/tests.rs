@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 /// One end of a connection.
 struct End {
@@ -546,4 +546,84 @@ fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
         assert!(b.twin.is_plain());
         assert_eq!(b.twin.stand_in(b.socket.as_fd()), None);
     });
+}
+
+#[test]
+fn an_armed_doorbell_rings_and_an_old_mark_arms_nothing() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        let bell = Doorbell::new().expect("a doorbell");
+        let is_rung = || {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&bell);
+            let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+            sys::ppoll(&mut fds, Some(Duration::ZERO), None).expect("poll") == 1
+        };
+        let mut byte = [0];
+        for _ in 0..100 {
+            let mark = loop {
+                let mark = b.twin.mark();
+                let empty = b.recv_with(&mut byte, RecvFlags::DONTWAIT).expect_err("nothing yet");
+                assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+                if b.twin.arm(&bell, mark) {
+                    break mark;
+                }
+            };
+            assert_eq!(Mark::from_bits(mark.to_bits()), mark);
+            a.send(&[1]).expect("send");
+            assert!(is_rung() && b.twin.has_changed(mark));
+            b.twin.disarm(&bell);
+            bell.drain();
+            assert!(!b.twin.arm(&bell, mark), "something has come since");
+            b.recv_all(&mut byte);
+            assert!(!is_rung(), "disarmed, it stays quiet while we take what came");
+        }
+    });
+}
+
+#[test]
+fn what_is_put_lies_in_the_peers_memory_before_later_bytes() {
+    watchdog(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        let twin = Twin::adopt_with(socket.as_fd(), 1).expect("family memory");
+        let putter = End { socket, twin };
+        let (socket, _) = listener.accept().expect("accept");
+        let twin = Arc::new(Twin::adopt(socket.as_fd()).expect("family memory"));
+
+        let errno = |e: io::Error| e.raw_os_error().expect("of the system");
+        assert_eq!(twin.open(8, 0).map_err(errno).expect_err("not found yet"), libc::ENOTCONN);
+        // Nothing has been sent: both look because they are told to.
+        let mut found = (false, false);
+        while found != (true, true) {
+            let one = putter.twin.seek(putter.socket.as_fd()).expect("on one host");
+            found = (one, twin.seek(socket.as_fd()).expect("on one host"));
+        }
+        let put = |bytes: &[u8], at| putter.twin.try_put(bytes, at).map_err(errno);
+        assert_eq!(put(b"early", 7).expect_err("not open yet"), libc::EFAULT);
+        let memory = twin.open(8, 7).expect("opened");
+        assert_eq!(twin.open(8, 99).map_err(errno).expect_err("one place only"), libc::ENOMEM);
+        twin.try_announce().expect("announced");
+        assert_eq!(put(b"a message", 7), Ok(8), "as much as is open");
+        assert_eq!(put(b"!", 8), Ok(1));
+        let mut there = [0; 8];
+        memory.read_at(0, &mut there);
+        assert_eq!(&there, b"a!messag");
+        drop(memory);
+        assert_eq!(put(b"late", 7).expect_err("closed"), libc::EFAULT);
+        // Its place is free again.
+        let memory = twin.open(4, 7).expect("opened");
+        twin.try_announce().expect("announced");
+        assert_eq!(put(b"late", 7), Ok(4));
+        assert_eq!(memory.len(), 4);
+    });
+}
+
+#[test]
+fn a_pinned_connection_says_that_it_will_never_have_iomaps() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let end = End::new(socket);
+    end.pin();
+    let never = end.twin.seek(end.socket.as_fd()).expect_err("pinned");
+    assert_eq!(never.raw_os_error(), Some(libc::EOPNOTSUPP));
 }

@@ -1,0 +1,141 @@
+//! Waiting for a twin in an event loop that is not ours: tasks, not threads, wait.
+//!
+//! The loop watches two descriptors: the twin's socket, edge-triggered, for what comes on TCP and
+//! for the end of the connection, and a [`Doorbell`], for what comes on the ring. The order is:
+//! take a [`Mark`], try, and if that would block, [`Twin::arm`] with the mark, then wait. A `false`
+//! of `arm` means that something came meanwhile: try again. Disarm before trying again, or the
+//! trier's own progress rings.
+//!
+//! Every waiter must have the doorbell once [`Twin::is_paired`]: a receive invites the peer to the
+//! ring from then on, where the socket shows nothing.
+
+use super::rx::LOOK_EVERY;
+use super::state::TxMode;
+use super::{PATIENCE, Twin};
+use crate::interrupt::Section;
+use crate::sys;
+use rsock_verbs::soft::{Soft, SoftContext};
+use rsock_verbs::{Backend, Bell, Context};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::io;
+use std::time::Duration;
+
+/// A descriptor that becomes readable when something comes on a ring it is armed for.
+#[derive(Debug)]
+pub struct Doorbell(<Soft as Backend>::Bell);
+
+/// What had happened on a ring when it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(Option<u32>);
+
+impl Doorbell {
+    /// A new one.
+    ///
+    /// # Errors
+    /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(SoftContext::open().and_then(|ctx| ctx.create_bell())?))
+    }
+
+    /// Empties it, once it has rung. A doorbell holds a few unread rings only, and a full one
+    /// cannot be rung.
+    pub fn drain(&self) {
+        self.0.drain();
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Doorbell {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Mark {
+    const KNOWN: u64 = 1 << 32;
+
+    /// As a number, to be kept in an atomic.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0.map_or(0, |mark| Self::KNOWN | u64::from(mark))
+    }
+
+    /// Back from [`Self::to_bits`].
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        let low = u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(0);
+        Self((bits & Self::KNOWN != 0).then_some(low))
+    }
+}
+
+impl Twin {
+    /// Whether the peer has been found, so that input may come on the ring.
+    #[must_use]
+    pub fn is_paired(&self) -> bool {
+        self.path.get().is_some()
+    }
+
+    /// A mark to take before trying.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.path.get().map(|path| path.mark()))
+    }
+
+    /// Whether anything has come on the ring since. A few loads, for spinning.
+    #[must_use]
+    pub fn has_changed(&self, mark: Mark) -> bool {
+        match (self.path.get(), mark.0) {
+            (Some(path), Some(mark)) => path.has_changed(mark),
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
+    /// Arms `bell` for what comes on the ring, until [`Self::disarm`]. False, and nothing is armed,
+    /// if something has come since `mark`, or too many wait already: then try again.
+    ///
+    /// A bell that rang is armed no more: disarm it, and arm it again.
+    #[must_use]
+    pub fn arm(&self, bell: &Doorbell, mark: Mark) -> bool {
+        let Some(path) = self.path.get() else { return false };
+        let _section = Section::enter();
+        if path.arm_standing(&bell.0) && !self.has_changed(mark) {
+            return true;
+        }
+        path.disarm(&bell.0);
+        false
+    }
+
+    /// Takes back an [`Self::arm`] that returned true.
+    pub fn disarm(&self, bell: &Doorbell) {
+        if let Some(path) = self.path.get() {
+            let _section = Section::enter();
+            path.disarm(&bell.0);
+        }
+    }
+
+    /// The loop saw the socket become readable or end: the next receive that finds the ring empty
+    /// looks at the socket.
+    pub fn note_socket(&self) {
+        let _section = Section::enter();
+        self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
+    }
+
+    /// After a send that would have blocked: how long to wait for the ring at most before trying
+    /// again, or `None` if it is the socket's buffer that is full.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        let _section = Section::enter();
+        let tx = self.dirs.tx.0.lock();
+        if tx.mode != TxMode::Ring {
+            return None;
+        }
+        let since = tx.full_since.map_or(Duration::ZERO, |since| sys::now().duration_since(since));
+        Some(PATIENCE.saturating_sub(since))
+    }
+}
