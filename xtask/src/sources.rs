@@ -104,6 +104,8 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/twin/poll.rs",
     "crates/rsock-core/src/twin/relay.rs",
     "crates/rsock-core/src/twin/verify.rs",
+    // Descriptors that an async runtime takes at their word.
+    "crates/rsock-tokio/src/watched.rs",
     // C symbols.
     "crates/rsock-capi/src/",
     "crates/rsock-preload/src/",

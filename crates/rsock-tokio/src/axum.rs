@@ -1,0 +1,35 @@
+//! `axum::serve` on rsock: [`Listener`] is a listener of axum's.
+
+use crate::listener::Listener;
+use crate::stream::Stream;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What a pause after a failed accept is: descriptors may be free again by then.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl axum::serve::Listener for Listener {
+    type Io = Stream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Stream, SocketAddr) {
+        loop {
+            match Self::accept(self).await {
+                Ok(accepted) => return accepted,
+                Err(e) if is_of_one_connection(&e) => {}
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Self::local_addr(self)
+    }
+}
+
+/// Whether the next connection may do better at once.
+fn is_of_one_connection(e: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(e.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}

@@ -1,0 +1,345 @@
+//! The hub: one task per runtime that looks after the rings of waiting streams before their
+//! doorbells are armed.
+//!
+//! Ringing a doorbell and being woken by one costs both processes system calls. While a runtime is
+//! busy, or has been until just now, its waiting streams are therefore *listed* here; the hub looks
+//! at all of them, wakes the tasks of those that have something, lets every other task run, and
+//! looks again. When nothing has come for as long as usually helps, it arms all doorbells and
+//! sleeps.
+//!
+//! Invariants: a listed stream is looked at or settled, whatever happens to the hub (its future's
+//! drop settles too); the hub never waits, and never holds its lock while it wakes.
+
+use crate::link::Link;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+
+/// Shortest budget worth trying.
+const LEAST_NS: u32 = 2_000;
+/// Longest budget that is learnt, that of a new hub, and of its probes: about what waking a peer
+/// that sleeps and its answer to a call of a few dozen microseconds take.
+const LONGEST_NS: u32 = 100_000;
+/// Of so many waits some probe even when looking never helped; more rarely, up to the second
+/// number, where it was in the way.
+const PROBE_EVERY: (u32, u32) = (32, 1024);
+/// How many of them, one after the other: the first wakes a peer that sleeps, and the second finds
+/// it awake.
+const PROBES: u32 = 2;
+/// Longest look at a single stream inside its own task, where nothing else can run.
+const ALONE_NS: u32 = 6_000;
+/// Looks at all streams between two turns of the other tasks.
+const LOOKS: u32 = 24;
+/// Looks inside a task between two looks at the clock.
+const TURNS: u32 = 16;
+/// A stream on which nothing has come for so long is not worth a look each time.
+const QUIET: Duration = Duration::from_millis(1);
+/// `sched_yield` calls before sleeping, in case the other end needs this CPU.
+const YIELDS: u32 = 4;
+
+static HUBS: Mutex<Vec<(Id, Arc<Hub>)>> = Mutex::new(Vec::new());
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    inbox: Mutex<Inbox>,
+    /// Streams listed, in the inbox or not.
+    listed: AtomicUsize,
+    /// How long to look this time. Nanoseconds.
+    limit_ns: AtomicU32,
+    /// For waits in the hub.
+    shared: Budget,
+    /// For waits inside a task.
+    alone: Budget,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    new: Vec<Arc<Link>>,
+    /// Wakes the hub if it sleeps.
+    sleeper: Option<Waker>,
+    /// The runtime is shut down.
+    is_over: bool,
+}
+
+/// How long to look, by what it has led to. Races only cost precision.
+#[derive(Debug)]
+struct Budget {
+    /// Nanoseconds.
+    ns: AtomicU32,
+    waits: AtomicU32,
+    /// Of how many waits some probe.
+    every: AtomicU32,
+    longest_ns: u32,
+}
+
+impl Budget {
+    fn new(longest_ns: u32) -> Self {
+        let (ns, waits) = (AtomicU32::new(longest_ns), AtomicU32::new(0));
+        Self { ns, waits, every: AtomicU32::new(PROBE_EVERY.0), longest_ns }
+    }
+
+    /// The budget of the next wait, in nanoseconds, at most `longest`; zero means not to try.
+    fn next(&self, longest: Duration) -> u32 {
+        let ns = self.ns.load(Ordering::Relaxed);
+        let most = u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX);
+        if ns >= LEAST_NS {
+            return ns.min(most);
+        }
+        let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
+        self.waits.store(waits, Ordering::Relaxed);
+        let is_probe = waits % self.every.load(Ordering::Relaxed) < PROBES;
+        if is_probe { self.longest_ns.min(most) } else { 0 }
+    }
+
+    fn hit(&self, took: Duration) {
+        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        let old = self.ns.load(Ordering::Relaxed);
+        // Room for three times the usual wait, approached slowly from above.
+        let want = took.saturating_mul(3).clamp(2 * LEAST_NS, self.longest_ns);
+        let new = if want > old { want } else { old - (old - want) / 16 };
+        self.ns.store(new, Ordering::Relaxed);
+        self.every.store(PROBE_EVERY.0, Ordering::Relaxed);
+    }
+
+    fn miss(&self) {
+        let old = self.ns.load(Ordering::Relaxed);
+        self.ns.store(old / 4 * 3, Ordering::Relaxed);
+    }
+
+    /// Looking kept the other end from running.
+    fn was_in_the_way(&self) {
+        self.miss();
+        let every = self.every.load(Ordering::Relaxed);
+        self.every.store((every * 2).min(PROBE_EVERY.1), Ordering::Relaxed);
+    }
+}
+
+impl Hub {
+    /// The hub of `runtime`, started if there is none.
+    pub(crate) fn of(runtime: &Handle) -> Arc<Self> {
+        let id = runtime.id();
+        let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, hub)) = hubs.iter().find(|(other, _)| *other == id) {
+            return Arc::clone(hub);
+        }
+        let hub = Arc::new(Self {
+            inbox: Mutex::new(Inbox { new: Vec::new(), sleeper: None, is_over: false }),
+            listed: AtomicUsize::new(0),
+            limit_ns: AtomicU32::new(0),
+            shared: Budget::new(LONGEST_NS),
+            alone: Budget::new(ALONE_NS),
+        });
+        hubs.push((id, Arc::clone(&hub)));
+        drop(hubs);
+        let is_alone = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let mut watch = Watch {
+            hub: Arc::clone(&hub),
+            links: Vec::new(),
+            swept: Instant::now(),
+            since: None,
+            is_alone,
+        };
+        // A runtime that is shutting down drops it at once.
+        drop(runtime.spawn(poll_fn(move |cx| watch.turn(cx))));
+        hub
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks actively inside the calling task. `own` is how many of the listed streams are the
+    /// caller's.
+    pub(crate) fn spin_alone(
+        &self,
+        room: usize,
+        longest: Duration,
+        has_changed: impl Fn() -> bool,
+    ) -> bool {
+        // With others to look after, the hub serves all of them.
+        if self.listed.load(Ordering::Relaxed) + room > 1 {
+            return has_changed();
+        }
+        let budget = self.alone.next(longest);
+        if budget == 0 {
+            return has_changed();
+        }
+        let began = Instant::now();
+        loop {
+            for _ in 0..TURNS {
+                if has_changed() {
+                    self.alone.hit(began.elapsed());
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if began.elapsed() >= Duration::from_nanos(budget.into()) {
+                self.alone.miss();
+                return false;
+            }
+        }
+    }
+
+    /// Takes `link`, which is marked as listed already. False if it should arm its doorbell
+    /// instead.
+    pub(crate) fn offer(&self, link: &Arc<Link>, longest: Duration) -> bool {
+        if self.listed.load(Ordering::Relaxed) == 0 {
+            let limit = self.shared.next(longest);
+            if limit == 0 {
+                return false;
+            }
+            self.limit_ns.store(limit, Ordering::Relaxed);
+        }
+        let mut inbox = self.inbox();
+        if inbox.is_over {
+            return false;
+        }
+        inbox.new.push(Arc::clone(link));
+        self.listed.fetch_add(1, Ordering::Relaxed);
+        let sleeper = inbox.sleeper.take();
+        drop(inbox);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+        true
+    }
+}
+
+/// A stream that the hub looks at.
+#[derive(Debug)]
+struct Listed {
+    link: Arc<Link>,
+    since: Instant,
+}
+
+/// The hub's task.
+#[derive(Debug)]
+struct Watch {
+    hub: Arc<Hub>,
+    links: Vec<Listed>,
+    swept: Instant,
+    /// When something last happened.
+    since: Option<Instant>,
+    /// The runtime has one thread.
+    is_alone: bool,
+}
+
+impl Watch {
+    /// One look at everything; never ready.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = Instant::now();
+        self.admit(now);
+        let since = *self.since.get_or_insert(now);
+        if now.duration_since(self.swept) >= QUIET {
+            self.swept = now;
+            self.settle(|listed| now.duration_since(listed.since) >= QUIET);
+        }
+        if self.look() {
+            self.hub.shared.hit(since.elapsed());
+            self.since = None;
+            return self.later(cx);
+        }
+        if self.links.is_empty() {
+            return self.sleep(cx);
+        }
+        let limit = self.hub.limit_ns.load(Ordering::Relaxed);
+        if since.elapsed() < Duration::from_nanos(limit.into()) {
+            return self.later(cx);
+        }
+        for _ in 0..YIELDS {
+            rustix::thread::sched_yield();
+            if self.pass() {
+                // The other end ran when we made room for it: looking was in its way.
+                self.hub.shared.was_in_the_way();
+                self.since = None;
+                return self.later(cx);
+            }
+        }
+        self.hub.shared.miss();
+        self.settle(|_| true);
+        self.sleep(cx)
+    }
+
+    /// Takes in what is new.
+    fn admit(&mut self, now: Instant) {
+        let mut inbox = self.hub.inbox();
+        self.links.extend(inbox.new.drain(..).map(|link| Listed { link, since: now }));
+    }
+
+    /// Looks until something has come, for a moment. Whether something has.
+    fn look(&mut self) -> bool {
+        let looks = (LOOKS / u32::try_from(self.links.len().max(1)).unwrap_or(LOOKS)).max(1);
+        for _ in 0..looks {
+            if self.pass() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// Looks at each stream once.
+    fn pass(&mut self) -> bool {
+        let before = self.links.len();
+        for listed in self.links.extract_if(.., |listed| listed.link.is_due()) {
+            self.hub.listed.fetch_sub(1, Ordering::Relaxed);
+            listed.link.release();
+        }
+        self.links.len() != before
+    }
+
+    /// Lets every other task run.
+    fn later(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_alone {
+            // To the end of the queue; the runtime looks at descriptors every few dozen turns.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        // Among several threads that would call another one for help. This asks for a turn after
+        // everybody's, and a look at descriptors.
+        let _ = pin!(tokio::task::yield_now()).poll(cx);
+        Poll::Pending
+    }
+
+    /// Nothing to look at: until something is offered.
+    fn sleep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.since = None;
+        let mut inbox = self.hub.inbox();
+        if inbox.new.is_empty() {
+            inbox.sleeper = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        drop(inbox);
+        self.later(cx)
+    }
+
+    /// Hands the streams that `which` picks over to their doorbells.
+    fn settle(&mut self, which: impl Fn(&Listed) -> bool) {
+        for listed in self.links.extract_if(.., |listed| which(listed)) {
+            self.hub.listed.fetch_sub(1, Ordering::Relaxed);
+            listed.link.settle();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut inbox = self.hub.inbox();
+        inbox.is_over = true;
+        inbox.sleeper = None;
+        let new = std::mem::take(&mut inbox.new);
+        drop(inbox);
+        let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+        hubs.retain(|(_, hub)| !Arc::ptr_eq(hub, &self.hub));
+        drop(hubs);
+        // The runtime ends: who still waits learns that from its descriptors.
+        for link in self.links.drain(..).map(|listed| listed.link).chain(new) {
+            link.release();
+        }
+    }
+}

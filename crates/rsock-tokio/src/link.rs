@@ -1,0 +1,254 @@
+//! What waits for one stream's ring: the twin, the wakers, and the doorbell that wakes them.
+//!
+//! Above `wakers`, below `shared`. A wait for the ring is in one of two states: *listed*, where the
+//! hub looks at the ring now and then, or *armed*, where the peer rings the doorbell. Invariant:
+//! while a task is in the wakers and the twin is paired, one of the two holds, or the wakers have
+//! been woken since.
+
+use crate::hub::Hub;
+use crate::timer::Timer;
+use crate::wakers::{Waiter, Wakers};
+use crate::watched;
+use rsock_core::twin::{Doorbell, Mark, Twin};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) twin: Arc<Twin>,
+    pub(crate) wakers: Arc<Wakers>,
+    /// Wakes all of `wakers`.
+    waker: Waker,
+    bell: OnceLock<AsyncFd<Doorbell>>,
+    timer: OnceLock<Timer>,
+    state: Mutex<State>,
+    /// Whether a task may be in the wakers. Changed under `state`'s lock.
+    is_parked: AtomicBool,
+    /// Whether the hub has it. Set under `state`'s lock, cleared by the hub.
+    is_listed: AtomicBool,
+    /// The mark that the hub compares with.
+    mark: AtomicU64,
+    /// Somebody received since the peer was found.
+    is_known: AtomicBool,
+    /// The stream has been dropped.
+    is_closed: AtomicBool,
+    hub: OnceLock<Arc<Hub>>,
+    runtime: Handle,
+    spin: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_armed: bool,
+}
+
+impl Link {
+    /// Must be called inside a runtime.
+    pub(crate) fn new(twin: Arc<Twin>, spin: Duration) -> Arc<Self> {
+        let wakers = Arc::new(Wakers::default());
+        Arc::new(Self {
+            twin,
+            waker: Waker::from(Arc::clone(&wakers)),
+            wakers,
+            bell: OnceLock::new(),
+            timer: OnceLock::new(),
+            state: Mutex::default(),
+            is_parked: AtomicBool::new(false),
+            is_listed: AtomicBool::new(false),
+            mark: AtomicU64::new(0),
+            is_known: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            hub: OnceLock::new(),
+            runtime: Handle::current(),
+            spin,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A context that wakes everybody.
+    pub(crate) fn context(&self) -> Context<'_> {
+        Context::from_waker(&self.waker)
+    }
+
+    /// `who` is about to try: it waits no more. Without other waiters the doorbell is disarmed, or
+    /// its own progress would ring it.
+    pub(crate) fn unpark(&self, who: Waiter) {
+        if !self.is_parked.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.lock();
+        if self.wakers.remove(who) {
+            self.is_parked.store(false, Ordering::Release);
+            self.disarm(&mut state);
+        }
+    }
+
+    /// `who` is about to wait: it is found by whoever wakes.
+    pub(crate) fn park(&self, who: Waiter, waker: &Waker) {
+        let _state = self.lock();
+        self.is_parked.store(true, Ordering::Release);
+        self.wakers.put(who, waker);
+    }
+
+    /// After a receive: once the peer is found it may be invited to the ring, which those who wait
+    /// since before do not watch.
+    pub(crate) fn note_pairing(&self) {
+        if !self.is_known.load(Ordering::Relaxed)
+            && self.twin.is_paired()
+            && !self.is_known.swap(true, Ordering::AcqRel)
+        {
+            self.wakers.wake_all();
+        }
+    }
+
+    fn disarm(&self, state: &mut State) {
+        if let (true, Some(bell)) = (state.is_armed, self.bell.get()) {
+            self.twin.disarm(bell.get_ref());
+            // It rang: a ring that lies in the kernel untaken is one that its sender pays for.
+            if let Poll::Ready(Ok(mut guard)) = bell.poll_read_ready(&mut self.context()) {
+                bell.get_ref().drain();
+                guard.clear_ready();
+            }
+        }
+        state.is_armed = false;
+    }
+
+    /// Looks at the ring actively, if that has helped lately and there is nobody else to look
+    /// after. True if something has changed.
+    pub(crate) fn spin(&self, mark: Mark) -> bool {
+        if self.spin.is_zero() || !self.twin.is_paired() {
+            return self.twin.has_changed(mark);
+        }
+        let others = usize::from(!self.is_listed.load(Ordering::Relaxed));
+        self.hub().spin_alone(others, self.spin, || self.twin.has_changed(mark))
+    }
+
+    /// Has the wakers woken when the ring changes after `mark`. Ready if it has, or may have,
+    /// changed already. The caller has parked.
+    pub(crate) fn watch(self: &Arc<Self>, mark: Mark) -> Poll<io::Result<()>> {
+        let mut state = self.lock();
+        if self.twin.has_changed(mark) {
+            return Poll::Ready(Ok(()));
+        }
+        if self.is_listed.load(Ordering::Acquire) {
+            // Somebody else waits since an older mark, and what came after it went unnoticed so
+            // far.
+            if self.mark.swap(mark.to_bits(), Ordering::AcqRel) != mark.to_bits() {
+                drop(state);
+                self.wakers.wake_all();
+                return Poll::Pending;
+            }
+            // The hub may have taken it off its list meanwhile; then it wakes after that.
+            if self.is_listed.load(Ordering::Acquire) {
+                return Poll::Pending;
+            }
+        }
+        if !state.is_armed && !self.spin.is_zero() {
+            self.mark.store(mark.to_bits(), Ordering::Release);
+            self.is_listed.store(true, Ordering::Release);
+            if self.hub().offer(self, self.spin) {
+                return Poll::Pending;
+            }
+            self.is_listed.store(false, Ordering::Release);
+        }
+        self.arm(&mut state, mark)
+    }
+
+    /// Arms the doorbell.
+    fn arm(&self, state: &mut State, mark: Mark) -> Poll<io::Result<()>> {
+        let bell = match self.bell() {
+            Ok(bell) => bell,
+            Err(e) => return Poll::Ready(Err(e)),
+        };
+        self.disarm(state);
+        if !self.twin.arm(bell.get_ref(), mark) {
+            return Poll::Ready(Ok(()));
+        }
+        state.is_armed = true;
+        match bell.poll_read_ready(&mut self.context()) {
+            Poll::Ready(Ok(mut guard)) => {
+                bell.get_ref().drain();
+                guard.clear_ready();
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(e)) => Poll::Ready(Err(e)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn bell(&self) -> io::Result<&AsyncFd<Doorbell>> {
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell);
+        }
+        let _inside = self.runtime.enter();
+        let bell = watched::watch(Doorbell::new()?)?;
+        Ok(self.bell.get_or_init(|| bell))
+    }
+
+    /// Bounds a writer's wait for a full ring.
+    pub(crate) fn wait_at_most(&self, patience: Duration) -> Poll<io::Result<()>> {
+        if self.timer.get().is_none() {
+            let _inside = self.runtime.enter();
+            let timer = match Timer::new() {
+                Ok(timer) => timer,
+                Err(e) => return Poll::Ready(Err(e)),
+            };
+            // Another writer's is as good.
+            let _ = self.timer.set(timer);
+        }
+        let Some(timer) = self.timer.get() else { return Poll::Pending };
+        if let Err(e) = timer.start(patience) {
+            return Poll::Ready(Err(e));
+        }
+        timer.poll(&mut self.context())
+    }
+
+    fn hub(&self) -> &Arc<Hub> {
+        self.hub.get_or_init(|| Hub::of(&self.runtime))
+    }
+
+    /// For the hub: whether there is a reason to wake, or none to go on looking.
+    pub(crate) fn is_due(&self) -> bool {
+        let mark = Mark::from_bits(self.mark.load(Ordering::Acquire));
+        self.twin.has_changed(mark) || self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// For the hub: takes it off the list and wakes whoever waits.
+    pub(crate) fn release(&self) {
+        // Before the wakers are taken: who parks after this finds itself unlisted.
+        self.is_listed.store(false, Ordering::Release);
+        self.wakers.wake_all();
+    }
+
+    /// For the hub, which stops looking: the doorbell takes over.
+    pub(crate) fn settle(&self) {
+        let mut state = self.lock();
+        self.is_listed.store(false, Ordering::Release);
+        if !self.is_parked.load(Ordering::Acquire) || self.is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        let mark = Mark::from_bits(self.mark.load(Ordering::Acquire));
+        let armed = self.arm(&mut state, mark);
+        drop(state);
+        if armed.is_ready() {
+            // An error shows itself again to the task that tries.
+            self.wakers.wake_all();
+        }
+    }
+
+    /// The stream is gone: nothing here is waited for any more.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        let mut state = self.lock();
+        self.disarm(&mut state);
+    }
+}

@@ -1,0 +1,78 @@
+//! Sending and receiving owned buffers ([`Bytes`]).
+//!
+//! Above `stream`. What is sent goes from the buffer's own memory to the peer in one copy, made
+//! while it is sent, so the buffer is free again at once. What is received is copied once, into
+//! memory that nobody else reaches: the ring itself cannot be lent out, because the peer may write
+//! it at any time.
+
+use crate::shared::Side;
+use crate::stream::Stream;
+use bytes::{Buf, Bytes, BytesMut};
+use rustix::net::RecvFlags;
+use std::io::{self, IoSlice, IoSliceMut};
+
+/// Room for what has not been announced when a receive begins, in bytes.
+const LEAST: usize = 512;
+
+impl Stream {
+    /// Sends all of `bytes`, which becomes empty.
+    ///
+    /// # Errors
+    /// As `send(2)` with `MSG_NOSIGNAL`: `ConnectionReset`, `BrokenPipe`... What is left in `bytes` was
+    /// not sent.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: `bytes` has lost what was sent, and nothing else.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use rsock_tokio::{Listener, Stream};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let listener = Listener::bind("127.0.0.1:0").await?;
+    /// let client = Stream::connect(listener.local_addr()?).await?;
+    /// let (server, _) = listener.accept().await?;
+    /// client.send(&mut Bytes::from_static(b"owned")).await?;
+    /// assert_eq!(server.recv(1 << 20).await?, "owned");
+    /// drop(client);
+    /// assert!(server.recv(1 << 20).await?.is_empty(), "the end");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn send(&self, bytes: &mut Bytes) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let rest = [IoSlice::new(bytes)];
+            let n = self.shared.retry(Side::Write, || self.shared.try_send(&rest)).await?;
+            bytes.advance(n);
+        }
+        Ok(())
+    }
+
+    /// Receives what has come, at most `most` bytes, in a buffer of that size. Empty at the end of
+    /// the stream, and if `most` is 0.
+    ///
+    /// # Errors
+    /// As `recv(2)`.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: a dropped future has taken nothing.
+    pub async fn recv(&self, most: usize) -> io::Result<Bytes> {
+        let mut buf = BytesMut::new();
+        if most == 0 {
+            return Ok(buf.freeze());
+        }
+        let receive = || {
+            let len = self.shared.bytes_readable()?.max(LEAST).min(most);
+            if buf.len() < len {
+                buf = BytesMut::zeroed(len);
+            }
+            self.shared.try_recv(&mut [IoSliceMut::new(&mut buf)], RecvFlags::empty())
+        };
+        let n = self.shared.retry(Side::Read, receive).await?;
+        buf.truncate(n);
+        Ok(buf.freeze())
+    }
+}

@@ -1,0 +1,307 @@
+//! The stream, as `tokio::net::TcpStream`.
+
+use crate::builder::Builder;
+use crate::shared::{Shared, Side};
+use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use rsock_core::twin::{PinReason, Twin};
+use rustix::net::RecvFlags;
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{Interest, ReadBuf, Ready};
+use tokio::net::{TcpStream, ToSocketAddrs};
+
+/// A TCP connection that moves to shared memory once its peer turns out to be an rsock stream on
+/// the same host, and back when need be; the program sees one stream of bytes.
+///
+/// Reading and writing is by [`AsyncRead`](tokio::io::AsyncRead) and
+/// [`AsyncWrite`](tokio::io::AsyncWrite), or by the methods here, which take a shared reference. As
+/// with Tokio's own stream, one task at a time is woken for reading and one for writing by the
+/// traits; any number may wait in the `async` methods. Dropping it closes the connection, and
+/// resets it if received bytes were not read, as the kernel does.
+///
+/// # Examples
+///
+/// ```
+/// use rsock_tokio::{Listener, Stream};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = Listener::bind("127.0.0.1:0").await?;
+/// let mut client = Stream::connect(listener.local_addr()?).await?;
+/// let (mut server, _) = listener.accept().await?;
+/// client.write_all(b"all I have to say").await?;
+/// client.shutdown().await?;
+/// let mut said = String::new();
+/// server.read_to_string(&mut said).await?;
+/// assert_eq!(said, "all I have to say");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Stream {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Stream {
+    pub(crate) fn new(socket: TcpStream, spin: Duration, iomap_slots: u16) -> Self {
+        Self { shared: Arc::new(Shared::new(socket, spin, iomap_slots)) }
+    }
+
+    /// Connects to any TCP peer, as [`TcpStream::connect`].
+    ///
+    /// # Errors
+    /// As `connect(2)`: `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`... of the last address tried.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the attempt; no connection is left behind.
+    pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Builder::new().connect(addr).await
+    }
+
+    /// As [`Self::connect`] to one address, for at most `limit`. The runtime must have timers
+    /// enabled.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; `TimedOut` when the time is over.
+    ///
+    /// # Cancel safety
+    /// As [`Self::connect`].
+    pub async fn connect_timeout(addr: SocketAddr, limit: Duration) -> io::Result<Self> {
+        tokio::time::timeout(limit, Self::connect(addr)).await?
+    }
+
+    /// Takes over a connected socket through which no byte has passed yet. It must be non-blocking.
+    /// (One that has been used works too, and stays on TCP.)
+    ///
+    /// # Errors
+    /// When it cannot be watched by the runtime.
+    ///
+    /// # Panics
+    /// Outside a runtime with I/O enabled.
+    pub fn from_std(socket: std::net::TcpStream) -> io::Result<Self> {
+        TcpStream::from_std(socket).map(Self::from)
+    }
+
+    /// Turns it into the stream of `rsock_core`, wherever its bytes are now. As with
+    /// [`TcpStream::into_std`] it stays non-blocking until that is changed.
+    ///
+    /// # Errors
+    /// `EMFILE` if there is no room for another descriptor.
+    pub fn into_std(self) -> io::Result<rsock_core::socket::Stream> {
+        self.shared.hand_over()
+    }
+
+    /// Reads what has come: 0 bytes at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing has come; otherwise as `recv(2)`.
+    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_read_vectored(&mut [IoSliceMut::new(buf)])
+    }
+
+    /// As [`Self::try_read`], into several buffers.
+    ///
+    /// # Errors
+    /// As [`Self::try_read`].
+    pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.shared.try_recv(bufs, RecvFlags::empty())
+    }
+
+    /// Writes what there is room for.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room; otherwise as `send(2)` with `MSG_NOSIGNAL`.
+    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.try_write_vectored(&[IoSlice::new(buf)])
+    }
+
+    /// As [`Self::try_write`], from several buffers.
+    ///
+    /// # Errors
+    /// As [`Self::try_write`].
+    pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.shared.try_send(bufs)
+    }
+
+    /// Waits until a read would return something: bytes, the end of the stream, or an error.
+    /// Another reader may be faster, so a following [`Self::try_read`] may find nothing.
+    ///
+    /// # Errors
+    /// When the runtime is shutting down.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: nothing is taken.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.shared.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Waits until a write would take something, or fail at once.
+    ///
+    /// # Errors
+    /// When the runtime is shutting down.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: nothing is written.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.shared.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// Waits for either; says which.
+    ///
+    /// # Errors
+    /// When the runtime is shutting down.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: nothing is transferred.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        self.shared.ready(interest).await
+    }
+
+    /// As [`Self::readable`], for the task that reads: shares its place for a waker with reading.
+    ///
+    /// # Errors
+    /// As [`Self::readable`].
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.poll_ready(cx, Side::Read)
+    }
+
+    /// As [`Self::writable`], for the task that writes: shares its place for a waker with writing.
+    ///
+    /// # Errors
+    /// As [`Self::writable`].
+    pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.poll_ready(cx, Side::Write)
+    }
+
+    /// Reads and leaves what is read for the next read.
+    ///
+    /// # Errors
+    /// As `recv(2)`.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: nothing is taken.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let bufs = &mut [IoSliceMut::new(buf)];
+        self.shared.retry(Side::Read, || self.shared.try_recv(bufs, RecvFlags::PEEK)).await
+    }
+
+    /// As [`Self::peek`]. Shares its place for a waker with reading.
+    ///
+    /// # Errors
+    /// As [`Self::peek`].
+    pub fn poll_peek(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let bufs = &mut [IoSliceMut::new(buf.initialize_unfilled())];
+        let n = ready!(self.shared.poll_recv(cx, bufs, RecvFlags::PEEK))?;
+        buf.advance(n);
+        Poll::Ready(Ok(n))
+    }
+
+    /// Splits it into two halves that borrow it.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        (ReadHalf(self), WriteHalf(self))
+    }
+
+    /// Splits it into two halves for different tasks. Dropping the writing half ends that
+    /// direction.
+    #[must_use]
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        OwnedReadHalf::pair(self)
+    }
+
+    /// Whether sending and receiving use shared memory now.
+    #[must_use]
+    pub fn on_ring(&self) -> (bool, bool) {
+        self.shared.twin().map_or((false, false), Twin::on_ring)
+    }
+
+    /// Why the stream stays on TCP; [`PinReason::None`] if it need not.
+    #[must_use]
+    pub fn pin_reason(&self) -> PinReason {
+        self.shared.twin().map_or(PinReason::Configured, Twin::pin_reason)
+    }
+}
+
+macro_rules! of_the_socket {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty)?) -> $out:ty;)*) => {
+        impl Stream {$(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// What the system call answers.
+            pub fn $name(&self $(, $arg: $type)?) -> io::Result<$out> {
+                self.shared.socket.$name($($arg)?)
+            }
+        )*}
+    };
+}
+
+of_the_socket! {
+    /// Address of this end.
+    local_addr() -> SocketAddr;
+    /// Address of the peer.
+    peer_addr() -> SocketAddr;
+    /// `TCP_NODELAY`; shared memory never delays.
+    set_nodelay(on: bool) -> ();
+    /// `TCP_NODELAY`.
+    nodelay() -> bool;
+    /// `IP_TTL` of what still goes by TCP, in hops.
+    set_ttl(hops: u32) -> ();
+    /// `IP_TTL`, in hops.
+    ttl() -> u32;
+    /// The pending error of the socket (`SO_ERROR`), which is cleared.
+    take_error() -> Option<io::Error>;
+    /// `SO_LINGER`.
+    linger() -> Option<Duration>;
+}
+
+impl Stream {
+    /// `SO_LINGER`: how long closing waits, in whole seconds, for unsent bytes; zero resets the
+    /// connection, `None` does not wait. A wait blocks the thread that drops the stream.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_linger(&self.shared.socket, linger)?)
+    }
+}
+
+impl From<TcpStream> for Stream {
+    /// Takes over a connected socket through which no byte has passed yet. (One that has been used
+    /// works too, and stays on TCP.)
+    fn from(socket: TcpStream) -> Self {
+        Self::new(socket, crate::builder::longest_spin(), 0)
+    }
+}
+
+impl AsFd for Stream {
+    /// The TCP socket. Reading or writing it past this type makes the stream stay on TCP, or
+    /// reports a fault.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.shared.socket.as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("socket", &self.shared.socket)
+            .field("on_ring", &self.on_ring())
+            .field("pin_reason", &self.pin_reason())
+            .finish()
+    }
+}

@@ -1,0 +1,79 @@
+//! Runtimes that end while streams are open, used and waited for: nothing hangs and nothing stays
+//! behind.
+//!
+//! One test, alone in its process: it counts the process's descriptors and threads.
+
+mod common;
+
+use common::{Watchdog, connect, connect_with, on_ring};
+use rsock_tokio::Builder;
+use std::sync::Arc;
+use tokio::io::AsyncWriteExt;
+use tokio::runtime::Runtime;
+
+/// Descriptors and threads of this process.
+fn held() -> (usize, usize) {
+    let count = |dir| std::fs::read_dir(dir).expect("proc").count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+/// Leaves streams behind in every state there is.
+async fn leave_open(round: u32) {
+    // A reader that looks, or sleeps, at its ring, and one on TCP.
+    let (a, b) = on_ring().await;
+    tokio::spawn(async move { a.recv(10).await });
+    let (c, d) = connect().await;
+    tokio::spawn(async move { c.recv(10).await });
+    // Writers that wait for a reader.
+    let (mut e, f) = on_ring().await;
+    tokio::spawn(async move { while e.write_all(&[1; 100_000]).await.is_ok() {} });
+    // Several waits for one stream; a search that nobody answers; open memory.
+    let (g, h) = connect_with(Builder::new().iomap_slots(1)).await;
+    let (g, h) = (Arc::new(g), Arc::new(h));
+    for stream in [&g, &h] {
+        for _ in 0..2 {
+            let stream = Arc::clone(stream);
+            tokio::spawn(async move { stream.readable().await });
+        }
+    }
+    let opening = Arc::clone(&g);
+    tokio::spawn(async move {
+        if opening.paired().await.is_ok() {
+            let _memory = opening.open(100, 1).await;
+            std::future::pending::<()>().await;
+        }
+    });
+    if round.is_multiple_of(2) {
+        tokio::spawn(async move { h.paired().await.map(|()| h) });
+    }
+    // Held by a task that does nothing with them, until the runtime ends.
+    tokio::spawn(async move {
+        let _held = (b, d, f, g);
+        std::future::pending::<()>().await;
+    });
+    for _ in 0..round {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_nothing_behind() {
+    let _watchdog = Watchdog::new();
+    let run = |make: fn() -> Runtime, round| {
+        let runtime = make();
+        runtime.block_on(leave_open(round));
+        drop(runtime);
+    };
+    let rounds = || {
+        for round in 0..8 {
+            run(common::current_thread, round);
+            run(common::multi_thread, round);
+        }
+    };
+    // What is made once stays: the link of this process to itself, and the like.
+    rounds();
+    let before = held();
+    rounds();
+    rounds();
+    assert_eq!(held(), before);
+}

@@ -1,0 +1,97 @@
+//! The other process dies while futures are pending.
+
+mod common;
+
+use common::Watchdog;
+use rsock_tokio::{Listener, Stream};
+use std::env;
+use std::io::ErrorKind;
+use std::process::{Child, Command, Stdio};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A child that is killed with its guard.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the other process does: answers until it is asked to stop, then reads nothing for ever.
+#[test]
+#[ignore = "runs as a child of the other tests"]
+fn child() {
+    let addr = env::var("RSOCK_TEST_PEER").expect("started by another test");
+    common::current_thread().block_on(async {
+        let mut stream = Stream::connect(addr.as_str()).await.expect("connect");
+        let mut byte = [0];
+        while stream.read_exact(&mut byte).await.is_ok() && byte != [0] {
+            stream.write_all(&byte).await.expect("write");
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
+/// A stream on the ring to another process, which now reads no more.
+async fn with_peer() -> (Stream, Killed) {
+    let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
+    let child = Command::new(env::current_exe().expect("a test has an executable"))
+        .args(["child", "--exact", "--ignored"])
+        .env("RSOCK_TEST_PEER", listener.local_addr().expect("address").to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a child");
+    let child = Killed(child);
+    let (mut stream, _) = listener.accept().await.expect("accept");
+    let mut byte = [7];
+    for _ in 0..10_000 {
+        if stream.on_ring() == (true, true) {
+            stream.write_all(&[0]).await.expect("write");
+            return (stream, child);
+        }
+        stream.write_all(&byte).await.expect("write");
+        stream.read_exact(&mut byte).await.expect("read");
+    }
+    panic!("not on the ring: {:?}", stream.pin_reason());
+}
+
+#[test]
+fn a_pending_read_ends_with_its_peer() {
+    let _watchdog = Watchdog::new();
+    for runtime in [common::current_thread(), common::multi_thread()] {
+        runtime.block_on(async {
+            let (mut stream, child) = with_peer().await;
+            let read = tokio::spawn(async move { stream.read(&mut [0]).await });
+            tokio::task::yield_now().await;
+            drop(child);
+            match read.await.expect("task") {
+                Ok(n) => assert_eq!(n, 0),
+                Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_pending_write_ends_with_its_peer() {
+    let _watchdog = Watchdog::new();
+    for runtime in [common::current_thread(), common::multi_thread()] {
+        runtime.block_on(async {
+            let (mut stream, child) = with_peer().await;
+            let write = tokio::spawn(async move {
+                let block = vec![1; 1 << 20];
+                loop {
+                    if let Err(e) = stream.write_all(&block).await {
+                        return e.kind();
+                    }
+                }
+            });
+            tokio::task::yield_now().await;
+            drop(child);
+            let kind = write.await.expect("task");
+            assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{kind:?}");
+        });
+    }
+}

@@ -1,0 +1,113 @@
+//! Owned buffers, sent and received; and memory that is put into.
+
+mod common;
+
+use bytes::{Bytes, BytesMut};
+use common::{connect, connect_with, in_both, pattern};
+use rsock_tokio::Builder;
+use std::io::ErrorKind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[test]
+fn owned_buffers_carry_every_byte_while_the_stream_moves() {
+    in_both(|| async {
+        const TOTAL: usize = 6 << 20;
+        let (a, b) = connect().await;
+        let all = Bytes::from(pattern(0, TOTAL));
+        let sent = all.clone();
+        let sending = tokio::spawn(async move {
+            let (mut rest, mut size) = (sent, 1);
+            while !rest.is_empty() {
+                size = (size * 7 + 13) % 90_000 + 1;
+                let mut part = rest.split_to(size.min(rest.len()));
+                a.send(&mut part).await.expect("send");
+                assert!(part.is_empty());
+            }
+        });
+        let mut got = BytesMut::new();
+        loop {
+            let most = got.len() % 50_000 + 1;
+            let part = b.recv(most).await.expect("receive");
+            assert!(part.len() <= most);
+            if part.is_empty() {
+                break;
+            }
+            got.extend_from_slice(&part);
+        }
+        sending.await.expect("sender");
+        assert!(got == all, "{} bytes of {TOTAL}", got.len());
+        assert!(b.recv(0).await.expect("nothing asked for").is_empty());
+    });
+}
+
+#[test]
+fn sending_to_a_peer_that_has_gone_keeps_what_was_not_sent() {
+    in_both(|| async {
+        let (a, b) = connect().await;
+        drop(b);
+        let block = Bytes::from(vec![7; 1 << 20]);
+        loop {
+            let mut rest = block.clone();
+            match a.send(&mut rest).await {
+                Ok(()) => assert!(rest.is_empty()),
+                Err(e) => {
+                    let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+                    assert!(kinds.contains(&e.kind()) && !rest.is_empty(), "{e}");
+                    break;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn puts_are_there_before_the_bytes_that_announce_them() {
+    in_both(|| async {
+        let (mut a, mut b) = connect_with(Builder::new().iomap_slots(4)).await;
+        let early = a.open(64, 0).await.expect_err("not paired yet");
+        assert_eq!(early.kind(), ErrorKind::NotConnected);
+        assert_eq!(b.put(&[1], 0).await.expect_err("nor here").kind(), ErrorKind::NotConnected);
+        tokio::try_join!(a.paired(), b.paired()).expect("paired");
+        let memory = a.open(3 << 20, 1000).await.expect("opened");
+        assert!(memory.len() == 3 << 20 && !memory.is_empty());
+        // While the stream still is on TCP, moves, and has moved.
+        let mut there = vec![0; 3 << 20];
+        for i in 0..60 {
+            let len = [1, 48, 49, 4096, 300_000, 3 << 20][i % 6];
+            let data = pattern(i, len);
+            assert_eq!(b.put(&data, 1000).await.expect("put"), len);
+            b.write_all(&[1]).await.expect("write");
+            a.read_exact(&mut [0]).await.expect("read");
+            memory.read_at(0, &mut there[..len]);
+            assert!(there[..len] == data[..], "round {i}");
+            a.write_all(&[1]).await.expect("write");
+            b.read_exact(&mut [0]).await.expect("read");
+        }
+        assert_eq!(a.on_ring(), (true, true));
+        memory.write_at(5, &[9]);
+        let mut one = [0];
+        memory.read_at(5, &mut one);
+        assert_eq!(one, [9]);
+        // Beyond the end nothing is written, and nothing after it has closed.
+        assert_eq!(b.put(&[3; 10], 1000 + (3 << 20) - 4).await.expect("put"), 4);
+        drop(memory);
+        assert!(b.put(&[1], 1000).await.is_err());
+        // The stream works on.
+        b.write_all(&[1]).await.expect("write");
+        a.read_exact(&mut [0]).await.expect("read");
+    });
+}
+
+#[test]
+fn what_was_put_outlives_the_stream() {
+    in_both(|| async {
+        let (a, b) = connect_with(Builder::new().iomap_slots(1)).await;
+        tokio::try_join!(a.paired(), b.paired()).expect("paired");
+        let memory = a.open(16, 0).await.expect("opened");
+        b.put(b"the last words", 0).await.expect("put");
+        drop((a, b));
+        let mut word = [0; 14];
+        memory.read_at(0, &mut word);
+        assert_eq!(&word, b"the last words");
+    });
+}

@@ -1,0 +1,372 @@
+//! Bytes, moves and ends of streams, in runtimes of both kinds. The kernel decides what is right.
+
+mod common;
+
+use common::{connect, connect_with, in_both, on_ring, pattern};
+use rsock_tokio::{Builder, Listener, Stream};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+
+/// Writes a pattern in pieces of changing sizes.
+async fn send(mut to: impl AsyncWriteExt + Unpin, total: usize) {
+    let (mut at, mut size) = (0, 1);
+    while at < total {
+        size = (size * 7 + 13) % 90_000 + 1;
+        let len = size.min(total - at);
+        to.write_all(&pattern(at, len)).await.expect("write");
+        at += len;
+    }
+}
+
+/// Reads it back.
+async fn receive(mut from: impl AsyncReadExt + Unpin, total: usize) {
+    let mut buf = vec![0; 70_000];
+    let (mut at, mut size) = (0, 1);
+    while at < total {
+        size = (size * 5 + 11) % buf.len() + 1;
+        let want = size.min(total - at);
+        let n = from.read(&mut buf[..want]).await.expect("read");
+        assert_ne!(n, 0, "early end at {at}");
+        assert!(buf[..n] == pattern(at, n)[..], "wrong bytes near {at}");
+        at += n;
+    }
+}
+
+#[test]
+fn both_directions_carry_every_byte_while_they_move() {
+    in_both(|| async {
+        const TOTAL: usize = 8 << 20;
+        let (a, b) = connect().await;
+        let (mut ar, mut aw) = a.into_split();
+        let (mut br, mut bw) = b.into_split();
+        let one = tokio::spawn(async move {
+            send(&mut aw, TOTAL).await;
+            aw
+        });
+        let two = tokio::spawn(async move {
+            send(&mut bw, TOTAL).await;
+            bw
+        });
+        tokio::join!(receive(&mut ar, TOTAL), receive(&mut br, TOTAL));
+        let mut a = ar.reunite(one.await.expect("writer")).expect("one stream");
+        let mut b = br.reunite(two.await.expect("writer")).expect("one stream");
+        // Wherever they were when it ended, they are able to.
+        common::settle(&mut a, &mut b).await;
+    });
+}
+
+#[test]
+fn without_spinning_nothing_is_lost_either() {
+    in_both(|| async {
+        let (mut a, mut b) = connect_with(Builder::new().spin(Duration::ZERO)).await;
+        common::settle(&mut a, &mut b).await;
+        let echo = tokio::spawn(async move {
+            let mut word = [0; 64];
+            for _ in 0..5_000 {
+                b.read_exact(&mut word).await.expect("read");
+                b.write_all(&word).await.expect("write");
+            }
+            b
+        });
+        for i in 0..5_000 {
+            let sent = pattern(i, 64);
+            a.write_all(&sent).await.expect("write");
+            let mut word = [0; 64];
+            a.read_exact(&mut word).await.expect("read");
+            assert_eq!(word[..], sent[..]);
+        }
+        echo.await.expect("echo");
+    });
+}
+
+#[test]
+fn two_runtimes_in_two_threads_ping_and_pong() {
+    let _watchdog = common::Watchdog::new();
+    let (tell, told) = std::sync::mpsc::channel();
+    let server = std::thread::spawn(move || {
+        common::current_thread().block_on(async {
+            let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
+            tell.send(listener.local_addr().expect("address")).expect("the client listens");
+            let (mut stream, _) = listener.accept().await.expect("accept");
+            let mut word = [0; 64];
+            while stream.read_exact(&mut word).await.is_ok() {
+                stream.write_all(&word).await.expect("write");
+            }
+        });
+    });
+    let addr = told.recv().expect("an address");
+    common::current_thread().block_on(async {
+        let mut stream = Stream::connect(addr).await.expect("connect");
+        for i in 0..20_000 {
+            let sent = pattern(i, 64);
+            stream.write_all(&sent).await.expect("write");
+            let mut word = [0; 64];
+            stream.read_exact(&mut word).await.expect("read");
+            assert_eq!(word[..], sent[..]);
+        }
+        assert_eq!(stream.on_ring(), (true, true), "{:?}", stream.pin_reason());
+    });
+    server.join().expect("server");
+}
+
+#[test]
+fn a_plain_tcp_peer_is_served_too() {
+    let _watchdog = common::Watchdog::new();
+    common::multi_thread().block_on(async {
+        let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
+        let addr = listener.local_addr().expect("address");
+        let peer = std::thread::spawn(move || {
+            let mut peer = std::net::TcpStream::connect(addr).expect("connect");
+            let sent = pattern(0, 3_000_000);
+            let mut reading = peer.try_clone().expect("clone");
+            let reader = std::thread::spawn(move || {
+                let mut all = Vec::new();
+                reading.read_to_end(&mut all).expect("read");
+                all
+            });
+            peer.write_all(&sent).expect("write");
+            peer.shutdown(std::net::Shutdown::Write).expect("shutdown");
+            assert!(reader.join().expect("reader") == sent);
+        });
+        let (stream, _) = listener.accept().await.expect("accept");
+        let (mut reading, mut writing) = stream.into_split();
+        tokio::io::copy(&mut reading, &mut writing).await.expect("copy");
+        drop(writing);
+        assert_eq!(reading.as_ref().on_ring(), (false, false));
+        peer.join().expect("peer");
+    });
+}
+
+#[test]
+fn a_half_closed_stream_still_carries_the_other_direction() {
+    in_both(|| async {
+        let (mut a, mut b) = on_ring().await;
+        a.write_all(b"the last words").await.expect("write");
+        a.shutdown().await.expect("shutdown");
+        let mut said = Vec::new();
+        b.read_to_end(&mut said).await.expect("read");
+        assert_eq!(said, b"the last words");
+        assert_eq!(b.read(&mut [0]).await.expect("read"), 0);
+        // Longer than the ring, so that the writer has to wait after the end of its input.
+        let task = tokio::spawn(async move {
+            send(&mut b, 4 << 20).await;
+            b
+        });
+        receive(&mut a, 4 << 20).await;
+        drop(task.await.expect("writer"));
+        assert_eq!(a.read(&mut [0]).await.expect("read"), 0);
+    });
+}
+
+#[test]
+fn a_dropped_peer_ends_a_pending_read() {
+    in_both(|| async {
+        let (mut a, b) = on_ring().await;
+        let read = tokio::spawn(async move { a.read(&mut [0]).await });
+        tokio::task::yield_now().await;
+        drop(b);
+        assert_eq!(read.await.expect("task").expect("end of stream"), 0);
+    });
+}
+
+#[test]
+fn a_reset_ends_pending_reads_and_writes() {
+    in_both(|| async {
+        let (a, b) = on_ring().await;
+        let (mut ar, mut aw) = a.into_split();
+        let write = tokio::spawn(async move {
+            let block = vec![1; 1 << 20];
+            loop {
+                if let Err(e) = aw.write_all(&block).await {
+                    return e;
+                }
+            }
+        });
+        let read = tokio::spawn(async move { ar.read(&mut [0]).await });
+        // Something is unread, so that dropping resets.
+        b.readable().await.expect("readable");
+        drop(b);
+        let e = write.await.expect("writer");
+        assert!(matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{e:?}");
+        match read.await.expect("reader") {
+            Ok(n) => assert_eq!(n, 0),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
+        }
+    });
+}
+
+#[test]
+fn a_writer_without_reader_is_held_back() {
+    in_both(|| async {
+        let (a, mut b) = on_ring().await;
+        let block = vec![1; 64 << 10];
+        let mut sent = 0;
+        // What the ring and the kernel take, and no more: 64 MiB is beyond both.
+        loop {
+            match a.try_write(&block) {
+                Ok(n) => sent += n,
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::WouldBlock);
+                    let room = tokio::time::timeout(Duration::from_millis(200), a.writable());
+                    if room.await.is_err() {
+                        break;
+                    }
+                }
+            }
+            assert!(sent < 64 << 20, "never held back");
+        }
+        let task = tokio::spawn(async move {
+            let mut a = a;
+            a.write_all(&[2]).await.expect("write");
+            a
+        });
+        let mut buf = vec![0; 1 << 20];
+        let mut got = 0;
+        while got <= sent {
+            got += b.read(&mut buf).await.expect("read");
+        }
+        assert_eq!(got, sent + 1);
+        task.await.expect("writer");
+    });
+}
+
+#[test]
+fn two_ends_of_one_thread_that_write_before_they_read_do_not_block() {
+    in_both(|| async {
+        let (mut a, mut b) = on_ring().await;
+        let data = pattern(0, 2 << 20);
+        let (one, two) = tokio::join!(a.write_all(&data), b.write_all(&data));
+        one.and(two).expect("write");
+        receive(&mut a, data.len()).await;
+        receive(&mut b, data.len()).await;
+    });
+}
+
+#[test]
+fn streams_move_between_tasks_while_they_wait() {
+    in_both(|| async {
+        let (mut a, mut b) = on_ring().await;
+        for i in 0..300 {
+            // A read that is given up while pending, in one task; the next one is another task's.
+            let waiting = tokio::spawn(async move {
+                let mut word = [0; 8];
+                let given_up = tokio::time::timeout(Duration::ZERO, a.read(&mut word)).await;
+                assert!(given_up.is_err());
+                a
+            });
+            a = waiting.await.expect("task");
+            let reading = tokio::spawn(async move {
+                let mut word = [0; 8];
+                a.read_exact(&mut word).await.expect("read");
+                (a, word)
+            });
+            tokio::task::yield_now().await;
+            b.write_all(&pattern(i, 8)).await.expect("write");
+            let word;
+            (a, word) = reading.await.expect("task");
+            assert_eq!(word[..], pattern(i, 8)[..]);
+        }
+    });
+}
+
+#[test]
+fn the_methods_of_tokios_stream_work() {
+    in_both(|| async {
+        let (mut a, mut b) = on_ring().await;
+        assert_eq!(b.try_read(&mut [0]).expect_err("nothing").kind(), ErrorKind::WouldBlock);
+        a.writable().await.expect("writable");
+        let n = a.try_write_vectored(&[IoSlice::new(b"one "), IoSlice::new(b"two")]);
+        assert_eq!(n.expect("written"), 7);
+        b.readable().await.expect("readable");
+        let mut word = [0; 16];
+        assert_eq!(b.peek(&mut word).await.expect("peek"), 7);
+        assert_eq!(b.read(&mut word).await.expect("read"), 7);
+        assert_eq!(&word[..7], b"one two");
+        let ready = b.ready(Interest::READABLE | Interest::WRITABLE).await.expect("ready");
+        assert!(ready.is_writable() && !ready.is_readable());
+        a.set_nodelay(true).expect("nodelay");
+        assert!(a.nodelay().expect("nodelay"));
+        a.set_linger(Some(Duration::from_secs(3))).expect("linger");
+        assert_eq!(a.linger().expect("linger"), Some(Duration::from_secs(3)));
+        assert_eq!(a.local_addr().expect("local"), b.peer_addr().expect("peer"));
+        let (mut reading, mut writing) = b.split();
+        writing.write_all(b"back").await.expect("write");
+        a.write_all(b"forth").await.expect("write");
+        assert_eq!(reading.read(&mut word).await.expect("read"), 5);
+        assert_eq!(a.read(&mut word).await.expect("read"), 4);
+    });
+}
+
+#[test]
+fn many_tasks_wait_for_one_stream() {
+    in_both(|| async {
+        let (a, mut b) = on_ring().await;
+        let a = Arc::new(a);
+        let waiting: Vec<_> = (0..8)
+            .map(|_| {
+                let a = Arc::clone(&a);
+                tokio::spawn(async move { a.readable().await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        b.write_all(&[1]).await.expect("write");
+        for task in waiting {
+            task.await.expect("task").expect("readable");
+        }
+        assert_eq!(a.try_read(&mut [0; 4]).expect("there"), 1);
+    });
+}
+
+#[test]
+fn a_blocking_stream_takes_over_where_the_async_one_was() {
+    let _watchdog = common::Watchdog::new();
+    common::multi_thread().block_on(async {
+        let (a, mut b) = on_ring().await;
+        b.write_all(b"in the ring").await.expect("write");
+        let mut blocking = a.into_std().expect("handed over");
+        blocking.set_nonblocking(false).expect("blocking");
+        assert_eq!(blocking.on_ring(), (true, true));
+        let answered = tokio::task::spawn_blocking(move || {
+            let mut word = [0; 11];
+            blocking.read_exact(&mut word).expect("read");
+            blocking.write_all(&word).expect("write");
+        });
+        let mut word = [0; 11];
+        b.read_exact(&mut word).await.expect("read");
+        assert_eq!(&word, b"in the ring");
+        answered.await.expect("answered");
+        assert_eq!(b.read(&mut word).await.expect("end"), 0);
+    });
+}
+
+#[test]
+fn a_refused_connect_says_so() {
+    in_both(|| async {
+        let addr = {
+            let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
+            listener.local_addr().expect("address")
+        };
+        let refused = Stream::connect(addr).await.expect_err("nobody listens");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let late = Stream::connect_timeout(addr, Duration::from_secs(60)).await;
+        assert_eq!(late.expect_err("nobody listens").kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn a_runtime_ends_with_streams_open() {
+    let _watchdog = common::Watchdog::new();
+    for _ in 0..20 {
+        let other = common::current_thread();
+        let runtime = common::multi_thread();
+        let (mut a, b) = runtime.block_on(on_ring());
+        runtime.spawn(async move { a.read(&mut [0]).await });
+        let mut b = b;
+        drop(runtime);
+        // The peer's task is gone with its stream; ours belongs to a runtime that has ended.
+        let read = other.block_on(async { b.read(&mut [0]).await });
+        assert!(matches!(read, Ok(0) | Err(_)));
+    }
+}
