@@ -67,3 +67,78 @@ fn wrong_arguments_are_an_error() {
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("usage: iomap_put"));
 }
+
+/// Runs `name` in one process, and as a server and a client; what the client says both times.
+fn both_ways(name: &str) -> [String; 2] {
+    let alone = example(name).output().expect("it runs");
+    assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+    let alone = String::from_utf8(alone.stdout).expect("text");
+    let (first, alone) = alone.split_once('\n').expect("lines");
+    assert!(first.starts_with("listening on "), "{first}");
+
+    let (_server, addr, _output) = start(example(name).args(["serve", "127.0.0.1:0"]));
+    let asked = example(name).args(["ask", &addr]).output().expect("it runs");
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    [alone.to_owned(), String::from_utf8(asked.stdout).expect("text")]
+}
+
+#[test]
+fn the_asynchronous_echo_moves_to_shared_memory() {
+    let _watchdog = Watchdog::new(LIMIT);
+    for said in both_ways("tokio_echo") {
+        assert_eq!(said, "10000 echoes; in shared memory at the end: true\n");
+    }
+}
+
+#[test]
+fn frames_arrive_whole() {
+    let _watchdog = Watchdog::new(LIMIT);
+    for said in both_ways("tokio_codec") {
+        assert_eq!(said, "stressed desserts\ndrawer reward\nrsock kcosr\n");
+    }
+}
+
+#[test]
+fn axum_and_tonic_services_answer() {
+    let _watchdog = Watchdog::new(LIMIT);
+    for said in both_ways("tokio_axum") {
+        assert_eq!(said, "hello, axum\nhello, hyper\nhello, rsock\n");
+    }
+    for said in both_ways("tokio_grpc") {
+        assert_eq!(said, "hello, tonic\nhello, prost\nhello, rsock\n");
+    }
+}
+
+#[test]
+fn calls_are_answered_and_counted() {
+    let _watchdog = Watchdog::new(LIMIT);
+    for said in both_ways("tokio_rpc") {
+        let rate = said.strip_prefix("32 clients: ").and_then(|s| s.split_once(' ')).unwrap().0;
+        assert!(rate.parse::<u64>().unwrap() > 0, "{said}");
+    }
+}
+
+#[test]
+fn what_is_put_in_tokio_is_seen_by_the_peer() {
+    let _watchdog = Watchdog::new(LIMIT);
+    for said in both_ways("tokio_iomap") {
+        assert_eq!(said, "put\nnot\nsent\n");
+    }
+}
+
+#[test]
+fn a_copied_file_is_the_same() {
+    let _watchdog = Watchdog::new(LIMIT);
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (from, to) = (dir.join("original"), dir.join("copy"));
+    let bytes: Vec<u8> =
+        (0..2_500_000u32).flat_map(|n| n.wrapping_mul(40_503).to_le_bytes()).collect();
+    std::fs::write(&from, &bytes).unwrap();
+    let receiving = ["receive", "127.0.0.1:0", to.to_str().unwrap()];
+    let (receiver, addr, _output) = start(example("tokio_copy").args(receiving));
+    let sent =
+        example("tokio_copy").args(["send", &addr, from.to_str().unwrap()]).output().unwrap();
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    assert!(receiver.wait().unwrap().success());
+    assert!(std::fs::read(&to).unwrap() == bytes);
+}

@@ -1,0 +1,84 @@
+//! Writes straight into a peer's memory, in Tokio: the client leaves messages on the server's
+//! board, without the server's help and without another copy.
+//!
+//! ```sh
+//! cargo run --release -p rsock-examples --example tokio_iomap
+//! ```
+//!
+//! Or in two terminals, with `serve 127.0.0.1:7015` and `ask 127.0.0.1:7015`.
+
+#![forbid(unsafe_code)]
+
+use rsock_examples::Role;
+use rsock_tokio::{Builder, Listener, Stream};
+use std::error::Error;
+use std::io;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+type Done = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// The name of the board: any number that both ends know.
+const BOARD: u64 = 0x1000;
+/// Its length in bytes: lines of this length.
+const LINE: usize = 64;
+const LINES: usize = 3;
+
+#[tokio::main]
+async fn main() -> Done {
+    match Role::of("tokio_iomap")? {
+        Role::Serve(at) => Ok(serve(listen(&at).await?).await?),
+        Role::Ask(to) => ask(&to).await,
+        Role::Both => {
+            let listener = listen("127.0.0.1:0").await?;
+            let addr = listener.local_addr()?;
+            tokio::spawn(serve(listener));
+            ask(&addr.to_string()).await
+        }
+    }
+}
+
+async fn listen(at: &str) -> io::Result<Listener> {
+    let listener = Listener::bind(at).await?;
+    println!("listening on {}", listener.local_addr()?);
+    Ok(listener)
+}
+
+async fn serve(listener: Listener) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        tokio::spawn(show(stream));
+    }
+}
+
+/// Opens a board to the peer, and says what it finds there when the peer is done.
+async fn show(mut stream: Stream) -> io::Result<()> {
+    stream.paired().await?;
+    let board = stream.open(LINES * LINE, BOARD).await?;
+    // What is sent arrives after what was opened: the peer may begin.
+    stream.write_u8(1).await?;
+    // What the peer sends arrives after what it put.
+    stream.read_u8().await?;
+    for i in 0..LINES {
+        let mut line = [0; LINE];
+        board.read_at(i * LINE, &mut line);
+        stream.write_all(&line).await?;
+    }
+    Ok(())
+}
+
+async fn ask(to: &str) -> Done {
+    // We offer the peer one place to tell us about memory that it opened.
+    let mut stream = Builder::new().iomap_slots(1).connect(to).await?;
+    stream.paired().await?;
+    stream.read_u8().await?;
+    for (i, text) in ["put", "not", "sent"].into_iter().enumerate() {
+        stream.put(text.as_bytes(), BOARD + u64::try_from(i * LINE)?).await?;
+    }
+    stream.write_u8(1).await?;
+    for _ in 0..LINES {
+        let mut line = [0; LINE];
+        stream.read_exact(&mut line).await?;
+        println!("{}", String::from_utf8_lossy(&line).trim_end_matches('\0'));
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Remote calls in the shape of RPC benchmarks: requests and answers of 64 bytes, one server
+//! thread, many clients, each with one call under way. Prints calls per second.
+//!
+//! ```sh
+//! cargo run --release -p rsock-examples --example tokio_rpc
+//! ```
+//!
+//! Or in two terminals, with `serve 127.0.0.1:7013` and `ask 127.0.0.1:7013`. Put
+//! `RSOCK_DEVICE=tcp` in front to see the same over kernel TCP.
+
+#![forbid(unsafe_code)]
+
+use rsock_examples::Role;
+use rsock_tokio::{Builder, Listener};
+use std::error::Error;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CLIENTS: usize = 32;
+const TIME: Duration = Duration::from_secs(1);
+const LEN: usize = 64;
+
+type Done = Result<(), Box<dyn Error + Send + Sync>>;
+
+fn main() -> Done {
+    match Role::of("tokio_rpc")? {
+        Role::Serve(at) => Ok(in_one_thread(async { serve(listen(&at).await?).await })?),
+        Role::Ask(to) => in_one_thread(ask(to)),
+        Role::Both => {
+            let (tell, told) = std::sync::mpsc::channel();
+            thread::spawn(move || {
+                in_one_thread(async {
+                    let listener = listen("127.0.0.1:0").await?;
+                    let _ = tell.send(listener.local_addr()?.to_string());
+                    serve(listener).await
+                })
+            });
+            in_one_thread(ask(told.recv()?))
+        }
+    }
+}
+
+fn in_one_thread<F: Future>(f: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("descriptors for a runtime").block_on(f)
+}
+
+async fn listen(at: &str) -> io::Result<Listener> {
+    let listener = Builder::new().nodelay(true).bind(at).await?;
+    println!("listening on {}", listener.local_addr()?);
+    Ok(listener)
+}
+
+async fn serve(listener: Listener) -> io::Result<()> {
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        tokio::spawn(async move {
+            let mut message = [0; LEN];
+            loop {
+                stream.read_exact(&mut message).await?;
+                call(&mut message);
+                stream.write_all(&message).await?;
+            }
+            #[expect(unreachable_code, reason = "says what the block returns")]
+            io::Result::Ok(())
+        });
+    }
+}
+
+/// What the server does: it adds one.
+fn call(message: &mut [u8; LEN]) {
+    message[0] = message[0].wrapping_add(1);
+}
+
+async fn ask(to: String) -> Done {
+    let mut clients = Vec::new();
+    let began = Instant::now();
+    for _ in 0..CLIENTS {
+        let to = to.clone();
+        clients.push(tokio::spawn(async move {
+            let mut stream = Builder::new().nodelay(true).connect(&to).await?;
+            let mut message = [0; LEN];
+            let mut calls = 0u32;
+            while began.elapsed() < TIME {
+                let before = message[0];
+                stream.write_all(&message).await?;
+                stream.read_exact(&mut message).await?;
+                if message[0] != before.wrapping_add(1) {
+                    return Err(io::Error::other("a wrong answer"));
+                }
+                calls += 1;
+            }
+            Ok(calls)
+        }));
+    }
+    let mut calls = 0;
+    for client in clients {
+        calls += client.await??;
+    }
+    let rate = f64::from(calls) / began.elapsed().as_secs_f64();
+    println!("{CLIENTS} clients: {rate:.0} calls per second");
+    Ok(())
+}
