@@ -6,7 +6,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use rsock_benches::transport::{Kind, Peer};
 
 /// Message lengths in bytes.
-const SIZES: [usize; 4] = [1, 64, 1 << 10, 16 << 10];
+const SIZES: [usize; 5] = [1, 64, 1 << 10, 16 << 10, 64 << 10];
 
 fn stream_latency(c: &mut Criterion) {
     let mut group = c.benchmark_group("stream_latency");

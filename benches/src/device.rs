@@ -1,13 +1,16 @@
 //! Two connected queue pairs of the shared-memory device, both in this process.
 
-use rsock_verbs::soft::{SoftContext, SoftMr, SoftQp, testing};
+use rsock_verbs::soft::{SoftContext, SoftCq, SoftMr, SoftQp, testing};
 use rsock_verbs::{Access, Context, Error, ProtectionDomain, QpCap, QpInit, QueuePair, Retry};
+use std::sync::Arc;
 
 /// A queue pair, and the region that its peer may write.
 #[derive(Debug)]
 pub struct End {
     /// Connected and ready to send. Declared first: it goes before the memory.
     pub qp: SoftQp,
+    /// Of both its halves.
+    pub cq: Arc<SoftCq>,
     /// Of the length asked for.
     pub region: SoftMr,
 }
@@ -26,7 +29,7 @@ pub fn pair(len: usize) -> Result<(End, End), Error> {
         let cq = ctx.create_cq(256, None)?;
         let qp = pd.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap: CAP })?;
         qp.init(Access::REMOTE_WRITE)?;
-        ends.push(End { qp, region });
+        ends.push(End { qp, cq, region });
     }
     let [a, b] = <[End; 2]>::try_from(ends).map_err(|_| Error::Invalid("two ends"))?;
     for (end, path, peer) in [(&a, &there, &b), (&b, &back, &a)] {

@@ -5,5 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cases;
 pub mod device;
+pub mod memory;
+pub mod net;
+pub mod services;
 pub mod transport;

@@ -1,0 +1,141 @@
+//! `cargo run --release -p rsock-benches --bin compare-tokio [SECONDS [ROW...]]`: rsock-tokio
+//! beside Tokio's TCP streams, in one run.
+//!
+//! Both columns are the same source and differ in the stream's type alone. They alternate, each
+//! sample lasts SECONDS (0.5 unless given), and what is printed are medians of five. A ROW
+//! is part of a row's name.
+
+use rsock_benches::cases::{active_among, raise_limit, round_trips, rpc, throughput};
+use rsock_benches::memory::Memory;
+use rsock_benches::net::{Rsock, RsockAsleep, Tcp};
+use rsock_benches::services::{grpc_one, http_many, http_one};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Samples of each side.
+const SAMPLES: usize = 5;
+
+type Sample = fn(Duration) -> io::Result<f64>;
+
+/// One row: what is measured, its unit, and its two sides, the baseline first.
+struct Row {
+    name: &'static str,
+    unit: (&'static str, f64),
+    sides: [Sample; 2],
+    wanted: &'static str,
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        name: "round trips of 64 B, current-thread runtimes",
+        unit: ("k/s", 1e3),
+        sides: [|t| round_trips::<Tcp>(64, t), |t| round_trips::<Rsock>(64, t)],
+        wanted: "10, 30",
+    },
+    Row {
+        name: "round trips of 64 B without spinning",
+        unit: ("k/s", 1e3),
+        sides: [|t| round_trips::<Tcp>(64, t), |t| round_trips::<RsockAsleep>(64, t)],
+        wanted: "1, 1.3",
+    },
+    Row {
+        name: "throughput, 64 KiB writes",
+        unit: ("Gbit/s", 1e9 / 8.0),
+        sides: [|t| throughput::<Tcp>(64 << 10, t), |t| throughput::<Rsock>(64 << 10, t)],
+        wanted: "2, 4",
+    },
+    Row {
+        name: "axum hello-world, one connection, hyper client",
+        unit: ("k/s", 1e3),
+        sides: [http_one::<Tcp>, http_one::<Rsock>],
+        wanted: "3",
+    },
+    Row {
+        name: "axum hello-world beside an in-memory duplex",
+        unit: ("k/s", 1e3),
+        sides: [http_one::<Memory>, http_one::<Rsock>],
+        wanted: "-, 0.7",
+    },
+    Row {
+        name: "axum, 64 connections, multi-thread runtimes",
+        unit: ("k/s", 1e3),
+        sides: [|t| http_many::<Tcp>(64, t), |t| http_many::<Rsock>(64, t)],
+        wanted: "1, 1.5",
+    },
+    Row {
+        name: "tonic unary 100 B, one connection",
+        unit: ("k/s", 1e3),
+        sides: [grpc_one::<Tcp>, grpc_one::<Rsock>],
+        wanted: "2",
+    },
+    Row {
+        name: "tonic unary 100 B beside an in-memory duplex",
+        unit: ("k/s", 1e3),
+        sides: [grpc_one::<Memory>, grpc_one::<Rsock>],
+        wanted: "-, 0.7",
+    },
+    Row {
+        name: "rpc of 64 B, one server thread, 64 clients",
+        unit: ("k/s", 1e3),
+        sides: [|t| rpc::<Tcp>(64, t), |t| rpc::<Rsock>(64, t)],
+        wanted: "5, 15",
+    },
+    Row {
+        name: "10 active of 1,000 streams : 10 alone (rsock)",
+        unit: ("k/s", 1e3),
+        sides: [|t| rpc::<Rsock>(10, t), |t| active_among::<Rsock>(10, 990, t)],
+        wanted: "0.9, 1",
+    },
+];
+
+fn main() -> ExitCode {
+    let seconds = match std::env::args().nth(1).map(|s| s.parse::<f64>()) {
+        None => 0.5,
+        Some(Ok(s)) if s > 0.0 && s.is_finite() => s,
+        Some(_) => {
+            eprintln!("usage: compare-tokio [SECONDS [ROW...]]");
+            return ExitCode::from(2);
+        }
+    };
+    raise_limit();
+    // Rows may be picked by a part of their names.
+    let picked: Vec<String> = std::env::args().skip(2).collect();
+    match run(Duration::from_secs_f64(seconds), &picked) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("compare-tokio: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(time: Duration, picked: &[String]) -> io::Result<()> {
+    println!("| | baseline | rsock | ratio | at least, aim |");
+    println!("| --- | --- | --- | --- | --- |");
+    let is_picked = |row: &&Row| picked.is_empty() || picked.iter().any(|p| row.name.contains(p));
+    for row in ROWS.iter().filter(is_picked) {
+        let mut taken = [Vec::new(), Vec::new()];
+        for _ in 0..SAMPLES {
+            for (samples, sample) in taken.iter_mut().zip(row.sides) {
+                samples.push(sample(time)?);
+            }
+        }
+        let [base, ours] = taken.map(median);
+        let (unit, scale) = row.unit;
+        let (shown, ours_shown) = (base / scale, ours / scale);
+        println!(
+            "| {} | {shown:.1} {unit} | {ours_shown:.1} {unit} | {:.2} | {} |",
+            row.name,
+            ours / base,
+            row.wanted
+        );
+        io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}

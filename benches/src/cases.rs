@@ -1,0 +1,220 @@
+//! Measurements of asynchronous streams, each generic over [`Net`]: a server and its clients, run
+//! for a while, counted.
+//!
+//! Every case warms up first, long enough for a stream to find its faster path, and then counts
+//! what is done in the time given.
+
+use crate::net::Net;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+
+/// Round trips that are not counted.
+const WARM_UP: usize = 2_000;
+
+/// Raises the limit of descriptors, of which a thousand streams need some thousands, as far as it
+/// goes.
+pub fn raise_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Refused: then many streams stay on TCP, or cannot be made.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// A runtime of one thread, the caller's.
+///
+/// # Errors
+/// When descriptors run out.
+pub fn current_thread() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// A server in a thread and runtime of its own; ends when its `Running` does.
+#[derive(Debug)]
+pub struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs `serve` on each connection in a runtime with one thread.
+///
+/// # Errors
+/// What the system answers.
+///
+/// # Panics
+/// If the runtime cannot be made.
+pub fn server<N: Net, F, S>(serve: S) -> io::Result<(Running, SocketAddr)>
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+    S: Fn(N::Stream) -> F + Send + 'static,
+{
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stop, mut stopped) = oneshot::channel::<()>();
+    let thread = thread::spawn(move || {
+        current_thread().expect("a runtime").block_on(async move {
+            let (listener, addr) = N::bind().await.expect("bind");
+            let _ = tell.send(addr);
+            loop {
+                tokio::select! {
+                    accepted = N::accept(&listener) => {
+                        if let Ok(stream) = accepted {
+                            tokio::spawn(serve(stream));
+                        }
+                    }
+                    _ = &mut stopped => return,
+                }
+            }
+        });
+    });
+    let addr = told.recv().map_err(|_| io::Error::other("the server did not start"))?;
+    Ok((Running { stop: Some(stop), thread: Some(thread) }, addr))
+}
+
+async fn echo<N: Net>(mut stream: N::Stream, size: usize) -> io::Result<()> {
+    let mut message = vec![0; size];
+    loop {
+        stream.read_exact(&mut message).await?;
+        stream.write_all(&message).await?;
+    }
+}
+
+/// Round trips of `size` bytes per second, one connection, each end in a runtime of its own.
+///
+/// # Errors
+/// What the system answers.
+pub fn round_trips<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
+    let (_server, addr) = server::<N, _, _>(move |stream| echo::<N>(stream, size))?;
+    current_thread()?.block_on(async {
+        let mut stream = N::connect(addr).await?;
+        let mut message = vec![1; size];
+        for _ in 0..WARM_UP {
+            stream.write_all(&message).await?;
+            stream.read_exact(&mut message).await?;
+        }
+        let began = Instant::now();
+        let mut n = 0u32;
+        while began.elapsed() < time {
+            for _ in 0..16 {
+                stream.write_all(&message).await?;
+                stream.read_exact(&mut message).await?;
+            }
+            n += 16;
+        }
+        Ok(f64::from(n) / began.elapsed().as_secs_f64())
+    })
+}
+
+/// Bytes per second in writes of `size` bytes, one connection.
+///
+/// # Errors
+/// What the system answers.
+pub fn throughput<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
+    /// Bytes after which the reader answers.
+    const TURN: usize = 8 << 20;
+    let (_server, addr) = server::<N, _, _>(move |mut stream: N::Stream| async move {
+        let mut buf = vec![0; 256 << 10];
+        loop {
+            let mut left = TURN;
+            while left != 0 {
+                let most = buf.len().min(left);
+                match stream.read(&mut buf[..most]).await? {
+                    0 => return Ok(()),
+                    n => left -= n,
+                }
+            }
+            stream.write_all(&[1]).await?;
+        }
+    })?;
+    current_thread()?.block_on(async {
+        let mut stream = N::connect(addr).await?;
+        let block = vec![1; size];
+        let mut turn = async || {
+            for _ in 0..TURN / size {
+                stream.write_all(&block).await?;
+            }
+            stream.read_exact(&mut [0]).await
+        };
+        turn().await?;
+        turn().await?;
+        let began = Instant::now();
+        let mut n = 0u32;
+        while began.elapsed() < time {
+            turn().await?;
+            n += 1;
+        }
+        Ok(f64::from(n) * 8.0 * f64::from(1 << 20) / began.elapsed().as_secs_f64())
+    })
+}
+
+/// Requests per second of 64 bytes and answers of as many: one server thread, one thread with
+/// `clients` connections, each with one request under way.
+///
+/// # Errors
+/// What the system answers.
+pub fn rpc<N: Net>(clients: usize, time: Duration) -> io::Result<f64> {
+    active_among::<N>(clients, 0, time)
+}
+
+/// As [`rpc`], with `idle` more connections open.
+///
+/// # Errors
+/// What the system answers.
+pub fn active_among<N: Net>(active: usize, idle: usize, time: Duration) -> io::Result<f64> {
+    let (_server, addr) = server::<N, _, _>(|stream| echo::<N>(stream, 64))?;
+    current_thread()?.block_on(async {
+        let mut quiet = Vec::new();
+        for _ in 0..idle {
+            let mut stream = N::connect(addr).await?;
+            // Enough for it to have found its path before it rests.
+            for _ in 0..64 {
+                stream.write_all(&[0; 64]).await?;
+                stream.read_exact(&mut [0; 64]).await?;
+            }
+            quiet.push(stream);
+        }
+        let done = Arc::new(AtomicU64::new(0));
+        let over = Arc::new(AtomicBool::new(false));
+        let mut tasks = Vec::new();
+        for _ in 0..active {
+            let mut stream = N::connect(addr).await?;
+            let (done, over) = (Arc::clone(&done), Arc::clone(&over));
+            tasks.push(tokio::spawn(async move {
+                let mut message = [1; 64];
+                while !over.load(Ordering::Relaxed) {
+                    stream.write_all(&message).await?;
+                    stream.read_exact(&mut message).await?;
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                io::Result::Ok(())
+            }));
+        }
+        tokio::time::sleep(time / 4).await;
+        let (began, before) = (Instant::now(), done.load(Ordering::Relaxed));
+        tokio::time::sleep(time).await;
+        let n = done.load(Ordering::Relaxed) - before;
+        let rate = n as f64 / began.elapsed().as_secs_f64();
+        over.store(true, Ordering::Relaxed);
+        for task in tasks {
+            task.await.map_err(io::Error::other)??;
+        }
+        drop(quiet);
+        Ok(rate)
+    })
+}
