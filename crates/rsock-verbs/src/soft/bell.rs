@@ -8,6 +8,7 @@ use super::fd::{HighFd, verb};
 use super::hello::random;
 use crate::device;
 use crate::error::Error;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
     sendto, socket_with,
@@ -57,8 +58,15 @@ pub fn ringer() -> Option<BorrowedFd<'static>> {
 pub(super) fn ring(id: u64) {
     let Some(Some(ringer)) = RINGER.get() else { return };
     let Ok(to) = address(id) else { return };
-    // Full, gone or refused: there is nobody left to wake.
-    let _ = sendto(ringer, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to);
+    let ring = |from: &HighFd| sendto(from, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to);
+    if ring(ringer) == Err(Errno::AGAIN) {
+        // This bell's queue is full, so it has rung already; or the rings that nobody has taken yet, of
+        // all bells, have used up what one socket may have under way: another one has its own.
+        if let Ok(fresh) = socket() {
+            let _ = ring(&fresh);
+        }
+    }
+    // Gone or refused: there is nobody left to wake.
 }
 
 impl SoftBell {
@@ -70,7 +78,7 @@ impl SoftBell {
             let id = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
             match bind(&socket, &address(id)?) {
                 Ok(()) if id != 0 => return Ok(Self { id, socket }),
-                Ok(()) | Err(rustix::io::Errno::ADDRINUSE) => {}
+                Ok(()) | Err(Errno::ADDRINUSE) => {}
                 Err(e) => return Err(verb("bind")(e)),
             }
         }
@@ -129,6 +137,16 @@ mod tests {
         assert!(is_readable(&a) && !is_readable(&b));
         assert!(a.take());
         assert!(!is_readable(&a) && !a.take());
+    }
+
+    #[test]
+    fn rings_that_nobody_takes_keep_no_other_bell_quiet() {
+        // More than a socket's send buffer has room for.
+        let bells: Vec<_> = (0..400).map(|_| SoftBell::new().expect("bell")).collect();
+        for bell in &bells {
+            ring(bell.id());
+        }
+        assert_eq!(bells.iter().filter(|bell| bell.take()).count(), bells.len());
     }
 
     #[test]
