@@ -5,6 +5,10 @@ use crate::probe::Placement;
 use crate::stat;
 use std::fmt::Write;
 
+mod markdown;
+
+pub(crate) use markdown::markdown;
+
 const COLUMNS: [&str; 11] = [
     "", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "at least", "aim", "result",
     "CPUs",

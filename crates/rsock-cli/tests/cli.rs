@@ -252,7 +252,8 @@ fn compare_marks_what_it_could_not_run_and_invents_nothing() {
     let (json, svg) = (dir.0.join("c.json"), dir.0.join("c.svg"));
     let mut command =
         rsock(&["compare", "--quick", "--runs", "1", "--only", "iperf3,perf.connect"]);
-    command.arg("--json").arg(&json).arg("--svg").arg(&svg);
+    let markdown = dir.0.join("c.md");
+    command.arg("--json").arg(&json).arg("--svg").arg(&svg).arg("--markdown").arg(&markdown);
     // No programs at all are found.
     command.env("PATH", "").env_remove("RSOCK_TOOLS").env("RSOCK_PRELOAD", dir.library());
     let output = command.output().unwrap();
@@ -270,4 +271,9 @@ fn compare_marks_what_it_could_not_run_and_invents_nothing() {
     assert_eq!(measured.len(), 3);
     assert!(measured.iter().all(|s| s["value"].as_f64().unwrap() > 0.0), "{measured:?}");
     assert!(fs::read_to_string(svg).unwrap().starts_with("<svg"));
+    let page = fs::read_to_string(markdown).unwrap();
+    assert!(page.starts_with("### Unpinned\n"), "{page}");
+    let cells =
+        |label: &str| page.lines().find(|l| l.contains(label)).unwrap().matches('|').count();
+    assert_eq!(cells("iperf3"), cells("---"));
 }

@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Draw bandwidth and latency into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write the tables with the spread of the samples, as Markdown, to this file
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
     /// Three short samples, unpinned only: a first look, not a result
     #[arg(long)]
     quick: bool,
@@ -77,6 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let svg = args.svg.as_deref().map(OutputFile::open).transpose()?;
+    let markdown = args.markdown.as_deref().map(OutputFile::open).transpose()?;
     let bench = Bench {
         library: library::find()?,
         exe: std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?,
@@ -96,6 +100,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     if let Some(file) = svg {
         file.write(plot::svg(&comparison)?.as_bytes())?;
+    }
+    if let Some(file) = markdown {
+        file.write(report::markdown(&comparison).as_bytes())?;
     }
     Ok(())
 }

@@ -1,0 +1,68 @@
+//! The comparison as tables for a page of documentation, with the spread of the samples.
+
+use super::{promise, quantity, significant, verdict};
+use crate::compare::{Comparison, Place, Row, Side};
+use std::fmt::Write;
+
+const HEAD: &str = "\
+| | kernel TCP | Unix socket | rsock | limit | ratio | of limit | at least | aim | result |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+";
+
+/// A table for each placement of the ends. Medians, with the least and the greatest sample of kernel
+/// TCP and rsock in brackets; `ratio` is rsock : kernel TCP.
+pub(crate) fn markdown(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    let places = [
+        ("Unpinned", [Place::Free, Place::One].as_slice()),
+        ("Pinned to a CPU each", [Place::Two].as_slice()),
+    ];
+    for (title, places) in places {
+        let rows: Vec<_> = comparison.rows.iter().filter(|r| places.contains(&r.place)).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        let _ = write!(out, "### {title}\n\n{HEAD}");
+        for row in rows {
+            line(&mut out, row);
+        }
+    }
+    out
+}
+
+fn line(out: &mut String, row: &Row) {
+    let (least, aim) = promise(row.need);
+    let quotient = |value: Option<f64>| value.map_or(String::new(), significant);
+    let cells = [
+        row.label.clone(),
+        spread(row, Side::Kernel),
+        median(row, Side::Unix),
+        spread(row, Side::Rsock),
+        median(row, Side::Limit),
+        quotient(row.judgement.ratio),
+        quotient(row.judgement.of_limit),
+        least,
+        aim,
+        verdict(row).to_owned(),
+    ];
+    let _ = writeln!(out, "| {} |", cells.join(" | "));
+}
+
+fn median(row: &Row, side: Side) -> String {
+    row.medians.get(&side).map_or(String::new(), |value| quantity(*value, row.unit))
+}
+
+fn spread(row: &Row, side: Side) -> String {
+    let values = || row.samples.iter().filter(|s| s.side == side).filter_map(|s| s.value);
+    let (least, most) = (values().reduce(f64::min), values().reduce(f64::max));
+    match (least, most) {
+        (Some(least), Some(most)) if least < most => {
+            let [least, most] = [least, most].map(|value| quantity(value, row.unit));
+            format!("{} ({least} to {most})", median(row, side))
+        }
+        _ => median(row, side),
+    }
+}
