@@ -51,15 +51,19 @@ struct Links {
 }
 
 impl Links {
-    /// Takes out links that died, and those that nobody uses, when there are many: all are asked, so
-    /// this is rare. What is returned is dropped without the lock.
+    /// Takes out links that nobody uses and whose peer died; when there are many, all that died and
+    /// all that nobody uses: that asks each of them, so it is rare. What is returned is dropped
+    /// without the lock.
     fn make_room(&mut self) -> Vec<Arc<Link>> {
-        if self.by_id.len() < self.look_at.max(IDLE_LINKS) {
-            return Vec::new();
-        }
-        let gone = |link: &Arc<Link>| !link.probe() || Arc::strong_count(link) == 1;
+        let many = self.by_id.len() >= self.look_at.max(IDLE_LINKS);
+        let gone = |link: &Arc<Link>| {
+            let unused = link.is_unused();
+            (many || unused) && !link.probe() || many && unused && Arc::strong_count(link) == 1
+        };
         let gone: Vec<_> = self.by_id.extract_if(|_, link| gone(link)).collect();
-        self.look_at = 2 * self.by_id.len();
+        if many {
+            self.look_at = 2 * self.by_id.len();
+        }
         gone.into_iter().map(|(_, link)| link).collect()
     }
 }
@@ -153,6 +157,12 @@ impl Node {
         drop(links);
         drop(gone);
         adopted
+    }
+
+    /// Forgets a link, unless somebody is at work on the list: then a later look does.
+    pub(super) fn forget(&self, id: LinkId) {
+        let gone = self.links.try_lock().ok().and_then(|mut links| links.by_id.remove(&id));
+        drop(gone);
     }
 
     /// Whether the calling process is the node's, not a child of it.

@@ -263,6 +263,9 @@ impl Link {
         for qp in self.live_qps() {
             qp.peer_died();
         }
+        // What waited for the peer to let go keeps this link alive.
+        let freed = self.reap(&mut self.state());
+        drop(freed);
     }
 
     /// The queue pairs, to work on without the state's lock.
@@ -415,14 +418,24 @@ impl Link {
         self.state().qps.push((Arc::downgrade(qp), qp.head_at()));
     }
 
-    /// Takes a queue pair off the list; what it leaves stays until the peer has let go.
+    /// Takes a queue pair off the list; what it leaves stays until the peer has let go. With the last
+    /// one a link to a dead process goes too.
     pub(super) fn remove_qp(&self, qp: &Arc<Core>, rest: Zombie) {
         let mut state = self.state();
         state.qps.retain(|(q, _)| !std::ptr::eq(q.as_ptr(), Arc::as_ptr(qp)));
         state.zombies.push(rest);
         let freed = self.reap(&mut state);
+        let is_last = state.qps.is_empty();
         drop(state);
         drop(freed);
+        if is_last && !self.probe() {
+            self.node.forget(self.id);
+        }
+    }
+
+    /// Whether no queue pair uses it now.
+    pub(super) fn is_unused(&self) -> bool {
+        self.state().qps.is_empty()
     }
 
     /// Buries what the peer has let go of. The answer is dropped after the state is unlocked: ports
