@@ -24,7 +24,7 @@ pub struct SoftBell {
 }
 
 /// The socket that all rings of this process family go through.
-static RINGER: OnceLock<Option<HighFd>> = OnceLock::new();
+static RINGER: OnceLock<HighFd> = OnceLock::new();
 
 fn socket() -> Result<HighFd, Error> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -42,21 +42,26 @@ fn address(id: u64) -> Result<SocketAddrUnix, Error> {
     SocketAddrUnix::new_abstract_name(&name).map_err(verb("bind"))
 }
 
-/// Opens the socket that rings, so that the data path need not.
-pub(super) fn prepare() {
-    RINGER.get_or_init(|| socket().ok());
+/// Opens the socket that rings, so that the data path need not. Who cannot ring must not have peers
+/// that sleep: nobody would wake them.
+pub(super) fn prepare() -> Result<(), Error> {
+    if RINGER.get().is_none() {
+        // Another thread may have been faster; then this one closes again.
+        let _ = RINGER.set(socket()?);
+    }
+    Ok(())
 }
 
 /// The descriptor that rings, for a process that keeps nothing but what a stream needs.
 #[must_use]
 pub fn ringer() -> Option<BorrowedFd<'static>> {
-    RINGER.get()?.as_ref().map(AsFd::as_fd)
+    RINGER.get().map(AsFd::as_fd)
 }
 
 /// Rings bell `id`.
 #[cold]
 pub(super) fn ring(id: u64) {
-    let Some(Some(ringer)) = RINGER.get() else { return };
+    let Some(ringer) = RINGER.get() else { return };
     let Ok(to) = address(id) else { return };
     let ring = |from: &HighFd| sendto(from, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to);
     if ring(ringer) == Err(Errno::AGAIN) {
@@ -71,7 +76,7 @@ pub(super) fn ring(id: u64) {
 
 impl SoftBell {
     pub(super) fn new() -> Result<Self, Error> {
-        prepare();
+        prepare()?;
         let socket = socket()?;
         loop {
             let [a, b, c, d, e, f, g, h, ..] = random()?;

@@ -72,7 +72,7 @@ impl SoftContext {
     /// Opens the device.
     ///
     /// # Errors
-    /// When the system gives no random numbers.
+    /// When the system gives no random numbers, or no descriptor.
     pub fn open() -> Result<Self, Error> {
         Ok(Self { node: node()?, write_imm: true })
     }
@@ -220,7 +220,7 @@ pub(super) fn node() -> Result<&'static Node, Error> {
         {
             return Ok(node);
         }
-        bell::prepare();
+        bell::prepare()?;
         let [a, b, c, d, e, f, g, h, ..] = random()?;
         let fresh = Box::into_raw(Box::new(Node {
             id: NodeId(random()?),
