@@ -30,4 +30,5 @@ pub use iomap::{CallerMemory, IomapError};
 pub use shared::ExtSeen;
 pub use spin::{longest_spin, spin_on};
 pub use stream::{Preparing, Ready, RecvError, SendError, Stream};
+pub(crate) use wait::WITHOUT_BELL;
 pub use wait::{Armed, Interest, ThreadBell, Wake};

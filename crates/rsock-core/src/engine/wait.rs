@@ -122,8 +122,6 @@ impl<B: Backend> Armed<'_, B> {
     /// Longest time that it is safe to sleep, `None` for any.
     #[must_use]
     pub fn bound(&self) -> Option<Duration> {
-        /// How often a waiter without a bell looks by itself.
-        const WITHOUT_BELL: Duration = Duration::from_millis(5);
         (!self.has_bell).then_some(WITHOUT_BELL)
     }
 }
@@ -133,6 +131,9 @@ impl<B: Backend> Drop for Armed<'_, B> {
         self.stream.parts.cq.disarm(self.bell);
     }
 }
+
+/// How often a waiter without a bell looks by itself.
+pub(crate) const WITHOUT_BELL: Duration = Duration::from_millis(5);
 
 /// Counts a waiter in, and out again.
 #[derive(Debug)]

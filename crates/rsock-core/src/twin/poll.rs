@@ -10,7 +10,7 @@
 use super::rx::Deaf;
 use super::state::{RxMode, TxMode};
 use super::{PATIENCE, Twin, Waited};
-use crate::engine::{Armed, Stream, ThreadBell, spin_on};
+use crate::engine::{Armed, Stream, ThreadBell, WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::stat::Direction;
 use crate::sys;
@@ -341,9 +341,8 @@ fn sleep<'a>(
     left: Option<Duration>,
     limits: &Limits<'_>,
 ) -> io::Result<Slept> {
-    let ctx = SoftContext::open()?;
-    Soft::with_bell(&ctx, |bell| {
-        let n = entries.len();
+    let n = entries.len();
+    let mut with = |bell: Option<&SoftBell>| {
         if n <= FEW {
             let mut armed = [const { None }; FEW];
             sleep_armed(bell, &mut armed[..n], entries, states, fds, left, limits)
@@ -352,12 +351,20 @@ fn sleep<'a>(
             armed.resize_with(n, || None);
             sleep_armed(bell, &mut armed, entries, states, fds, left, limits)
         }
-    })?
+    };
+    if states.iter().flatten().any(|state| state.ring.is_some())
+        && let Ok(ctx) = SoftContext::open()
+        && let Ok(slept) = Soft::with_bell(&ctx, |bell| with(Some(bell)))
+    {
+        return slept;
+    }
+    with(None)
 }
 
-/// `armed` has a place for each entry.
+/// `armed` has a place for each entry. Without a doorbell, which nobody needs who has no ring, it
+/// sleeps for moments if there is one.
 fn sleep_armed<'a>(
-    bell: &'a SoftBell,
+    bell: Option<&'a SoftBell>,
     armed: &mut [Option<Armed<'a, Soft>>],
     entries: &[PollEntry<'_>],
     states: &'a [Option<State<'_>>],
@@ -370,13 +377,18 @@ fn sleep_armed<'a>(
     shorten(left);
     for (state, armed) in states.iter().flatten().zip(armed.iter_mut()) {
         let Some((path, mark)) = state.ring.as_ref() else { continue };
+        shorten(state.impatient.then_some(PATIENCE));
+        let Some(bell) = bell else {
+            shorten(Some(WITHOUT_BELL));
+            continue;
+        };
         let Some(now) = path.arm(bell, *mark) else { return Ok(Slept::Changed) };
         shorten(now.bound());
-        shorten(state.impatient.then_some(PATIENCE));
         *armed = Some(now);
     }
     let n = entries.len();
-    fds[n] = libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let rung = bell.map_or(-1, |bell| bell.as_fd().as_raw_fd());
+    fds[n] = libc::pollfd { fd: rung, events: libc::POLLIN, revents: 0 };
     let mut end = n + 1;
     for entry in entries {
         if let Some(fd) = entry.twin.and_then(Twin::search_fd) {
@@ -386,7 +398,7 @@ fn sleep_armed<'a>(
     }
     let slept = sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
     armed.fill_with(|| None);
-    if fds[n].revents != 0 {
+    if let Some(bell) = bell.filter(|_| fds[n].revents != 0) {
         bell.drain();
     }
     for search in fds[n + 1..end].iter().filter(|f| f.revents != 0) {

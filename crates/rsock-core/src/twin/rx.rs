@@ -5,13 +5,13 @@ use super::state::{
 };
 use super::tx::is_nonblocking;
 use super::{FIRST_LOOK, PARK, PinReason, Twin, Waited, offset};
-use crate::engine::{ExtSeen, Interest, RecvError, Stream, ThreadBell, Wake};
+use crate::engine::{ExtSeen, Interest, RecvError, Stream, ThreadBell, WITHOUT_BELL, Wake};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
 use crate::proto::{Ext, UP_MASK};
 use crate::stat::{self, Direction};
 use crate::sys;
-use rsock_verbs::soft::{Soft, SoftContext};
+use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg, sockopt};
@@ -532,7 +532,8 @@ impl Twin {
     }
 }
 
-/// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something.
+/// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something. Without
+/// a descriptor for a doorbell it sleeps for moments.
 fn sleep_with_bell(
     fd: BorrowedFd<'_>,
     events: i16,
@@ -541,8 +542,7 @@ fn sleep_with_bell(
     left: Option<Duration>,
     watch: Watch,
 ) -> io::Result<bool> {
-    let ctx = SoftContext::open()?;
-    Soft::with_bell(&ctx, |bell| {
+    let with_bell = |bell: &SoftBell| {
         let Some(armed) = path.arm(bell, mark) else { return Ok(false) };
         let left = match (left, armed.bound()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -558,7 +558,16 @@ fn sleep_with_bell(
             rsock_verbs::Bell::drain(bell);
         }
         slept.map(|_| fds[0].revents != 0)
-    })?
+    };
+    if let Ok(ctx) = SoftContext::open()
+        && let Ok(slept) = Soft::with_bell(&ctx, with_bell)
+    {
+        return slept;
+    }
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
+    let moment = left.map_or(WITHOUT_BELL, |left| left.min(WITHOUT_BELL));
+    sys::sleep(&mut fds, Some(moment), None, watch)?;
+    Ok(fds[0].revents != 0)
 }
 
 /// The absolute offset that `low` names, if it lies a plausible way ahead of `at`.
