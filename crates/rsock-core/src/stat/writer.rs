@@ -13,6 +13,7 @@ use rsock_verbs::{family, own_fd};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::{self, NonNull};
@@ -304,6 +305,10 @@ fn release(raw: &RawSlot) {
 }
 
 fn map_table() -> io::Result<(NonNull<u8>, OwnedFd)> {
+    // The kernel answers a file beyond the limit with SIGXFSZ, which ends a program.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < TABLE_LEN as u64) {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let fd = rustix::fs::memfd_create(MEMFD_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, TABLE_LEN as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

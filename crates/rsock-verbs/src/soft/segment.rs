@@ -8,6 +8,7 @@ use super::layout::{DATA, PAGE, Shared};
 use crate::error::Error;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -31,6 +32,10 @@ pub(super) fn create() -> Result<(OwnedFd, Mapping), Error> {
 }
 
 fn create_of(size: u64) -> Result<(OwnedFd, Mapping), Error> {
+    // The kernel answers a file beyond the limit with SIGXFSZ, which ends a program.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < size) {
+        return Err(Error::Exhausted("file size limit"));
+    }
     let fd =
         rustix::fs::memfd_create(c"rsock-segment", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(verb("memfd_create"))?;
