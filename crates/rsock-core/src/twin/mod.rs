@@ -284,12 +284,12 @@ impl Twin {
         if search.fd().is_none() && calls != FIRST_LOOK && !calls.is_power_of_two() {
             return;
         }
+        self.show(fd);
         if sys::is_crowded(fd) {
             drop(search);
             self.give_up(PinReason::Resources);
             return;
         }
-        self.show(fd);
         let tuple = self.tuple.get_or_init(|| {
             Tuple::of(fd).ok().flatten().filter(|t| t.role().is_some() && t.is_local())
         });

@@ -12,8 +12,8 @@ use super::verify::{self, SocketId};
 use crate::engine::{Config, Preparing, Stream};
 use crate::proto::{CONN_DATA_LEN, ConnData};
 use crate::sys;
-use rsock_verbs::QpNum;
 use rsock_verbs::soft::{HELLO_LEN, Link, LinkId, Offer, PeerCred, Soft, SoftContext, cred};
+use rsock_verbs::{Error, QpNum};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -141,7 +141,7 @@ impl Search {
                 Some(Role::Finder) => find(subject, fresh_link),
                 None => Err(PinReason::NoPeer),
             },
-            Self::Published(name) => Ok(Next::Stay(receive_visitor(name))),
+            Self::Published(name) => receive_visitor(name).map(Next::Stay),
             Self::Visited(visit) => serve(subject, visit),
             Self::Greeted { peer, offer } => greet(subject, peer, offer),
             Self::Asked { peer, preparing } => complete(subject, peer, preparing),
@@ -173,15 +173,17 @@ fn publish(tuple: &Tuple) -> Result<OwnedFd, PinReason> {
     Ok(fd)
 }
 
-fn receive_visitor(name: OwnedFd) -> Search {
-    let Ok(socket) = accept_with(&name, UNIX_FLAGS).map(sys::move_high) else {
-        return Search::Published(name);
+fn receive_visitor(name: OwnedFd) -> Result<Search, PinReason> {
+    let socket = match accept_with(&name, UNIX_FLAGS).map(sys::move_high) {
+        Ok(socket) => socket,
+        Err(e) if is_shortage(e) => return Err(PinReason::Resources),
+        Err(_) => return Ok(Search::Published(name)),
     };
-    match credentials(&socket) {
+    Ok(match credentials(&socket) {
         Ok(cred) => Search::Visited(Visit { name, visitor: Peer { socket, cred }, link: None }),
         // Somebody else's process: turned away; the rightful one may still come.
         Err(_) => Search::Published(name),
-    }
+    })
 }
 
 /// The finder's first step: look the name up, and greet or ask whoever is there.
@@ -211,15 +213,14 @@ fn find(subject: Subject<'_>, fresh_link: bool) -> Result<Next, PinReason> {
 fn greet(subject: Subject<'_>, peer: Peer, offer: Box<Offer>) -> Result<Next, PinReason> {
     match Message::receive(peer.socket.as_fd()) {
         Ok(Received::Message(reply, fds)) if reply.kind == Kind::Hello => {
-            let link =
-                offer.complete(&reply.hello, fds, peer.cred).map_err(|_| PinReason::Untrusted)?;
+            let link = offer.complete(&reply.hello, fds, peer.cred).map_err(|e| refusal(&e))?;
             ask(subject, peer, &link)
         }
         Ok(Received::Nothing) => Ok(Next::Stay(Search::Greeted { peer, offer })),
         // Gone before it answered: look again later.
         Ok(Received::End) => Ok(Next::Stay(Search::Idle { fresh_link: true })),
         Ok(Received::Message(..)) => Err(PinReason::NoPeer),
-        Err(()) => Err(PinReason::PathFailed),
+        Err(reason) => Err(reason),
     }
 }
 
@@ -238,9 +239,13 @@ fn serve(subject: Subject<'_>, mut visit: Visit) -> Result<Next, PinReason> {
     match Message::receive(to) {
         Ok(Received::Nothing) => Ok(Next::Stay(Search::Visited(visit))),
         Ok(Received::Message(hello, fds)) if hello.kind == Kind::Hello && visit.link.is_none() => {
-            let cred = visit.visitor.cred;
-            let Ok((link, hello, segment)) = open_device()?.accept(&hello.hello, fds, cred) else {
-                return Ok(Next::Stay(Search::Published(visit.name)));
+            let accepted = open_device()?
+                .accept(&hello.hello, fds, visit.visitor.cred)
+                .map_err(|e| refusal(&e));
+            let (link, hello, segment) = match accepted {
+                Ok(accepted) => accepted,
+                Err(PinReason::Resources) => return refuse(to, PinReason::Resources),
+                Err(_) => return Ok(Next::Stay(Search::Published(visit.name))),
             };
             let message = Message { hello, ..Message::new(Kind::Hello) };
             let sent = message.send(to, &[segment.as_fd()]);
@@ -254,6 +259,7 @@ fn serve(subject: Subject<'_>, mut visit: Visit) -> Result<Next, PinReason> {
         Ok(Received::Message(request, _)) if request.kind == Kind::Request => {
             answer(subject, visit, &request)
         }
+        Err(PinReason::Resources) => refuse(to, PinReason::Resources),
         _ => Ok(Next::Stay(Search::Published(visit.name))),
     }
 }
@@ -261,7 +267,11 @@ fn serve(subject: Subject<'_>, mut visit: Visit) -> Result<Next, PinReason> {
 /// Checks a request, and connects.
 fn answer(subject: Subject<'_>, visit: Visit, request: &Message) -> Result<Next, PinReason> {
     let to = visit.visitor.socket.as_fd();
-    if !is_other_end(subject.tuple, request.socket) {
+    let is_other_end = match is_other_end(subject.tuple, request.socket) {
+        Ok(is_other_end) => is_other_end,
+        Err(reason) => return refuse(to, reason),
+    };
+    if !is_other_end {
         return Ok(Next::Stay(Search::Published(visit.name)));
     }
     let ctx = open_device()?;
@@ -285,11 +295,14 @@ fn answer(subject: Subject<'_>, visit: Visit, request: &Message) -> Result<Next,
             reply.send(to, &[]).map_err(|_| PinReason::NoPeer)?;
             Ok(Next::Paired(Box::new(stream)))
         }
-        Err(reason) => {
-            let _ = Message::new(Kind::Refusal).send(to, &[]);
-            Err(reason)
-        }
+        Err(reason) => refuse(to, reason),
     }
+}
+
+/// Gives up, and tells the finder not to look again.
+fn refuse(finder: BorrowedFd<'_>, reason: PinReason) -> Result<Next, PinReason> {
+    let _ = Message::new(Kind::Refusal).send(finder, &[]);
+    Err(reason)
 }
 
 /// The finder's last step: read the reply, check it, connect.
@@ -302,14 +315,14 @@ fn complete(
         Ok(Received::Message(reply, _)) => reply,
         Ok(Received::Nothing) => return Ok(Next::Stay(Search::Asked { peer, preparing })),
         Ok(Received::End) => return Ok(Next::Stay(Search::Idle { fresh_link: true })),
-        Err(()) => return Err(PinReason::PathFailed),
+        Err(reason) => return Err(reason),
     };
     match reply.kind {
         Kind::Reply => {}
         Kind::UnknownLink => return Ok(Next::Stay(Search::Idle { fresh_link: true })),
         Kind::Hello | Kind::Refusal | Kind::Request => return Err(PinReason::NoPeer),
     }
-    if !is_other_end(subject.tuple, reply.socket) {
+    if !is_other_end(subject.tuple, reply.socket)? {
         return Err(PinReason::Untrusted);
     }
     let data = ConnData::decode(&reply.conn_data).map_err(|_| PinReason::PathFailed)?;
@@ -322,8 +335,25 @@ fn open_device() -> Result<SoftContext, PinReason> {
 }
 
 /// Whether `claimed` is, by the kernel's word, the socket at the other end, and held by somebody.
-fn is_other_end(tuple: &Tuple, claimed: SocketId) -> bool {
-    claimed.inode != 0 && verify::other_end(tuple).is_ok_and(|found| found == claimed)
+fn is_other_end(tuple: &Tuple, claimed: SocketId) -> Result<bool, PinReason> {
+    match verify::other_end(tuple) {
+        Ok(found) => Ok(claimed.inode != 0 && found == claimed),
+        Err(e) if Errno::from_io_error(&e).is_some_and(is_shortage) => Err(PinReason::Resources),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Whether a call failed for lack of something that this process or host has run out of.
+fn is_shortage(e: Errno) -> bool {
+    matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::FBIG)
+}
+
+/// Why no link came about.
+fn refusal(e: &Error) -> PinReason {
+    match e {
+        Error::Verb { .. } | Error::Exhausted(_) => PinReason::Resources,
+        _ => PinReason::Untrusted,
+    }
 }
 
 /// Who is at the other end of a Unix socket, if it is somebody we deal with.
@@ -465,8 +495,9 @@ impl Message {
         sendmsg(to, &[IoSlice::new(&self.encode())], &mut control, flags).map(drop)
     }
 
-    /// Takes one message if there is one. Descriptors that come with a bad one are closed.
-    fn receive(from: BorrowedFd<'_>) -> Result<Received, ()> {
+    /// Takes one message if there is one. Descriptors that come with a bad one are closed. Fails for
+    /// what can only be a stranger's doing, or for lack of descriptors.
+    fn receive(from: BorrowedFd<'_>) -> Result<Received, PinReason> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         // One more than a message: a longer one shows as such.
@@ -487,9 +518,13 @@ impl Message {
             return Ok(Received::End);
         }
         if got.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(());
+            // More than anybody sends, or more than this process has room for.
+            let is_too_many = fds.len() == MAX_FDS;
+            return Err(if is_too_many { PinReason::PathFailed } else { PinReason::Resources });
         }
-        Self::decode(&bytes[..got.bytes]).map(|m| Received::Message(m, fds)).ok_or(())
+        Self::decode(&bytes[..got.bytes])
+            .map(|m| Received::Message(m, fds))
+            .ok_or(PinReason::PathFailed)
     }
 }
 
