@@ -20,7 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const WINDOW: u32 = 64;
+/// In the environment of the other process of a test.
 const ROLE: &str = "RSOCK_TEST_ROLE";
+
+/// What the other process is told to run. Any test here would do: each begins with [`start`].
+const ENTRY: &str = "a_killed_peer_completes_what_waits_for_it";
 
 struct End {
     qp: SoftQp,
@@ -87,18 +91,15 @@ impl End {
     }
 }
 
-/// The other process of the tests here. It plays its role until it is killed.
-#[test]
-#[ignore = "runs as a child of the other tests"]
-fn child() {
-    let role = std::env::var(ROLE).expect("started by another test");
+/// What the other process does until it is killed.
+fn play(role: &str) -> ! {
     let socket = std::io::stdin();
     let cred = PeerCred { pid: std::os::unix::process::parent_id(), ..PeerCred::own() };
     let ctx = SoftContext::open().expect("device");
     let link = accept_over(&ctx, socket.as_fd(), cred).expect("link");
     let receives = if role == "sit" { 0 } else { WINDOW };
     let end = meet(&ctx, link, socket.as_fd(), receives);
-    match role.as_str() {
+    match role {
         "flood" => {
             let mut next = 0;
             loop {
@@ -142,12 +143,16 @@ impl Drop for Victim {
     }
 }
 
+/// Starts the other process, in which this never returns.
 fn start(role: &str) -> (End, Victim, SoftContext) {
+    if let Ok(role) = std::env::var(ROLE) {
+        play(&role);
+    }
     let flags = SocketFlags::CLOEXEC;
     let (mine, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("socketpair");
     let child = Command::new(std::env::current_exe().expect("own path"))
-        .args(["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .args([ENTRY, "--exact", "--nocapture"])
         .env(ROLE, role)
         .stdin(Stdio::from(theirs as OwnedFd))
         .stdout(Stdio::null())
