@@ -19,7 +19,9 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -38,9 +40,14 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+extern char **environ;
+
 /* The listening socket of the server, and its address; for tests that connect again. */
 static int listener = -1;
 static struct sockaddr_in server_address;
+
+/* Whether connections are warmed up. */
+static int is_warm;
 
 __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...)
 {
@@ -227,11 +234,29 @@ static inline void await_bytes(int fd, size_t n)
 {
 	char *buf = malloc(n);
 	ssize_t got;
-	do
-		got = recv(fd, buf, n, MSG_PEEK | MSG_WAITALL);
-	while (got < 0 && errno == EINTR);
-	CHECK(got == (ssize_t)n);
+	while ((got = recv(fd, buf, n, MSG_PEEK)) != (ssize_t)n) {
+		CHECK(got > 0 || (got < 0 && errno == EINTR));
+		sched_yield();
+	}
 	free(buf);
+}
+
+/* Until a thread of this process sleeps in the kernel. */
+static inline void await_sleep(pid_t thread)
+{
+	char path[64], text[512];
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)thread);
+	for (;;) {
+		int fd = open(path, O_RDONLY);
+		CHECK(fd >= 0);
+		ssize_t n = read(fd, text, sizeof(text) - 1);
+		CHECK(n > 0);
+		text[n] = 0;
+		close(fd);
+		if (!strncmp(strrchr(text, ')'), ") S", 3))
+			return;
+		sched_yield();
+	}
 }
 
 static inline void set_nonblocking(int fd, int on)
@@ -265,10 +290,53 @@ struct part {
 	void (*server)(int fd);
 };
 
+static inline void set_server(uint16_t port)
+{
+	server_address.sin_family = AF_INET;
+	server_address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	server_address.sin_port = htons(port);
+}
+
+/* Starts this program again with these arguments: a process of its own, not a fork. */
+static inline pid_t start_again(const char *role, int mode, int n)
+{
+	char numbers[3][16];
+	int values[3] = {mode, n, ntohs(server_address.sin_port)};
+	for (int i = 0; i < 3; i++)
+		snprintf(numbers[i], sizeof(numbers[i]), "%d", values[i]);
+	char *args[] = {(char *)"/proc/self/exe", (char *)role, numbers[0], numbers[1], numbers[2], NULL};
+	pid_t child;
+	CHECK(posix_spawn(&child, "/proc/self/exe", NULL, NULL, args, environ) == 0);
+	return child;
+}
+
+/* A socket bound to the next free port below or above the server's: that decides who of the two ends publishes
+ * where it can be met, and who looks. */
+static inline int bound_socket(int below, uint16_t *port)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(fd >= 0);
+	struct sockaddr_in from = server_address;
+	do {
+		*port = (uint16_t)(ntohs(from.sin_port) + (below ? -1 : 1));
+		CHECK(*port > 1024);
+		from.sin_port = htons(*port);
+	} while (bind(fd, (struct sockaddr *)&from, sizeof(from)) < 0 && errno == EADDRINUSE);
+	return fd;
+}
+
 static inline int connect_to_server(void)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	CHECK(fd >= 0);
+	const char *port = getenv("CLIENT_PORT");
+	if (port) {
+		struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = server_address.sin_addr};
+		int on = 1;
+		from.sin_port = htons((uint16_t)atoi(port));
+		CHECK(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0);
+		CHECK(bind(fd, (struct sockaddr *)&from, sizeof(from)) == 0);
+	}
 	CHECK(connect(fd, (struct sockaddr *)&server_address, sizeof(server_address)) == 0);
 	return fd;
 }
@@ -314,7 +382,8 @@ static inline int play(int argc, char **argv, const struct part *parts, size_t n
 	}
 	int on = 1;
 	CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
-	if (atoi(argv[3]))
+	is_warm = atoi(argv[3]);
+	if (is_warm)
 		warm_up(fd, is_server);
 	(is_server ? part->server : part->client)(fd);
 	fflush(stdout);

@@ -1,13 +1,10 @@
 //! Unmodified C programs behave the same with and without the preload library, in all pairs.
 
+mod c_program;
 mod pair;
 
+use c_program::compiled;
 use pair::{MIXED, Shim, command, pair, watched};
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 /// One test for each part of each program.
 macro_rules! parts {
@@ -32,6 +29,7 @@ parts! {
     transfer: threads turns polled selected dontwait both_write_first peek_all;
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts files options;
+    moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
         writing_handler actions fault fork cancel;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
@@ -58,32 +56,4 @@ fn assert_same_in_all_pairs(program: &str, part: &str) {
             assert_eq!(mixed, plain, "left: {shim:?}, right: without, warm {warm}");
         }
     }
-}
-
-/// The C program `name`, compiled once for each test executable.
-fn compiled(name: &str) -> PathBuf {
-    static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
-    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let done = done.get_or_insert_default();
-    done.entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
-}
-
-fn compile(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
-    fs::create_dir_all(&dir).expect("a directory in the target directory");
-    // Under a name of its own first: other tests may be running the old one.
-    let fresh = dir.join(format!("{name}.{}", std::process::id()));
-    let status = Command::new("cc")
-        .args(["-std=gnu11", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"])
-        .args(["-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations"])
-        .arg(source)
-        .arg("-o")
-        .arg(&fresh)
-        .status()
-        .expect("`cc` runs");
-    assert!(status.success(), "compiling {name}.c failed");
-    let program = dir.join(name);
-    fs::rename(&fresh, &program).expect("renaming within a directory");
-    program
 }
