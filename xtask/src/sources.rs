@@ -83,9 +83,12 @@ const TESTS: &[&str] = &["/tests/", "/tests.rs", "/conformance/", "/loom_models.
 const UNSAFE_HERE: &[&str] = &[
     // rdma-core's C interface.
     "crates/rsock-rdma-sys/src/",
+    "crates/rsock-verbs/src/rdma/",
+    "crates/rsock-cm/src/rdma/",
     // Registered and shared memory.
     "crates/rsock-verbs/src/device.rs",
     "crates/rsock-verbs/src/family/",
+    "crates/rsock-verbs/src/high_fd.rs",
     "crates/rsock-verbs/src/own_fd.rs",
     "crates/rsock-verbs/src/soft/",
     // Marks of what may lie in family memory, and posts and registrations of memory.

@@ -27,6 +27,7 @@ mod sealed {
     #[allow(unnameable_types, reason = "that is the point of a sealed trait")]
     pub trait Sealed {}
     impl Sealed for crate::soft::Soft {}
+    impl Sealed for crate::rdma::Rdma {}
 }
 
 /// A family of device objects.

@@ -23,6 +23,10 @@ pub enum Error {
     /// No room for another object or region.
     #[error("out of {0}")]
     Exhausted(&'static str),
+    /// This host has no RDMA device, or not rdma-core's libraries, or not the device asked for.
+    /// (`ENODEV`)
+    #[error("no RDMA device")]
+    NoDevice,
     /// The process at the other end is gone.
     #[error("the peer is gone")]
     PeerGone,
@@ -38,6 +42,7 @@ impl From<Error> for io::Error {
             Error::Invalid(_) => Self::from_raw_os_error(libc::EINVAL),
             Error::Unsupported(_) => Self::from_raw_os_error(libc::EOPNOTSUPP),
             Error::Exhausted(_) => Self::from_raw_os_error(libc::ENOMEM),
+            Error::NoDevice => Self::from_raw_os_error(libc::ENODEV),
             Error::PeerGone => Self::from_raw_os_error(libc::ECONNRESET),
             Error::PeerViolation(_) => Self::from_raw_os_error(libc::EPROTO),
         }

@@ -4,6 +4,7 @@
 //! used as a local offset and a local key never travels to a peer.
 
 use bitflags::bitflags;
+use std::net::{IpAddr, Ipv6Addr};
 
 macro_rules! newtype {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
@@ -34,7 +35,8 @@ newtype! {
     RemoteAddr(u64)
 }
 newtype! {
-    /// Caller's name for a work request; comes back in its [`Completion`](crate::Completion).
+    /// Caller's name for a work request; comes back in its [`Completion`](crate::Completion). The
+    /// two highest bits belong to the device: names are below 2^62.
     #[doc(alias = "wr_id")]
     WrId(u64)
 }
@@ -58,6 +60,27 @@ bitflags! {
         const REMOTE_WRITE = 1 << 1;
         /// A peer may RDMA READ it.
         const REMOTE_READ = 1 << 2;
+    }
+}
+
+/// Address of a port in the fabric: what a network address is to a network device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(alias = "ibv_gid")]
+pub struct Gid(pub [u8; 16]);
+
+impl From<IpAddr> for Gid {
+    /// The address as RoCE writes it: IPv4 in the form mapped to IPv6.
+    fn from(addr: IpAddr) -> Self {
+        Self(match addr {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        })
+    }
+}
+
+impl std::fmt::Debug for Gid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gid({})", Ipv6Addr::from(self.0))
     }
 }
 
@@ -89,7 +112,7 @@ pub struct DeviceAttr {
     pub max_sge: u32,
     /// Largest payload of one work request, in bytes.
     pub max_msg: u32,
-    /// Largest inline payload of one work request, in bytes.
+    /// Largest payload of one work request that can be copied while posting, in bytes.
     pub max_inline: u32,
     /// Whether RDMA WRITE WITH IMMEDIATE exists. iWARP has none, and a soft device can say so too.
     pub write_with_imm: bool,
@@ -97,6 +120,9 @@ pub struct DeviceAttr {
     pub rdma_read: bool,
     /// Whether memory that was not allocated by the device can be opened to remote writes.
     pub foreign_remote_write: bool,
+    /// Whether a queue pair learns at once that its peer failed or is gone. Where not, it learns when
+    /// it sends, or from the connection manager.
+    pub notices_peer: bool,
 }
 
 /// Sizes and behaviour of a new queue pair.
@@ -111,7 +137,7 @@ pub struct QpCap {
     pub max_send_sge: u32,
     /// Scatter/gather entries of one receive.
     pub max_recv_sge: u32,
-    /// Inline bytes of one send.
+    /// Bytes of one send with `INLINE`, at most [`DeviceAttr::max_inline`].
     pub max_inline: u32,
     /// Whether every send produces a completion, as `sq_sig_all` says.
     pub signal_all: bool,

@@ -16,6 +16,9 @@ impl WcStatus {
     /// The payload does not fit the receive, or exceeds the device's limit.
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     pub const LOC_LEN: Self = Self(1);
+    /// The queue pair could not do it. Soft RoCE says so of wrong local keys, too.
+    #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
+    pub const LOC_QP_OP: Self = Self(2);
     /// A local key or bound is wrong.
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     pub const LOC_PROT: Self = Self(4);
@@ -28,6 +31,9 @@ impl WcStatus {
     /// The peer's key, bounds or access flags refuse it.
     #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     pub const REM_ACCESS: Self = Self(10);
+    /// The peer could not do it.
+    #[doc(alias = "IBV_WC_REM_OP_ERR")]
+    pub const REM_OP: Self = Self(11);
     /// The peer is gone.
     #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
     pub const RETRY_EXC: Self = Self(12);
@@ -50,10 +56,12 @@ impl std::fmt::Display for WcStatus {
         let name = match *self {
             Self::SUCCESS => "success",
             Self::LOC_LEN => "local length error",
+            Self::LOC_QP_OP => "local operation error",
             Self::LOC_PROT => "local protection error",
             Self::WR_FLUSH => "flushed",
             Self::REM_INV_REQ => "remote invalid request",
             Self::REM_ACCESS => "remote access error",
+            Self::REM_OP => "remote operation error",
             Self::RETRY_EXC => "transport retries exceeded",
             Self::RNR_RETRY_EXC => "receiver-not-ready retries exceeded",
             Self::GENERAL => "general error",

@@ -104,6 +104,44 @@ pub fn a_full_send_queue_says_so<F: Fixture>(f: &F) {
     a.post(posted, SendOp::Send, &[a.sge(0, 100)], SendFlags::SIGNALED).expect("room again");
 }
 
+/// What was posted with `INLINE` may change at once, however long it waits, and however much of it the
+/// device takes; when there is no more room, there will be.
+pub fn copied_payloads_are_the_senders_again_at_once<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("copied payloads");
+    let [a, b] = connected(f);
+    let too_long = vec![0; a.max_inline as usize + 1];
+    let copy = |id, data: &[u8]| {
+        let pieces = [std::io::IoSlice::new(&data[..1]), std::io::IoSlice::new(&data[1..])];
+        a.qp.post_copy(WrId(id), SendOp::Send, &pieces, SendFlags::empty())
+    };
+    if a.max_inline == a.attr().max_inline {
+        assert_eq!(copy(0, &too_long), Err(PostError::Invalid));
+    }
+    let len = a.max_inline.min(64 << 10) as usize;
+    for round in 0..3 {
+        let payload = |i: u64| pattern(len, u8::try_from(20 * round + i).expect("seed"));
+        // No receive: they wait, as far as the device lets them.
+        let mut n = 0;
+        while n < 12 && copy(n, &payload(n)).is_ok() {
+            n += 1;
+        }
+        for i in 0..n {
+            b.post_recv(i, &[b.sge(0, len)]).expect("receive");
+            assert_received(&b.next(&a), i, WcOp::Recv, len);
+            assert!(b.read(0, len) == payload(i), "message {i} of round {round}");
+        }
+        // Room comes back.
+        b.post_recv(n, &[b.sge(0, len)]).expect("receive");
+        while let Err(e) = copy(n, &payload(n)) {
+            assert_eq!(e, PostError::QueueFull);
+            a.cq.park(Some(Duration::from_millis(1)));
+            assert!(a.poll().is_empty());
+        }
+        assert_received(&b.next(&a), n, WcOp::Recv, len);
+        assert!(b.read(0, len) == payload(n), "the last message of round {round}");
+    }
+}
+
 /// More receives than the queue holds are refused.
 pub fn a_full_receive_queue_says_so<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("full receive queue");

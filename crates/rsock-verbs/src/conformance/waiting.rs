@@ -148,10 +148,12 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     a.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
     assert_received(&b.next(&a), 50, WcOp::Recv, 0);
     assert!(!is_readable(&bell), "disarmed");
-    // Places run out, and come back.
+    // A device may have no place for many; whoever was promised a ring gets it.
     let crowd: Vec<_> = (0..40).map(|_| b.side.ctx.create_bell().expect("bell")).collect();
-    let armed: Vec<_> = crowd.iter().map(|bell| b.cq.arm(bell)).collect();
-    assert!(armed[0] && !armed[39]);
+    let armed: Vec<_> = crowd.iter().filter(|bell| b.cq.arm(bell)).collect();
+    assert!(!armed.is_empty());
+    b.cq.wake_waiters();
+    armed.iter().for_each(wait_readable);
     crowd.iter().for_each(|bell| b.cq.disarm(bell));
     assert!(b.cq.arm(&bell));
     b.cq.disarm(&bell);

@@ -4,10 +4,10 @@
 //! blocking: a bell whose queue is full has rung already, and one that is gone is nobody's. A peer who
 //! learns a name can wake its owner for nothing, and no more.
 
-use super::fd::{HighFd, verb};
 use super::hello::random;
 use crate::device;
 use crate::error::Error;
+use crate::high_fd::{HighFd, verb};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,

@@ -2,10 +2,10 @@
 //! something, or when the peer of one of its queue pairs dies.
 
 use super::bell::SoftBell;
-use super::fd::{HighFd, verb};
 use super::link::Link;
 use crate::device::CompletionChannel;
 use crate::error::Error;
+use crate::high_fd::{HighFd, verb};
 use rustix::event::{Timespec, epoll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

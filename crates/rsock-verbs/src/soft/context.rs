@@ -254,6 +254,7 @@ impl Context<Soft> for SoftContext {
             write_with_imm: self.write_imm,
             rdma_read: false,
             foreign_remote_write: true,
+            notices_peer: true,
         }
     }
 

@@ -4,10 +4,10 @@
 //! link is made, by reading a word of the other whose value it was told, and leaves the answer in
 //! the other's segment. The same word tells that a process id still means the same process.
 
-use super::fd::HighFd;
 use super::layout::Header;
 use super::segment::Mapping;
 use crate::error::Error;
+use crate::high_fd::HighFd;
 use crate::wr::Sge;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -81,7 +81,7 @@ pub(super) fn random() -> Result<[u8; 16], Error> {
         match rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty()) {
             Ok(n) => done += n,
             Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(super::fd::verb("getrandom")(e)),
+            Err(e) => return Err(crate::high_fd::verb("getrandom")(e)),
         }
     }
     Ok(bytes)

@@ -24,7 +24,6 @@ mod context;
 mod copy;
 mod cq;
 pub mod cred;
-mod fd;
 mod foreign;
 mod hello;
 mod layout;

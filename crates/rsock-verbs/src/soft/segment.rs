@@ -3,9 +3,9 @@
 //! Invariant: a [`Mapping`] is backed by a file that cannot shrink, so access inside its bounds
 //! never faults for lack of a file, whatever the peer does.
 
-use super::fd::verb;
 use super::layout::{DATA, PAGE, Shared};
 use crate::error::Error;
+use crate::high_fd::verb;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};

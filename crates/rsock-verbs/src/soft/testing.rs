@@ -2,10 +2,10 @@
 
 use super::SoftContext;
 use super::cred::PeerCred;
-use super::fd::verb;
 use super::hello::HELLO_LEN;
 use super::link::Link;
 use crate::error::Error;
+use crate::high_fd::verb;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,

@@ -133,6 +133,19 @@ fn a_process_talks_to_itself() {
     }
 }
 
+/// Places for bells run out, and come back.
+#[test]
+fn a_queue_has_places_for_a_few_bells() {
+    let (a, _b) = pair();
+    let ctx = SoftContext::open().expect("device");
+    let crowd: Vec<_> = (0..40).map(|_| ctx.create_bell().expect("bell")).collect();
+    let armed: Vec<_> = crowd.iter().map(|bell| a.cq.arm(bell)).collect();
+    assert!(armed[0] && !armed[39]);
+    crowd.iter().for_each(|bell| a.cq.disarm(bell));
+    assert!(a.cq.arm(&crowd[39]));
+    a.cq.disarm(&crowd[39]);
+}
+
 #[test]
 fn the_self_link_is_found_from_both_sides() {
     let ctx = SoftContext::open().expect("device");

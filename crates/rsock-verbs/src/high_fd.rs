@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 /// # Invariants
 /// The descriptor is closed exactly once, in `drop`.
 #[derive(Debug)]
-pub(super) struct HighFd(ManuallyDrop<OwnedFd>);
+pub(crate) struct HighFd(ManuallyDrop<OwnedFd>);
 
 impl HighFd {
     /// Moves `fd` up. If there is no room above it stays where it is.
-    pub(super) fn new(fd: OwnedFd) -> Self {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
         Self(ManuallyDrop::new(own_fd::raise(fd)))
     }
 }
@@ -35,12 +35,12 @@ impl Drop for HighFd {
 }
 
 /// Closes without a libc symbol that the preload library exports.
-pub(super) fn close(fd: OwnedFd) {
+pub(crate) fn close(fd: OwnedFd) {
     // SAFETY: the number comes from an owner that gave it up just here.
     unsafe { rustix::io::close(fd.into_raw_fd()) };
 }
 
 /// Names the call that failed.
-pub(super) fn verb(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
+pub(crate) fn verb(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
     move |e| Error::Verb { call, source: e.into() }
 }

@@ -1,0 +1,51 @@
+//! Real RDMA: a device of rdma-core's libibverbs, which is opened when a device is first asked for.
+//!
+//! Mirrors `soft/` file by file where the two have the same parts. Two things that verbs leave to
+//! their users are done here, so that the engine need not know which device it has:
+//!
+//! * a send queue gives its places back only when a *signaled* request completes, and a device copies
+//!   only a few bytes while it posts: `sends.rs` signals requests behind the caller's back, and copies;
+//! * sleeping: every completion queue has a completion channel of its own, which bells, parked threads
+//!   and the caller's channel all watch (`cq.rs`, `waiters.rs`).
+
+mod bell;
+mod channel;
+mod context;
+mod convert;
+mod cq;
+mod event;
+mod mr;
+mod path;
+mod pd;
+mod qp;
+mod sends;
+mod srq;
+mod waiters;
+
+pub use bell::RdmaBell;
+pub use channel::RdmaChannel;
+pub use context::{GidEntry, RdmaContext, WeakRdmaContext};
+pub use cq::RdmaCq;
+pub use event::AsyncEvent;
+pub use mr::RdmaMr;
+pub use path::{Negotiated, RETRIES, RdmaPath};
+pub use pd::RdmaPd;
+pub use qp::RdmaQp;
+pub use srq::RdmaSrq;
+
+/// The backend of real devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Rdma;
+
+impl crate::device::Backend for Rdma {
+    const NAME: &'static str = "rdma";
+    type Context = RdmaContext;
+    type Pd = RdmaPd;
+    type Mr = RdmaMr;
+    type Channel = RdmaChannel;
+    type Cq = RdmaCq;
+    type Srq = RdmaSrq;
+    type Qp = RdmaQp;
+    type Path = RdmaPath;
+    type Bell = RdmaBell;
+}

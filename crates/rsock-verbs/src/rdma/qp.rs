@@ -1,0 +1,360 @@
+//! Reliable-connected queue pairs.
+
+use super::context::{MAX_INLINE, MAX_SGE};
+use super::convert::{self, int, object, posted, zero};
+use super::sends::{RECEIVE, SIGNALED, Sends, next_number};
+use super::{Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
+use crate::device::{Context, QpInit, QueuePair};
+use crate::error::{Error, PostError};
+use crate::types::{Access, QpNum, QpState, Retry};
+use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use rsock_rdma_sys::inline;
+use rsock_rdma_sys::verbs::{
+    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+    ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+};
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A queue pair.
+///
+/// # Invariants
+/// `raw` came from `ibv_create_qp` and is destroyed exactly once, in `drop`, before the queues and the
+/// domain that it holds.
+#[derive(Debug)]
+pub struct RdmaQp {
+    raw: NonNull<ibv_qp>,
+    qp_num: QpNum,
+    /// What we made of it, as [`STATES`] counts; the device may have gone on to `Err` by itself.
+    state: AtomicU8,
+    /// Held while it moves.
+    moving: Mutex<()>,
+    /// In `Rtr`, for the next step.
+    path: Mutex<Option<RdmaPath>>,
+    /// What the device itself copies while posting, in bytes; longer requests are copied by us.
+    max_inline: u32,
+    signal_all: bool,
+    sends: Arc<Sends>,
+    srq: Option<Arc<RdmaSrq>>,
+    send_cq: Arc<RdmaCq>,
+    _recv_cq: Arc<RdmaCq>,
+    pd: Arc<RdmaPd>,
+}
+
+// SAFETY: libibverbs's queue pairs may be used from any thread.
+unsafe impl Send for RdmaQp {}
+// SAFETY: as above, by several at once.
+unsafe impl Sync for RdmaQp {}
+
+impl RdmaQp {
+    pub(super) fn new(pd: &Arc<RdmaPd>, init: &QpInit<'_, Rdma>) -> Result<Self, Error> {
+        let cap = init.cap;
+        let limits = pd.ctx().attr();
+        if cap.max_send_wr > limits.max_qp_wr || cap.max_recv_wr > limits.max_qp_wr {
+            return Err(Error::Invalid("queue depth"));
+        }
+        if cap.max_send_sge > MAX_SGE || cap.max_recv_sge > MAX_SGE {
+            return Err(Error::Invalid("scatter/gather entries"));
+        }
+        if cap.max_inline > limits.max_inline {
+            return Err(Error::Invalid("inline length"));
+        }
+        let init_attr = |max_inline_data| ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: init.send_cq.raw(),
+            recv_cq: init.recv_cq.raw(),
+            srq: init.srq.map_or(ptr::null_mut(), |srq| srq.raw()),
+            cap: ibv_qp_cap {
+                max_send_wr: cap.max_send_wr.max(1),
+                max_recv_wr: if init.srq.is_some() { 0 } else { cap.max_recv_wr },
+                max_send_sge: cap.max_send_sge.max(1),
+                // Drivers differ in whether a receive may have no place for entries.
+                max_recv_sge: cap.max_recv_sge.max(1),
+                max_inline_data,
+            },
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: i32::from(cap.signal_all),
+        };
+        let mut attr = init_attr(cap.max_inline.min(MAX_INLINE));
+        let create = |attr: &mut ibv_qp_init_attr| {
+            // SAFETY: the domain, the queues and the shared queue are live; `attr` is writable.
+            let raw = unsafe { pd.ctx().verbs().ibv_create_qp(pd.raw(), attr) };
+            object("ibv_create_qp", raw)
+        };
+        // No call tells what the device can carry inline.
+        let raw = create(&mut attr).or_else(|_| {
+            attr = init_attr(0);
+            create(&mut attr)
+        })?;
+        // SAFETY: the queue pair is live; its number does not change.
+        let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
+        // INVARIANT: made here, destroyed by `drop`; the queues are held below.
+        let sends = Sends::new(cap.max_send_wr, cap.max_inline);
+        init.send_cq.attach(qp_num, &sends);
+        Ok(Self {
+            raw,
+            qp_num,
+            state: AtomicU8::new(0),
+            moving: Mutex::new(()),
+            path: Mutex::new(None),
+            max_inline: attr.cap.max_inline_data.min(cap.max_inline),
+            signal_all: cap.signal_all,
+            sends,
+            srq: init.srq.map(Arc::clone),
+            send_cq: Arc::clone(init.send_cq),
+            _recv_cq: Arc::clone(init.recv_cq),
+            pd: Arc::clone(pd),
+        })
+    }
+
+    fn local_state(&self) -> QpState {
+        STATES[usize::from(self.state.load(Ordering::Relaxed)).min(STATES.len() - 1)]
+    }
+
+    fn set_state(&self, state: QpState) {
+        let place = STATES.iter().position(|other| *other == state).unwrap_or(0);
+        self.state.store(u8::try_from(place).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn moving(&self) -> MutexGuard<'_, ()> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The right to move on, if the state is `from`.
+    fn moving_from(&self, from: QpState) -> Result<MutexGuard<'_, ()>, Error> {
+        let moving = self.moving();
+        if self.local_state() == from {
+            Ok(moving)
+        } else {
+            Err(Error::Invalid("queue pair state"))
+        }
+    }
+
+    fn step(
+        &self,
+        _moving: MutexGuard<'_, ()>,
+        to: QpState,
+        attr: &mut ibv_qp_attr,
+        mask: i32,
+    ) -> Result<(), Error> {
+        self.modify(attr, mask)?;
+        self.set_state(to);
+        Ok(())
+    }
+
+    fn modify(&self, attr: &mut ibv_qp_attr, mask: i32) -> Result<(), Error> {
+        let verbs = self.pd.ctx().verbs();
+        // SAFETY: the queue pair is live and `attr` is readable.
+        zero("ibv_modify_qp", unsafe { verbs.ibv_modify_qp(self.raw.as_ptr(), attr, mask) })
+    }
+
+    /// To the error state, also from there: what was posted meanwhile completes.
+    fn flush(&self) {
+        // In `Reset` there is nothing to flush; elsewhere it cannot be refused, but by a device that
+        // is gone.
+        let mask = int(ibv_qp_attr_mask::IBV_QP_STATE.0);
+        let _ = self.modify(&mut blank(ibv_qp_state::IBV_QPS_ERR), mask);
+    }
+
+    /// What the driver says.
+    fn device_state(&self) -> Option<QpState> {
+        let mut attr = MaybeUninit::<ibv_qp_attr>::zeroed();
+        let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
+        let (verbs, qp) = (self.pd.ctx().verbs(), self.raw.as_ptr());
+        let mask = int(ibv_qp_attr_mask::IBV_QP_STATE.0);
+        // SAFETY: the queue pair is live and both structures are writable.
+        let rc = unsafe { verbs.ibv_query_qp(qp, attr.as_mut_ptr(), mask, init.as_mut_ptr()) };
+        // SAFETY: all of its fields are numbers, zero where nothing was written.
+        let attr = unsafe { attr.assume_init() };
+        (rc == 0).then_some(match attr.qp_state {
+            ibv_qp_state::IBV_QPS_RESET => QpState::Reset,
+            ibv_qp_state::IBV_QPS_INIT => QpState::Init,
+            ibv_qp_state::IBV_QPS_RTR => QpState::Rtr,
+            ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD => QpState::Rts,
+            _ => QpState::Err,
+        })
+    }
+}
+
+impl Drop for RdmaQp {
+    fn drop(&mut self) {
+        self.send_cq.detach(self.qp_num);
+        // SAFETY: made by `ibv_create_qp`, and `self` is its only owner.
+        let _ = unsafe { self.pd.ctx().verbs().ibv_destroy_qp(self.raw.as_ptr()) };
+    }
+}
+
+/// Attributes of zeros, for the fields that a change does not name.
+pub(super) fn blank(state: ibv_qp_state) -> ibv_qp_attr {
+    // SAFETY: all of its fields are numbers.
+    let mut attr = unsafe { MaybeUninit::<ibv_qp_attr>::zeroed().assume_init() };
+    attr.qp_state = state;
+    attr
+}
+
+impl QueuePair<Rdma> for RdmaQp {
+    fn qp_num(&self) -> QpNum {
+        self.qp_num
+    }
+
+    fn state(&self) -> QpState {
+        let _moving = self.moving();
+        if matches!(self.local_state(), QpState::Rtr | QpState::Rts)
+            && let Some(QpState::Err) = self.device_state()
+        {
+            self.set_state(QpState::Err);
+        }
+        self.local_state()
+    }
+
+    fn init(&self, access: Access) -> Result<(), Error> {
+        use ibv_qp_attr_mask as M;
+        let mut attr = blank(ibv_qp_state::IBV_QPS_INIT);
+        attr.port_num = self.pd.port();
+        attr.qp_access_flags = convert::access(access).0;
+        let mask = [M::IBV_QP_STATE, M::IBV_QP_PKEY_INDEX, M::IBV_QP_PORT, M::IBV_QP_ACCESS_FLAGS];
+        let mask = mask.iter().fold(0, |all, bit| all | bit.0.cast_signed());
+        let moving = self.moving_from(QpState::Reset)?;
+        self.step(moving, QpState::Init, &mut attr, mask)
+    }
+
+    fn ready_to_receive(&self, path: &RdmaPath, dest: QpNum) -> Result<(), Error> {
+        let moving = self.moving_from(QpState::Init)?;
+        let (mut attr, mask) = path.to_receive(dest)?;
+        self.step(moving, QpState::Rtr, &mut attr, mask)?;
+        // Its sending side is for the next step.
+        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
+        Ok(())
+    }
+
+    fn ready_to_send(&self, retry: Retry) -> Result<(), Error> {
+        let moving = self.moving_from(QpState::Rtr)?;
+        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let path = path.ok_or(Error::Invalid("queue pair state"))?;
+        let (mut attr, mask) = path.to_send(retry)?;
+        self.step(moving, QpState::Rts, &mut attr, mask)
+    }
+
+    fn fail(&self) {
+        let _moving = self.moving();
+        self.set_state(QpState::Err);
+        self.flush();
+    }
+
+    #[inline]
+    unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if wr.id.0 & (SIGNALED | RECEIVE) != 0 {
+            return Err(PostError::Invalid);
+        }
+        if matches!(self.local_state(), QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::State);
+        }
+        let mut flags = 0;
+        if wr.flags.contains(SendFlags::SOLICITED) {
+            flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
+        }
+        let mut sges = [NO_SGE; MAX_SGE as usize];
+        let mut n = entries(wr.sges, &mut sges)?;
+        let mut ledger = self.sends.lock();
+        let mut end = None;
+        if wr.flags.contains(SendFlags::INLINE) {
+            let len = wr.sges.iter().try_fold(0u32, |len, sge| len.checked_add(sge.len));
+            let len = len.ok_or(PostError::Invalid)?;
+            if len > self.max_inline {
+                // SAFETY: the caller promises readable memory.
+                let copy = unsafe { self.sends.copy(&mut ledger, &self.pd, wr.sges, len) };
+                let (sge, up_to) = copy?;
+                n = entries(&[sge], &mut sges)?;
+                end = Some(up_to);
+            } else if len != 0 {
+                flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+            }
+        }
+        let is_wanted = self.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        let number = (is_wanted || self.sends.is_due(&ledger, end)).then(next_number);
+        if number.is_some() {
+            flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+        // SAFETY: a request of zeros holds null pointers and numbers only.
+        let mut raw = unsafe { MaybeUninit::<ibv_send_wr>::zeroed().assume_init() };
+        raw.wr_id = number.map_or(wr.id.0, |number| SIGNALED | number);
+        raw.sg_list = sges.as_mut_ptr();
+        raw.num_sge = n;
+        raw.send_flags = flags;
+        match wr.op {
+            SendOp::Send => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
+            SendOp::Write { remote, rkey } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+                raw.wr.rdma.remote_addr = remote.0;
+                raw.wr.rdma.rkey = rkey.0;
+            }
+            SendOp::WriteImm { remote, rkey, imm } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+                raw.wr.rdma.remote_addr = remote.0;
+                raw.wr.rdma.rkey = rkey.0;
+                raw.__bindgen_anon_1.imm_data = imm.to_be();
+            }
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is live, the request and its entries are on this stack, and the caller
+        // promises the memory that they name.
+        posted(unsafe { inline::post_send(self.raw.as_ptr(), &raw mut raw, &raw mut bad) })?;
+        ledger.posted(wr.id, number, is_wanted, end);
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.srq.is_some() {
+            return Err(PostError::Invalid);
+        }
+        let state = self.local_state();
+        if state == QpState::Reset {
+            return Err(PostError::State);
+        }
+        with_recv_wr(wr, |wr, bad| {
+            // SAFETY: the queue pair is live, the request is on the stack of the caller of this
+            // closure, and our own caller promises the memory that it names.
+            posted(unsafe { inline::post_recv(self.raw.as_ptr(), wr, bad) })
+        })?;
+        if state == QpState::Err {
+            // A driver may look at receives only when something arrives.
+            self.flush();
+        }
+        Ok(())
+    }
+}
+
+/// Calls `f` with a receive in C's form, and with a place for the one that was refused.
+pub(super) fn with_recv_wr(
+    wr: &RecvWr<'_>,
+    f: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> Result<(), PostError>,
+) -> Result<(), PostError> {
+    if wr.id.0 & (SIGNALED | RECEIVE) != 0 {
+        return Err(PostError::Invalid);
+    }
+    let mut sges = [NO_SGE; MAX_SGE as usize];
+    let num_sge = entries(wr.sges, &mut sges)?;
+    let sg_list = sges.as_mut_ptr();
+    let mut raw = ibv_recv_wr { wr_id: wr.id.0 | RECEIVE, next: ptr::null_mut(), sg_list, num_sge };
+    let mut bad = ptr::null_mut();
+    f(&raw mut raw, &raw mut bad)
+}
+
+/// Entries in C's form; how many.
+#[inline]
+fn entries(from: &[Sge], to: &mut [ibv_sge]) -> Result<i32, PostError> {
+    let to = to.get_mut(..from.len()).ok_or(PostError::Invalid)?;
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = ibv_sge { addr: from.addr, length: from.len, lkey: from.lkey.0 };
+    }
+    i32::try_from(from.len()).map_err(|_| PostError::Invalid)
+}
+
+/// As their numbers in an atomic.
+const STATES: [QpState; 5] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Err];
+
+const NO_SGE: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };

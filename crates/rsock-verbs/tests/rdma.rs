@@ -1,0 +1,103 @@
+//! The device suite on real verbs: two ends on one device, over its own address. `cargo xtask test`
+//! runs this in the lab.
+
+use rsock_verbs::conformance::{Fixture, Side, Watchdog};
+use rsock_verbs::rdma::{AsyncEvent, Rdma, RdmaContext};
+use rsock_verbs::{Context, Error, Gid};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::net::IpAddr;
+
+/// The lab's device, reached over one of the lab's addresses, in packets of at most so many bytes.
+struct Loopback {
+    over: &'static str,
+    mtu: u32,
+}
+
+const OVER_IPV4: Loopback = Loopback { over: "10.9.0.1", mtu: 4096 };
+
+fn open() -> RdmaContext {
+    let name = std::env::var("LAB_DEVICE").expect("the lab names its device");
+    RdmaContext::open(Some(&name)).expect("device")
+}
+
+fn gid(addr: &str) -> Gid {
+    Gid::from(addr.parse::<IpAddr>().expect("address"))
+}
+
+impl Fixture for Loopback {
+    type Backend = Rdma;
+    fn sides(&self) -> [Side<Rdma>; 2] {
+        let ctx = open();
+        let own = ctx.find_gid(gid(self.over)).expect("the lab's address");
+        let path = ctx.path(&own, own.gid).expect("path").with_mtu(self.mtu);
+        assert_eq!(path.mtu(), Some(self.mtu));
+        [Side { ctx: ctx.clone(), path: path.clone() }, Side { ctx, path }]
+    }
+}
+
+rsock_verbs::conformance_tests!(OVER_IPV4, #[ignore = "needs an RDMA device"]);
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_is_found_by_name_and_says_what_it_can() {
+    let ctx = open();
+    assert!(RdmaContext::device_names().iter().any(|name| name == ctx.name()));
+    let attr = ctx.attr();
+    assert!(attr.max_qp_wr >= 384 && attr.max_cqe >= 768 && attr.max_sge >= 2);
+    assert!(matches!(RdmaContext::open(Some("no-such-device")), Err(Error::NoDevice)));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn payloads_are_cut_into_packets_that_the_path_carries() {
+    rsock_verbs::conformance::sends_of_any_length_arrive(&Loopback { mtu: 256, ..OVER_IPV4 });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn addresses_of_both_families_lead_to_the_device() {
+    rsock_verbs::conformance::receives_complete_in_order(&Loopback { over: "fd09::1", mtu: 4096 });
+    let ctx = open();
+    let own = ctx.find_gid(gid("10.9.0.1")).expect("the lab's address");
+    assert!(own.is_roce_v2 && own.port == 1);
+    assert!(matches!(ctx.find_gid(gid("192.0.2.1")), Err(Error::NoDevice)));
+}
+
+/// On a network device of its own, which other tests do not miss.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_tells_when_its_port_goes_down_and_comes_back() {
+    let _dog = Watchdog::new("events");
+    let run = |line: &str| {
+        let mut words = line.split(' ');
+        let mut command = std::process::Command::new(words.next().expect("program"));
+        assert!(command.args(words).status().expect("run").success(), "{line}");
+    };
+    run("ip link add events0 type dummy");
+    run("ip link set events0 up");
+    run("rdma link add rxe_events type rxe netdev events0");
+    let ctx = RdmaContext::open(Some("rxe_events")).expect("device");
+    let expect = |wanted| loop {
+        let mut fds = [PollFd::new(&ctx, PollFlags::IN)];
+        poll(&mut fds, None).expect("poll");
+        if ctx.next_event() == Some(wanted) {
+            break;
+        }
+    };
+    run("ip link set events0 down");
+    expect(AsyncEvent::PortDown { port: 1 });
+    run("ip link set events0 up");
+    expect(AsyncEvent::PortUp { port: 1 });
+    // Soft RoCE goes only when nobody has it open: it has no last word.
+    drop(ctx);
+    run("rdma link del rxe_events");
+    run("ip link del events0");
+}
+
+/// On a host without a device, and also where rdma-core is not installed.
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    let error = RdmaContext::open(Some("no-such-device")).expect_err("no device");
+    assert!(matches!(error, Error::NoDevice));
+    assert_eq!(std::io::Error::from(error).raw_os_error(), Some(libc::ENODEV));
+}
