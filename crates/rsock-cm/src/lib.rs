@@ -31,7 +31,7 @@
 //! let (mut server_end, mut client_end) = (None, None);
 //! while server_end.is_none() {
 //!     match client.progress(now)? {
-//!         soft::Progress::Path(_path) => client.send_request(QpNum(7), b"hello")?,
+//!         soft::Progress::Path(_, _) => client.send_request(QpNum(7), b"hello")?,
 //!         soft::Progress::Accepted(answer) => {
 //!             assert_eq!(&answer.private_data.as_bytes()[..2], b"hi");
 //!             client_end = Some(client.establish()?);
@@ -54,9 +54,13 @@
 //! over: the same user or root. On an RDMA device the fabric decides.
 
 mod addr;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod error;
+pub mod manager;
 mod port;
 mod private_data;
+pub mod rdma;
 mod route;
 pub mod soft;
 mod sys;

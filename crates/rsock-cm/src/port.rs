@@ -7,7 +7,7 @@
 use crate::addr::{canonical, in_family};
 use crate::error::Error;
 use rustix::net::{self, AddressFamily, SocketAddrAny, SocketFlags, SocketType, sockopt};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A kernel TCP socket that holds a port, or will.
@@ -73,6 +73,16 @@ impl Port {
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         let addr = net::getsockname(&self.fd).map_err(Error::system("getsockname"))?;
         socket_addr(addr).map(canonical).ok_or(Error::LocalState("not an internet socket"))
+    }
+
+    /// Takes a free port of the wildcard address, unless bound already.
+    pub(crate) fn bind_if_unbound(&self) -> Result<(), Error> {
+        if self.local_addr()?.port() != 0 {
+            return Ok(());
+        }
+        let any: IpAddr =
+            if self.v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        self.bind((any, 0).into())
     }
 
     /// From now on nobody else takes this port, not even with `SO_REUSEADDR`: as for a listening
@@ -145,7 +155,7 @@ mod tests {
         let port = Port::open(true).expect("open");
         port.bind("127.0.0.1:0".parse().expect("addr")).expect("bind");
         let name = port.local_addr().expect("name");
-        assert_eq!(name.ip(), std::net::Ipv4Addr::LOCALHOST);
+        assert_eq!(name.ip(), Ipv4Addr::LOCALHOST);
         let v4 = Port::open(false).expect("open");
         assert_eq!(kind(v4.bind(name).expect_err("held")), ErrorKind::AddrInUse);
     }

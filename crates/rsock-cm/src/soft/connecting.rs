@@ -1,13 +1,14 @@
 //! The connecting side of a handshake.
 
+use super::Progress;
 use super::channel::{self, Channel, Received};
 use super::connection::Connection;
 use super::link::{self, Path};
 use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, Request, Welcome};
 use crate::addr::{PortSpace, connect_names, destination};
 use crate::error::{Error, Violation};
+use crate::manager::Answer;
 use crate::port::Port;
-use crate::private_data::PrivateData;
 use crate::route;
 use rsock_verbs::QpNum;
 use rsock_verbs::soft::{Offer, PeerCred, SoftContext};
@@ -56,29 +57,6 @@ enum State {
     Answered { channel: Channel, path: Path },
     /// Failed, or rejected.
     Over,
-}
-
-/// What [`Connecting::progress`] found.
-#[derive(Debug)]
-pub enum Progress {
-    /// Nothing new.
-    Pending,
-    /// The peer's process is known: make a queue pair for this path and call
-    /// [`Connecting::send_request`]. Said once.
-    Path(Path),
-    /// The listener accepted: bring the queue pair up, then call [`Connecting::establish`].
-    Accepted(Answer),
-    /// The listener rejected. (`ECONNREFUSED`)
-    Rejected(PrivateData),
-}
-
-/// An accepting answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The peer's queue pair.
-    pub qp_num: QpNum,
-    /// What the peer's upper layer sent.
-    pub private_data: PrivateData,
 }
 
 impl Connecting {
@@ -157,7 +135,7 @@ impl Connecting {
                     return Ok(PENDING);
                 }
                 *is_told = true;
-                return Ok(Some(Progress::Path(path.clone())));
+                return Ok(Some(Progress::Path(self.ctx.clone(), path.clone())));
             }
             State::Requested { channel, .. } => {
                 let Some(message) = receive(channel)? else { return Ok(PENDING) };
@@ -168,7 +146,7 @@ impl Connecting {
         Ok(None)
     }
 
-    /// Sends the request: our queue pair and at most [`PrivateData::REQUEST`] bytes.
+    /// Sends the request: our queue pair and at most [`PrivateData::REQUEST`](crate::PrivateData::REQUEST) bytes.
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `Refused` if the

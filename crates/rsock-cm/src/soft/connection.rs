@@ -4,26 +4,13 @@ use super::channel::{Channel, Received};
 use super::link::Path;
 use super::wire::{self, Bare, Kind};
 use crate::error::Error;
+use crate::manager::Status;
 use crate::port::Port;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use zerocopy::IntoBytes;
-
-/// What has become of the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Status {
-    /// It is there.
-    Connected,
-    /// It disconnected in good order.
-    Disconnected,
-    /// It threw the connection away, and what was under way with it.
-    Reset,
-    /// It ended without a word, or broke the rules: its process or the connection is gone.
-    Gone,
-}
 
 /// An established connection: two addresses, a path, and the anchor.
 ///
@@ -111,15 +98,6 @@ impl Connection {
             Ok(_) => status,
             Err(first) => Status::from_byte(first),
         }
-    }
-}
-
-impl Status {
-    fn from_byte(byte: u8) -> Self {
-        [Self::Connected, Self::Disconnected, Self::Reset]
-            .into_iter()
-            .find(|s| *s as u8 == byte)
-            .unwrap_or(Self::Gone)
     }
 }
 

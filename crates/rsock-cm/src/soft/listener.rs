@@ -2,12 +2,13 @@
 
 use super::channel::{self, Channel};
 use super::connection::Connection;
-use super::link::{self, Path};
+use super::link;
 use super::pending::{Pending, Service, Step};
+use super::{Event, Request};
 use crate::addr::{PortSpace, listen_name};
 use crate::error::Error;
+use crate::manager::RequestId;
 use crate::port::Port;
-use crate::private_data::PrivateData;
 use rsock_verbs::QpNum;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::SoftContext;
@@ -35,53 +36,6 @@ const MAX_BACKLOG: u32 = 4096;
 const SLOW: Duration = Duration::from_secs(1);
 /// Events taken at once.
 const BATCH: usize = 32;
-
-/// Names a request of one listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequestId(u64);
-
-/// Somebody wants to connect: answer with [`Listener::accept`] or [`Listener::reject`].
-#[derive(Clone, Debug)]
-#[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
-pub struct Request {
-    /// For the answer.
-    pub id: RequestId,
-    /// The canonical address of ours that the client connects to.
-    pub local_addr: SocketAddr,
-    /// The client's canonical address.
-    pub peer_addr: SocketAddr,
-    /// How a queue pair reaches the client.
-    pub path: Path,
-    /// The client's queue pair.
-    pub qp_num: QpNum,
-    /// What the client's upper layer sent.
-    pub private_data: PrivateData,
-}
-
-/// What happened at a listener.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// A client asks.
-    Request(Request),
-    /// A client that was accepted has its queue pair running.
-    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
-    Established {
-        /// Which one.
-        id: RequestId,
-        /// The connection.
-        connection: Connection,
-    },
-    /// A client that has asked went away, or broke the handshake, before it was established.
-    Abandoned {
-        /// Which one.
-        id: RequestId,
-        /// Why.
-        error: Error,
-    },
-    /// A client was turned away before it could ask: a wrong user, wrong bytes, too slow.
-    Refused(Error),
-}
 
 /// A listener on the soft device.
 ///
@@ -122,14 +76,7 @@ impl Listener {
         backlog: u32,
     ) -> Result<Self, Error> {
         let v6_only = port.is_v6_only();
-        if port.local_addr()?.port() == 0 {
-            let any: std::net::IpAddr = if port.is_v6() {
-                std::net::Ipv6Addr::UNSPECIFIED.into()
-            } else {
-                std::net::Ipv4Addr::UNSPECIFIED.into()
-            };
-            port.bind((any, 0).into())?;
-        }
+        port.bind_if_unbound()?;
         let local = port.local_addr()?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         let socket = channel::socket()?;
@@ -208,7 +155,7 @@ impl Listener {
     }
 
     /// Accepts a request: our queue pair, ready to send and receive, and at most
-    /// [`PrivateData::REPLY`] bytes. [`Event::Established`] follows, or [`Event::Abandoned`].
+    /// [`PrivateData::REPLY`](crate::PrivateData::REPLY) bytes. [`Event::Established`] follows, or [`Event::Abandoned`].
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` for a request that is no longer there; `PeerGone`.
@@ -223,7 +170,7 @@ impl Listener {
         pending.accept(qp_num, private_data)
     }
 
-    /// Rejects a request with at most [`PrivateData::REJECT`] bytes.
+    /// Rejects a request with at most [`PrivateData::REJECT`](crate::PrivateData::REJECT) bytes.
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` for a request that is no longer there.
@@ -312,6 +259,7 @@ impl Listener {
                     id: RequestId(id),
                     local_addr: local,
                     peer_addr: peer,
+                    ctx: self.ctx.clone(),
                     path,
                     qp_num,
                     private_data: data,

@@ -24,12 +24,22 @@ mod connecting;
 mod connection;
 mod link;
 mod listener;
+mod manager;
 mod pending;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-pub use connecting::{Answer, Connecting, Progress};
-pub use connection::{Connection, Status};
-pub use listener::{Event, Listener, Request, RequestId};
+pub use crate::manager::{Answer, RequestId, Status};
+pub use connecting::Connecting;
+pub use connection::Connection;
+pub use listener::Listener;
+pub use manager::SoftManager;
 pub use rsock_verbs::soft::SoftContext;
+
+/// What happened at a listener.
+pub type Event = crate::manager::Event<SoftManager>;
+/// Somebody wants to connect.
+pub type Request = crate::manager::Request<SoftManager>;
+/// What a connect found.
+pub type Progress = crate::manager::Progress<SoftManager>;

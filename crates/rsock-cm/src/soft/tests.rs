@@ -5,6 +5,8 @@
 mod hostile;
 mod processes;
 
+use crate::conformance::Fixture;
+
 use super::wire::Kind;
 use super::*;
 use crate::{Error, Port, PortSpace, PrivateData};
@@ -17,6 +19,25 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+
+/// This host, over shared memory.
+struct ThisHost;
+
+impl Fixture for ThisHost {
+    type Manager = SoftManager;
+
+    fn manager(&self) -> SoftManager {
+        SoftManager::new(ctx())
+    }
+
+    fn addresses(&self) -> Vec<std::net::IpAddr> {
+        vec![std::net::Ipv4Addr::LOCALHOST.into(), std::net::Ipv6Addr::LOCALHOST.into()]
+    }
+}
+
+mod suite {
+    crate::cm_conformance_tests!(super::ThisHost);
+}
 
 /// Ends the test process if a test hangs.
 struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
@@ -95,7 +116,7 @@ fn establish(listener: &mut Listener, client: Connecting) -> (Connection, Connec
     loop {
         if let Some(waiting) = &mut client {
             match drive(listener, waiting) {
-                Either::Client(Ok(Progress::Path(_))) => {
+                Either::Client(Ok(Progress::Path(..))) => {
                     waiting.send_request(QpNum(0x11), b"please").expect("request");
                 }
                 Either::Client(Ok(Progress::Accepted(answer))) => {
@@ -168,7 +189,7 @@ fn a_rejected_client_gets_the_listeners_private_data() {
     let mut client = connect(listener.local_addr());
     loop {
         match drive(&mut listener, &mut client) {
-            Either::Client(Ok(Progress::Path(_))) => {
+            Either::Client(Ok(Progress::Path(..))) => {
                 client.send_request(QpNum(1), &[]).expect("request");
             }
             Either::Server(Event::Request(r)) => {
@@ -199,7 +220,7 @@ fn private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let mut client = connect(listener.local_addr());
-    let Either::Client(Ok(Progress::Path(_))) = drive(&mut listener, &mut client) else {
+    let Either::Client(Ok(Progress::Path(..))) = drive(&mut listener, &mut client) else {
         panic!("path first");
     };
     let long = [1; PrivateData::REQUEST + 1];
@@ -236,14 +257,14 @@ fn a_listener_that_goes_away_refuses_who_waits() {
     let mut listener = listen("127.0.0.1:0", 4);
     let unseen = connect(listener.local_addr());
     let mut seen = connect(listener.local_addr());
-    let Either::Client(Ok(Progress::Path(_))) = drive(&mut listener, &mut seen) else {
+    let Either::Client(Ok(Progress::Path(..))) = drive(&mut listener, &mut seen) else {
         panic!("path first");
     };
     drop(listener);
     for mut client in [unseen, seen] {
         let result = match client.progress(Instant::now()) {
             Ok(Progress::Pending) => client.progress(Instant::now()).map(|_| ()),
-            Ok(Progress::Path(_)) => client.send_request(QpNum(1), &[]),
+            Ok(Progress::Path(..)) => client.send_request(QpNum(1), &[]),
             other => other.map(|_| ()),
         };
         let result = result.and_then(|()| client.send_request(QpNum(1), &[]));
@@ -434,7 +455,7 @@ fn a_client_that_vanishes_before_its_answer_is_abandoned() {
         let mut client = connect(listener.local_addr());
         let request = loop {
             match drive(&mut listener, &mut client) {
-                Either::Client(Ok(Progress::Path(_))) => {
+                Either::Client(Ok(Progress::Path(..))) => {
                     client.send_request(QpNum(1), &[]).expect("request");
                 }
                 Either::Server(Event::Request(r)) => break r,

@@ -47,7 +47,7 @@ impl Opening {
         loop {
             match self.connecting.progress(now)? {
                 Progress::Pending => return Ok(None),
-                Progress::Path(path) => {
+                Progress::Path(_, path) => {
                     let half = Preparing::new(&self.ctx, &path, &self.config)?;
                     let data = half.conn_data().encode();
                     self.connecting.send_request(half.qp_num(), &data)?;

@@ -188,7 +188,7 @@ fn accepted_clients_that_never_go_on_lose_their_place_too() {
         let mut client = connect(listener.local_addr());
         loop {
             match drive(&mut listener, &mut client) {
-                Either::Client(Ok(Progress::Path(_))) => {
+                Either::Client(Ok(Progress::Path(..))) => {
                     client.send_request(QpNum(1), &[]).expect("request");
                 }
                 Either::Client(Ok(Progress::Accepted(_))) => break,

@@ -140,7 +140,7 @@ fn parent_and_forked_child_accept_from_one_listener() {
     let mut listener = listen("127.0.0.1:0", 4);
     // A client that the parent has begun to serve stays the parent's.
     let mut begun = connect(listener.local_addr());
-    let Either::Client(Ok(Progress::Path(_))) = drive(&mut listener, &mut begun) else {
+    let Either::Client(Ok(Progress::Path(..))) = drive(&mut listener, &mut begun) else {
         panic!("path first");
     };
     let (told, tell) = rustix::pipe::pipe().expect("pipe");
@@ -166,7 +166,7 @@ fn parent_and_forked_child_accept_from_one_listener() {
     let mut client = connect(listener.local_addr());
     loop {
         match client.progress(Instant::now()).expect("progress") {
-            Progress::Path(_) => client.send_request(QpNum(0x11), b"please").expect("request"),
+            Progress::Path(..) => client.send_request(QpNum(0x11), b"please").expect("request"),
             Progress::Accepted(_) => break,
             Progress::Rejected(_) => panic!("rejected"),
             Progress::Pending => {

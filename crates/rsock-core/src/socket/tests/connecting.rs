@@ -204,7 +204,7 @@ fn a_peer_of_another_protocol_version_is_turned_away() {
     loop {
         poll_one(&listener, PollFlags::IN, Some(Duration::ZERO));
         match client.progress(now).expect("progress") {
-            Progress::Path(_) => client.send_request(QpNum(1), &data).expect("request"),
+            Progress::Path(..) => client.send_request(QpNum(1), &data).expect("request"),
             Progress::Rejected(_) => break,
             Progress::Accepted(_) => panic!("accepted"),
             Progress::Pending => {}
@@ -259,7 +259,7 @@ fn garbage_as_connection_data_harms_nobody_else() {
         let accepted = loop {
             poll_one(&listener, PollFlags::IN, Some(Duration::ZERO));
             match client.progress(now).expect("progress") {
-                Progress::Path(_) => client.send_request(QpNum(1), &data).expect("request"),
+                Progress::Path(..) => client.send_request(QpNum(1), &data).expect("request"),
                 Progress::Rejected(_) => break false,
                 Progress::Accepted(_) => break true,
                 Progress::Pending => {}

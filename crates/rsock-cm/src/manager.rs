@@ -1,0 +1,247 @@
+//! What a connection manager must provide, whatever the device: `soft` and `rdma` do.
+//!
+//! The shapes are those of librdmacm. Nothing blocks: every object has a descriptor to poll and a
+//! method that makes what progress there is. Read this before either device.
+
+use crate::error::Error;
+use crate::port::Port;
+use crate::private_data::PrivateData;
+use rsock_verbs::{Backend, QpNum};
+use rustix::event::PollFlags;
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A connection manager for stream connections.
+pub trait Manager: Clone + Debug + Send + Sync + 'static {
+    /// Its device.
+    type Backend: Backend;
+    /// A listener.
+    type Listener: Listening<Self>;
+    /// A connect under way.
+    type Connecting: Connecting<Self>;
+    /// An established connection.
+    type Connection: Connected<Self>;
+
+    /// Listens on `port`, which is bound to an ephemeral port of the wildcard address if it is not
+    /// bound yet. At most `backlog` clients wait for their turn.
+    ///
+    /// # Errors
+    /// `AddressInUse`; `System` as `bind(2)` and `listen(2)`; what the device answers.
+    fn listen(&self, port: Arc<Port>, backlog: u32) -> Result<Self::Listener, Error>;
+
+    /// Starts to connect to `remote` from `port`. It is `now`; the connect gives up at `deadline`.
+    ///
+    /// # Errors
+    /// `Refused`, `Unreachable`, `System`; what the device answers.
+    fn connect(
+        &self,
+        port: Arc<Port>,
+        remote: SocketAddr,
+        now: Instant,
+        deadline: Instant,
+    ) -> Result<Self::Connecting, Error>;
+}
+
+/// How a manager's queue pairs reach their peers.
+pub type PathOf<M> = <<M as Manager>::Backend as Backend>::Path;
+/// A manager's opened device.
+pub type ContextOf<M> = <<M as Manager>::Backend as Backend>::Context;
+
+/// Names a request of one listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(pub(crate) u64);
+
+/// Somebody wants to connect: answer with [`Listening::accept`] or [`Listening::reject`].
+#[derive(Clone, Debug)]
+#[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
+pub struct Request<M: Manager> {
+    /// For the answer.
+    pub id: RequestId,
+    /// The canonical address of ours that the client connects to.
+    pub local_addr: SocketAddr,
+    /// The client's canonical address.
+    pub peer_addr: SocketAddr,
+    /// The device that the client is reached over.
+    pub ctx: ContextOf<M>,
+    /// How a queue pair reaches the client.
+    pub path: PathOf<M>,
+    /// The client's queue pair.
+    pub qp_num: QpNum,
+    /// What the client's upper layer sent.
+    pub private_data: PrivateData,
+}
+
+/// What happened at a listener.
+#[derive(Debug)]
+#[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "an event lives for one match")]
+pub enum Event<M: Manager> {
+    /// A client asks.
+    Request(Request<M>),
+    /// A client that was accepted has its queue pair running.
+    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
+    Established {
+        /// Which one.
+        id: RequestId,
+        /// The connection.
+        connection: M::Connection,
+    },
+    /// A client that has asked went away, or broke the handshake, before it was established.
+    Abandoned {
+        /// Which one.
+        id: RequestId,
+        /// Why.
+        error: Error,
+    },
+    /// A client was turned away before it could ask: a wrong user, wrong bytes, too slow.
+    Refused(Error),
+}
+
+/// What [`Connecting::progress`] found.
+#[derive(Debug)]
+pub enum Progress<M: Manager> {
+    /// Nothing new.
+    Pending,
+    /// The way to the peer is known: make a queue pair on this device for this path and call
+    /// [`Connecting::send_request`]. Said once.
+    Path(ContextOf<M>, PathOf<M>),
+    /// The listener accepted: bring the queue pair up, then call [`Connecting::establish`].
+    Accepted(Answer),
+    /// The listener rejected. (`ECONNREFUSED`)
+    Rejected(PrivateData),
+}
+
+/// An accepting answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The peer's queue pair.
+    pub qp_num: QpNum,
+    /// What the peer's upper layer sent.
+    pub private_data: PrivateData,
+}
+
+/// What has become of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// It is there.
+    Connected,
+    /// It disconnected in good order.
+    Disconnected,
+    /// It threw the connection away, and what was under way with it.
+    Reset,
+    /// It ended without a word, or broke the rules: its process, the connection or our device is
+    /// gone.
+    Gone,
+}
+
+/// A listener. Its one descriptor is readable when [`Self::try_next`] has something to do. Dropping
+/// it refuses whoever is not established.
+pub trait Listening<M: Manager>: AsFd + Debug + Send {
+    /// The canonical address.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// Changes the backlog.
+    ///
+    /// # Errors
+    /// As `listen(2)`.
+    fn set_backlog(&mut self, backlog: u32) -> Result<(), Error>;
+
+    /// Makes what progress there is, never waiting, up to the next event. Call it until it answers
+    /// `None`; then wait for the descriptor.
+    ///
+    /// # Errors
+    /// The listener itself is in trouble, for instance out of descriptors: trying again later is
+    /// right. A client's fault is an [`Event`].
+    fn try_next(&mut self, now: Instant) -> Result<Option<Event<M>>, Error>;
+
+    /// Accepts a request: our queue pair, ready to send and receive, and at most
+    /// [`PrivateData::REPLY`] bytes. [`Event::Established`] follows, or [`Event::Abandoned`].
+    ///
+    /// # Errors
+    /// `LocalPrivateData`; `LocalState` for a request that is no longer there; `PeerGone`.
+    fn accept(&mut self, id: RequestId, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error>;
+
+    /// Rejects a request with at most [`PrivateData::REJECT`] bytes.
+    ///
+    /// # Errors
+    /// `LocalPrivateData`; `LocalState` for a request that is no longer there.
+    fn reject(&mut self, id: RequestId, private_data: &[u8]) -> Result<(), Error>;
+
+    /// Handshakes under way.
+    fn n_pending(&self) -> usize;
+}
+
+/// A connect that is under way. Call [`Self::progress`] whenever the descriptor is ready for
+/// [`Self::interest`] or [`Self::next_timeout`] has come. Dropping it gives up.
+pub trait Connecting<M: Manager>: AsFd + Debug + Send {
+    /// Makes what progress there is; never waits.
+    ///
+    /// # Errors
+    /// The connect has failed: `Refused`, `TimedOut`, `Unreachable`, `PeerUntrusted`, `PeerVersion`,
+    /// `PeerViolation`, or what the device and the system answer.
+    fn progress(&mut self, now: Instant) -> Result<Progress<M>, Error>;
+
+    /// Sends the request: our queue pair, ready to be connected, and at most
+    /// [`PrivateData::REQUEST`] bytes.
+    ///
+    /// # Errors
+    /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `PeerGone`.
+    fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error>;
+
+    /// Tells the listener that our queue pair runs.
+    ///
+    /// # Errors
+    /// `LocalState` unless the answer has come; `PeerGone`.
+    fn establish(&mut self) -> Result<M::Connection, Error>;
+
+    /// Our canonical address.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// The canonical address that we connect to.
+    fn peer_addr(&self) -> SocketAddr;
+
+    /// What to poll the descriptor for; nothing while only time can help.
+    fn interest(&self) -> PollFlags;
+
+    /// When to call [`Self::progress`] even if nothing happened.
+    fn next_timeout(&self) -> Instant;
+}
+
+/// An established connection. Its descriptor tells when the peer disconnects or dies
+/// ([`Self::interest`]); [`Self::status`] tells which. Dropping it disconnects without a word.
+pub trait Connected<M: Manager>: AsFd + Debug + Send + Sync {
+    /// How queue pairs of this connection reach their peer.
+    fn path(&self) -> &PathOf<M>;
+
+    /// Our canonical address.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// The peer's canonical address.
+    fn peer_addr(&self) -> SocketAddr;
+
+    /// Tells the peer that this is the end. Does nothing the second time.
+    fn disconnect(&self);
+
+    /// As [`Self::disconnect`], but tells the peer that the connection was thrown away, where the
+    /// device can.
+    fn reset(&self);
+
+    /// What has become of the peer; looks, without waiting.
+    fn status(&self) -> Status;
+
+    /// What to poll the descriptor for; a hang-up counts, too.
+    fn interest(&self) -> PollFlags;
+}
+
+impl Status {
+    pub(crate) fn from_byte(byte: u8) -> Self {
+        [Self::Connected, Self::Disconnected, Self::Reset]
+            .into_iter()
+            .find(|s| *s as u8 == byte)
+            .unwrap_or(Self::Gone)
+    }
+}

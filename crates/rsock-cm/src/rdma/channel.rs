@@ -1,0 +1,168 @@
+//! Event channels: a descriptor, and what the kernel tells of the identifiers on it.
+
+use crate::error::Error;
+use rsock_rdma_sys::cm::{Cm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
+use rsock_verbs::QpNum;
+use rsock_verbs::family::{ProcessId, process};
+use rustix::fs::OFlags;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// An event channel.
+///
+/// # Invariants
+/// `raw` came from `rdma_create_event_channel` and is destroyed exactly once, in `drop`, by the process
+/// that made it; identifiers on it hold this value. Every event taken is acknowledged at once.
+pub(super) struct Channel {
+    raw: NonNull<rdma_event_channel>,
+    cm: &'static Cm,
+    owner: ProcessId,
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Channel").field("fd", &self.as_fd()).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: librdmacm's channels may be used from any thread.
+unsafe impl Send for Channel {}
+// SAFETY: as above, by several at once.
+unsafe impl Sync for Channel {}
+
+/// An event, copied.
+#[derive(Debug)]
+pub(super) struct News {
+    /// The identifier that it is about. An address to compare, and for a request one to own.
+    pub(super) id: *mut rdma_cm_id,
+    pub(super) kind: rdma_cm_event_type,
+    /// A negative errno, or the reason of a rejection.
+    pub(super) status: i32,
+    /// The peer's queue pair, where it comes along.
+    pub(super) qp_num: QpNum,
+    data: [u8; 255],
+    len: usize,
+}
+
+impl News {
+    pub(super) fn data(&self) -> &[u8] {
+        &self.data[..self.len]
+    }
+}
+
+/// Calls that return 0, or -1 and set errno.
+pub(super) fn check(call: &'static str, rc: i32) -> Result<(), Error> {
+    if rc == 0 {
+        return Ok(());
+    }
+    Err(Error::System { call, source: io::Error::last_os_error() })
+}
+
+impl Channel {
+    pub(super) fn new() -> Result<Arc<Self>, Error> {
+        const NO_DEVICE: Error = Error::Device(rsock_verbs::Error::NoDevice);
+        // librdmacm complains aloud where the kernel has no connection manager.
+        rustix::fs::access(DEVICE, rustix::fs::Access::EXISTS).map_err(|_| NO_DEVICE)?;
+        let cm = rsock_rdma_sys::open_cm().map_err(|_| NO_DEVICE)?;
+        // SAFETY: needs nothing.
+        let raw = NonNull::new(unsafe { cm.rdma_create_event_channel() });
+        let Some(raw) = raw else {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                // Neither the kernel's rdma_cm nor a device.
+                Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS) => NO_DEVICE,
+                _ => Error::System { call: "rdma_create_event_channel", source },
+            });
+        };
+        // INVARIANT: made here, destroyed by `drop`.
+        let this = Arc::new(Self { raw, cm, owner: process() });
+        let flags = rustix::fs::fcntl_getfl(&*this).map_err(Error::system("fcntl"))?;
+        rustix::fs::fcntl_setfl(&*this, flags | OFlags::NONBLOCK)
+            .map_err(Error::system("fcntl"))?;
+        Ok(this)
+    }
+
+    pub(super) fn cm(&self) -> &'static Cm {
+        self.cm
+    }
+
+    pub(super) fn raw(&self) -> *mut rdma_event_channel {
+        self.raw.as_ptr()
+    }
+
+    /// Whether this process made it: an inherited one is the parent's to use.
+    pub(super) fn is_own(&self) -> bool {
+        self.owner == process()
+    }
+
+    /// The next event, if there is one; never waits.
+    pub(super) fn next(&self) -> Result<Option<News>, Error> {
+        let mut event: *mut rdma_cm_event = ptr::null_mut();
+        // SAFETY: the channel is live and `event` is writable.
+        let rc = unsafe { self.cm.rdma_get_cm_event(self.raw(), &raw mut event) };
+        if rc != 0 {
+            let source = io::Error::last_os_error();
+            return match source.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+                _ => Err(Error::System { call: "rdma_get_cm_event", source }),
+            };
+        }
+        // SAFETY: the call gave a live event.
+        let news = unsafe { copy(event) };
+        // SAFETY: taken above, acknowledged once, and not looked at any more.
+        unsafe { self.cm.rdma_ack_cm_event(event) };
+        Ok(Some(news))
+    }
+}
+
+/// # Safety
+/// `event` is live.
+unsafe fn copy(event: *const rdma_cm_event) -> News {
+    // SAFETY: live, says the caller; so in what follows.
+    let id = unsafe { (*event).id };
+    // SAFETY: as above.
+    let kind = unsafe { (*event).event };
+    // SAFETY: as above.
+    let status = unsafe { (*event).status };
+    // SAFETY: as above; identifiers of ours are connected ones, so this is the union's form.
+    let conn = unsafe { &raw const (*event).param.conn };
+    // SAFETY: as above; the form has numbers and a pointer, whatever is in there.
+    let param = unsafe { conn.cast::<rsock_rdma_sys::cm::rdma_conn_param>().read() };
+    let mut news = News { id, kind, status, qp_num: QpNum(param.qp_num), data: [0; 255], len: 0 };
+    let has_data = matches!(
+        kind,
+        rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST
+            | rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_RESPONSE
+            | rdma_cm_event_type::RDMA_CM_EVENT_REJECTED
+    );
+    if has_data && !param.private_data.is_null() {
+        news.len = usize::from(param.private_data_len);
+        let to = news.data.as_mut_ptr();
+        // SAFETY: the event has so many bytes there until it is acknowledged; 255 fit.
+        unsafe { ptr::copy_nonoverlapping(param.private_data.cast::<u8>(), to, news.len) };
+    }
+    news
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if self.is_own() {
+            // SAFETY: made by `rdma_create_event_channel`; no identifier is left on it.
+            unsafe { self.cm.rdma_destroy_event_channel(self.raw.as_ptr()) };
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is live; its descriptor does not change.
+        let fd = unsafe { (*self.raw.as_ptr()).fd };
+        // SAFETY: the descriptor is open as long as the channel, so as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+/// The kernel's connection manager.
+const DEVICE: &str = "/dev/infiniband/rdma_cm";

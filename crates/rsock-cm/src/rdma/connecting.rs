@@ -1,0 +1,236 @@
+//! The connecting side of a handshake.
+#![forbid(unsafe_code)]
+
+use super::channel::{Channel, News};
+use super::connection::Connection;
+use super::id::Id;
+use super::manager::RdmaManager;
+use super::{Progress, device, route};
+use crate::addr::destination;
+use crate::error::Error;
+use crate::manager::{self, Answer};
+use crate::port::Port;
+use crate::private_data::PrivateData;
+use rsock_rdma_sys::cm::rdma_cm_event_type as Kind;
+use rsock_verbs::QpNum;
+use rsock_verbs::rdma::RdmaPath;
+use rustix::event::PollFlags;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A connect that is under way.
+#[derive(Debug)]
+pub struct Connecting {
+    id: Arc<Id>,
+    channel: Arc<Channel>,
+    port: Arc<Port>,
+    dest: SocketAddr,
+    deadline: Instant,
+    state: State,
+    /// Attempts at the step under way; each gets twice the time of the one before.
+    attempts: u32,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Address,
+    Route,
+    /// The caller owes us its request.
+    Routed(RdmaPath),
+    Requested(RdmaPath),
+    /// The caller owes us [`manager::Connecting::establish`].
+    Answered(RdmaPath),
+    Over,
+}
+
+impl Connecting {
+    pub(super) fn start(
+        port: Arc<Port>,
+        remote: SocketAddr,
+        now: Instant,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
+        let dest = destination(remote);
+        if dest.port() == 0 {
+            return Err(Error::Refused);
+        }
+        let channel = Channel::new()?;
+        let id = Id::new(&channel)?;
+        let local = port.local_addr()?;
+        if local.port() != 0 {
+            id.bind(local, false).map_err(bind_error)?;
+        }
+        let state = State::Address;
+        let mut this = Self { id, channel, port, dest, deadline, state, attempts: 0 };
+        this.resolve(now)?;
+        Ok(this)
+    }
+
+    /// Starts the step under way, again.
+    fn resolve(&mut self, now: Instant) -> Result<(), Error> {
+        let within = FIRST_TRY * (1 << self.attempts.min(6));
+        let left = self.deadline.saturating_duration_since(now);
+        let within = within.min(left);
+        self.attempts += 1;
+        match self.state {
+            State::Address => self.id.resolve_addr(self.dest, within),
+            _ => self.id.resolve_route(within),
+        }
+        .map_err(unreachable)
+    }
+
+    /// What an event means; `None` if there may be another.
+    fn take(&mut self, news: &News, now: Instant) -> Result<Option<Progress>, Error> {
+        match (&self.state, news.kind) {
+            (State::Address, Kind::RDMA_CM_EVENT_ADDR_RESOLVED) => {
+                self.state = State::Route;
+                self.attempts = 0;
+                self.resolve(now)?;
+            }
+            (State::Address, Kind::RDMA_CM_EVENT_ADDR_ERROR)
+            | (State::Route, Kind::RDMA_CM_EVENT_ROUTE_ERROR) => {
+                let source = io::Error::from_raw_os_error(news.status.abs());
+                if source.raw_os_error() != Some(libc::ETIMEDOUT) {
+                    return Err(Error::Unreachable(source));
+                }
+                if now >= self.deadline {
+                    return Err(Error::TimedOut);
+                }
+                self.resolve(now)?;
+            }
+            (State::Route, Kind::RDMA_CM_EVENT_ROUTE_RESOLVED) => {
+                let (name, port) = self.id.device()?;
+                let path = route::path(&self.id, port);
+                self.state = State::Routed(path.clone());
+                return Ok(Some(Progress::Path(device::open(&name)?, path)));
+            }
+            (State::Requested(path), Kind::RDMA_CM_EVENT_CONNECT_RESPONSE) => {
+                self.state = State::Answered(path.clone());
+                let private_data = padded(news, PrivateData::REPLY)?;
+                return Ok(Some(Progress::Accepted(Answer { qp_num: news.qp_num, private_data })));
+            }
+            (_, Kind::RDMA_CM_EVENT_REJECTED) => {
+                if news.status != REJECTED_BY_CONSUMER {
+                    // Nobody listens; or, as in C, anything else that keeps the peer's kernel from it,
+                    // for instance that it has not forgotten our queue pair's number yet.
+                    return Err(Error::Refused);
+                }
+                return Ok(Some(Progress::Rejected(padded(news, PrivateData::REJECT)?)));
+            }
+            (_, Kind::RDMA_CM_EVENT_UNREACHABLE) => return Err(Error::TimedOut),
+            (_, Kind::RDMA_CM_EVENT_CONNECT_ERROR | Kind::RDMA_CM_EVENT_DISCONNECTED) => {
+                return Err(Error::PeerGone);
+            }
+            (_, Kind::RDMA_CM_EVENT_DEVICE_REMOVAL) => {
+                return Err(Error::Device(rsock_verbs::Error::NoDevice));
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+}
+
+/// The private data of an event, as long as its kind is.
+pub(super) fn padded(news: &News, len: usize) -> Result<PrivateData, Error> {
+    PrivateData::padded(&news.data()[..news.data().len().min(len)], len)
+}
+
+/// No device, or no way.
+fn unreachable(e: Error) -> Error {
+    match e {
+        Error::System { source, .. } => Error::Unreachable(source),
+        e => e,
+    }
+}
+
+pub(super) fn bind_error(e: Error) -> Error {
+    match e {
+        Error::System { source, .. } if source.raw_os_error() == Some(libc::EADDRINUSE) => {
+            Error::AddressInUse
+        }
+        e => e,
+    }
+}
+
+impl manager::Connecting<RdmaManager> for Connecting {
+    fn progress(&mut self, now: Instant) -> Result<Progress, Error> {
+        if matches!(self.state, State::Over) {
+            return Ok(Progress::Pending);
+        }
+        let result = loop {
+            match self.channel.next() {
+                Ok(Some(news)) => match self.take(&news, now) {
+                    Ok(None) => {}
+                    Ok(Some(progress)) => break Ok(progress),
+                    Err(e) => break Err(e),
+                },
+                Ok(None) if now >= self.deadline => break Err(Error::TimedOut),
+                Ok(None) => return Ok(Progress::Pending),
+                Err(e) => break Err(e),
+            }
+        };
+        if matches!(result, Err(_) | Ok(Progress::Rejected(_))) {
+            self.state = State::Over;
+        }
+        result
+    }
+
+    fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
+        let State::Routed(path) = self.state.clone() else {
+            return Err(Error::LocalState("no path yet, or sent already"));
+        };
+        let data = PrivateData::padded(private_data, PrivateData::REQUEST)?;
+        self.id.connect(qp_num, data.as_bytes())?;
+        self.state = State::Requested(path);
+        Ok(())
+    }
+
+    fn establish(&mut self) -> Result<Connection, Error> {
+        let State::Answered(path) = self.state.clone() else {
+            return Err(Error::LocalState("not accepted"));
+        };
+        self.id.establish()?;
+        self.state = State::Over;
+        let addrs = (manager::Connecting::local_addr(self), self.dest);
+        let (id, channel) = (Arc::clone(&self.id), Arc::clone(&self.channel));
+        Ok(Connection::new(id, channel, path, addrs, Some(Arc::clone(&self.port))))
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        // Unknown until the route is.
+        self.id.local_addr().or_else(|| self.port.local_addr().ok()).unwrap_or(self.dest)
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.dest
+    }
+
+    fn interest(&self) -> PollFlags {
+        match self.state {
+            State::Over => PollFlags::empty(),
+            _ => PollFlags::IN,
+        }
+    }
+
+    fn next_timeout(&self) -> Instant {
+        self.deadline
+    }
+}
+
+impl AsFd for Connecting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// For an address or a route, at first.
+const FIRST_TRY: Duration = Duration::from_secs(1);
+
+/// The listener's own word, not the kernel's: its status in a rejection.
+///
+/// # Source
+/// Linux, `include/rdma/ib_cm.h`: `IB_CM_REJ_CONSUMER_DEFINED`.
+const REJECTED_BY_CONSUMER: i32 = 28;

@@ -1,0 +1,186 @@
+//! Listeners.
+
+use super::channel::{Channel, News};
+use super::connecting::{bind_error, padded};
+use super::connection::Connection;
+use super::id::Id;
+use super::manager::RdmaManager;
+use super::{Event, Request, device, route};
+use crate::error::Error;
+use crate::manager::{Listening, RequestId};
+use crate::port::Port;
+use crate::private_data::PrivateData;
+use rsock_rdma_sys::cm::rdma_cm_event_type as Kind;
+use rsock_verbs::QpNum;
+use rsock_verbs::rdma::RdmaPath;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A listener on every RDMA device that has its address.
+#[derive(Debug)]
+pub struct Listener {
+    /// Before the listening identifier, which they came from.
+    pending: HashMap<u64, Pending>,
+    id: Arc<Id>,
+    channel: Arc<Channel>,
+    local: SocketAddr,
+    backlog: u32,
+    next: u64,
+    /// Holds the port for as long as we listen.
+    _port: Arc<Port>,
+}
+
+/// A client that has asked.
+#[derive(Debug)]
+struct Pending {
+    id: Arc<Id>,
+    path: RdmaPath,
+    addrs: (SocketAddr, SocketAddr),
+    is_accepted: bool,
+}
+
+impl Listener {
+    pub(super) fn listen(port: Arc<Port>, backlog: u32) -> Result<Self, Error> {
+        port.bind_if_unbound()?;
+        let local = port.local_addr()?;
+        let channel = Channel::new()?;
+        let id = Id::new(&channel)?;
+        id.bind(local, port.is_v6_only()).map_err(bind_error)?;
+        let backlog = backlog.clamp(1, MAX_BACKLOG);
+        // The kernel's own limit cannot be changed later, and is on requests that nobody has seen.
+        id.listen(MAX_BACKLOG)?;
+        port.make_exclusive()?;
+        let pending = HashMap::new();
+        Ok(Self { pending, id, channel, local, backlog, next: 0, _port: port })
+    }
+
+    /// What an event means; `None` if there may be another.
+    fn take(&mut self, news: &News) -> Result<Option<Event>, Error> {
+        if news.kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST {
+            // SAFETY: the event of a request brings an identifier on the listener's channel, which is
+            // the listener's to destroy; this is the event's only taker.
+            let id = unsafe { Id::from_request(news.id, &self.channel) };
+            return Ok(id.map(|id| match self.request(id, news) {
+                Ok(request) => Event::Request(request),
+                Err(e) => Event::Refused(e),
+            }));
+        }
+        if news.id == self.id.raw() {
+            return match news.kind {
+                Kind::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                    Err(Error::Device(rsock_verbs::Error::NoDevice))
+                }
+                _ => Ok(None),
+            };
+        }
+        let known = self.pending.iter().find(|(_, pending)| pending.id.raw() == news.id);
+        let Some((&number, _)) = known else { return Ok(None) };
+        let id = RequestId(number);
+        let error = match news.kind {
+            Kind::RDMA_CM_EVENT_ESTABLISHED => {
+                return Ok(self.pending.remove(&number).map(|pending| match connection(pending) {
+                    Ok(connection) => Event::Established { id, connection },
+                    Err(error) => Event::Abandoned { id, error },
+                }));
+            }
+            Kind::RDMA_CM_EVENT_UNREACHABLE => Error::TimedOut,
+            Kind::RDMA_CM_EVENT_REJECTED
+            | Kind::RDMA_CM_EVENT_CONNECT_ERROR
+            | Kind::RDMA_CM_EVENT_DISCONNECTED => Error::PeerGone,
+            Kind::RDMA_CM_EVENT_DEVICE_REMOVAL => Error::Device(rsock_verbs::Error::NoDevice),
+            _ => return Ok(None),
+        };
+        self.pending.remove(&number);
+        Ok(Some(Event::Abandoned { id, error }))
+    }
+
+    fn request(&mut self, id: Arc<Id>, news: &News) -> Result<Request, Error> {
+        let limit = usize::try_from(self.backlog).unwrap_or(usize::MAX).max(MIN_PENDING);
+        if self.pending.len() >= limit {
+            // Destroyed, which rejects it.
+            return Err(Error::TimedOut);
+        }
+        let unknown = || Error::from(crate::error::Violation::Address);
+        let local = id.local_addr().ok_or_else(unknown)?;
+        let peer = id.peer_addr().ok_or_else(unknown)?;
+        let (name, port) = id.device()?;
+        let path = route::path(&id, port);
+        let request = Request {
+            id: RequestId(self.next),
+            local_addr: local,
+            peer_addr: peer,
+            ctx: device::open(&name)?,
+            path: path.clone(),
+            qp_num: news.qp_num,
+            private_data: padded(news, PrivateData::REQUEST)?,
+        };
+        let pending = Pending { id, path, addrs: (local, peer), is_accepted: false };
+        self.pending.insert(self.next, pending);
+        self.next += 1;
+        Ok(request)
+    }
+}
+
+/// The connection, with an event channel of its own.
+fn connection(pending: Pending) -> Result<Connection, Error> {
+    let channel = Channel::new()?;
+    pending.id.migrate(&channel)?;
+    Ok(Connection::new(pending.id, channel, pending.path, pending.addrs, None))
+}
+
+impl Listening<RdmaManager> for Listener {
+    fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn set_backlog(&mut self, backlog: u32) -> Result<(), Error> {
+        self.backlog = backlog.clamp(1, MAX_BACKLOG);
+        Ok(())
+    }
+
+    fn try_next(&mut self, _now: Instant) -> Result<Option<Event>, Error> {
+        while let Some(news) = self.channel.next()? {
+            if let Some(event) = self.take(&news)? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    fn accept(&mut self, id: RequestId, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
+        let pending = self.pending.get_mut(&id.0).filter(|pending| !pending.is_accepted);
+        let pending = pending.ok_or(Error::LocalState("no such request"))?;
+        let data = PrivateData::padded(private_data, PrivateData::REPLY)?;
+        // A client that gave up meanwhile shows only here.
+        pending.id.accept(qp_num, data.as_bytes()).map_err(|_| Error::PeerGone)?;
+        pending.is_accepted = true;
+        Ok(())
+    }
+
+    fn reject(&mut self, id: RequestId, private_data: &[u8]) -> Result<(), Error> {
+        let pending = self.pending.get(&id.0).ok_or(Error::LocalState("no such request"))?;
+        let data = PrivateData::padded(private_data, PrivateData::REJECT)?;
+        // A client that is gone is rejected, too.
+        let _ = pending.id.reject(data.as_bytes());
+        self.pending.remove(&id.0);
+        Ok(())
+    }
+
+    fn n_pending(&self) -> usize {
+        self.pending.len()
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// Handshakes that may be under way however small the backlog is.
+const MIN_PENDING: usize = 16;
+/// Largest backlog; larger ones are cut, as `listen(2)` does.
+const MAX_BACKLOG: u32 = 4096;

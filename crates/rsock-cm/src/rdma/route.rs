@@ -1,0 +1,27 @@
+//! How a queue pair of a connection learns what the kernel negotiated for it.
+#![forbid(unsafe_code)]
+
+use super::id::Id;
+use rsock_rdma_sys::verbs::ibv_qp_attr;
+use rsock_verbs::rdma::{Negotiated, RdmaPath};
+use rsock_verbs::{Error, QpState};
+use std::io;
+use std::sync::{Arc, Weak};
+
+/// The identifier, as its path sees it. Weak: a queue pair is brought up while its connection is
+/// made, and must not keep the identifier beyond it.
+#[derive(Debug)]
+struct Route(Weak<Id>);
+
+impl Negotiated for Route {
+    fn qp_attr(&self, to: QpState) -> Result<(ibv_qp_attr, i32), Error> {
+        let id = self.0.upgrade().ok_or(Error::PeerGone)?;
+        id.qp_attr(to)
+            .map_err(|e| Error::Verb { call: "rdma_init_qp_attr", source: io::Error::from(e) })
+    }
+}
+
+/// The path of the connection that `id` makes, over `port`.
+pub(super) fn path(id: &Arc<Id>, port: u8) -> RdmaPath {
+    RdmaPath::negotiated(port, Arc::new(Route(Arc::downgrade(id))))
+}

@@ -1,0 +1,237 @@
+//! The connection manager's suite on a real device. `cargo xtask test` runs this in the lab.
+
+use rsock_cm::conformance::{Fixture, Watchdog};
+use rsock_cm::manager::{Connected, Connecting, Listening, Manager, Status};
+use rsock_cm::rdma::{Connection, Event, Listener, Progress, RdmaManager};
+use rsock_cm::{Error, Port};
+use rsock_verbs::rdma::{Rdma, RdmaContext, RdmaPath};
+use rsock_verbs::{
+    Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap,
+    QpInit, QpNum, QueuePair, RecvWr, Retry, SendFlags, SendOp, Sge, WcOp, WcStatus, WrId,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::IoSlice;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The lab's device, over the lab's addresses.
+struct Lab;
+
+impl Fixture for Lab {
+    type Manager = RdmaManager;
+
+    fn manager(&self) -> RdmaManager {
+        RdmaManager
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        ["10.9.0.1", "fd09::1"].map(|ip| ip.parse().expect("address")).into()
+    }
+}
+
+rsock_cm::cm_conformance_tests!(Lab, #[ignore = "needs an RDMA device"]);
+
+/// No way at all, or a way to where nobody is.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_address_that_no_device_reaches_is_unreachable() {
+    let _dog = Watchdog::new("unreachable");
+    let now = Instant::now();
+    let port = Arc::new(Port::open(false).expect("socket"));
+    let to = "192.0.2.1:7".parse().expect("address");
+    let error = RdmaManager.connect(port, to, now, now + Duration::from_secs(60));
+    assert!(matches!(error, Err(Error::Unreachable(_))), "{error:?}");
+}
+
+/// A queue pair with what it needs, in the order in which it must go.
+struct End {
+    qp: <Rdma as Backend>::Qp,
+    mr: <Rdma as Backend>::Mr,
+    cq: Arc<<Rdma as Backend>::Cq>,
+    path: RdmaPath,
+}
+
+impl End {
+    fn new(ctx: &RdmaContext, path: &RdmaPath) -> Self {
+        let pd = ctx.alloc_pd(path).expect("pd");
+        let cq = ctx.create_cq(16, None).expect("cq");
+        let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE).expect("mr");
+        let cap = QpCap {
+            max_send_wr: 4,
+            max_recv_wr: 4,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 64,
+            signal_all: true,
+        };
+        let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
+        let qp = pd.create_qp(&init).expect("qp");
+        qp.init(Access::REMOTE_WRITE).expect("init");
+        Self { qp, mr, cq, path: path.clone() }
+    }
+
+    fn connect(&self, dest: QpNum) {
+        self.qp.ready_to_receive(&self.path, dest).expect("rtr");
+        self.qp.ready_to_send(Retry::default()).expect("rts");
+    }
+
+    fn post_recv(&self) {
+        let sges = [Sge { addr: self.mr.addr().0, len: 64, lkey: self.mr.lkey() }];
+        // SAFETY: the region outlives the queue pair: fields are dropped in order.
+        unsafe { self.qp.post_recv(&RecvWr { id: WrId(1), sges: &sges }) }.expect("receive");
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        let pieces = [IoSlice::new(bytes)];
+        self.qp.post_copy(WrId(2), SendOp::Send, &pieces, SendFlags::SIGNALED).expect("send");
+    }
+
+    fn next(&self) -> (WcOp, WcStatus) {
+        let nothing = Completion {
+            id: WrId(0),
+            status: WcStatus::GENERAL,
+            op: WcOp::Send,
+            len: 0,
+            imm: 0,
+            qp_num: QpNum(0),
+        };
+        let mut out = [nothing];
+        while self.cq.poll(&mut out) == 0 {
+            self.cq.park(None);
+        }
+        (out[0].op, out[0].status)
+    }
+}
+
+fn listen(at: &str) -> Listener {
+    let at: SocketAddr = at.parse().expect("address");
+    let port = Port::open(at.is_ipv6()).expect("socket");
+    port.bind(at).expect("bind");
+    RdmaManager.listen(Arc::new(port), 16).expect("listen")
+}
+
+/// Connects two queue pairs over `listener`: the client's end, then the server's.
+fn pair(listener: &mut Listener) -> [(End, Connection); 2] {
+    let to = listener.local_addr();
+    let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
+    let now = Instant::now();
+    let mut connecting =
+        RdmaManager.connect(port, to, now, now + Duration::from_secs(3600)).expect("connect");
+    let (mut client, mut server) = (None, None);
+    let (mut client_end, mut server_end) = (None, None);
+    loop {
+        match connecting.progress(Instant::now()).expect("client") {
+            Progress::Pending => {}
+            Progress::Path(ctx, path) => {
+                let end = End::new(&ctx, &path);
+                connecting.send_request(end.qp.qp_num(), b"hello").expect("request");
+                client = Some(end);
+            }
+            Progress::Accepted(answer) => {
+                client.as_ref().expect("queue pair").connect(answer.qp_num);
+                client_end = Some(connecting.establish().expect("ready"));
+            }
+            other @ Progress::Rejected(_) => panic!("{other:?}"),
+        }
+        match listener.try_next(Instant::now()).expect("listener") {
+            None => {}
+            Some(Event::Request(request)) => {
+                let end = End::new(&request.ctx, &request.path);
+                end.connect(request.qp_num);
+                listener.accept(request.id, end.qp.qp_num(), b"hi").expect("accept");
+                server = Some(end);
+            }
+            Some(Event::Established { connection, .. }) => server_end = Some(connection),
+            Some(other) => panic!("{other:?}"),
+        }
+        if matches!((&client_end, &server_end), (Some(_), Some(_))) {
+            break;
+        }
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::from_borrowed_fd(connecting.as_fd(), connecting.interest()),
+        ];
+        let _ = poll(&mut fds, None);
+    }
+    let client = (client.expect("end"), client_end.expect("connection"));
+    [client, (server.expect("end"), server_end.expect("connection"))]
+}
+
+fn ending(connection: &Connection) -> Status {
+    while connection.status() == Status::Connected {
+        let _ = poll(&mut [PollFd::new(connection, connection.interest())], None);
+    }
+    connection.status()
+}
+
+/// The numbers that the kernel negotiated fit, many times over, though those of earlier connections
+/// linger; a message that finds no receive waits for one, and not for long.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn queue_pairs_of_a_connection_exchange_messages() {
+    let _dog = Watchdog::new("messages");
+    for at in ["10.9.0.1:0", "[fd09::1]:0"] {
+        let mut listener = listen(at);
+        for round in 0..40u8 {
+            let [(a, client), (b, server)] = pair(&mut listener);
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                let message = [round; 40];
+                from.send(&message);
+                to.post_recv();
+                assert_eq!(to.next(), (WcOp::Recv, WcStatus::SUCCESS));
+                assert_eq!(from.next(), (WcOp::Send, WcStatus::SUCCESS));
+                let mut seen = [0; 40];
+                to.mr.copy_out(0, &mut seen);
+                assert_eq!(seen, message);
+            }
+            client.disconnect();
+            assert_eq!(ending(&server), Status::Disconnected);
+            assert_eq!(ending(&client), Status::Disconnected);
+        }
+    }
+}
+
+fn run(line: &str) -> Command {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().expect("program"));
+    command.args(words);
+    command
+}
+
+/// On a device of its own, which other tests do not miss. Soft RoCE goes on to the end only when the
+/// process is gone, because librdmacm keeps it open; what it says comes first.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_end_of_the_device_ends_its_connections_and_listeners() {
+    let dog = Watchdog::new("device removal");
+    let id = std::process::id();
+    let ip = format!("10.9.{}.1", 20 + id % 200);
+    for line in [
+        format!("ip link add gone{id} type dummy"),
+        format!("ip link set gone{id} up"),
+        format!("ip addr add {ip}/24 dev gone{id}"),
+        format!("rdma link add rxe_gone{id} type rxe netdev gone{id}"),
+    ] {
+        assert!(run(&line).status().expect("run").success(), "{line}");
+    }
+    let mut listener = listen(&format!("{ip}:0"));
+    let [(a, client), (b, server)] = pair(&mut listener);
+    let mut removal = run(&format!("rdma link del rxe_gone{id}"));
+    drop((dog, removal.spawn().expect("run")));
+    let dog = Watchdog::new("connections of a removed device");
+    assert_eq!((ending(&client), ending(&server)), (Status::Gone, Status::Gone));
+    drop(dog);
+    let _dog = Watchdog::new("a listener of a removed device");
+    let error = loop {
+        match listener.try_next(Instant::now()) {
+            Ok(None) => drop(poll(&mut [PollFd::new(&listener, PollFlags::IN)], None)),
+            Ok(other) => panic!("{other:?}"),
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(error, Error::Device(rsock_verbs::Error::NoDevice)), "{error}");
+    drop((a, b, client, server, listener));
+}
