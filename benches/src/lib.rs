@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cases;
+pub mod chart;
 pub mod device;
 pub mod memory;
 pub mod net;

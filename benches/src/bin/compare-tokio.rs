@@ -1,14 +1,16 @@
-//! `cargo run --release -p rsock-benches --bin compare-tokio [SECONDS [ROW...]]`: rsock-tokio
-//! beside Tokio's TCP streams, in one run.
+//! `cargo run --release -p rsock-benches --bin compare-tokio [SECONDS [ROW...] [FILE.svg]]`:
+//! rsock-tokio beside Tokio's TCP streams, in one run.
 //!
 //! Both columns are the same source and differ in the stream's type alone. They alternate, each
 //! sample lasts SECONDS (0.5 unless given), and what is printed are medians of five. A ROW
-//! is part of a row's name.
+//! is part of a row's name; a chart of the ratios goes to FILE.svg.
 
 use rsock_benches::cases::{active_among, raise_limit, round_trips, rpc, throughput};
+use rsock_benches::chart::{self, Bar};
 use rsock_benches::memory::Memory;
 use rsock_benches::net::{Rsock, RsockAsleep, Tcp};
 use rsock_benches::services::{grpc_one, http_many, http_one};
+use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,7 +25,8 @@ struct Row {
     name: &'static str,
     unit: (&'static str, f64),
     sides: [Sample; 2],
-    wanted: &'static str,
+    /// The ratio that it should reach at least, and the one that is aimed at; 0 for none.
+    wanted: (f64, f64),
 }
 
 const ROWS: &[Row] = &[
@@ -31,61 +34,61 @@ const ROWS: &[Row] = &[
         name: "round trips of 64 B, current-thread runtimes",
         unit: ("k/s", 1e3),
         sides: [|t| round_trips::<Tcp>(64, t), |t| round_trips::<Rsock>(64, t)],
-        wanted: "10, 30",
+        wanted: (10.0, 30.0),
     },
     Row {
         name: "round trips of 64 B without spinning",
         unit: ("k/s", 1e3),
         sides: [|t| round_trips::<Tcp>(64, t), |t| round_trips::<RsockAsleep>(64, t)],
-        wanted: "1, 1.3",
+        wanted: (1.0, 1.3),
     },
     Row {
         name: "throughput, 64 KiB writes",
         unit: ("Gbit/s", 1e9 / 8.0),
         sides: [|t| throughput::<Tcp>(64 << 10, t), |t| throughput::<Rsock>(64 << 10, t)],
-        wanted: "2, 4",
+        wanted: (2.0, 4.0),
     },
     Row {
         name: "axum hello-world, one connection, hyper client",
         unit: ("k/s", 1e3),
         sides: [http_one::<Tcp>, http_one::<Rsock>],
-        wanted: "3",
+        wanted: (3.0, 0.0),
     },
     Row {
         name: "axum hello-world beside an in-memory duplex",
         unit: ("k/s", 1e3),
         sides: [http_one::<Memory>, http_one::<Rsock>],
-        wanted: "-, 0.7",
+        wanted: (0.0, 0.7),
     },
     Row {
         name: "axum, 64 connections, multi-thread runtimes",
         unit: ("k/s", 1e3),
         sides: [|t| http_many::<Tcp>(64, t), |t| http_many::<Rsock>(64, t)],
-        wanted: "1, 1.5",
+        wanted: (1.0, 1.5),
     },
     Row {
         name: "tonic unary 100 B, one connection",
         unit: ("k/s", 1e3),
         sides: [grpc_one::<Tcp>, grpc_one::<Rsock>],
-        wanted: "2",
+        wanted: (2.0, 0.0),
     },
     Row {
         name: "tonic unary 100 B beside an in-memory duplex",
         unit: ("k/s", 1e3),
         sides: [grpc_one::<Memory>, grpc_one::<Rsock>],
-        wanted: "-, 0.7",
+        wanted: (0.0, 0.7),
     },
     Row {
         name: "rpc of 64 B, one server thread, 64 clients",
         unit: ("k/s", 1e3),
         sides: [|t| rpc::<Tcp>(64, t), |t| rpc::<Rsock>(64, t)],
-        wanted: "5, 15",
+        wanted: (5.0, 15.0),
     },
     Row {
         name: "10 active of 1,000 streams : 10 alone (rsock)",
         unit: ("k/s", 1e3),
         sides: [|t| rpc::<Rsock>(10, t), |t| active_among::<Rsock>(10, 990, t)],
-        wanted: "0.9, 1",
+        wanted: (0.9, 1.0),
     },
 ];
 
@@ -94,14 +97,19 @@ fn main() -> ExitCode {
         None => 0.5,
         Some(Ok(s)) if s > 0.0 && s.is_finite() => s,
         Some(_) => {
-            eprintln!("usage: compare-tokio [SECONDS [ROW...]]");
+            eprintln!("usage: compare-tokio [SECONDS [ROW...] [FILE.svg]]");
             return ExitCode::from(2);
         }
     };
     raise_limit();
     // Rows may be picked by a part of their names.
-    let picked: Vec<String> = std::env::args().skip(2).collect();
-    match run(Duration::from_secs_f64(seconds), &picked) {
+    let (files, picked): (Vec<String>, Vec<String>) =
+        std::env::args().skip(2).partition(|arg| arg.ends_with(".svg"));
+    let done = run(Duration::from_secs_f64(seconds), &picked).and_then(|bars| {
+        let chart = chart::svg("rsock-tokio : the baseline of each row", &bars);
+        files.iter().try_for_each(|file| fs::write(file, &chart))
+    });
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("compare-tokio: {e}");
@@ -110,9 +118,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(time: Duration, picked: &[String]) -> io::Result<()> {
-    println!("| | baseline | rsock | ratio | at least, aim |");
-    println!("| --- | --- | --- | --- | --- |");
+fn run(time: Duration, picked: &[String]) -> io::Result<Vec<Bar>> {
+    let mut bars = Vec::new();
+    println!("| | baseline | rsock | ratio | at least | aim |");
+    println!("| --- | --- | --- | --- | --- | --- |");
     let is_picked = |row: &&Row| picked.is_empty() || picked.iter().any(|p| row.name.contains(p));
     for row in ROWS.iter().filter(is_picked) {
         let mut taken = [Vec::new(), Vec::new()];
@@ -123,16 +132,21 @@ fn run(time: Duration, picked: &[String]) -> io::Result<()> {
         }
         let [base, ours] = taken.map(median);
         let (unit, scale) = row.unit;
-        let (shown, ours_shown) = (base / scale, ours / scale);
+        let (shown, ours_shown, ratio) = (base / scale, ours / scale, ours / base);
         println!(
-            "| {} | {shown:.1} {unit} | {ours_shown:.1} {unit} | {:.2} | {} |",
+            "| {} | {shown:.1} {unit} | {ours_shown:.1} {unit} | {ratio:.2} | {} | {} |",
             row.name,
-            ours / base,
-            row.wanted
+            or_none(row.wanted.0),
+            or_none(row.wanted.1),
         );
         io::stdout().flush()?;
+        bars.push(Bar { name: row.name.to_owned(), ratio, wanted: row.wanted.0 });
     }
-    Ok(())
+    Ok(bars)
+}
+
+fn or_none(ratio: f64) -> String {
+    if ratio == 0.0 { String::new() } else { ratio.to_string() }
 }
 
 fn median(mut samples: Vec<f64>) -> f64 {
