@@ -343,3 +343,47 @@ impl Drop for Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_micros(100);
+
+    fn probes(budget: &Budget, waits: usize) -> usize {
+        (0..waits).filter(|_| budget.next(LONG) != 0).count()
+    }
+
+    #[test]
+    fn a_budget_follows_what_looking_has_led_to() {
+        let budget = Budget::new(LONGEST_NS);
+        assert_eq!(budget.next(LONG), LONGEST_NS);
+        assert_eq!(budget.next(Duration::from_micros(10)), 10_000, "at most what was allowed");
+        assert_eq!(budget.next(Duration::ZERO), 0);
+        for _ in 0..20 {
+            budget.miss();
+        }
+        // It never helps: only probes are left.
+        assert_eq!(probes(&budget, 320), 20);
+        budget.hit(Duration::from_micros(5));
+        assert_eq!(budget.next(LONG), 15_000, "room for three times the usual wait");
+        budget.hit(Duration::from_secs(1));
+        assert_eq!(budget.next(LONG), LONGEST_NS);
+        budget.hit(Duration::from_micros(5));
+        assert!((15_000..LONGEST_NS).contains(&budget.next(LONG)), "approached slowly from above");
+    }
+
+    #[test]
+    fn where_looking_is_in_the_way_probes_become_rare() {
+        let budget = Budget::new(LONGEST_NS);
+        for _ in 0..20 {
+            budget.was_in_the_way();
+        }
+        assert_eq!(probes(&budget, 4096), 8);
+        budget.hit(Duration::ZERO);
+        for _ in 0..20 {
+            budget.miss();
+        }
+        assert_eq!(probes(&budget, 64), 4, "they are frequent again once one has helped");
+    }
+}

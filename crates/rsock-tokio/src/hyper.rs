@@ -16,15 +16,24 @@ use tower_service::Service;
 ///
 /// # Examples
 ///
-/// ```no_run
+/// ```
 /// use hyper_util::client::legacy::Client;
 /// use hyper_util::rt::TokioExecutor;
-/// use rsock_tokio::Connector;
+/// use rsock_tokio::{Connector, Listener};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 ///
-/// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listener = Listener::bind("127.0.0.1:0").await?;
+/// let uri = format!("http://{}/", listener.local_addr()?).parse()?;
+/// tokio::spawn(async move {
+///     // A very small server.
+///     let (mut stream, _) = listener.accept().await?;
+///     stream.read(&mut [0; 1024]).await?;
+///     stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await
+/// });
 /// let client: Client<_, String> = Client::builder(TokioExecutor::new()).build(Connector::new());
-/// let answer = client.get("http://127.0.0.1:3000/".parse()?).await?;
-/// println!("{}", answer.status());
+/// assert_eq!(client.get(uri).await?.status(), 204);
 /// # Ok(())
 /// # }
 /// ```
