@@ -222,7 +222,9 @@ fn the_end_of_the_device_ends_its_connections_and_listeners() {
     let mut removal = run(&format!("rdma link del rxe_gone{id}"));
     drop((dog, removal.spawn().expect("run")));
     let dog = Watchdog::new("connections of a removed device");
-    assert_eq!((ending(&client), ending(&server)), (Status::Gone, Status::Gone));
+    let ends = [ending(&client), ending(&server)];
+    // The end of the first one may reach the other before the news of the device.
+    assert!(ends.contains(&Status::Gone), "{ends:?}");
     drop(dog);
     let _dog = Watchdog::new("a listener of a removed device");
     let error = loop {
