@@ -680,6 +680,198 @@ static void stdio_client(int fd)
 	exchange(again, again, 300000, 2);
 }
 
+static void read_stdio(FILE *in, size_t n, uint64_t seed)
+{
+	static unsigned char buf[LATER];
+	CHECK(fread(buf, 1, n, in) == n);
+	check_stream(buf, n, seed, 0);
+}
+
+static void write_stdio(FILE *out, size_t n, uint64_t seed)
+{
+	static unsigned char buf[LATER];
+	fill_stream(buf, n, seed, 0);
+	CHECK(fwrite(buf, 1, n, out) == n);
+	CHECK(fflush(out) == 0);
+}
+
+/* The other side of `unread_client`, by way of libc's streams. */
+static void answer_stdio(FILE *in, FILE *out)
+{
+	read_stdio(in, UNREAD, 1);
+	read_stdio(in, LATER, 2);
+	write_stdio(out, UNREAD, 1);
+	write_stdio(out, LATER, 2);
+	for (int i = 0; i < 10; i++) {
+		read_stdio(in, 30000, (uint64_t)i);
+		write_stdio(out, 30000, (uint64_t)i);
+	}
+	int last = getc(in);
+	printf("then %d, end %d, error %d\n", last, feof(in) != 0, ferror(in) != 0);
+}
+
+static void stdio_unread_server(int fd)
+{
+	await_unread(fd);
+	int other = dup(fd);
+	FILE *in = fdopen(fd, "r"), *out = fdopen(other, "w");
+	CHECK(in != NULL && out != NULL);
+	answer_stdio(in, out);
+	SHOW(fclose(in));
+	SHOW(fclose(out));
+	SHOW(write(fd, "x", 1));
+	SHOW(waitpid(-1, NULL, 0));
+}
+
+/* libc's standard input reads what another number of the stream has left, without being told. */
+static void stdin_unread_server(int fd)
+{
+	await_unread(fd);
+	CHECK(dup2(fd, 0) == 0);
+	FILE *out = fdopen(fd, "a");
+	CHECK(out != NULL);
+	answer_stdio(stdin, out);
+	SHOW(fclose(out));
+}
+
+/* There is no descriptor left for anything. */
+static void stdio_full_server(int fd)
+{
+	await_unread(fd);
+	int other = dup(fd), null;
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	/* Some of those in use may lie above. */
+	limit.rlim_cur = 64;
+	CHECK(limit.rlim_max >= 1024);
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	while ((null = open("/dev/null", O_RDONLY)) >= 0)
+		CHECK(null < 64);
+	CHECK(errno == EMFILE);
+	FILE *in = fdopen(fd, "r"), *out = fdopen(other, "w");
+	CHECK(in != NULL && out != NULL);
+	printf("open %d\n", open("/dev/null", O_RDONLY));
+	answer_stdio(in, out);
+}
+
+/* The peer does nothing while the stream goes over to libc, and then writes. */
+static void idle_client(int fd)
+{
+	sigset_t set;
+	int signal_;
+	pid_t self = getpid();
+	CHECK(sigemptyset(&set) == 0 && sigaddset(&set, SIGUSR1) == 0);
+	CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+	put(fd, &self, sizeof(self));
+	for (int i = 0; i < 3; i++) {
+		CHECK(sigwait(&set, &signal_) == 0);
+		put_stream(fd, LATER, 2);
+		get_stream(fd, LATER, 3);
+	}
+	SHOW(shutdown(fd, SHUT_WR));
+	show_end(fd);
+}
+
+static void stdio_idle_server(int fd)
+{
+	pid_t peer;
+	get(fd, &peer, sizeof(peer));
+	FILE *in = fdopen(dup(fd), "r"), *out = fdopen(fd, "w");
+	CHECK(in != NULL && out != NULL);
+	for (int i = 0; i < 3; i++) {
+		CHECK(kill(peer, SIGUSR1) == 0);
+		read_stdio(in, LATER, 2);
+		write_stdio(out, LATER, 3);
+	}
+	printf("then %d\n", getc(in));
+}
+
+/* The peer is stopped meanwhile. */
+static void stdio_stopped_server(int fd)
+{
+	pid_t peer;
+	get(fd, &peer, sizeof(peer));
+	CHECK(kill(peer, SIGSTOP) == 0);
+	FILE *in = fdopen(dup(fd), "r"), *out = fdopen(fd, "w");
+	CHECK(in != NULL && out != NULL);
+	CHECK(kill(peer, SIGCONT) == 0);
+	for (int i = 0; i < 3; i++) {
+		CHECK(kill(peer, SIGUSR1) == 0);
+		read_stdio(in, LATER, 2);
+		write_stdio(out, LATER, 3);
+	}
+	printf("then %d\n", getc(in));
+}
+
+/* This end has said that it is done before; then the other has. */
+static void stdio_shut_server(int fd)
+{
+	await_unread(fd);
+	SHOW(shutdown(fd, SHUT_WR));
+	FILE *in = fdopen(fd, "r");
+	CHECK(in != NULL);
+	SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+	read_stdio(in, UNREAD, 1);
+	read_stdio(in, LATER, 2);
+	printf("then %d\n", getc(in));
+	SHOW(fclose(in));
+}
+
+static void shut_client(int fd)
+{
+	put_stream(fd, UNREAD, 1);
+	show_end(fd);
+	put_stream(fd, LATER, 2);
+	SHOW(shutdown(fd, SHUT_WR));
+}
+
+static void stdio_ended_server(int fd)
+{
+	await_unread(fd);
+	await_end(fd);
+	FILE *in = fdopen(fd, "r"), *out = fdopen(dup(fd), "w");
+	CHECK(in != NULL && out != NULL);
+	read_stdio(in, UNREAD, 1);
+	printf("then %d\n", getc(in));
+	write_stdio(out, LATER, 2);
+	SHOW(fclose(in));
+	SHOW(fclose(out));
+}
+
+static void ended_client(int fd)
+{
+	put_stream(fd, UNREAD, 1);
+	SHOW(shutdown(fd, SHUT_WR));
+	get_stream(fd, LATER, 2);
+	show_end(fd);
+}
+
+/* A thread goes on reading while the stream becomes one that libc writes to. */
+static void *read_lines(void *fd)
+{
+	for (int i = 0; i < 1000; i++) {
+		char got[20], want[20];
+		int n = snprintf(want, sizeof(want), "line %d\n", i);
+		get((int)(intptr_t)fd, got, (size_t)n);
+		CHECK(!memcmp(got, want, (size_t)n));
+	}
+	return NULL;
+}
+
+static void stdio_threads_client(int fd)
+{
+	pthread_t thread;
+	exchange(fd, fd, 100000, 1);
+	CHECK(pthread_create(&thread, NULL, read_lines, (void *)(intptr_t)fd) == 0);
+	FILE *out = fdopen(dup(fd), "w");
+	CHECK(out != NULL && setvbuf(out, NULL, _IOLBF, 0) == 0);
+	for (int i = 0; i < 1000; i++)
+		fprintf(out, "line %d\n", i);
+	CHECK(pthread_join(thread, NULL) == 0);
+	SHOW(fclose(out));
+	exchange(fd, fd, 100000, 2);
+}
+
 /* libc's own writes in the midst of others; and numbers of every kind, to see the arguments pass. */
 static void print_client(int fd)
 {
@@ -738,6 +930,47 @@ static void pass_client(int fd)
 	close(fd);
 	exchange(other, other, 200000, 4);
 	printf("passed\n");
+}
+
+static void pass_unread_server(int fd)
+{
+	int pair[2];
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	await_unread(fd);
+	SHOW(pass(pair[0], fd));
+	int other = take(pair[1]);
+	get_stream(other, UNREAD, 1);
+	put_stream(fd, UNREAD, 1);
+	CHECK(close(fd) == 0);
+	get_stream(other, LATER, 2);
+	put_stream(other, LATER, 2);
+	echo_server(other);
+}
+
+/* Its last owner is another process, which has never seen it before. */
+static void pass_idle_server(int fd)
+{
+	pid_t peer;
+	int pair[2];
+	get(fd, &peer, sizeof(peer));
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	SHOW(pass(pair[0], fd));
+	CHECK(close(fd) == 0);
+	fflush(stdout);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		fd = take(pair[1]);
+		for (int i = 0; i < 3; i++) {
+			CHECK(kill(peer, SIGUSR1) == 0);
+			get_stream(fd, LATER, 2);
+			put_stream(fd, LATER, 3);
+		}
+		_exit(7);
+	}
+	close(pair[0]);
+	close(pair[1]);
+	wait_for(child);
 }
 
 /* An epoll set, entered early and late. */
@@ -894,8 +1127,18 @@ static const struct part PARTS[] = {
 	{"exec_fails", unread_client, exec_fails_server},
 	{"exec_leak", unread_client, exec_leak_server},
 	{"stdio", stdio_client, two_server},
+	{"stdio_unread", unread_client, stdio_unread_server},
+	{"stdin_unread", unread_client, stdin_unread_server},
+	{"stdio_full", unread_client, stdio_full_server},
+	{"stdio_idle", idle_client, stdio_idle_server},
+	{"stdio_stopped", idle_client, stdio_stopped_server},
+	{"stdio_shut", shut_client, stdio_shut_server},
+	{"stdio_ended", ended_client, stdio_ended_server},
+	{"stdio_threads", stdio_threads_client, echo_server},
 	{"print", print_client, echo_server},
 	{"pass", pass_client, echo_server},
+	{"pass_unread", unread_client, pass_unread_server},
+	{"pass_idle", idle_client, pass_idle_server},
 	{"epoll", epoll_client, two_server},
 	{"nonblocking", nonblocking_client, three_server},
 	{"many", many_client, echo_server},

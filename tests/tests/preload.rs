@@ -34,7 +34,9 @@ parts! {
         writing_handler actions fault fork cancel;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
         exec_unread exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close
-        exec_killed exec_reset exec_fails exec_leak stdio print pass epoll nonblocking many;
+        exec_killed exec_reset exec_fails exec_leak stdio stdio_unread stdin_unread
+        stdio_full stdio_idle stdio_stopped stdio_shut stdio_ended stdio_threads print pass
+        pass_unread pass_idle epoll nonblocking many;
 }
 
 /// Runs `part` of the C program `program` without the library, and then in every mixed pair.

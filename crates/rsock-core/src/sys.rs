@@ -2,7 +2,7 @@
 //! nothing here enters a libc symbol that the preload library exports.
 
 use crate::interrupt::{self, Watch};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Once;
@@ -94,6 +94,20 @@ pub(crate) fn block_signals() -> io::Result<u64> {
 pub(crate) fn restore_signals(mut blocked: u64) {
     // Cannot fail: the pointer and the size are right.
     let _ = sigprocmask(libc::SIG_SETMASK, Some(&mut blocked), None);
+}
+
+/// Runs `f` while this process may have a few more descriptors than its limit says, if the hard limit
+/// allows: for what has to be made where a program has used up its own.
+pub(crate) fn with_spare_descriptors<R>(f: impl FnOnce() -> R) -> R {
+    const SPARE: u64 = 8;
+    let limit = getrlimit(Resource::Nofile);
+    let more = Rlimit { current: limit.current.map(|n| n + SPARE), maximum: limit.maximum };
+    let is_raised = setrlimit(Resource::Nofile, more).is_ok();
+    let result = f();
+    if is_raised {
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    result
 }
 
 /// How often this process has forked since the first call. For those who must know that a

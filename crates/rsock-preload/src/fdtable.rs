@@ -124,10 +124,10 @@ pub(crate) fn is_known(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.load(Ordering::Relaxed) != 0)
 }
 
-/// Whether `fd` has become a twin.
+/// Whether `fd` has become a twin, or will have in a moment.
 #[inline]
 pub(crate) fn is_stream(fd: c_int) -> bool {
-    entry(fd).is_some_and(|e| Word(e.load(Ordering::Relaxed)).kind() == TWIN)
+    entry(fd).is_some_and(|e| matches!(Word(e.load(Ordering::Relaxed)).kind(), TWIN | ADOPTING))
 }
 
 /// The stream behind `fd`, plain or not, if it is one already.
@@ -455,11 +455,49 @@ pub(crate) fn unsettled() -> Vec<Handle> {
     found
 }
 
-/// `fd` has been replaced by a socket that passes for its stream, and that the kernel alone serves.
-/// The stream's slot stays taken: another process has its twin, which ends with that one.
-pub(crate) fn note_substituted(fd: c_int) {
-    if let Some(entry) = entry_or_map(fd) {
-        log::line(format_args!("fd {fd}: substituted"));
-        entry.store(Word::NOTHING.with_reason(PinReason::Passed).0, Ordering::Release);
+/// The entries of a stream while its descriptors are being replaced: calls on them wait until this is
+/// dropped. Only inside a [`Section`], or a signal handler would wait for what it interrupts.
+#[must_use]
+pub(crate) struct Claimed {
+    key: Key,
+    entries: Vec<c_int>,
+}
+
+/// Claims the entries of the stream.
+pub(crate) fn claim(stream: &Handle) -> Claimed {
+    let key = stream.key();
+    let word = Word::of_twin(key);
+    let take =
+        |&fd: &c_int| entry(fd).is_some_and(|entry| replace(entry, word, word.with_kind(ADOPTING)));
+    Claimed { key, entries: known(0, u32::MAX).filter(take).collect() }
+}
+
+impl Claimed {
+    /// Whether another thread has claimed them all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The stream's descriptors have been replaced by a socket that passes for it and that the kernel
+    /// alone serves.
+    pub(crate) fn substituted(mut self) {
+        for fd in std::mem::take(&mut self.entries) {
+            let Some(entry) = entry(fd) else { continue };
+            log::line(format_args!("fd {fd}: substituted"));
+            let claimed = Word::of_twin(self.key).with_kind(ADOPTING);
+            replace(entry, claimed, Word::NOTHING.with_reason(PinReason::Passed));
+        }
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let word = Word::of_twin(self.key);
+        for &fd in &self.entries {
+            // Otherwise the program has closed it meanwhile.
+            if entry(fd).is_some_and(|entry| !replace(entry, word.with_kind(ADOPTING), word)) {
+                give_up_name(self.key, fd, Ending::Stale);
+            }
+        }
     }
 }

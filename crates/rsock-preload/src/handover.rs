@@ -1,20 +1,22 @@
-//! What becomes of streams when this process becomes another program, or starts one.
+//! What becomes of streams when somebody else is about to use their sockets: a program that this
+//! process becomes or starts, another process that is sent a descriptor, libc's own streams.
 //!
-//! The new program inherits kernel sockets and knows of nothing else. For each stream that it is
-//! given and that may still bring bytes in another way, the core either ends that or answers with a
-//! socket that carries on, which takes the place of the stream's descriptors here, before the
-//! program starts. A program that fails to start changes nothing: the old one goes on with that
-//! socket.
+//! They know of kernel sockets and nothing else. For each stream that they are given and that may
+//! still bring bytes in another way, the core either ends that or answers with a socket that
+//! carries on, which takes the place of the stream's descriptors here. A program that fails to
+//! start changes nothing: the old one goes on with that socket.
 //!
 //! A `vfork` child runs in its parent's memory. Its descriptors are its own, so they are found by
 //! their inodes, not in the table, and the table stays as it is.
 
-use crate::slot::Handle;
+use crate::slot::{self, Handle, Side};
 use crate::{errno, fdtable, guard, log, process};
 use libc::c_int;
-use rsock_core::twin::Claim;
+use rsock_core::interrupt::Section;
+use rsock_core::twin::{Claim, Need, PinReason};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::FdFlags;
+use rustix::thread::{Timespec, nanosleep};
 
 /// The last of standard input, output and error.
 const LAST_STANDARD: RawFd = 2;
@@ -29,8 +31,8 @@ pub(crate) fn before_exec() -> Result<(), c_int> {
         return Ok(());
     }
     let is_borrowed = process::is_borrowed();
-    for stream in &streams {
-        let names = names(stream);
+    for stream in streams {
+        let names = names(&stream);
         let mut stay = names.iter().filter(|name| !name.closes);
         let Some(first) = stay.next() else { continue };
         let is_standard = first.fd <= LAST_STANDARD;
@@ -39,7 +41,8 @@ pub(crate) fn before_exec() -> Result<(), c_int> {
             continue;
         }
         let claim = if is_standard { Claim::Certain } else { Claim::Last };
-        hand_over(stream, &names, claim, is_borrowed)?;
+        let around = if is_borrowed { Around::Elsewhere } else { Around::Ending };
+        hand_over(stream, first.fd, Need::Both, PinReason::Passed, claim, around)?;
     }
     Ok(())
 }
@@ -55,14 +58,30 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
     if streams.is_empty() || process::is_borrowed() {
         return Ok(());
     }
-    for stream in &streams {
-        let names = names(stream);
-        let is_standard = |name: &Name| name.fd <= LAST_STANDARD && !name.closes;
-        if stream.is_given() || names.iter().any(is_standard) {
-            hand_over(stream, &names, Claim::Certain, false)?;
+    for stream in streams {
+        let names = names(&stream);
+        let is_standard = |name: &&Name| name.fd <= LAST_STANDARD && !name.closes;
+        let given = names.first().filter(|_| stream.is_given());
+        if let Some(name) = given.or(names.iter().find(is_standard)) {
+            let (need, why) = (Need::Both, PinReason::Passed);
+            hand_over(stream, name.fd, need, why, Claim::Certain, Around::GoingOn)?;
         }
     }
     Ok(())
+}
+
+/// Before `fd` is used in this process, or one that it is sent to, by somebody who does not come by
+/// us. The stream, or one that it becomes, stays on TCP.
+///
+/// # Errors
+/// As [`before_exec`].
+pub(crate) fn before_use(fd: RawFd, need: Need, why: PinReason) -> Result<(), c_int> {
+    fdtable::pin(fd, why);
+    let Some(stream) = fdtable::find(fd, Side::Recv) else { return Ok(()) };
+    if stream.is_same_socket() != Some(true) || process::is_borrowed() {
+        return Ok(());
+    }
+    hand_over(stream, fd, need, why, Claim::Certain, Around::GoingOn)
 }
 
 /// A descriptor of a stream.
@@ -85,37 +104,86 @@ fn names(stream: &Handle) -> Vec<Name> {
     (0..end).filter_map(look).collect()
 }
 
+/// What becomes of this process's own use of the stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Around {
+    /// It ends, with all threads but this.
+    Ending,
+    /// Other threads may be about to use it.
+    GoingOn,
+    /// It is in the memory of another process, to which the table belongs.
+    Elsewhere,
+}
+
 fn hand_over(
-    stream: &Handle,
-    names: &[Name],
+    stream: Handle,
+    fd: RawFd,
+    need: Need,
+    why: PinReason,
     claim: Claim,
-    is_borrowed: bool,
+    around: Around,
 ) -> Result<(), c_int> {
-    let Some(first) = names.first() else { return Ok(()) };
     // SAFETY: it was open just now, and the program does not close what it is about to pass on.
-    let socket = unsafe { BorrowedFd::borrow_raw(first.fd) };
-    let substitute = guard::enter(|| stream.twin().hand_over(socket, claim))?;
-    let Some(substitute) = substitute else { return Ok(()) };
-    log::line(format_args!("fd {}: carried on by a process of its own", first.fd));
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    if guard::enter(|| Ok(stream.twin().leave_ring(socket, need, why)))? {
+        return Ok(());
+    }
+    if around == Around::Elsewhere {
+        let substitute = guard::enter(|| stream.twin().hand_over(socket, claim))?;
+        return substitute.map_or(Ok(()), |near| put_in_place(&names(&stream), near));
+    }
+    /// How often, and how far apart, a call of another thread is given the chance to end.
+    const TRIES: u32 = 10;
+    const APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    for _ in 0..TRIES {
+        let section = Section::enter();
+        let claimed = fdtable::claim(&stream);
+        if around == Around::Ending || !claimed.is_empty() && stream.pause() {
+            let done = guard::enter(|| stream.twin().hand_over(socket, claim));
+            let Ok(Some(near)) = done else {
+                stream.resume();
+                drop(claimed);
+                drop(section);
+                return done.map(drop);
+            };
+            let result = put_in_place(&names(&stream), near);
+            claimed.substituted();
+            let key = stream.key();
+            // Drops the twin, unless threads are inside that exec is about to end.
+            let ended = guard::enter(|| {
+                slot::retire(key);
+                drop(stream);
+                Ok(())
+            });
+            drop(section);
+            return result.and(ended);
+        }
+        drop(claimed);
+        drop(section);
+        let _ = nanosleep(&APART);
+    }
+    // Another thread is receiving from the stream, and gets what the ring brings. But nothing must be
+    // written to the socket as long as the peer expects it on the ring.
+    log::line(format_args!("fd {fd}: not handed over, since it is in use"));
+    let may_write = guard::enter(|| Ok(stream.twin().leave_ring(socket, Need::Write, why)))?;
+    if may_write { Ok(()) } else { Err(libc::EAGAIN) }
+}
+
+/// Replaces the descriptors by `substitute`.
+fn put_in_place(names: &[Name], substitute: OwnedFd) -> Result<(), c_int> {
+    let saved = errno::read();
+    let mut result = Ok(());
     for name in names {
-        put_in_place(&substitute, name)?;
-        if !is_borrowed {
-            fdtable::note_substituted(name.fd);
+        log::line(format_args!("fd {}: carried on by a process of its own", name.fd));
+        let flags = if name.closes { libc::O_CLOEXEC } else { 0 };
+        // SAFETY: both are open; the kernel closes what the second was, which the caller wants.
+        let r = unsafe { libc::syscall(libc::SYS_dup3, substitute.as_raw_fd(), name.fd, flags) };
+        if r < 0 {
+            result = Err(errno::read());
         }
     }
     // SAFETY: given up just here.
     unsafe { rustix::io::close(substitute.into_raw_fd()) };
-    Ok(())
-}
-
-fn put_in_place(substitute: &OwnedFd, name: &Name) -> Result<(), c_int> {
-    let flags = if name.closes { libc::O_CLOEXEC } else { 0 };
-    let saved = errno::read();
-    // SAFETY: both are open; the kernel closes what the second was, which the caller wants.
-    let r = unsafe { libc::syscall(libc::SYS_dup3, substitute.as_raw_fd(), name.fd, flags) };
-    if r < 0 {
-        return Err(errno::read());
-    }
     errno::set(saved);
-    Ok(())
+    result
 }

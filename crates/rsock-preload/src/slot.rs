@@ -63,12 +63,14 @@ const GIVEN: u32 = 2;
 /// The stream has been pinned to TCP.
 const PINNED: u32 = 1;
 
-/// Generation in the high half, `CLOSED` and the number of calls inside in the low half.
+/// Generation in the high half, `CLOSED`, `PAUSED` and the number of calls inside in the low half.
 #[repr(C, align(128))]
 struct Gate(AtomicU64);
 
 const CLOSED: u64 = 1 << 31;
-const USERS: u64 = CLOSED - 1;
+/// Nobody goes in for now.
+const PAUSED: u64 = 1 << 30;
+const USERS: u64 = PAUSED - 1;
 
 // SAFETY: atomics only; a zeroed gate has generation 0, which no key has.
 unsafe impl Zeroed for Slot {}
@@ -91,7 +93,8 @@ impl Gate {
     fn enter(&self, generation: u32) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            if word >> 32 != u64::from(generation) || word & CLOSED != 0 || word & USERS == USERS {
+            let is_shut = word & (CLOSED | PAUSED) != 0;
+            if word >> 32 != u64::from(generation) || is_shut || word & USERS == USERS {
                 return false;
             }
             // SYNC(gate): Acquire pairs with the Release in `open`: the twin is complete.
@@ -115,6 +118,15 @@ impl Gate {
     fn open(&self, generation: u32) {
         // SYNC(gate): publishes the twin. Pairs with the Acquire in `enter`.
         self.0.store(u64::from(generation) << 32, Ordering::Release);
+    }
+
+    /// Lets nobody in until [`Self::resume`]; how many are inside.
+    fn pause(&self) -> u64 {
+        self.0.fetch_or(PAUSED, Ordering::AcqRel) & USERS
+    }
+
+    fn resume(&self) {
+        self.0.fetch_and(!PAUSED, Ordering::Release);
     }
 
     /// Lets nobody in from now on; says whether nobody is inside.
@@ -228,6 +240,28 @@ impl Handle {
     /// Whether both are calls on one stream.
     pub(crate) fn is_same_stream(&self, other: &Self) -> bool {
         self.index == other.index
+    }
+
+    /// The key that led here.
+    pub(crate) fn key(&self) -> Key {
+        let word = self.slot.gate(self.side).0.load(Ordering::Relaxed);
+        Key { index: self.index, generation: u32::try_from(word >> 32).unwrap_or(0) }
+    }
+
+    /// Lets no further call go in, if this one is the only one inside. Every entry of the table that
+    /// leads here must have been claimed before, or calls would take the stream for an ended one.
+    pub(crate) fn pause(&self) -> bool {
+        let inside = self.slot.send.pause() + self.slot.recv.pause();
+        if inside != 1 {
+            self.resume();
+        }
+        inside == 1
+    }
+
+    /// Ends [`Self::pause`].
+    pub(crate) fn resume(&self) {
+        self.slot.send.resume();
+        self.slot.recv.resume();
     }
 
     /// The stream is being given to another program: [`Self::is_given`] from now on.

@@ -1,22 +1,23 @@
-//! A stream is about to belong to a program that knows nothing of rings: one that this process
-//! becomes by `exec`, or starts.
+//! A stream is about to be used by somebody who knows nothing of rings: a program that this process
+//! becomes by `exec`, or starts; another process that is sent a descriptor; libc's own streams.
 //!
-//! The kernel hands on the TCP socket and nothing else, so all that the peer has written, and will
-//! write, to the ring must come out of a socket. Mostly the kernel's own will do: the peer is asked
-//! to leave the ring, does so at once if it is waiting for input, and nothing lies there unread.
-//! Where that fails within a short time a process that nobody sees stays behind with the stream and
-//! carries the bytes ([`super::relay`]); the program goes on with another socket in the old one's
-//! place.
+//! All they have is the TCP socket, so all that the peer has written, and will write, to the ring
+//! must come out of a socket. Mostly the kernel's own will do: the peer is asked to leave the ring, does
+//! so at once if it is waiting for anything, and nothing lies there unread. Where that fails within
+//! a short time a process that nobody sees stays behind with the stream and carries the bytes
+//! ([`super::relay`]); the program goes on with another socket in the old one's place.
 
 use super::rx::has_ended;
-use super::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN, RxMode};
+use super::state::{FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_TX_SHUT, RxMode};
 use super::{PinReason, Twin, detached, relay, substitute};
 use crate::engine::{ExtSeen, Stream};
 use crate::interrupt::Section;
+use crate::stat::{self, Direction};
 use crate::sys;
 use rsock_verbs::family;
 use rsock_verbs::soft::{self, Soft};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::Shutdown;
 use std::io;
 use std::time::Duration;
 
@@ -34,27 +35,60 @@ pub enum Claim {
     Last,
 }
 
+/// What is going to be done through the kernel alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Writing.
+    Write,
+    /// Reading, and perhaps writing.
+    Both,
+}
+
 impl Twin {
-    /// Makes the stream usable through the kernel alone, for a program that is about to be given
-    /// `fd`. `None` if it already is: then there is nothing more to do. Otherwise the answer is the
-    /// socket that must take the place of every descriptor of the stream in this process, before
-    /// the program starts; the twin must not be used again then, nor dropped.
-    ///
-    /// Waits for some milliseconds at most.
+    /// Pins the stream for `reason`, and waits, some milliseconds at most, until the kernel alone can do
+    /// what is needed. Says whether it can; if not, there is [`Self::hand_over`].
+    #[must_use]
+    pub fn leave_ring(&self, fd: BorrowedFd<'_>, need: Need, reason: PinReason) -> bool {
+        if self.is_plain() {
+            return true;
+        }
+        self.pin(fd, reason);
+        let Some(path) = self.path.get() else { return true };
+        let deadline = sys::now().checked_add(BOUND);
+        loop {
+            let mark = path.mark();
+            if self.is_off_ring(fd, path, need) {
+                return true;
+            }
+            let left = sys::time_left(deadline).unwrap_or_default();
+            // Somebody must read what is there: no reason to wait for more.
+            if left.is_zero() || need == Need::Both && path.bytes_readable() != 0 {
+                return false;
+            }
+            let _ = path.park(mark, left);
+        }
+    }
+
+    /// Leaves the stream to a process of its own, after [`Self::leave_ring`] has failed. The answer
+    /// is the socket that must take the place of every descriptor of the stream in this process. This
+    /// process must not use the twin again then; it may drop it, unless it is a `vfork` child.
+    /// `None` if the ring has been left meanwhile, and there is nothing to do.
     ///
     /// # Errors
     /// When a process or a descriptor is needed and cannot be had: `EAGAIN`, `EMFILE`... Then the
-    /// stream is as it was, but for being pinned to TCP.
+    /// stream is as it was.
     pub fn hand_over(&self, fd: BorrowedFd<'_>, claim: Claim) -> io::Result<Option<OwnedFd>> {
-        if self.is_plain() {
-            return Ok(None);
-        }
-        self.pin(fd, PinReason::Passed);
-        let Some(path) = self.path.get() else { return Ok(None) };
-        if self.leaves_ring(fd, path) {
+        let Some(path) = self.path.get().filter(|_| !self.is_plain()) else { return Ok(None) };
+        if self.is_off_ring(fd, path, Need::Both) {
             return Ok(None);
         }
         let (near, far) = substitute::pair(fd)?;
+        // What this end is done with stays so.
+        for (flag, how) in [(FLAG_TX_SHUT, Shutdown::Write), (FLAG_RX_SHUT, Shutdown::Read)] {
+            if self.has(flag) {
+                let _ = rustix::net::shutdown(&near, how);
+            }
+        }
         // The blocks of this stream get a second owner, as by a fork of the program's.
         family::note_fork();
         let holders = &self.dirs.holders.0;
@@ -85,39 +119,32 @@ impl Twin {
         self.dirs.holders.0.remove(family::process().0);
     }
 
-    /// Waits until the ring is out of use in both directions, for a bounded time, and not at all
-    /// once it is certain that somebody must read it. Says whether it is.
-    fn leaves_ring(&self, fd: BorrowedFd<'_>, path: &Stream<Soft>) -> bool {
-        let deadline = sys::now().checked_add(BOUND);
-        loop {
-            let mark = path.mark();
-            if self.is_off_ring(fd, path) {
-                return true;
-            }
-            let left = sys::time_left(deadline).unwrap_or_default();
-            if left.is_zero() || path.bytes_readable() != 0 {
-                return false;
-            }
-            let _ = path.park(mark, left);
-        }
-    }
-
-    fn is_off_ring(&self, fd: BorrowedFd<'_>, path: &Stream<Soft>) -> bool {
+    fn is_off_ring(&self, fd: BorrowedFd<'_>, path: &Stream<Soft>, need: Need) -> bool {
         let _section = Section::enter();
         {
             let mut tx = self.dirs.tx.0.lock();
             self.settle_tx(&mut tx);
         }
+        if !self.has(FLAG_TX_PLAIN) || need == Need::Write {
+            return self.has(FLAG_TX_PLAIN);
+        }
         let mut rx = self.dirs.rx.0.lock();
-        if !self.has(FLAG_TX_PLAIN) || self.steer_rx(fd, &mut rx, path).is_err() {
+        if self.steer_rx(fd, &mut rx, path).is_err() {
             return false;
         }
-        if rx.mode == RxMode::Tcp {
-            return self.has(FLAG_RX_PLAIN);
+        if rx.mode != RxMode::Tcp {
+            // In this order: after either, nothing more comes to the ring. What TCP still has up to
+            // the offset at which the peer moved up, if it ever did, is followed by what it has
+            // after it, so that offset means nothing any more.
+            let is_last = path.ext_seen().contains(ExtSeen::DOWN) || has_ended(fd);
+            if !is_last || path.bytes_readable() != 0 {
+                return false;
+            }
+            path.take_ext(ExtSeen::UP | ExtSeen::DOWN);
+            rx.mode = RxMode::Tcp;
+            self.note_path(Direction::Recv, stat::Path::Tcp);
+            self.settle_rx(&mut rx);
         }
-        // In this order: after either, nothing more comes to the ring. What TCP still has up to the
-        // offset at which the peer moved up, if it ever did, is followed by what it has after it.
-        let is_last = path.ext_seen().contains(ExtSeen::DOWN) || has_ended(fd);
-        is_last && path.bytes_readable() == 0
+        self.has(FLAG_RX_PLAIN)
     }
 }

@@ -45,7 +45,7 @@ mod tx;
 mod verify;
 mod waiting;
 
-pub use handover::Claim;
+pub use handover::{Claim, Need};
 pub use iomap::Opened;
 pub use pin::PinReason;
 pub use poll::{PollEntry, poll};

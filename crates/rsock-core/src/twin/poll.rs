@@ -56,6 +56,8 @@ struct State<'a> {
     kernel_first: bool,
     /// The ring to be armed, with the mark taken before looking.
     ring: Option<(&'a Stream<Soft>, u32)>,
+    /// In its place: the ring that brings nothing, but on which the peer may ask something.
+    asking: Option<(&'a Stream<Soft>, u32)>,
     /// A full ring is given this long before the writer moves to TCP.
     impatient: bool,
     deaf: Option<Deaf<'a>>,
@@ -70,6 +72,7 @@ impl Twin {
             end_is_input: false,
             kernel_first: false,
             ring: None,
+            asking: None,
             impatient: false,
             deaf: None,
         };
@@ -130,6 +133,9 @@ impl Twin {
             }
         }
         state.kernel_first |= state.ring.is_none() && state.ready.is_empty();
+        if state.ring.is_none() {
+            state.asking = self.asking_path().map(|path| (path, mark));
+        }
         state
     }
 }
@@ -352,7 +358,7 @@ fn sleep<'a>(
             sleep_armed(bell, &mut armed, entries, states, fds, left, limits)
         }
     };
-    if states.iter().flatten().any(|state| state.ring.is_some())
+    if states.iter().flatten().any(|state| state.ring.is_some() || state.asking.is_some())
         && let Ok(ctx) = SoftContext::open()
         && let Ok(slept) = Soft::with_bell(&ctx, |bell| with(Some(bell)))
     {
@@ -376,10 +382,11 @@ fn sleep_armed<'a>(
     let mut shorten = |limit: Option<Duration>| bound = [bound, limit].into_iter().flatten().min();
     shorten(left);
     for (state, armed) in states.iter().flatten().zip(armed.iter_mut()) {
-        let Some((path, mark)) = state.ring.as_ref() else { continue };
+        let ring = state.ring.as_ref().or(state.asking.as_ref());
+        let Some((path, mark)) = ring else { continue };
         shorten(state.impatient.then_some(PATIENCE));
         let Some(bell) = bell else {
-            shorten(Some(WITHOUT_BELL));
+            shorten(state.ring.is_some().then_some(WITHOUT_BELL));
             continue;
         };
         let Some(now) = path.arm(bell, *mark) else { return Ok(Slept::Changed) };

@@ -385,6 +385,10 @@ impl Twin {
         }
         if rx.mode == RxMode::Tcp {
             self.dirs.raise(FLAG_RX_PLAIN);
+            if let Some(path) = self.path.get() {
+                // No read comes by here any more that could.
+                self.quiet_stand_in(rx, path);
+            }
         } else if !rx.has_asked
             && let Some(path) = self.path.get()
         {
@@ -460,7 +464,10 @@ impl Twin {
                 let moment = left.map_or(AGAIN, |left| left.min(AGAIN));
                 sys::sleep(&mut [], Some(moment), None, *watch).map(drop)
             }
-            _ => self.wait_for_tcp(fd, left, *watch),
+            _ => match self.asking_path() {
+                Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, *watch),
+                None => self.wait_for_tcp(fd, left, *watch),
+            },
         };
         match result {
             // A time-out, or bytes in hand, make the call end whatever the handler asked for
@@ -534,7 +541,7 @@ impl Twin {
 
 /// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something. Without
 /// a descriptor for a doorbell it sleeps for moments.
-fn sleep_with_bell(
+pub(super) fn sleep_with_bell(
     fd: BorrowedFd<'_>,
     events: i16,
     path: &Stream<Soft>,

@@ -24,7 +24,13 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// # Errors
 /// When descriptors run out: `EMFILE`, `ENFILE`, `ENOBUFS`.
 pub(super) fn pair(original: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
-    let (near, far) = match tcp_pair(original) {
+    let made = match tcp_pair(original) {
+        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
+            sys::with_spare_descriptors(|| tcp_pair(original))
+        }
+        made => made,
+    };
+    let (near, far) = match made {
         Ok(pair) => pair,
         Err(_) => socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?,
     };

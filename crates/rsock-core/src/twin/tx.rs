@@ -1,5 +1,6 @@
 //! The sending direction.
 
+use super::rx::sleep_with_bell;
 use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
 use super::{PATIENCE, PinReason, Twin, Waited, offset};
 use crate::engine::{ExtSeen, Interest, SendError, Stream, Wake};
@@ -225,18 +226,40 @@ impl Twin {
         }
     }
 
-    /// Leaves the ring if the reader has asked for it: one that is about to become another program
-    /// waits for that, and who only reads would not come by here otherwise.
+    /// Leaves the ring if the reader has asked for it: one that is about to hand its stream over waits
+    /// for that, and who only reads would not come by here otherwise.
     pub(super) fn answer_leave(&self) {
-        if self.path.get().is_some_and(|path| path.ext_arrived().contains(ExtSeen::LEAVE)) {
+        if self.path.get().is_some_and(|path| path.ext_seen().contains(ExtSeen::LEAVE)) {
             let _section = Section::enter();
             let mut tx = self.dirs.tx.0.lock();
             self.settle_tx(&mut tx);
         }
     }
 
+    /// The path on which the reader may ask us to leave the ring. Who sleeps on TCP has to be woken
+    /// by that: even if we are on TCP too, an answer is waited for.
+    pub(super) fn asking_path(&self) -> Option<&Stream<Soft>> {
+        self.path.get().filter(|_| !self.has(FLAG_TX_PLAIN)).map(|path| &**path)
+    }
+
+    /// Sleeps until the socket has one of `events` or the reader asks us to leave the ring, which is
+    /// answered.
+    pub(super) fn sleep_on_socket(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Stream<Soft>,
+        events: i16,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        // In this order: what comes after the look changes what the mark is compared with.
+        let mark = path.mark();
+        self.answer_leave();
+        sleep_with_bell(fd, events, path, mark, left, watch).map(drop)
+    }
+
     /// Moves to TCP, or says that we stay there. False if the ring takes no message now.
-    fn move_down(&self, tx: &mut Tx, path: &Stream<Soft>) -> bool {
+    pub(super) fn move_down(&self, tx: &mut Tx, path: &Stream<Soft>) -> bool {
         if !path.try_send_ext(Ext::Down) {
             return false;
         }
@@ -278,9 +301,15 @@ impl Twin {
                 Ok(())
             }
             _ => {
-                let mut fds =
-                    [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 }];
-                match sys::sleep(&mut fds, left, None, *watch) {
+                let slept = match self.asking_path() {
+                    Some(path) => self.sleep_on_socket(fd, path, libc::POLLOUT, left, *watch),
+                    None => {
+                        let fd = fd.as_raw_fd();
+                        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+                        sys::sleep(&mut fds, left, None, *watch).map(drop)
+                    }
+                };
+                match slept {
                     // A time-out makes the call end with EINTR whatever the handler asked for.
                     Err(e)
                         if e.raw_os_error() == Some(libc::EINTR)
@@ -291,7 +320,7 @@ impl Twin {
                         watch.restart();
                         Ok(())
                     }
-                    other => other.map(drop),
+                    other => other,
                 }
             }
         }

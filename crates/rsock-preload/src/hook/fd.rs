@@ -3,11 +3,12 @@
 use super::alias;
 use crate::options::{self, Ioctl};
 use crate::slot::Side;
-use crate::{errno, fdtable, guard, next};
+use crate::{errno, fdtable, guard, handover, next};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void};
-use rsock_core::twin::PinReason;
+use rsock_core::twin::{Need, PinReason};
 use rsock_verbs::own_fd;
 use rustix::fd::BorrowedFd;
+use std::ffi::CStr;
 
 /// The last of standard input, output and error.
 const LAST_STANDARD: c_int = 2;
@@ -159,7 +160,10 @@ fn note_duplicate(old: c_int, new: c_int) {
     }
     fdtable::note_duplicate(old, new);
     if new <= LAST_STANDARD {
-        fdtable::pin(new, PinReason::StandardStream);
+        // libc's own streams read the first and write to the others.
+        let need = if new == 0 { Need::Both } else { Need::Write };
+        // Too late to fail. Who execs next will be told.
+        let _ = handover::before_use(new, need, PinReason::StandardStream);
     }
 }
 
@@ -246,15 +250,27 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
     unsafe { next::ioctl(fd, request, arg) }
 }
 
-/// As `fdopen(3)`. What libc does inside a stdio stream does not come by us.
+/// As `fdopen(3)`. What libc does inside a stdio stream does not come by us, so whatever lies in the
+/// ring, or is still going to, must come out of a socket.
 ///
 /// # Safety
 /// As `fdopen(3)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    fdtable::pin(fd, PinReason::Stdio);
+    // SAFETY: null or a C string by the caller's promise.
+    let only_writes = !mode.is_null() && only_writes(unsafe { CStr::from_ptr(mode) });
+    let need = if only_writes { Need::Write } else { Need::Both };
+    if let Err(e) = handover::before_use(fd, need, PinReason::Stdio) {
+        errno::set(e);
+        return std::ptr::null_mut();
+    }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::fdopen(fd, mode) }
+}
+
+/// Whether a stdio stream of this mode never reads.
+fn only_writes(mode: &CStr) -> bool {
+    matches!(mode.to_bytes(), [b'w' | b'a', rest @ ..] if !rest.contains(&b'+'))
 }
 
 /// As `fclose(3)`, which closes its descriptor without calling `close`.

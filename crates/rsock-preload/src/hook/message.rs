@@ -2,9 +2,9 @@
 
 use super::transfer;
 use crate::slot::Side;
-use crate::{arg, errno, fdtable, guard, next};
+use crate::{arg, errno, fdtable, guard, handover, next};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
-use rsock_core::twin::PinReason;
+use rsock_core::twin::{Need, PinReason};
 use rustix::time::{ClockId, clock_gettime};
 use std::ptr;
 use std::slice;
@@ -20,7 +20,9 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: a caller of `sendmsg` promises a valid message.
-    unsafe { pin_passed(msg) };
+    if let Err(e) = unsafe { before_passing(msg) } {
+        return errno::fail(e);
+    }
     if fdtable::is_known(fd)
         // SAFETY: as above.
         && let Some(n) = guard::hold(|| unsafe { send_one(fd, msg, flags) })
@@ -67,7 +69,9 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     if all.is_empty() || fdtable::enter(fd, Side::Send).is_none() {
         for msg in all {
             // SAFETY: a valid message, by the same promise.
-            unsafe { pin_passed(&raw const msg.msg_hdr) };
+            if let Err(e) = unsafe { before_passing(&raw const msg.msg_hdr) } {
+                return errno::fail_int(e);
+            }
         }
         // SAFETY: arguments passed on unchanged.
         return unsafe { next::sendmmsg(fd, msgs, n, flags) };
@@ -201,16 +205,19 @@ unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t>
     Some(n)
 }
 
-/// Streams whose descriptors the message passes to another process stay on TCP.
+/// Hands over the streams whose descriptors the message passes to another process.
+///
+/// # Errors
+/// Of [`handover::before_use`].
 ///
 /// # Safety
 /// `msg` is null or a valid message to send.
-unsafe fn pin_passed(msg: *const msghdr) {
+unsafe fn before_passing(msg: *const msghdr) -> Result<(), c_int> {
     // SAFETY: null or valid by the caller's promise.
-    let Some(given) = (unsafe { msg.as_ref() }) else { return };
+    let Some(given) = (unsafe { msg.as_ref() }) else { return Ok(()) };
     let (control, len) = (given.msg_control, given.msg_controllen);
     if control.is_null() || len < size_of::<libc::cmsghdr>() {
-        return;
+        return Ok(());
     }
     // SAFETY: a valid message with control data.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(msg) };
@@ -227,10 +234,11 @@ unsafe fn pin_passed(msg: *const msghdr) {
                 let fd = unsafe { data.add(i * size_of::<c_int>()) };
                 // SAFETY: as above; unaligned reads are what this call is for.
                 let fd = unsafe { fd.cast::<c_int>().read_unaligned() };
-                fdtable::pin(fd, PinReason::Passed);
+                handover::before_use(fd, Need::Both, PinReason::Passed)?;
             }
         }
         // SAFETY: a header of this message.
         at = unsafe { libc::CMSG_NXTHDR(msg, at) };
     }
+    Ok(())
 }

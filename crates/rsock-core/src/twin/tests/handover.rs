@@ -1,19 +1,24 @@
 //! Streams that are handed to a program without rings, played by the kernel's sockets.
 
 use super::*;
+use rustix::event::PollFlags;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 
 /// What is left of an end that was handed over: its number goes on with `near`, and its twin is
 /// another process's.
 fn continue_with(end: End, near: OwnedFd) -> TcpStream {
-    std::mem::forget(end.twin);
+    drop(end.twin);
     TcpStream::from(near)
 }
 
 fn hand_over(end: &End, claim: Claim) -> Option<OwnedFd> {
-    end.twin.hand_over(end.socket.as_fd(), claim).expect("handed over")
+    let socket = end.socket.as_fd();
+    if end.twin.leave_ring(socket, Need::Both, PinReason::Passed) {
+        return None;
+    }
+    end.twin.hand_over(socket, claim).expect("handed over")
 }
 
 #[test]
@@ -46,6 +51,79 @@ fn a_peer_that_waits_for_input_leaves_the_ring_when_it_is_asked() {
             assert_eq!(peer.join().expect("the peer"), 9);
             assert!(got == pattern(0, 1000), "wrong bytes");
         });
+    });
+}
+
+/// Until that thread of this process sleeps.
+fn await_asleep(thread: u32) {
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        // The state comes after the name, which is in parentheses.
+        if stat.expect("a thread").rsplit(')').next().is_some_and(|rest| rest.starts_with(" S")) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
+    watchdog(|| {
+        for polls in [false, true] {
+            let (a, b) = connect_on_ring();
+            // Once down, and once more in answer to the next invitation: no more are made.
+            for _ in 0..2 {
+                let path = a.twin.path.get().expect("paired");
+                assert!(a.twin.move_down(&mut a.twin.dirs.tx.0.lock(), path));
+                let nothing = b.recv_with(&mut [0], RecvFlags::DONTWAIT);
+                assert_eq!(nothing.expect_err("nothing").kind(), ErrorKind::WouldBlock);
+            }
+            assert_eq!(b.twin.on_ring(), (true, false));
+            let (tell, told) = mpsc::channel();
+            std::thread::scope(|s| {
+                let peer = s.spawn(|| {
+                    tell.send(rsock_verbs::family::thread_id()).expect("somebody listens");
+                    if polls {
+                        let mut entries = [PollEntry {
+                            fd: b.socket.as_raw_fd(),
+                            twin: Some(&b.twin),
+                            events: PollFlags::IN,
+                            revents: PollFlags::empty(),
+                        }];
+                        assert_eq!(poll(&mut entries, None, None).expect("poll"), 1);
+                    }
+                    let mut byte = [0];
+                    b.recv_all(&mut byte);
+                    byte[0]
+                });
+                await_asleep(told.recv().expect("its id"));
+                a.pin();
+                while b.twin.on_ring().0 {
+                    std::thread::yield_now();
+                }
+                assert!(hand_over(&a, Claim::Certain).is_none());
+                (&a.socket).write_all(&[9]).expect("write");
+                assert_eq!(peer.join().expect("the peer"), 9);
+            });
+        }
+    });
+}
+
+#[test]
+fn who_only_writes_need_not_wait_for_what_the_peer_writes() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        b.send(&pattern(0, 1000)).expect("send");
+        let socket = a.socket.as_fd();
+        assert!(a.twin.leave_ring(socket, Need::Write, PinReason::Stdio));
+        (&a.socket).write_all(&[9]).expect("write");
+        let mut byte = [0];
+        b.recv_all(&mut byte);
+        assert_eq!(byte, [9]);
+        assert!(!a.twin.leave_ring(socket, Need::Both, PinReason::Stdio));
+        let mut got = vec![0; 1000];
+        a.recv_all(&mut got);
+        assert!(got == pattern(0, 1000), "wrong bytes");
     });
 }
 
