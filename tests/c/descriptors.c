@@ -947,6 +947,32 @@ static void pass_unread_server(int fd)
 	echo_server(other);
 }
 
+/* An epoll set watches the stream before and after. */
+static void pass_epoll_server(int fd)
+{
+	static unsigned char buf[4096];
+	int pair[2], set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xabcdef0123456789ull};
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	await_unread(fd);
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	SHOW(pass(pair[0], fd));
+	CHECK(close(take(pair[1])) == 0);
+	for (size_t in = 0; in < UNREAD + LATER;) {
+		CHECK(epoll_wait(set, &event, 1, -1) == 1);
+		CHECK(event.data.u64 == 0xabcdef0123456789ull);
+		size_t left = in < UNREAD ? UNREAD - in : UNREAD + LATER - in;
+		ssize_t n = read(fd, buf, left < sizeof(buf) ? left : sizeof(buf));
+		CHECK(n > 0);
+		check_stream(buf, (size_t)n, in < UNREAD ? 1 : 2, in < UNREAD ? in : in - UNREAD);
+		in += (size_t)n;
+	}
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	put_stream(fd, UNREAD, 1);
+	put_stream(fd, LATER, 2);
+	echo_server(fd);
+}
+
 /* Its last owner is another process, which has never seen it before. */
 static void pass_idle_server(int fd)
 {
@@ -1138,6 +1164,7 @@ static const struct part PARTS[] = {
 	{"print", print_client, echo_server},
 	{"pass", pass_client, echo_server},
 	{"pass_unread", unread_client, pass_unread_server},
+	{"pass_epoll", unread_client, pass_epoll_server},
 	{"pass_idle", idle_client, pass_idle_server},
 	{"epoll", epoll_client, two_server},
 	{"nonblocking", nonblocking_client, three_server},

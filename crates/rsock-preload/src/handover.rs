@@ -9,6 +9,7 @@
 //! A `vfork` child runs in its parent's memory. Its descriptors are its own, so they are found by
 //! their inodes, not in the table, and the table stays as it is.
 
+use crate::epoll_sets::{self, Watch};
 use crate::slot::{self, Handle, Side};
 use crate::{errno, fdtable, guard, log, process};
 use libc::c_int;
@@ -104,6 +105,11 @@ fn names(stream: &Handle) -> Vec<Name> {
     (0..end).filter_map(look).collect()
 }
 
+fn watches(names: &[Name]) -> Vec<Watch> {
+    let numbers: Vec<RawFd> = names.iter().map(|name| name.fd).collect();
+    epoll_sets::watching(&numbers)
+}
+
 /// What becomes of this process's own use of the stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Around {
@@ -130,7 +136,7 @@ fn hand_over(
     }
     if around == Around::Elsewhere {
         let substitute = guard::enter(|| stream.twin().hand_over(socket, claim))?;
-        return substitute.map_or(Ok(()), |near| put_in_place(&names(&stream), near));
+        return substitute.map_or(Ok(()), |near| put_in_place(&names(&stream), &[], near));
     }
     /// How often, and how far apart, a call of another thread is given the chance to end.
     const TRIES: u32 = 10;
@@ -139,6 +145,8 @@ fn hand_over(
         let section = Section::enter();
         let claimed = fdtable::claim(&stream);
         if around == Around::Ending || !claimed.is_empty() && stream.pause() {
+            // Otherwise its watcher may be the other process, which goes on with the stream as it is.
+            let is_watched = around == Around::GoingOn && !stream.twin().is_shared();
             let done = guard::enter(|| stream.twin().hand_over(socket, claim));
             let Ok(Some(near)) = done else {
                 stream.resume();
@@ -146,7 +154,10 @@ fn hand_over(
                 drop(section);
                 return done.map(drop);
             };
-            let result = put_in_place(&names(&stream), near);
+            let names = names(&stream);
+            let watching = || Ok(if is_watched { watches(&names) } else { Vec::new() });
+            let watches = guard::enter(watching).unwrap_or_default();
+            let result = put_in_place(&names, &watches, near);
             claimed.substituted();
             let key = stream.key();
             // Drops the twin, unless threads are inside that exec is about to end.
@@ -169,10 +180,11 @@ fn hand_over(
     if may_write { Ok(()) } else { Err(libc::EAGAIN) }
 }
 
-/// Replaces the descriptors by `substitute`.
-fn put_in_place(names: &[Name], substitute: OwnedFd) -> Result<(), c_int> {
+/// Replaces the descriptors by `substitute`, for those who watch them too.
+fn put_in_place(names: &[Name], watches: &[Watch], substitute: OwnedFd) -> Result<(), c_int> {
     let saved = errno::read();
     let mut result = Ok(());
+    watches.iter().for_each(|watch| watch.end());
     for name in names {
         log::line(format_args!("fd {}: carried on by a process of its own", name.fd));
         let flags = if name.closes { libc::O_CLOEXEC } else { 0 };
@@ -182,6 +194,7 @@ fn put_in_place(names: &[Name], substitute: OwnedFd) -> Result<(), c_int> {
             result = Err(errno::read());
         }
     }
+    watches.iter().for_each(|watch| watch.begin());
     // SAFETY: given up just here.
     unsafe { rustix::io::close(substitute.into_raw_fd()) };
     errno::set(saved);

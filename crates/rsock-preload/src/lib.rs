@@ -19,6 +19,7 @@ mod arg;
 mod cancel;
 mod chunked;
 mod context;
+mod epoll_sets;
 mod errno;
 mod fdtable;
 mod fork;

@@ -94,7 +94,13 @@ impl Twin {
         let holders = &self.dirs.holders.0;
         let keep = [Some(fd), Some(far.as_fd()), Some(path.link_fd()), soft::ringer()];
         let note = |pid| holders.add(pid);
-        let begun = detached::spawn(keep, note, || relay::run(self, fd, far.as_fd(), claim));
+        let begun = detached::spawn(keep, note, || {
+            // Its descriptor is not among those kept. Nobody else is at it, or it is another's for good.
+            if let Ok(mut stand_in) = self.stand_in.try_lock() {
+                std::mem::forget(stand_in.take());
+            }
+            relay::run(self, fd, far.as_fd(), claim);
+        });
         sys::close(far);
         match begun {
             Ok(()) => {
@@ -107,6 +113,12 @@ impl Twin {
                 Err(e)
             }
         }
+    }
+
+    /// Whether another process holds this stream too, as far as is known.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.dirs.holders.0.has_others(family::process().0)
     }
 
     /// One more process holds this stream: this one, a forked child.

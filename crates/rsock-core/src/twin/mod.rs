@@ -221,9 +221,8 @@ impl Twin {
     /// it really is the last of all). Bytes that nobody read make the close a reset, as on TCP.
     pub fn close(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path.get() else { return };
-        let me = rsock_verbs::family::process().0;
-        let shared = matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed)
-            || self.dirs.holders.0.has_others(me);
+        let shared =
+            matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed) || self.is_shared();
         if !shared && path.bytes_readable() != 0 {
             let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
         }

@@ -1,0 +1,101 @@
+//! Which epoll sets of this process watch a descriptor, and how, as the kernel tells.
+//!
+//! A set watches open files, not numbers: when another file takes a descriptor's place, the set goes
+//! on with the old one for as long as anybody holds it. So whoever replaces a descriptor moves what
+//! watches it.
+
+use rustix::fd::RawFd;
+use std::fs;
+
+/// One descriptor in one set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Watch {
+    set: RawFd,
+    fd: RawFd,
+    events: u32,
+    data: u64,
+}
+
+/// Everything that watches one of `fds`. Nothing where the kernel does not tell.
+pub(crate) fn watching(fds: &[RawFd]) -> Vec<Watch> {
+    let Ok(open) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
+    let is_set = |set: &RawFd| {
+        let link = fs::read_link(format!("/proc/self/fd/{set}"));
+        link.is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
+    };
+    let sets = open.filter_map(|entry| number(entry.ok()?)).filter(is_set);
+    let mut found = Vec::new();
+    for set in sets {
+        let Ok(told) = fs::read_to_string(format!("/proc/self/fdinfo/{set}")) else { continue };
+        let watched = told.lines().filter_map(|line| parse(set, line));
+        found.extend(watched.filter(|watch| fds.contains(&watch.fd)));
+    }
+    found
+}
+
+/// `tfd: 5 events: 19 data: abc ...`; the first number is decimal, the others are hexadecimal.
+fn parse(set: RawFd, line: &str) -> Option<Watch> {
+    let mut words = line.split_whitespace();
+    let mut after = |name| (words.next()? == name).then(|| words.next())?;
+    let fd = after("tfd:")?.parse().ok()?;
+    let events = u32::from_str_radix(after("events:")?, 16).ok()?;
+    let data = u64::from_str_radix(after("data:")?, 16).ok()?;
+    Some(Watch { set, fd, events, data })
+}
+
+impl Watch {
+    /// Ends it. While the descriptor is what it was.
+    pub(crate) fn end(self) {
+        self.control(libc::EPOLL_CTL_DEL);
+    }
+
+    /// Begins it again, with what the descriptor has become.
+    pub(crate) fn begin(self) {
+        self.control(libc::EPOLL_CTL_ADD);
+    }
+
+    fn control(self, operation: i32) {
+        let mut event = libc::epoll_event { events: self.events, u64: self.data };
+        // SAFETY: a live event; what the kernel does not like it refuses, and nothing is changed.
+        unsafe {
+            libc::syscall(libc::SYS_epoll_ctl, self.set, operation, self.fd, &raw mut event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, epoll, eventfd};
+    use rustix::fd::AsRawFd;
+    use rustix::io::dup2;
+    use rustix::time::Timespec;
+
+    #[test]
+    fn a_watch_moves_to_what_takes_the_place_of_a_descriptor() {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a set");
+        let mut named = eventfd(1, EventfdFlags::empty()).expect("a descriptor");
+        let kept = rustix::io::dup(&named).expect("a descriptor");
+        let quiet = eventfd(0, EventfdFlags::empty()).expect("a descriptor");
+        let data = epoll::EventData::new_u64(0xfedc_ba98_7654_3210);
+        epoll::add(&set, &named, data, epoll::EventFlags::IN).expect("added");
+        let found = watching(&[named.as_raw_fd()]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].data, 0xfedc_ba98_7654_3210);
+        assert_eq!(watching(&[quiet.as_raw_fd()]), []);
+        found[0].end();
+        dup2(&quiet, &mut named).expect("replaced");
+        found[0].begin();
+        let ready = || {
+            let mut events = Vec::with_capacity(4);
+            let now = Timespec::default();
+            epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&now))
+                .expect("wait")
+        };
+        assert_eq!(ready(), 0);
+        rustix::io::write(&quiet, &1u64.to_ne_bytes()).expect("write");
+        assert_eq!(ready(), 1);
+        drop(kept);
+    }
+}
