@@ -378,8 +378,9 @@ static void *cancel_busy(void *fd)
 static void *cancel_asynchronous(void *fd)
 {
 	char c;
-	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
 	pthread_cleanup_push(cleaned, "asynchronous");
+	/* Acts at once on a cancellation that a slow start was too late for. */
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
 	recv(*(int *)fd, &c, 1, 0);
 	pthread_cleanup_pop(0);
 	return NULL;
