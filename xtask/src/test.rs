@@ -23,9 +23,12 @@ pub(crate) fn run() -> Done {
     run.step("tests", cargo("test").args(["--workspace", "--no-fail-fast"]));
     run.lab()?;
     run.loom()?;
-    run.step("benchmarks", cargo("bench").args(["-p", "rsock-benches", "--", "--test"]));
+    run.step("benchmarks", cargo("bench").args(BENCHES).args(["--", "--test"]));
     run.end()
 }
+
+/// All benchmarks, and nothing that is none.
+const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
 
 /// What has happened so far.
 #[derive(Default)]
@@ -35,11 +38,13 @@ struct Run {
 }
 
 impl Run {
-    /// Compiling may take long and say nothing, so it is not watched and comes first.
+    /// Compiling may take long and say nothing, so it is not watched and comes first. Always of the
+    /// whole workspace: another choice of packages chooses other features of their dependencies, and
+    /// compiles those once more.
     fn build(&self) -> Done {
-        build(PROFILE)?;
+        steps::run(cargo("build").args(["--workspace", "--lib", "--bins"]))?;
         steps::run(cargo("test").args(["--workspace", "--no-run"]))?;
-        steps::run(cargo("bench").args(["-p", "rsock-benches", "--no-run"]))
+        steps::run(cargo("bench").args(BENCHES).arg("--no-run"))
     }
 
     /// Models of the lock-free parts: they replace the atomics, hence a build of their own.
@@ -105,7 +110,7 @@ impl Run {
     }
 }
 
-/// Builds the two shared libraries and the `rsock` command.
+/// Builds the two shared libraries and the `rsock` command, as their users do.
 pub(crate) fn build(profile: &str) -> Done {
     let packages = ["-p", "rsock-capi", "-p", "rsock-preload", "-p", "rsock-cli"];
     steps::run(steps::cargo().args(["build", "--profile", profile, "--locked"]).args(packages))
