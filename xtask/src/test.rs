@@ -75,7 +75,8 @@ impl Run {
         }
         let xtask = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
         let mut command = Command::new(xtask);
-        command.arg("lab").arg(steps::root().join("lab/scripts/tests.sh")).args(device_tests()?);
+        command.args(["lab", "--limit", LAB_LIMIT]);
+        command.arg(steps::root().join("lab/scripts/tests.sh")).args(device_tests()?);
         let before = self.counts.passed;
         self.step("tests in the lab", &mut command);
         if self.counts.passed == before {
@@ -151,6 +152,9 @@ fn loom_packages() -> Done<BTreeSet<String>> {
     }
     Ok(found)
 }
+
+/// Seconds for all tests in the lab: they take two minutes on an idle machine.
+const LAB_LIMIT: &str = "900";
 
 /// Cargo.toml says what it is.
 const PROFILE: &str = "checked";

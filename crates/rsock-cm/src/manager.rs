@@ -235,6 +235,11 @@ pub trait Connected<M: Manager>: AsFd + Debug + Send + Sync {
 
     /// What to poll the descriptor for; a hang-up counts, too.
     fn interest(&self) -> PollFlags;
+
+    /// The peer's process, where it is one of this host that is known; 0 elsewhere.
+    fn peer_pid(&self) -> u32 {
+        0
+    }
 }
 
 impl Status {

@@ -12,6 +12,25 @@ fn number(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.trim().parse().ok()
 }
 
+/// What `RSOCK_DEVICE` chooses for pure sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// Shared memory only.
+    Soft,
+    /// RDMA devices only, also between processes of this host.
+    Rdma,
+}
+
+/// `RSOCK_DEVICE`: the one device that is used, if it names one.
+pub(crate) fn device() -> Option<Device> {
+    static VALUE: OnceLock<Option<Device>> = OnceLock::new();
+    *VALUE.get_or_init(|| match std::env::var("RSOCK_DEVICE").ok()?.as_str() {
+        "soft" => Some(Device::Soft),
+        "rdma" => Some(Device::Rdma),
+        _ => None,
+    })
+}
+
 /// `RSOCK_DEVICE`: `tcp` switches every faster path off.
 pub(crate) fn is_enabled() -> bool {
     static VALUE: OnceLock<bool> = OnceLock::new();

@@ -34,6 +34,12 @@ mod sealed {
 pub trait Backend: sealed::Sealed + Sized + Copy + Debug + Send + Sync + 'static {
     /// Name for people: `soft`, `rdma`.
     const NAME: &'static str;
+    /// Send requests worth queueing at once.
+    const SEND_DEPTH: u32;
+    /// Whether sends wait in their queue for the device, so that room there is an event:
+    /// [`CompletionQueue::wake_epoch`] changes with it. Where not, they are done when posting returns,
+    /// as a rule.
+    const SENDS_WAIT: bool;
     /// An opened device.
     type Context: Context<Self>;
     /// Protection domain.
@@ -299,6 +305,17 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     /// [`PostError`]; the request was not taken.
     #[doc(alias = "ibv_post_send")]
     unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError>;
+
+    /// Whether the next send may find no room, but for a few of no payload. Polling the completion
+    /// queue makes room.
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    /// Whether everything up to the last signaled send has completed, and that completion was polled.
+    fn is_idle(&self) -> bool {
+        true
+    }
 
     /// Posts a receive.
     ///

@@ -130,6 +130,10 @@ impl Connected<SoftManager> for Connection {
         self.status()
     }
 
+    fn peer_pid(&self) -> u32 {
+        self.path().peer_cred().pid
+    }
+
     /// Its hang-up only.
     fn interest(&self) -> PollFlags {
         PollFlags::empty()

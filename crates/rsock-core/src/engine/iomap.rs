@@ -266,9 +266,14 @@ impl<B: Backend> Stream<B> {
         {
             self.pump(&mut recv);
         }
+        // Where sends wait for the device they are copied first, as other messages are.
+        let most = if B::SENDS_WAIT { PIECE.min(self.config.max_message) } else { PIECE };
         let mut done = 0;
         while done < bytes.len() {
-            let rest = &bytes[done..(done + PIECE).min(bytes.len())];
+            if self.queue_is_full() {
+                return if done > 0 { Ok(done) } else { Err(SendError::WouldBlock) };
+            }
+            let rest = &bytes[done..(done + most).min(bytes.len())];
             let at = offset.wrapping_add(done as u64);
             let Some(target) = proto::lookup(&self.iomaps.theirs(), at, rest.len()) else { break };
             let piece = &rest[..target.len as usize];

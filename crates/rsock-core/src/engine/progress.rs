@@ -5,7 +5,7 @@ use super::shared::{ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, Recv
 use super::stream::Stream;
 use crate::proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
 use rsock_verbs::{
-    Backend, Completion, CompletionQueue, MemoryRegion, QpNum, WcOp, WcStatus, WrId,
+    Backend, Completion, CompletionQueue, MemoryRegion, QpNum, QueuePair, WcOp, WcStatus, WrId,
 };
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -156,6 +156,10 @@ impl<B: Backend> Stream<B> {
     /// Gives the peer credits and buffers that are due.
     pub(super) fn grant(&self, recv: &mut RecvSide) {
         while let Some(grant) = recv.half.next_grant() {
+            if B::SENDS_WAIT && self.parts.qp.is_full() {
+                // The places that are left are for the ends of directions.
+                break;
+            }
             let posted = match &grant.entry {
                 Some((addr, rkey, entry)) => {
                     self.parts.post_message(Some((*addr, *rkey)), &[IoSlice::new(entry)], grant.imm)

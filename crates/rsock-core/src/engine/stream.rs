@@ -26,9 +26,10 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// Send requests that may wait for completion. Ours are copied while they are posted and are not
-/// signaled, so hardly any does.
-const SEND_DEPTH: u32 = 8;
+/// Bytes copied while one request is posted, at most.
+const COPIED: u32 = 1 << 20;
+/// Credits of a peer that posts no spare receives (C) that control messages of ours may need.
+const RESERVE: u16 = 8;
 /// Pieces of user memory gathered into one message.
 const MAX_PIECES: usize = 4;
 
@@ -98,14 +99,19 @@ impl<B: Backend> Preparing<B> {
         let pd = ctx.alloc_pd(path)?;
         let region = pd.alloc_mr(layout.len, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let depth = config.recv_depth();
-        let cq = ctx.create_cq(depth + SEND_DEPTH, None)?;
+        let max_inline = ctx.attr().max_inline;
+        // One message is copied while it is posted, so it is as long as can be copied.
+        let max_message = config.max_message.min(usize::try_from(max_inline).unwrap_or(usize::MAX));
+        let first_message = config.first_message.min(max_message);
+        let config = &Config { max_message, first_message, ..*config };
+        let cq = ctx.create_cq(depth + B::SEND_DEPTH, None)?;
         let cap = QpCap {
-            max_send_wr: SEND_DEPTH,
+            max_send_wr: B::SEND_DEPTH,
             max_recv_wr: depth,
             max_send_sge: u32::try_from(MAX_PIECES).unwrap_or(1),
             // Receives that only carry an immediate need no room for pieces.
             max_recv_sge: u32::from(wire == Wire::MsgSend),
-            max_inline: ctx.attr().max_inline,
+            max_inline: max_inline.min(COPIED),
             signal_all: false,
         };
         let qp = pd.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;
@@ -165,6 +171,7 @@ impl<B: Backend> Preparing<B> {
             peer,
         )
         .map_err(|_| Error::PeerViolation("connection data"))?;
+        let send = if peer.has_ext() { send } else { send.with_reserve(RESERVE) };
         let mut recv = self.recv;
         recv.set_peer(peer).map_err(|_| Error::PeerViolation("connection data"))?;
         let shared = FamilyBox::new(Shared {
@@ -222,11 +229,21 @@ impl<B: Backend> Parts<B> {
         payload: &[IoSlice<'_>],
         word: proto::Imm,
     ) -> Result<(), PostError> {
+        self.post_flagged(remote, payload, word, SendFlags::empty())
+    }
+
+    fn post_flagged(
+        &self,
+        remote: Option<(RemoteAddr, rsock_verbs::RKey)>,
+        payload: &[IoSlice<'_>],
+        word: proto::Imm,
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
         let (addr, rkey) = remote.unwrap_or_default();
         match self.wire {
             Wire::WriteImm => {
                 let op = SendOp::WriteImm { remote: addr, rkey, imm: word.0 };
-                self.qp.post_copy(WrId(0), op, payload, SendFlags::empty())
+                self.qp.post_copy(WrId(0), op, payload, flags)
             }
             Wire::MsgSend => {
                 // WIRE: the word travels in host order where there is no immediate. If the queue
@@ -237,7 +254,7 @@ impl<B: Backend> Parts<B> {
                     self.qp.post_copy(WrId(0), op, payload, SendFlags::empty())?;
                 }
                 let word = word.0.to_ne_bytes();
-                self.qp.post_copy(WrId(0), SendOp::Send, &[IoSlice::new(&word)], SendFlags::empty())
+                self.qp.post_copy(WrId(0), SendOp::Send, &[IoSlice::new(&word)], flags)
             }
         }
     }
@@ -297,6 +314,9 @@ impl<B: Backend> Stream<B> {
         let (n, len) = rest.pieces(write.len as usize, &mut pieces);
         // A message of more pieces than one request takes is cut short.
         let write = if len == write.len as usize { *write } else { send.half.peek(len).ok()? };
+        if self.queue_is_full() {
+            return None;
+        }
         let at = Some((write.remote, write.rkey));
         match self.parts.post_message(at, &pieces[..n], write.imm) {
             Ok(()) => {
@@ -405,7 +425,30 @@ impl<B: Backend> Stream<B> {
         let _section = Section::enter();
         let mut send = self.ring.lock_send();
         self.refill(&mut send);
-        send.half.room() != 0 || self.ring.shared.mail.has(FLAG_SEND_CLOSED)
+        send.half.room() != 0 && !self.queue_is_full()
+            || self.ring.shared.mail.has(FLAG_SEND_CLOSED)
+    }
+
+    /// Whether the device takes no data now. Looks for completions first.
+    pub(super) fn queue_is_full(&self) -> bool {
+        if !B::SENDS_WAIT || !self.parts.qp.is_full() {
+            return false;
+        }
+        if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
+            self.pump(&mut recv);
+        }
+        self.parts.qp.is_full()
+    }
+
+    /// Whether everything that was sent is at the peer, the last word included; or will never be.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        if !B::SENDS_WAIT {
+            return true;
+        }
+        let _section = Section::enter();
+        self.pump(&mut self.ring.lock_recv());
+        self.parts.qp.is_idle() || self.ring.shared.mail.error.load(Ordering::Acquire) != 0
     }
 
     /// Bytes that a receive could return now.
@@ -551,7 +594,10 @@ impl<B: Backend> Stream<B> {
 
     /// Sends a control message; a peer that takes none any more is as good as gone.
     pub(super) fn send_ctrl(&self, ctrl: Ctrl) {
-        if self.parts.post_message(None, &[], proto::Msg::Ctrl(ctrl).encode()).is_err() {
+        // Its completion tells that everything before it has arrived: see `is_drained`.
+        let flags = if B::SENDS_WAIT { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let word = proto::Msg::Ctrl(ctrl).encode();
+        if self.parts.post_flagged(None, &[], word, flags).is_err() {
             // The peer has stopped taking messages altogether: it learns from the hang-up.
             self.ring.shared.mail.raise(FLAG_DISCONNECTED);
         }

@@ -2,12 +2,14 @@
 
 use super::shared::Mailbox;
 use super::stream::Stream;
+use rsock_verbs::rdma::Rdma;
 use rsock_verbs::soft::Soft;
 use rsock_verbs::{Backend, CompletionQueue, Context, Parked};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{Ordering, fence};
+use std::thread::LocalKey;
 use std::time::Duration;
 
 /// What a waiter waits for: picks the spin budget that learns from it.
@@ -35,13 +37,15 @@ impl<B: Backend> Stream<B> {
     /// been dispatched since.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        self.ring.shared.mail.events.load(Ordering::Acquire)
+        let events = self.ring.shared.mail.events.load(Ordering::Acquire);
+        // Room for a send is nothing to dispatch.
+        if B::SENDS_WAIT { events.wrapping_add(self.parts.cq.wake_epoch()) } else { events }
     }
 
     /// Whether anything has been dispatched since `mark`, or waits to be. Cheap; for spinning.
     #[must_use]
     pub fn has_changed(&self, mark: u32) -> bool {
-        self.ring.shared.mail.events.load(Ordering::Acquire) != mark || self.parts.cq.is_ready()
+        self.mark() != mark || self.parts.cq.is_ready()
     }
 
     /// Spins and yields within this stream's budget. True if something changed.
@@ -167,20 +171,38 @@ pub trait ThreadBell: Backend {
 
 thread_local! {
     /// The process that made it (a forked child needs its own), and the bell.
-    static SOFT_BELL: RefCell<Option<(u32, <Soft as Backend>::Bell)>> = const { RefCell::new(None) };
+    static SOFT_BELL: Kept<Soft> = const { RefCell::new(None) };
+    static RDMA_BELL: Kept<Rdma> = const { RefCell::new(None) };
+}
+
+/// Where a thread keeps its bell.
+type Kept<B> = RefCell<Option<(u32, <B as Backend>::Bell)>>;
+
+fn with_kept<B: Backend, R>(
+    key: &'static LocalKey<Kept<B>>,
+    ctx: &B::Context,
+    f: impl FnOnce(&B::Bell) -> R,
+) -> io::Result<R> {
+    let here = rsock_verbs::family::process().0;
+    // Out of the cell while in use: a signal handler may wait too, and makes a bell of its own.
+    let kept = key.try_with(|cell| cell.take()).ok().flatten();
+    let bell = match kept {
+        Some((at, bell)) if at == here => bell,
+        _ => ctx.create_bell()?,
+    };
+    let result = f(&bell);
+    let _ = key.try_with(|cell| cell.replace(Some((here, bell))));
+    Ok(result)
 }
 
 impl ThreadBell for Soft {
     fn with_bell<R>(ctx: &Self::Context, f: impl FnOnce(&Self::Bell) -> R) -> io::Result<R> {
-        let here = rsock_verbs::family::process().0;
-        // Out of the cell while in use: a signal handler may wait too, and makes a bell of its own.
-        let kept = SOFT_BELL.try_with(|cell| cell.take()).ok().flatten();
-        let bell = match kept {
-            Some((at, bell)) if at == here => bell,
-            _ => ctx.create_bell()?,
-        };
-        let result = f(&bell);
-        let _ = SOFT_BELL.try_with(|cell| cell.replace(Some((here, bell))));
-        Ok(result)
+        with_kept::<Self, R>(&SOFT_BELL, ctx, f)
+    }
+}
+
+impl ThreadBell for Rdma {
+    fn with_bell<R>(ctx: &Self::Context, f: impl FnOnce(&Self::Bell) -> R) -> io::Result<R> {
+        with_kept::<Self, R>(&RDMA_BELL, ctx, f)
     }
 }

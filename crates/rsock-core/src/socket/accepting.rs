@@ -1,52 +1,46 @@
 //! The listening side of the pure mode: finishes connections and queues them for `accept`.
 //!
 //! There is no service thread. Whoever accepts or polls a listener makes its handshakes progress,
-//! all of them; and so does whoever waits for a connect in the same process, because a program
-//! may connect to itself before it accepts. (Not once it has forked: the listener may be a child's
-//! by then.)
+//! all of them.
 
-use super::device;
 use super::established::Established;
 use super::options::Options;
-use crate::engine::{Preparing, Stream};
-use crate::interrupt::Watch;
+use crate::engine::{Preparing, Stream, ThreadBell};
 use crate::proto::ConnData;
+use crate::stat;
 use crate::sys;
-use rsock_cm::soft::{Event, Listener, Request, RequestId};
-use rsock_cm::{Port, PortSpace};
+use rsock_cm::Port;
+use rsock_cm::manager::{ContextOf, Event, Listening, Manager, Request, RequestId};
 use rsock_verbs::family::{ProcessId, process};
-use rsock_verbs::soft::Soft;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// Listeners of this process, for those who wait in a connect.
-static LISTENERS: Mutex<Vec<Weak<Accepting>>> = Mutex::new(Vec::new());
 
 /// A listening socket's inner side.
 #[derive(Debug)]
-pub(super) struct Accepting {
+pub(super) struct Accepting<M: Manager> {
+    path: stat::Path,
     options: Arc<Mutex<Options>>,
     local: SocketAddr,
     /// Forks of this process when it began to listen.
     forks: u32,
     /// Readable while connections are queued.
     bell: OwnedFd,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue<M>>,
 }
 
 #[derive(Debug)]
-struct Queue {
+struct Queue<M: Manager> {
     owner: ProcessId,
     /// `None` once shut down.
-    listener: Option<Listener>,
+    listener: Option<M::Listener>,
     /// Accepted, and waiting for the client to say that it runs.
-    half_open: HashMap<RequestId, Stream<Soft>>,
-    ready: VecDeque<Established>,
+    half_open: HashMap<RequestId, (ContextOf<M>, Stream<M::Backend>)>,
+    ready: VecDeque<Established<M>>,
     backlog: usize,
 }
 
@@ -54,15 +48,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Accepting {
+impl<M: Manager> Accepting<M>
+where
+    M::Backend: ThreadBell,
+{
     /// Listens on `port`.
     pub(super) fn listen(
+        manager: &M,
+        path: stat::Path,
         port: Arc<Port>,
         backlog: u32,
         options: Arc<Mutex<Options>>,
-    ) -> io::Result<Arc<Self>> {
-        let listener = Listener::listen(&device::open()?, PortSpace::Tcp, port, backlog)?;
-        let accepting = Arc::new(Self {
+    ) -> io::Result<Self> {
+        let listener = manager.listen(port, backlog)?;
+        Ok(Self {
+            path,
             options,
             local: listener.local_addr(),
             forks: sys::forks(),
@@ -74,11 +74,7 @@ impl Accepting {
                 ready: VecDeque::new(),
                 backlog: backlog_limit(backlog),
             }),
-        });
-        let mut all = lock(&LISTENERS);
-        all.retain(|l| l.strong_count() > 0);
-        all.push(Arc::downgrade(&accepting));
-        Ok(accepting)
+        })
     }
 
     /// Changes the backlog.
@@ -99,7 +95,7 @@ impl Accepting {
     ///
     /// # Errors
     /// `EAGAIN`; `EINVAL` after a shutdown; what keeps the listener from working.
-    pub(super) fn try_accept(&self, now: Instant) -> io::Result<Established> {
+    pub(super) fn try_accept(&self, now: Instant) -> io::Result<Established<M>> {
         let mut queue = self.owned();
         let progress = self.progress_queue(&mut queue, now);
         if let Some(established) = queue.ready.pop_front() {
@@ -124,20 +120,6 @@ impl Accepting {
             || queue.listener.is_none()
     }
 
-    /// Waits until `accept` may have something.
-    pub(super) fn wait(&self, deadline: Option<Instant>, watch: Watch) -> io::Result<()> {
-        let mut fds = self.poll_entries();
-        let left = sys::time_left(deadline);
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        }
-        match sys::sleep(&mut fds, left, None, watch) {
-            Err(e) if e.raw_os_error() == Some(libc::EINTR) && !watch.must_end() => Ok(()),
-            Err(e) => Err(e),
-            Ok(_) => Ok(()),
-        }
-    }
-
     /// What to poll: handshakes, and the queue.
     pub(super) fn poll_entries(&self) -> [libc::pollfd; 2] {
         let queue = lock(&self.queue);
@@ -154,7 +136,8 @@ impl Accepting {
         self.ring();
     }
 
-    fn progress(&self, now: Instant) {
+    /// For whoever waits in a connect.
+    pub(super) fn progress(&self, now: Instant) {
         // A forked child may be the one that accepts here. Whoever else holds the lock makes the
         // progress.
         if self.forks == sys::forks()
@@ -166,7 +149,7 @@ impl Accepting {
     }
 
     /// The queue, as this process's own: what a forked child inherits half done is its parent's.
-    fn owned(&self) -> MutexGuard<'_, Queue> {
+    fn owned(&self) -> MutexGuard<'_, Queue<M>> {
         let mut queue = lock(&self.queue);
         if queue.owner != process() {
             queue.owner = process();
@@ -176,7 +159,7 @@ impl Accepting {
         queue
     }
 
-    fn progress_queue(&self, queue: &mut Queue, now: Instant) -> io::Result<()> {
+    fn progress_queue(&self, queue: &mut Queue<M>, now: Instant) -> io::Result<()> {
         while !queue.is_full() {
             let Some(listener) = &mut queue.listener else { return Ok(()) };
             match listener.try_next(now)? {
@@ -184,15 +167,15 @@ impl Accepting {
                 Some(Event::Request(request)) => {
                     let id = request.id;
                     match self.answer(listener, &request) {
-                        Ok(stream) => drop(queue.half_open.insert(id, stream)),
+                        Ok(stream) => drop(queue.half_open.insert(id, (request.ctx, stream))),
                         // Not acceptable, or no memory: the client hears a refusal.
                         Err(_) => listener.reject(id, &[])?,
                     }
                 }
                 Some(Event::Established { id, connection }) => {
-                    if let Some(stream) = queue.half_open.remove(&id) {
-                        let ctx = device::open()?;
-                        queue.ready.push_back(Established::new(&ctx, stream, connection));
+                    if let Some((ctx, stream)) = queue.half_open.remove(&id) {
+                        let path = self.path;
+                        queue.ready.push_back(Established::new(&ctx, stream, connection, path));
                         self.ring();
                     }
                 }
@@ -204,11 +187,15 @@ impl Accepting {
         Ok(())
     }
 
-    fn answer(&self, listener: &mut Listener, request: &Request) -> io::Result<Stream<Soft>> {
+    fn answer(
+        &self,
+        listener: &mut M::Listener,
+        request: &Request<M>,
+    ) -> io::Result<Stream<M::Backend>> {
         let peer = ConnData::decode(request.private_data.as_bytes())
             .map_err(super::opening::peer_error)?;
         let config = lock(&self.options).config();
-        let half = Preparing::new(&device::open()?, &request.path, &config)?;
+        let half = Preparing::new(&request.ctx, &request.path, &config)?;
         let (qp_num, data) = (half.qp_num(), half.conn_data().encode());
         let stream = half.connect(&peer, request.qp_num)?;
         listener.accept(request.id, qp_num, &data)?;
@@ -225,7 +212,7 @@ impl Accepting {
     }
 }
 
-impl Queue {
+impl<M: Manager> Queue<M> {
     fn is_full(&self) -> bool {
         self.ready.len() >= self.backlog
     }
@@ -233,16 +220,4 @@ impl Queue {
 
 fn backlog_limit(backlog: u32) -> usize {
     usize::try_from(backlog).unwrap_or(usize::MAX).max(1)
-}
-
-/// Every listener of this process, for a thread that waits in a connect.
-pub(super) fn listeners() -> Vec<Arc<Accepting>> {
-    lock(&LISTENERS).iter().filter_map(Weak::upgrade).collect()
-}
-
-/// Makes progress on all of `listeners`.
-pub(super) fn progress(listeners: &[Arc<Accepting>], now: Instant) {
-    for listener in listeners {
-        listener.progress(now);
-    }
 }

@@ -8,9 +8,8 @@ use crate::interrupt::Watch;
 use crate::iov::Rest;
 use crate::stat::{self, Direction, Slot};
 use crate::sys;
-use rsock_cm::soft::{Connection, Status};
+use rsock_cm::manager::{Connected, ContextOf, Manager, Status};
 use rsock_verbs::family::{ProcessId, process};
-use rsock_verbs::soft::{Soft, SoftContext};
 use rsock_verbs::{Backend, Bell};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
@@ -26,16 +25,15 @@ const LOOK_EVERY_NS: u64 = 20_000;
 /// Buffers handed to the engine at once.
 const PIECES: usize = 16;
 
-/// Memory that a device provides.
-pub(super) type Region = <Soft as Backend>::Mr;
-
 /// A connected stream.
 #[derive(Debug)]
-pub(super) struct Established {
+pub(super) struct Established<M: Manager> {
     /// Before the connection: the queue pair goes first.
-    pub(super) stream: Stream<Soft>,
-    connection: Connection,
-    ctx: SoftContext,
+    pub(super) stream: Stream<M::Backend>,
+    connection: M::Connection,
+    ctx: ContextOf<M>,
+    /// For `rsock stat`.
+    path: stat::Path,
     owner: ProcessId,
     /// For `rsock stat`.
     stat: Slot,
@@ -69,17 +67,26 @@ impl Patience {
     }
 }
 
-impl Established {
-    pub(super) fn new(ctx: &SoftContext, stream: Stream<Soft>, connection: Connection) -> Self {
-        let inode = rustix::fs::fstat(&connection).map_or(0, |s| s.st_ino);
+impl<M: Manager> Established<M>
+where
+    M::Backend: ThreadBell,
+{
+    pub(super) fn new(
+        ctx: &ContextOf<M>,
+        stream: Stream<M::Backend>,
+        connection: M::Connection,
+        path: stat::Path,
+    ) -> Self {
+        let inode = rustix::fs::fstat(connection.as_fd()).map_or(0, |s| s.st_ino);
         let stat = Slot::open(connection.local_addr(), connection.peer_addr(), inode);
-        stat.set_path(Direction::Send, stat::Path::Soft);
-        stat.set_path(Direction::Recv, stat::Path::Soft);
-        stat.set_peer_pid(connection.path().peer_cred().pid);
+        stat.set_path(Direction::Send, path);
+        stat.set_path(Direction::Recv, path);
+        stat.set_peer_pid(connection.peer_pid());
         Self {
             stream,
             connection,
             ctx: ctx.clone(),
+            path,
             owner: process(),
             stat,
             is_gone: AtomicBool::new(false),
@@ -106,7 +113,7 @@ impl Established {
             let (n, _) = rest.pieces(usize::MAX, &mut pieces);
             let end = match self.stream.try_send(&pieces[..n]) {
                 Ok(n) => {
-                    self.stat.add_bytes(Direction::Send, stat::Path::Soft, n as u64);
+                    self.stat.add_bytes(Direction::Send, self.path, n as u64);
                     rest.advance(n);
                     continue;
                 }
@@ -141,7 +148,7 @@ impl Established {
             let mark = self.stream.mark();
             let received = self.stream.try_recv(rest, peek);
             if let (Ok(n), false) = (&received, peek) {
-                self.stat.add_bytes(Direction::Recv, stat::Path::Soft, *n as u64);
+                self.stat.add_bytes(Direction::Recv, self.path, *n as u64);
             }
             match received {
                 Ok(0) if total == 0 && self.is_reset.load(Ordering::Acquire) => {
@@ -203,7 +210,7 @@ impl Established {
         &self,
         len: usize,
         offset: Option<u64>,
-    ) -> io::Result<(Arc<Region>, u64)> {
+    ) -> io::Result<(Arc<<M::Backend as Backend>::Mr>, u64)> {
         self.stream.open_region(len, offset).map_err(iomap_error)
     }
 
@@ -222,7 +229,7 @@ impl Established {
             let end = match self.stream.try_put(&bytes[done..], at) {
                 Ok(0) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Ok(n) => {
-                    self.stat.add_bytes(Direction::Send, stat::Path::Soft, n as u64);
+                    self.stat.add_bytes(Direction::Send, self.path, n as u64);
                     done += n;
                     continue;
                 }
@@ -267,13 +274,13 @@ impl Established {
             Wake::Interrupted if watch.must_end() => return interrupted(),
             Wake::Interrupted | Wake::TimedOut => {}
         }
-        Soft::with_bell(&self.ctx, |bell| self.sleep(bell, mark, deadline, watch))?
+        M::Backend::with_bell(&self.ctx, |bell| self.sleep(bell, mark, deadline, watch))?
     }
 
     /// Sleeps on descriptors: the bell, and the anchor.
     fn sleep(
         &self,
-        bell: &<Soft as Backend>::Bell,
+        bell: &<M::Backend as Backend>::Bell,
         mark: u32,
         deadline: Option<Instant>,
         watch: Watch,
@@ -309,11 +316,11 @@ impl Established {
         }
     }
 
-    /// What to poll of the anchor: nothing but its hang-up, once.
+    /// What to poll of the anchor: its end, once.
     pub(super) fn anchor_entry(&self) -> libc::pollfd {
         let gone = self.is_gone.load(Ordering::Relaxed);
         let fd = if gone { -1 } else { self.connection.as_fd().as_raw_fd() };
-        libc::pollfd { fd, events: 0, revents: 0 }
+        libc::pollfd { fd, events: self.connection.interest().bits().cast_signed(), revents: 0 }
     }
 
     /// Takes note of what polling [`Self::anchor_entry`] found.
@@ -321,8 +328,11 @@ impl Established {
         if revents == 0 || self.is_gone.load(Ordering::Acquire) {
             return;
         }
-        if self.connection.status() == Status::Reset {
-            self.is_reset.store(true, Ordering::Release);
+        match self.connection.status() {
+            // Something else came of it.
+            Status::Connected if revents & libc::POLLHUP == 0 => return,
+            Status::Reset => self.is_reset.store(true, Ordering::Release),
+            _ => {}
         }
         self.is_gone.store(true, Ordering::Release);
         // What arrived before the hang-up stays readable.
@@ -380,8 +390,9 @@ impl Established {
         self.stream.shutdown(how);
     }
 
-    /// Ends the connection: in good order, or with a reset.
-    pub(super) fn close(&self, reset: bool) {
+    /// Ends the connection: in good order, or with a reset. What was sent and is not at the peer yet
+    /// gets as long as `linger` for its way.
+    pub(super) fn close(&self, reset: bool, linger: Duration) {
         if process() != self.owner {
             // A forked child lets go of what is its parent's; the parent may go on.
             return;
@@ -392,7 +403,23 @@ impl Established {
             self.stream.peer_gone();
         } else {
             self.stream.shutdown(Shutdown::Both);
+            self.drain(linger);
             self.connection.disconnect();
+        }
+    }
+
+    /// Waits until the peer has everything, is gone, or time is up.
+    fn drain(&self, limit: Duration) {
+        let deadline = sys::now().checked_add(limit);
+        while !self.is_gone.load(Ordering::Acquire) {
+            let (watch, mark) = (Watch::begin(), self.stream.mark());
+            if self.stream.is_drained() {
+                break;
+            }
+            match self.wait(Interest::Write, mark, Patience::Until(deadline), watch) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => break,
+                _ => {}
+            }
         }
     }
 
@@ -404,12 +431,12 @@ impl Established {
         self.connection.peer_addr()
     }
 
-    pub(super) fn context(&self) -> &SoftContext {
+    pub(super) fn context(&self) -> &ContextOf<M> {
         &self.ctx
     }
 }
 
-impl AsFd for Established {
+impl<M: Manager> AsFd for Established<M> {
     /// The anchor.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()

@@ -8,6 +8,7 @@
 mod accepting;
 mod defaults;
 mod device;
+mod either;
 mod established;
 mod listener;
 mod opening;

@@ -1,11 +1,11 @@
 //! A connect of the pure mode that is under way.
 
 use super::established::Established;
-use crate::engine::{Config, Preparing};
+use crate::engine::{Config, Preparing, ThreadBell};
 use crate::proto::{ConnData, PeerError};
-use rsock_cm::soft::{Answer, Connecting, Progress};
-use rsock_cm::{Port, PortSpace};
-use rsock_verbs::soft::{Soft, SoftContext};
+use crate::stat;
+use rsock_cm::Port;
+use rsock_cm::manager::{Answer, Connecting, ContextOf, Manager, Progress};
 use rustix::event::PollFlags;
 use std::io;
 use std::net::SocketAddr;
@@ -18,40 +18,42 @@ pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(127);
 
 /// A connect under way.
 #[derive(Debug)]
-pub(super) struct Opening {
-    ctx: SoftContext,
-    connecting: Connecting,
+pub(super) struct Opening<M: Manager> {
+    connecting: M::Connecting,
     config: Config,
+    path: stat::Path,
     /// Made when the path is known, used up when the peer has answered.
-    half: Option<Preparing<Soft>>,
+    half: Option<(ContextOf<M>, Preparing<M::Backend>)>,
 }
 
-impl Opening {
+impl<M: Manager> Opening<M>
+where
+    M::Backend: ThreadBell,
+{
     /// Starts to connect to `to`, until `deadline`.
     pub(super) fn start(
-        ctx: &SoftContext,
+        manager: &M,
+        path: stat::Path,
         port: &Arc<Port>,
         to: SocketAddr,
         config: Config,
-        now: Instant,
-        deadline: Instant,
-    ) -> io::Result<Self> {
-        let port = Arc::clone(port);
-        let connecting = Connecting::start(ctx, PortSpace::Tcp, port, to, now, deadline)?;
-        Ok(Self { ctx: ctx.clone(), connecting, config, half: None })
+        [now, deadline]: [Instant; 2],
+    ) -> Result<Self, rsock_cm::Error> {
+        let connecting = manager.connect(Arc::clone(port), to, now, deadline)?;
+        Ok(Self { connecting, config, path, half: None })
     }
 
     /// Makes what progress there is; never waits. Afterwards nothing more comes of it if it
     /// answered a stream or an error.
-    pub(super) fn progress(&mut self, now: Instant) -> io::Result<Option<Established>> {
+    pub(super) fn progress(&mut self, now: Instant) -> io::Result<Option<Established<M>>> {
         loop {
             match self.connecting.progress(now)? {
                 Progress::Pending => return Ok(None),
-                Progress::Path(_, path) => {
-                    let half = Preparing::new(&self.ctx, &path, &self.config)?;
+                Progress::Path(ctx, path) => {
+                    let half = Preparing::new(&ctx, &path, &self.config)?;
                     let data = half.conn_data().encode();
                     self.connecting.send_request(half.qp_num(), &data)?;
-                    self.half = Some(half);
+                    self.half = Some((ctx, half));
                 }
                 Progress::Accepted(answer) => return self.finish(&answer).map(Some),
                 Progress::Rejected(_) => {
@@ -61,12 +63,12 @@ impl Opening {
         }
     }
 
-    fn finish(&mut self, answer: &Answer) -> io::Result<Established> {
+    fn finish(&mut self, answer: &Answer) -> io::Result<Established<M>> {
         let peer = ConnData::decode(answer.private_data.as_bytes()).map_err(peer_error)?;
-        let half = self.half.take().ok_or(io::ErrorKind::InvalidInput)?;
+        let (ctx, half) = self.half.take().ok_or(io::ErrorKind::InvalidInput)?;
         let stream = half.connect(&peer, answer.qp_num)?;
         let connection = self.connecting.establish()?;
-        Ok(Established::new(&self.ctx, stream, connection))
+        Ok(Established::new(&ctx, stream, connection, self.path))
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {

@@ -4,16 +4,14 @@
 //! doorbell, which every stream of the set rings, and on the descriptors: those of listeners and
 //! connects, the streams' anchors, and the program's own.
 
-use super::established::Established;
+use super::either::{ArmedOn, Bells, Established};
 use super::rsocket::Socket;
-use crate::engine::{Armed, Interest, ThreadBell};
+use crate::engine::Interest;
 use crate::interrupt::Watch;
 use crate::sys;
-use rsock_verbs::soft::{Soft, SoftContext};
-use rsock_verbs::{Backend, Bell};
 use rustix::event::PollFlags;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 /// What an entry of [`poll`] is about.
@@ -84,7 +82,7 @@ pub fn poll(
 /// The streams' marks, taken before they are looked at.
 fn marks(entries: &[PollEntry<'_>]) -> Vec<u32> {
     let mark = |e: &PollEntry<'_>| match e.source {
-        Source::Socket(s) => s.established().map_or(0, |e| e.stream.mark()),
+        Source::Socket(s) => s.established().map_or(0, |e| e.mark()),
         Source::Fd(_) => 0,
     };
     entries.iter().map(mark).collect()
@@ -146,7 +144,7 @@ fn spin(entries: &[PollEntry<'_>], marks: &[u32]) -> bool {
     let Some(established) = socket.established() else { return false };
     let interest =
         if entry.events.contains(PollFlags::IN) { Interest::Read } else { Interest::Write };
-    established.stream.spin(interest, marks[0])
+    established.spin(interest, marks[0])
 }
 
 fn sleep(
@@ -160,7 +158,6 @@ fn sleep(
         Source::Socket(s) => s.established().map(|e| (e, *mark)),
         Source::Fd(_) => None,
     });
-    let ctx = streams.clone().next().map(|(e, _)| e.context().clone());
     let mut fds = Vec::with_capacity(entries.len() + 1);
     let mut anchors = Vec::new();
     let mut until: Option<Instant> = None;
@@ -185,35 +182,28 @@ fn sleep(
     let limits = [left, until.map(|u| u.saturating_duration_since(sys::now()))];
     let shared = is_opening.then_some(SHARED_CONNECT);
     let limit = limits.into_iter().chain([shared]).flatten().min();
-    let Some(ctx) = ctx else { return doze(&mut fds, limit, sigmask, watch) };
-    with_bell(&ctx, |bell| {
-        let mut armed: Vec<Armed<'_, Soft>> = Vec::new();
+    Bells::with(streams.clone().map(|(established, _)| established), |bells| {
+        let mut armed = Vec::new();
         for (established, mark) in streams {
-            match established.stream.arm(bell, mark) {
+            match bells.arm(established, mark) {
                 Some(arm) => armed.push(arm),
                 None => return Ok(()),
             }
         }
-        let bound = armed.iter().filter_map(Armed::bound).min();
+        let bound = armed.iter().filter_map(ArmedOn::bound).min();
         let limit = [limit, bound].into_iter().flatten().min();
-        fds.push(raw(bell.as_fd().as_raw_fd(), PollFlags::IN));
+        let n_fds = fds.len();
+        fds.extend(bells.poll_entries());
         let result = doze(&mut fds, limit, sigmask, watch);
         drop(armed);
         for (at, established) in anchors {
             established.note_anchor(fds[at].revents);
         }
-        if fds.last().is_some_and(|fd| fd.revents != 0) {
-            bell.drain();
+        if fds[n_fds..].iter().any(|fd| fd.revents != 0) {
+            bells.drain();
         }
         result
     })
-}
-
-fn with_bell(
-    ctx: &SoftContext,
-    f: impl FnOnce(&<Soft as Backend>::Bell) -> io::Result<()>,
-) -> io::Result<()> {
-    Soft::with_bell(ctx, f)?
 }
 
 fn doze(

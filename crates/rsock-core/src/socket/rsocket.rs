@@ -3,11 +3,10 @@
 //! Every method has the meaning of the system call of its name. All of them may be called from
 //! any thread at once; an established stream is reached without a lock.
 
-use super::accepting::{self, Accepting};
 use super::defaults::Defaults;
-use super::device;
-use super::established::{Established, Patience};
-use super::opening::{CONNECT_LIMIT, Opening};
+use super::either::{self, Accepting, Established, Opening};
+use super::established::Patience;
+use super::opening::CONNECT_LIMIT;
 use super::options::{About, Options, Value};
 use crate::engine::{CallerMemory, Ready};
 use crate::interrupt::Watch;
@@ -21,6 +20,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+/// How long a close waits for bytes on their way, if nobody said.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// A socket that speaks the rsockets protocol from its first byte.
 #[derive(Debug)]
@@ -168,13 +170,12 @@ impl Socket {
             let (now, config) = (sys::now(), options.config());
             drop(options);
             let deadline = now.checked_add(limit.min(CONNECT_LIMIT)).unwrap_or(now);
-            let ctx = device::open()?;
             self.error.store(0, Ordering::Relaxed);
-            let opening = Opening::start(&ctx, self.port()?, to, config, now, deadline)?;
+            let opening = Opening::start(self.port()?, to, config, [now, deadline])?;
             *state = State::Opening(Box::new(opening));
         }
         // Whoever connects to itself finds its own listener ready at once.
-        accepting::progress(&accepting::listeners(), sys::now());
+        either::progress(&either::listeners(), sys::now());
         if self.is_nonblocking() {
             return match self.drive() {
                 Err(e) => {
@@ -201,10 +202,10 @@ impl Socket {
                 State::Opening(opening) => opening.poll_entry(),
                 _ => continue,
             };
-            let listeners = accepting::listeners();
+            let listeners = either::listeners();
             let mut fds = vec![entry];
             for listener in &listeners {
-                fds.extend(listener.poll_entries().first());
+                fds.extend(listener.handshake_entries());
             }
             match sys::sleep(&mut fds, sys::time_left(Some(until)), None, watch) {
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) && !watch.must_end() => {}
@@ -212,7 +213,7 @@ impl Socket {
                 Ok(_) => {}
             }
             if fds[1..].iter().any(|fd| fd.revents != 0) {
-                accepting::progress(&listeners, sys::now());
+                either::progress(&listeners, sys::now());
             }
         }
         Ok(())
@@ -330,7 +331,7 @@ impl Socket {
     #[doc(alias = "riounmap")]
     pub fn iounmap(&self, addr: *const u8, len: usize) -> io::Result<()> {
         match self.established.get() {
-            Some(established) if established.stream.iounmap(addr, len) => Ok(()),
+            Some(established) if established.iounmap(addr, len) => Ok(()),
             _ => Err(errno(libc::EINVAL)),
         }
     }
@@ -370,14 +371,15 @@ impl Socket {
         }
     }
 
-    /// As `close(2)`: ends the connection. Nothing is left to drain, because what was sent is at the
-    /// peer; so `SO_LINGER` matters only with time zero, which resets the connection. Calls that
-    /// wait in other threads end.
+    /// As `close(2)`: ends the connection. In shared memory what was sent is at the peer already; on an
+    /// RDMA device this waits until it is, for `SO_LINGER`'s time at most, or ten seconds. Time zero
+    /// resets the connection. Calls that wait in other threads end.
     #[doc(alias = "rclose")]
     pub fn close(&self) {
         if let Some(established) = self.established.get() {
-            let reset = self.options().linger.is_some_and(|l| l.is_zero());
-            established.close(reset);
+            let linger = self.options().linger;
+            let reset = linger.is_some_and(|linger| linger.is_zero());
+            established.close(reset, linger.unwrap_or(LINGER));
             return;
         }
         let mut state = self.state();
@@ -398,7 +400,10 @@ impl Socket {
         } else {
             match &*self.state() {
                 State::Opening(opening) => opening.local_addr(),
-                State::Listening(accepting) => accepting.local_addr(),
+                State::Listening(accepting) => match accepting.local_addr() {
+                    Some(addr) => addr,
+                    None => self.port()?.local_addr()?,
+                },
                 State::Idle | State::Connected => self.port()?.local_addr()?,
             }
         };
@@ -517,7 +522,7 @@ impl Socket {
                 let (entry, until) = opening.poll_entry();
                 (vec![entry], Some(until))
             }
-            State::Listening(accepting) => (accepting.poll_entries().to_vec(), None),
+            State::Listening(accepting) => (accepting.poll_entries(), None),
             State::Idle | State::Connected => (Vec::new(), None),
         }
     }

@@ -23,7 +23,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::established::Region;
 use super::options::{RDMA_IOMAPSIZE, SOL_RDMA};
 use super::rsocket::Socket;
 use rsock_verbs::MemoryRegion;
@@ -198,7 +197,7 @@ impl Stream {
     /// [`Builder::iomap_slots`] says.
     pub fn open(&self, len: usize, offset: u64) -> io::Result<Opened> {
         let established = self.socket.established().ok_or(io::ErrorKind::NotConnected)?;
-        let (region, _) = established.open_region(len, Some(offset))?;
+        let region = established.open_region(len, offset)?;
         Ok(Opened { socket: Arc::clone(&self.socket), region })
     }
 
@@ -223,7 +222,7 @@ impl Stream {
 #[derive(Debug)]
 pub struct Opened {
     socket: Arc<Socket>,
-    region: Arc<Region>,
+    region: Arc<dyn MemoryRegion>,
 }
 
 impl Opened {
@@ -259,7 +258,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(established) = self.socket.established() {
-            established.stream.close_region(&self.region);
+            established.close_region(&*self.region);
         }
     }
 }

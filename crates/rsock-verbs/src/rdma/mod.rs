@@ -39,6 +39,8 @@ pub struct Rdma;
 
 impl crate::device::Backend for Rdma {
     const NAME: &'static str = "rdma";
+    const SEND_DEPTH: u32 = 128;
+    const SENDS_WAIT: bool = true;
     type Context = RdmaContext;
     type Pd = RdmaPd;
     type Mr = RdmaMr;

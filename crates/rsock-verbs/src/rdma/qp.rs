@@ -305,6 +305,14 @@ impl QueuePair<Rdma> for RdmaQp {
         Ok(())
     }
 
+    fn is_full(&self) -> bool {
+        self.sends.is_full()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sends.is_idle()
+    }
+
     #[inline]
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.srq.is_some() {

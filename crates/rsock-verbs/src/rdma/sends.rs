@@ -22,6 +22,9 @@ pub(super) const SIGNALED: u64 = 1 << 63;
 /// In a request's name for the device: a receive.
 pub(super) const RECEIVE: u64 = 1 << 62;
 
+/// Places of a queue that is called full.
+const RESERVE: u64 = 8;
+
 /// The next number of a signaled request. One count for all: names that were in use before a queue
 /// pair's end mean nothing to another one.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -30,6 +33,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub(super) struct Sends {
     ledger: Mutex<Ledger>,
+    depth: u64,
     /// Unsignaled requests that may follow one another.
     max_unsignaled: u32,
     /// Largest request that can be copied, in bytes.
@@ -41,6 +45,9 @@ pub(super) struct Sends {
 pub(super) struct Ledger {
     signaled: VecDeque<Signaled>,
     n_unsignaled: u32,
+    /// Requests posted so far, and those of them that are known to have completed.
+    posted: u64,
+    done: u64,
     copies: Option<Copies>,
 }
 
@@ -50,6 +57,8 @@ struct Signaled {
     id: WrId,
     /// Whether the caller asked for the completion.
     is_wanted: bool,
+    /// Requests posted up to this one.
+    posted: u64,
     /// Up to where copies are free once it has completed.
     copied: u64,
 }
@@ -67,10 +76,11 @@ struct Copies {
 
 impl Sends {
     pub(super) fn new(depth: u32, max_copy: u32) -> Arc<Self> {
-        let ledger = Ledger { signaled: VecDeque::new(), n_unsignaled: 0, copies: None };
+        let ledger =
+            Ledger { signaled: VecDeque::new(), n_unsignaled: 0, posted: 0, done: 0, copies: None };
         // More than half of the queue is never without a signaled request.
         let max_unsignaled = depth / 2;
-        Arc::new(Self { ledger: Mutex::new(ledger), max_unsignaled, max_copy })
+        Arc::new(Self { ledger: Mutex::new(ledger), depth: depth.into(), max_unsignaled, max_copy })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
@@ -119,12 +129,26 @@ impl Sends {
             })
     }
 
+    /// Whether the longest request may find no room now, or the few that are kept for short ones are
+    /// all that is left.
+    pub(super) fn is_full(&self) -> bool {
+        let ledger = self.lock();
+        ledger.posted - ledger.done + RESERVE > self.depth
+            || ledger.copies.as_ref().is_some_and(|copies| copies.place(self.max_copy).is_none())
+    }
+
+    /// Whether no signaled request is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lock().signaled.is_empty()
+    }
+
     /// What became of signaled request `number`: the caller's name for it, and whether the caller
     /// wants to know of a success. `None` if it is not ours.
     pub(super) fn complete(&self, number: u64) -> Option<(WrId, bool)> {
         let mut ledger = self.lock();
         let known = ledger.signaled.front().is_some_and(|first| first.number <= number);
         while known && let Some(done) = ledger.signaled.pop_front() {
+            ledger.done = done.posted;
             if let Some(copies) = &mut ledger.copies {
                 copies.tail = done.copied;
             }
@@ -153,6 +177,8 @@ impl Ledger {
         if let (Some(copies), Some(end)) = (&mut self.copies, end) {
             copies.head = end;
         }
+        self.posted += 1;
+        let posted = self.posted;
         let Some(number) = number else {
             self.n_unsignaled += 1;
             return;
@@ -162,7 +188,7 @@ impl Ledger {
             copies.told = copies.head;
             copies.head
         });
-        self.signaled.push_back(Signaled { number, id, is_wanted, copied });
+        self.signaled.push_back(Signaled { number, id, is_wanted, posted, copied });
     }
 }
 

@@ -64,6 +64,8 @@ pub type Path = Arc<Link>;
 
 impl crate::device::Backend for Soft {
     const NAME: &'static str = "soft";
+    const SEND_DEPTH: u32 = 8;
+    const SENDS_WAIT: bool = false;
     type Context = SoftContext;
     type Pd = SoftPd;
     type Mr = SoftMr;

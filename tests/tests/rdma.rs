@@ -1,0 +1,159 @@
+//! Unmodified `rstream` and `riostream` of rdmacm-utils on an RDMA device: over librdmacm's rsockets at
+//! one end and over `librsock.so` at the other, in both roles, and over `librsock.so` at both.
+//! `cargo xtask test` runs this in the lab.
+
+use rsock_tests::{Running, Watchdog, c_library};
+use std::net::{IpAddr, TcpListener};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// What a program's rsockets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Librdmacm,
+    /// With the choice of device left to it.
+    Librsock,
+    /// On RDMA devices only.
+    LibrsockOnRdma,
+}
+
+use Over::{Librdmacm, Librsock, LibrsockOnRdma};
+
+/// A server's, then its client's.
+const PAIRS: [[Over; 2]; 3] = [[Librdmacm, Librsock], [Librsock, Librdmacm], [Librsock, Librsock]];
+
+/// COMPAT: C's `rpoll` tells of the peer's end as soon as it knows, beside bytes that nobody has read, and
+/// the programs give up on it. So a client that polls is one of ours.
+const OUR_CLIENT: [[Over; 2]; 2] = [PAIRS[0], PAIRS[2]];
+
+const IPV4: &str = "10.9.0.1";
+
+fn command(over: Over, program: &str, port: u16, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    if over != Librdmacm {
+        command.env("LD_PRELOAD", c_library());
+    }
+    if over == LibrsockOnRdma {
+        command.env("RSOCK_DEVICE", "rdma");
+    }
+    command
+        .args(["-p", &port.to_string()])
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn assert_worked(who: &str, out: &Output) -> String {
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{who}: {}\n{said}{complained}", out.status);
+    said
+}
+
+/// Waits until somebody listens on `port`, as the kernel's connection manager sees it.
+fn await_listener(port: u16, server: &mut Running) {
+    let address = format!("{port} ");
+    loop {
+        let listing = Command::new("rdma").args(["resource", "show", "cm_id"]).output();
+        let listing = listing.expect("the kernel's list");
+        let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
+        if listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address)) {
+            return;
+        }
+        if let Some(status) = server.try_wait().expect("its state") {
+            panic!("the server ended before it listened: {status}");
+        }
+    }
+}
+
+fn run(program: &str, [server, client]: [Over; 2], ip: &str, args: &[&str]) -> String {
+    let _watchdog = Watchdog::new(Duration::from_secs(120));
+    let address: IpAddr = ip.parse().expect("address");
+    let free = TcpListener::bind((address, 0)).expect("a port");
+    let port = free.local_addr().expect("its number").port();
+    drop(free);
+    let what = format!("{program} {args:?}, {server:?} serves {client:?}");
+    let mut serving = command(server, program, port, args);
+    let mut serving = Running::spawn(serving.args(["-b", ip])).expect("the server starts");
+    await_listener(port, &mut serving);
+    let mut connecting = command(client, program, port, args);
+    let connecting = Running::spawn(connecting.args(["-s", ip])).expect("the client starts");
+    let out = connecting.output().expect("the client ends");
+    let said = assert_worked(&format!("{what}: client"), &out);
+    assert_worked(&format!("{what}: server"), &serving.output().expect("the server ends"));
+    assert!(said.lines().any(|line| line.starts_with("custom")), "{what}: no result in\n{said}");
+    said
+}
+
+/// One run per pair and size: so many transfers of that size at a time, so often.
+fn sizes(program: &str, mode: &[&str], pairs: &[[Over; 2]]) {
+    for &pair in pairs {
+        for [size, count, iterations] in [["1", "10", "20"], ["70000", "5", "4"]] {
+            let size = ["-S", size, "-C", count, "-I", iterations];
+            run(program, pair, IPV4, &[mode, &size].concat());
+        }
+    }
+}
+
+macro_rules! modes {
+    ($($program:ident { $($mode:ident: $args:expr, $pairs:ident;)* })*) => {
+        $(
+            mod $program {
+                $(
+                    #[test]
+                    #[ignore = "needs an RDMA device"]
+                    fn $mode() {
+                        super::sizes(stringify!($program), &$args, &super::$pairs);
+                    }
+                )*
+            }
+        )*
+    };
+}
+
+modes! {
+    rstream {
+        blocking_verified: ["-T", "b", "-T", "v"], PAIRS;
+        busy_verified: ["-T", "v"], PAIRS;
+        polled_verified: ["-T", "a", "-T", "v"], OUR_CLIENT;
+        nonblocking_polled: ["-T", "n", "-T", "a", "-T", "v"], OUR_CLIENT;
+        small_buffers: ["-B", "4096", "-T", "b", "-T", "v"], PAIRS;
+        no_inline: ["-i", "0", "-T", "b", "-T", "v"], PAIRS;
+    }
+    riostream {
+        blocking_verified: ["-T", "b", "-T", "v"], PAIRS;
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn transfers_longer_than_any_buffer_arrive() {
+    for pair in PAIRS {
+        for size in ["1048576", "3000001"] {
+            let args = ["-T", "b", "-T", "v", "-S", size, "-C", "2", "-I", "2"];
+            run("rstream", pair, IPV4, &args);
+        }
+    }
+}
+
+/// A listener is on every device, and a client looks on all of them.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_device_is_found_where_nobody_chooses_it() {
+    let others = [[Librdmacm, Librsock], [Librsock, Librdmacm], [Librsock, LibrsockOnRdma]];
+    for pair in others.into_iter().chain([[LibrsockOnRdma, Librsock]]) {
+        let args = ["-T", "b", "-T", "v", "-S", "5000", "-I", "5", "-C", "3"];
+        run("rstream", pair, IPV4, &args);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn ipv6_is_no_different() {
+    for pair in PAIRS {
+        let args = ["-f", "ipv6", "-T", "b", "-T", "v", "-S", "20000", "-I", "5", "-C", "3"];
+        run("rstream", pair, "fd09::1", &args);
+    }
+}
