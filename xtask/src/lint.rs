@@ -1,6 +1,7 @@
 //! `cargo xtask lint`: everything that can be checked without running the code.
 
 use crate::steps::{self, Done};
+use crate::test::DEVICE_TESTS;
 use crate::{docs, layers, sources};
 use std::process::Command;
 
@@ -13,13 +14,18 @@ pub(crate) fn run() -> Done {
     sources::check()?;
     steps::say("docs: links and file names lead somewhere");
     docs::check()?;
-    let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
-    steps::run(steps::cargo().args(clippy))?;
+    clippy(&["--workspace", "--all-targets"])?;
+    clippy(&DEVICE_TESTS)?;
     documentation(&["--workspace", "--exclude", "rsock-cli"])?;
     // Apart, because the command and the C library are both called `rsock`.
     documentation(&["--package", "rsock-cli"])?;
     spelling()?;
     licences()
+}
+
+fn clippy(targets: &[&str]) -> Done {
+    let deny = ["--locked", "--", "-D", "warnings"];
+    steps::run(steps::cargo().arg("clippy").args(targets).args(deny))
 }
 
 /// Documentation of everything, private items too: links to them are for readers of the code.

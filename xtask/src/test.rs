@@ -30,6 +30,9 @@ pub(crate) fn run() -> Done {
 /// All benchmarks, and nothing that is none.
 const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
 
+/// Tests that need an RDMA device, by convention called `rdma`; they run only where they are named.
+pub(crate) const DEVICE_TESTS: [&str; 3] = ["--workspace", "--test", "rdma"];
+
 /// What has happened so far.
 #[derive(Default)]
 struct Run {
@@ -44,6 +47,7 @@ impl Run {
     fn build(&self) -> Done {
         steps::run(cargo("build").args(["--workspace", "--lib", "--bins"]))?;
         steps::run(cargo("test").args(["--workspace", "--no-run"]))?;
+        steps::run(cargo("test").args(DEVICE_TESTS).arg("--no-run"))?;
         steps::run(cargo("bench").args(BENCHES).arg("--no-run"))
     }
 
@@ -123,16 +127,16 @@ fn cargo(what: &str) -> Command {
     command
 }
 
-/// The built test programs for the lab: by convention, tests called `rdma`.
+/// The built test programs for the lab.
 fn device_tests() -> Done<Vec<PathBuf>> {
-    let build = ["--workspace", "--no-run", "--message-format", "json-render-diagnostics"];
-    let messages = steps::output(cargo("test").args(build))?;
+    let format = ["--no-run", "--message-format", "json-render-diagnostics"];
+    let messages = steps::output(cargo("test").args(DEVICE_TESTS).args(format))?;
     let mut found = Vec::new();
     for message in messages.lines() {
         let message: Value = serde_json::from_str(message)
             .map_err(|e| Failure::new(format!("cargo's messages: {e}")))?;
         let target = &message["target"];
-        if target["name"] == "rdma" && target["kind"][0] == "test" {
+        if target["kind"][0] == "test" {
             found.extend(message["executable"].as_str().map(PathBuf::from));
         }
     }

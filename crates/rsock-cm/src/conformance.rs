@@ -31,12 +31,11 @@ pub trait Fixture {
     fn addresses(&self) -> Vec<IpAddr>;
 }
 
-/// Runs the whole suite on a fixture: one test function for each of its tests, with the attributes
-/// that are given after it.
+/// Runs the whole suite on a fixture: one test function for each of its tests.
 #[macro_export]
 macro_rules! cm_conformance_tests {
-    ($fixture:expr $(, #[$attr:meta])*) => {
-        $crate::cm_conformance_tests! { @each [$(#[$attr])*] $fixture;
+    ($fixture:expr) => {
+        $crate::cm_conformance_tests! { @each $fixture;
             a_connection_carries_addresses_queue_pairs_and_padded_private_data
             a_rejected_client_gets_the_listeners_private_data
             private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter
@@ -52,12 +51,11 @@ macro_rules! cm_conformance_tests {
             connections_come_and_go_and_leave_no_descriptor
         }
     };
-    (@each $attrs:tt $fixture:expr; $($name:ident)*) => {
-        $($crate::cm_conformance_tests! { @one $attrs $fixture; $name })*
+    (@each $fixture:expr; $($name:ident)*) => {
+        $($crate::cm_conformance_tests! { @one $fixture; $name })*
     };
-    (@one [$(#[$attr:meta])*] $fixture:expr; $name:ident) => {
+    (@one $fixture:expr; $name:ident) => {
         #[test]
-        $(#[$attr])*
         fn $name() {
             $crate::conformance::$name(&$fixture);
         }

@@ -32,11 +32,10 @@ impl Fixture for Lab {
     }
 }
 
-rsock_cm::cm_conformance_tests!(Lab, #[ignore = "needs an RDMA device"]);
+rsock_cm::cm_conformance_tests!(Lab);
 
 /// No way at all, or a way to where nobody is.
 #[test]
-#[ignore = "needs an RDMA device"]
 fn an_address_that_no_device_reaches_is_unreachable() {
     let _dog = Watchdog::new("unreachable");
     let now = Instant::now();
@@ -170,7 +169,6 @@ fn ending(connection: &Connection) -> Status {
 /// The numbers that the kernel negotiated fit, many times over, though those of earlier connections
 /// linger; a message that finds no receive waits for one, and not for long.
 #[test]
-#[ignore = "needs an RDMA device"]
 fn queue_pairs_of_a_connection_exchange_messages() {
     let _dog = Watchdog::new("messages");
     for at in ["10.9.0.1:0", "[fd09::1]:0"] {
@@ -204,7 +202,6 @@ fn run(line: &str) -> Command {
 /// On a device of its own, which other tests do not miss. Soft RoCE goes on to the end only when the
 /// process is gone, because librdmacm keeps it open; what it says comes first.
 #[test]
-#[ignore = "needs an RDMA device"]
 fn the_end_of_the_device_ends_its_connections_and_listeners() {
     let dog = Watchdog::new("device removal");
     let id = std::process::id();

@@ -27,7 +27,6 @@ fn with_device(test: impl FnOnce(&Verbs, *mut ibv_context)) {
 }
 
 #[test]
-#[ignore = "needs an RDMA device"]
 fn a_device_describes_itself() {
     with_device(|verbs, ctx| {
         // SAFETY: the context is open.
@@ -50,7 +49,6 @@ fn a_device_describes_itself() {
 }
 
 #[test]
-#[ignore = "needs an RDMA device"]
 fn a_port_has_the_address_of_its_network_device() {
     with_device(|verbs, ctx| {
         let mut port = MaybeUninit::<ibv_port_attr>::zeroed();
@@ -76,7 +74,6 @@ fn a_port_has_the_address_of_its_network_device() {
 
 /// A queue of completions that is empty, through the table of operations.
 #[test]
-#[ignore = "needs an RDMA device"]
 fn the_data_path_reaches_the_driver() {
     with_device(|verbs, ctx| {
         // SAFETY: the context is open; no channel.
@@ -94,7 +91,6 @@ fn the_data_path_reaches_the_driver() {
 }
 
 #[test]
-#[ignore = "needs an RDMA device"]
 fn a_connection_identifier_binds_to_the_device() {
     let cm = open_cm().expect("librdmacm");
     // SAFETY: needs nothing.

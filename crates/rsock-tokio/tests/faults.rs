@@ -19,27 +19,37 @@ impl Drop for Killed {
     }
 }
 
+/// In the environment of the other process: where to connect.
+const PEER: &str = "RSOCK_TEST_PEER";
+/// What the other process is told to run. Any test here would do: each begins with [`start`].
+const ENTRY: &str = "a_pending_read_ends_with_its_peer";
+
+/// Begins a test; in the other process, is all that it does.
+fn start() -> Watchdog {
+    if let Ok(addr) = env::var(PEER) {
+        answer(&addr);
+    }
+    Watchdog::new()
+}
+
 /// What the other process does: answers until it is asked to stop, then reads nothing for ever.
-#[test]
-#[ignore = "runs as a child of the other tests"]
-fn child() {
-    let addr = env::var("RSOCK_TEST_PEER").expect("started by another test");
+fn answer(addr: &str) -> ! {
     common::current_thread().block_on(async {
-        let mut stream = Stream::connect(addr.as_str()).await.expect("connect");
+        let mut stream = Stream::connect(addr).await.expect("connect");
         let mut byte = [0];
         while stream.read_exact(&mut byte).await.is_ok() && byte != [0] {
             stream.write_all(&byte).await.expect("write");
         }
-        std::future::pending::<()>().await;
-    });
+        std::future::pending().await
+    })
 }
 
 /// A stream on the ring to another process, which now reads no more.
 async fn with_peer() -> (Stream, Killed) {
     let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
     let child = Command::new(env::current_exe().expect("a test has an executable"))
-        .args(["child", "--exact", "--ignored"])
-        .env("RSOCK_TEST_PEER", listener.local_addr().expect("address").to_string())
+        .args([ENTRY, "--exact"])
+        .env(PEER, listener.local_addr().expect("address").to_string())
         .stdout(Stdio::null())
         .spawn()
         .expect("a child");
@@ -59,7 +69,7 @@ async fn with_peer() -> (Stream, Killed) {
 
 #[test]
 fn a_pending_read_ends_with_its_peer() {
-    let _watchdog = Watchdog::new();
+    let _watchdog = start();
     for runtime in [common::current_thread(), common::multi_thread()] {
         runtime.block_on(async {
             let (mut stream, child) = with_peer().await;
@@ -76,7 +86,7 @@ fn a_pending_read_ends_with_its_peer() {
 
 #[test]
 fn a_pending_write_ends_with_its_peer() {
-    let _watchdog = Watchdog::new();
+    let _watchdog = start();
     for runtime in [common::current_thread(), common::multi_thread()] {
         runtime.block_on(async {
             let (mut stream, child) = with_peer().await;

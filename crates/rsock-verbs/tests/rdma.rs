@@ -35,10 +35,9 @@ impl Fixture for Loopback {
     }
 }
 
-rsock_verbs::conformance_tests!(OVER_IPV4, #[ignore = "needs an RDMA device"]);
+rsock_verbs::conformance_tests!(OVER_IPV4);
 
 #[test]
-#[ignore = "needs an RDMA device"]
 fn a_device_is_found_by_name_and_says_what_it_can() {
     let ctx = open();
     assert!(RdmaContext::device_names().iter().any(|name| name == ctx.name()));
@@ -48,13 +47,11 @@ fn a_device_is_found_by_name_and_says_what_it_can() {
 }
 
 #[test]
-#[ignore = "needs an RDMA device"]
 fn payloads_are_cut_into_packets_that_the_path_carries() {
     rsock_verbs::conformance::sends_of_any_length_arrive(&Loopback { mtu: 256, ..OVER_IPV4 });
 }
 
 #[test]
-#[ignore = "needs an RDMA device"]
 fn addresses_of_both_families_lead_to_the_device() {
     rsock_verbs::conformance::receives_complete_in_order(&Loopback { over: "fd09::1", mtu: 4096 });
     let ctx = open();
@@ -65,7 +62,6 @@ fn addresses_of_both_families_lead_to_the_device() {
 
 /// On a network device of its own, which other tests do not miss.
 #[test]
-#[ignore = "needs an RDMA device"]
 fn a_device_tells_when_its_port_goes_down_and_comes_back() {
     let _dog = Watchdog::new("events");
     let run = |line: &str| {

@@ -46,12 +46,11 @@ pub struct Side<B: Backend> {
     pub path: B::Path,
 }
 
-/// Runs the whole suite on a fixture: one test function for each of its tests, with the attributes
-/// that are given after it.
+/// Runs the whole suite on a fixture: one test function for each of its tests.
 #[macro_export]
 macro_rules! conformance_tests {
-    ($fixture:expr $(, #[$attr:meta])*) => {
-        $crate::conformance_tests! { @each [$(#[$attr])*] $fixture;
+    ($fixture:expr) => {
+        $crate::conformance_tests! { @each $fixture;
             writes_with_immediate_deliver_payload_and_word
             writes_gather_their_pieces
             writes_are_silent_and_land_before_what_follows
@@ -89,12 +88,11 @@ macro_rules! conformance_tests {
             many_queue_pairs_share_a_completion_queue
         }
     };
-    (@each $attrs:tt $fixture:expr; $($name:ident)*) => {
-        $($crate::conformance_tests! { @one $attrs $fixture; $name })*
+    (@each $fixture:expr; $($name:ident)*) => {
+        $($crate::conformance_tests! { @one $fixture; $name })*
     };
-    (@one [$(#[$attr:meta])*] $fixture:expr; $name:ident) => {
+    (@one $fixture:expr; $name:ident) => {
         #[test]
-        $(#[$attr])*
         fn $name() {
             $crate::conformance::$name(&$fixture);
         }
