@@ -353,7 +353,10 @@ impl Set {
     }
 
     fn unpause(&mut self, socket: &OwnedFd) {
-        if self.pause.take().is_some() {
+        if let Some(timer) = self.pause.take() {
+            // Closing is not enough: a child forked meanwhile keeps the timer open, and an epoll
+            // set lets go of what nobody has open alone.
+            let _ = epoll::delete(&self.epoll, &timer);
             let data = epoll::EventData::new_u64(LISTENING);
             let _ = epoll::modify(&self.epoll, socket, data, epoll::EventFlags::IN);
         }

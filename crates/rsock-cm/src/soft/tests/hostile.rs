@@ -16,7 +16,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::IntoBytes;
 
 /// A socket connected to `listener` that has said nothing.
-fn raw_client(listener: &Listener) -> OwnedFd {
+pub(super) fn raw_client(listener: &Listener) -> OwnedFd {
     let socket = channel::socket().expect("socket");
     let name = &connect_names(PortSpace::Tcp, listener.local_addr())[0];
     net::connect(&socket, &channel::name(name).expect("name")).expect("connect");
@@ -48,11 +48,11 @@ fn next(listener: &mut Listener) -> Event {
 }
 
 /// Lets the listener take what is there, without an event.
-fn settle(listener: &mut Listener) {
+pub(super) fn settle(listener: &mut Listener) {
     assert!(listener.try_next(Instant::now()).expect("listener").is_none());
 }
 
-fn refusal(listener: &mut Listener) -> Error {
+pub(super) fn refusal(listener: &mut Listener) -> Error {
     match next(listener) {
         Event::Refused(error) | Event::Abandoned { error, .. } => error,
         other => panic!("{other:?}"),

@@ -182,6 +182,24 @@ fn parent_and_forked_child_accept_from_one_listener() {
     assert_eq!(server_end.status(), Status::Connected);
 }
 
+#[test]
+fn a_pause_ends_although_a_forked_child_still_holds_its_timer() {
+    let _watchdog = watchdog();
+    let mut listener = listen("127.0.0.1:0", 16);
+    let _silent: Vec<_> = (0..16).map(|_| hostile::raw_client(&listener)).collect();
+    hostile::settle(&mut listener);
+    // Every place is taken: the listener waits for its timer.
+    let client = connect(listener.local_addr());
+    hostile::settle(&mut listener);
+    let (told, tell) = rustix::pipe::pipe().expect("pipe");
+    let child = in_child(|| rustix::io::read(&told, &mut [0]).is_ok());
+    assert!(matches!(hostile::refusal(&mut listener), Error::TimedOut));
+    // The child's copy of the timer has expired too, and turns nobody else away.
+    let _ = establish(&mut listener, client);
+    rustix::io::write(&tell, b"!").expect("write");
+    assert_eq!(wait_for(child), 0);
+}
+
 /// [`establish`] for a client that knows its path already.
 fn establish_told(
     listener: &mut Listener,
