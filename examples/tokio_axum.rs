@@ -16,31 +16,12 @@ use axum::{Router, serve};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use rsock_examples::Role;
-use rsock_tokio::{Connector, Listener};
-use std::error::Error;
-use std::io;
-
-type Done = Result<(), Box<dyn Error + Send + Sync>>;
+use rsock_examples::{Done, Role};
+use rsock_tokio::Connector;
 
 #[tokio::main]
 async fn main() -> Done {
-    match Role::of("tokio_axum")? {
-        Role::Serve(at) => Ok(serve(listen(&at).await?, service()).await?),
-        Role::Ask(to) => ask(&to).await,
-        Role::Both => {
-            let listener = listen("127.0.0.1:0").await?;
-            let addr = listener.local_addr()?;
-            tokio::spawn(async move { serve(listener, service()).await });
-            ask(&addr.to_string()).await
-        }
-    }
-}
-
-async fn listen(at: &str) -> io::Result<Listener> {
-    let listener = Listener::bind(at).await?;
-    println!("listening on {}", listener.local_addr()?);
-    Ok(listener)
+    Role::of("tokio_axum")?.play(|listener| async { serve(listener, service()).await }, ask).await
 }
 
 fn service() -> Router {
@@ -51,7 +32,7 @@ async fn hello(Path(name): Path<String>) -> String {
     format!("hello, {name}")
 }
 
-async fn ask(to: &str) -> Done {
+async fn ask(to: String) -> Done {
     let client: Client<_, Empty<bytes::Bytes>> =
         Client::builder(TokioExecutor::new()).build(Connector::new());
     for name in ["axum", "hyper", "rsock"] {

@@ -10,32 +10,14 @@
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
-use rsock_examples::Role;
+use rsock_examples::{Done, Role};
 use rsock_tokio::{Listener, Stream};
-use std::error::Error;
 use std::io;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-type Done = Result<(), Box<dyn Error + Send + Sync>>;
-
 #[tokio::main]
 async fn main() -> Done {
-    match Role::of("tokio_codec")? {
-        Role::Serve(at) => Ok(serve(listen(&at).await?).await?),
-        Role::Ask(to) => ask(&to).await,
-        Role::Both => {
-            let listener = listen("127.0.0.1:0").await?;
-            let addr = listener.local_addr()?;
-            tokio::spawn(serve(listener));
-            ask(&addr.to_string()).await
-        }
-    }
-}
-
-async fn listen(at: &str) -> io::Result<Listener> {
-    let listener = Listener::bind(at).await?;
-    println!("listening on {}", listener.local_addr()?);
-    Ok(listener)
+    Role::of("tokio_codec")?.play(serve, ask).await
 }
 
 async fn serve(listener: Listener) -> io::Result<()> {
@@ -54,7 +36,7 @@ async fn serve(listener: Listener) -> io::Result<()> {
     Ok(())
 }
 
-async fn ask(to: &str) -> Done {
+async fn ask(to: String) -> Done {
     let mut frames = Framed::new(Stream::connect(to).await?, LengthDelimitedCodec::new());
     for word in ["stressed", "drawer", "rsock"] {
         frames.send(Bytes::from_static(word.as_bytes())).await?;

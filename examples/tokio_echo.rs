@@ -8,32 +8,14 @@
 
 #![forbid(unsafe_code)]
 
-use rsock_examples::Role;
+use rsock_examples::{Done, Role};
 use rsock_tokio::{Listener, Stream};
-use std::error::Error;
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-type Done = Result<(), Box<dyn Error + Send + Sync>>;
-
 #[tokio::main]
 async fn main() -> Done {
-    match Role::of("tokio_echo")? {
-        Role::Serve(at) => Ok(serve(listen(&at).await?).await?),
-        Role::Ask(to) => ask(&to).await,
-        Role::Both => {
-            let listener = listen("127.0.0.1:0").await?;
-            let addr = listener.local_addr()?;
-            tokio::spawn(serve(listener));
-            ask(&addr.to_string()).await
-        }
-    }
-}
-
-async fn listen(at: &str) -> io::Result<Listener> {
-    let listener = Listener::bind(at).await?;
-    println!("listening on {}", listener.local_addr()?);
-    Ok(listener)
+    Role::of("tokio_echo")?.play(serve, ask).await
 }
 
 async fn serve(listener: Listener) -> io::Result<()> {
@@ -46,7 +28,7 @@ async fn serve(listener: Listener) -> io::Result<()> {
     }
 }
 
-async fn ask(to: &str) -> Done {
+async fn ask(to: String) -> Done {
     const ROUNDS: usize = 10_000;
     let mut stream = Stream::connect(to).await?;
     let mut answer = [0; 64];

@@ -10,10 +10,9 @@
 #![forbid(unsafe_code)]
 
 use axum::http::{Request, Response, uri::PathAndQuery};
-use rsock_examples::Role;
+use rsock_examples::{Done, Role};
 use rsock_tokio::{Connector, Listener};
 use std::convert::Infallible;
-use std::error::Error;
 use std::future::{Ready, ready};
 use std::io;
 use std::pin::Pin;
@@ -80,33 +79,16 @@ impl Service<Request<Body>> for Greeter {
     }
 }
 
-type Done = Result<(), Box<dyn Error + Send + Sync>>;
-
 #[tokio::main]
 async fn main() -> Done {
-    match Role::of("tokio_grpc")? {
-        Role::Serve(at) => Ok(serve(listen(&at).await?).await?),
-        Role::Ask(to) => ask(&to).await,
-        Role::Both => {
-            let listener = listen("127.0.0.1:0").await?;
-            let addr = listener.local_addr()?;
-            tokio::spawn(serve(listener));
-            ask(&addr.to_string()).await
-        }
-    }
-}
-
-async fn listen(at: &str) -> io::Result<Listener> {
-    let listener = Listener::bind(at).await?;
-    println!("listening on {}", listener.local_addr()?);
-    Ok(listener)
+    Role::of("tokio_grpc")?.play(serve, ask).await
 }
 
 async fn serve(listener: Listener) -> io::Result<()> {
     axum::serve(listener, Routes::new(Greeter).into_axum_router()).await
 }
 
-async fn ask(to: &str) -> Done {
+async fn ask(to: String) -> Done {
     let endpoint = Endpoint::from_shared(format!("http://{to}"))?;
     let channel = endpoint.connect_with_connector(Connector::new()).await?;
     let mut client = client::Grpc::new(channel);

@@ -9,13 +9,10 @@
 
 #![forbid(unsafe_code)]
 
-use rsock_examples::Role;
+use rsock_examples::{Done, Role};
 use rsock_tokio::{Builder, Listener, Stream};
-use std::error::Error;
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-type Done = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// The name of the board: any number that both ends know.
 const BOARD: u64 = 0x1000;
@@ -25,22 +22,7 @@ const LINES: usize = 3;
 
 #[tokio::main]
 async fn main() -> Done {
-    match Role::of("tokio_iomap")? {
-        Role::Serve(at) => Ok(serve(listen(&at).await?).await?),
-        Role::Ask(to) => ask(&to).await,
-        Role::Both => {
-            let listener = listen("127.0.0.1:0").await?;
-            let addr = listener.local_addr()?;
-            tokio::spawn(serve(listener));
-            ask(&addr.to_string()).await
-        }
-    }
-}
-
-async fn listen(at: &str) -> io::Result<Listener> {
-    let listener = Listener::bind(at).await?;
-    println!("listening on {}", listener.local_addr()?);
-    Ok(listener)
+    Role::of("tokio_iomap")?.play(serve, ask).await
 }
 
 async fn serve(listener: Listener) -> io::Result<()> {
@@ -66,7 +48,7 @@ async fn show(mut stream: Stream) -> io::Result<()> {
     Ok(())
 }
 
-async fn ask(to: &str) -> Done {
+async fn ask(to: String) -> Done {
     // We offer the peer one place to tell us about memory that it opened.
     let mut stream = Builder::new().iomap_slots(1).connect(to).await?;
     stream.paired().await?;

@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod artifacts;
+mod ended;
 mod running;
 pub mod tools;
 mod watchdog;
 
 pub use artifacts::{c_library, preload_library, rsock_command};
+pub use ended::assert_worked;
 pub use running::Running;
 pub use watchdog::Watchdog;
 

@@ -1,10 +1,10 @@
 //! Unmodified programs over C rsockets, `rstream` and `riostream` of rdmacm-utils, with
 //! `librsock.so` in the place of librdmacm's rsockets: server and client on the soft device.
 
-use rsock_tests::{Running, Watchdog, c_library, tools};
+use rsock_tests::{Running, Watchdog, assert_worked, c_library, tools};
 use std::fs;
 use std::net::{IpAddr, TcpListener};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -41,13 +41,6 @@ fn command(program: &str, port: u16, args: &[&str]) -> Command {
     command
 }
 
-fn assert_worked(who: &str, args: &[&str], out: &Output) -> String {
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    let complained = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{who} {args:?}: {}\n{said}{complained}", out.status);
-    said
-}
-
 /// Runs a server and a client of `program`; what the client printed.
 fn run_at(ip: &str, program: &str, args: &[&str]) -> String {
     let _watchdog = Watchdog::new(Duration::from_secs(600));
@@ -59,9 +52,9 @@ fn run_at(ip: &str, program: &str, args: &[&str]) -> String {
         Running::spawn(command(program, port, args).args(["-s", ip])).expect("the client starts");
     let client = client.output().expect("the client ends");
     // A failed client leaves its server waiting.
-    let said = assert_worked(&format!("{program} client"), args, &client);
+    let said = assert_worked(&format!("{program} client {args:?}"), &client);
     let server = server.output().expect("the server ends");
-    assert_worked(&format!("{program} server"), args, &server);
+    assert_worked(&format!("{program} server {args:?}"), &server);
     said
 }
 

@@ -3,12 +3,12 @@
 //! really left TCP.
 
 use rsock_core::stat;
-use rsock_tests::{Running, Watchdog, preload_library, tools};
+use rsock_tests::{Running, Watchdog, assert_worked, preload_library, tools};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -53,13 +53,6 @@ fn end(program: &str, with_shim: bool, port: u16, args: &str) -> Command {
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-fn assert_ended_well(who: &str, out: &Output) -> String {
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    let complained = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{who}: {}\n{said}{complained}", out.status);
-    said
 }
 
 /// Until `process` has moved more bytes over the ring than over TCP on one connection.
@@ -118,9 +111,9 @@ fn run(runs: &Runs) -> Vec<String> {
             if is_both {
                 await_move(&who, &mut client);
             }
-            said.push(assert_ended_well(&who, &client.output().expect("the client ends")));
+            said.push(assert_worked(&who, &client.output().expect("the client ends")));
             if runs.ends {
-                assert_ended_well(&who, &server.output().expect("the server ends"));
+                assert_worked(&who, &server.output().expect("the server ends"));
             }
         }
     }
@@ -278,8 +271,8 @@ fn a_file_through_iperf3_arrives_unchanged() {
         await_listener(port, &mut server);
         let mut client = end("iperf3", client_shim, port, "-c 127.0.0.1 -p PORT -t 30 -F");
         let client = Running::spawn(client.arg(&from)).expect("the client starts");
-        assert_ended_well("iperf3 -F", &client.output().expect("the client's end"));
-        assert_ended_well("iperf3 -F", &server.output().expect("the server's end"));
+        assert_worked("iperf3 -F", &client.output().expect("the client's end"));
+        assert_worked("iperf3 -F", &server.output().expect("the server's end"));
         let got = fs::read(&to).expect("what arrived");
         assert!(got.len() > sent.len() / 2 && sent.starts_with(&got), "{} bytes", got.len());
     }

@@ -2,9 +2,9 @@
 //! one end and over `librsock.so` at the other, in both roles, and over `librsock.so` at both.
 //! `cargo xtask test` runs this in the lab.
 
-use rsock_tests::{Running, Watchdog, c_library};
+use rsock_tests::{Running, Watchdog, assert_worked, c_library};
 use std::net::{IpAddr, TcpListener};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// What a program's rsockets are.
@@ -43,13 +43,6 @@ fn command(over: Over, program: &str, port: u16, args: &[&str]) -> Command {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
-}
-
-fn assert_worked(who: &str, out: &Output) -> String {
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    let complained = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{who}: {}\n{said}{complained}", out.status);
-    said
 }
 
 /// Waits until somebody listens on `port`, as the kernel's connection manager sees it.

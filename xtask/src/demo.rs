@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: rsock beside kernel TCP on this machine, in one command.
 
 use crate::steps::{self, Done};
-use crate::{test, tools};
+use crate::tools;
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
@@ -12,7 +12,7 @@ pub(crate) fn run(more: &[OsString]) -> Done {
         // What can be measured without them still can: the table says what was not found.
         eprintln!("xtask: {why}");
     }
-    test::build("release")?;
+    build()?;
     let target = steps::target_dir();
     let mut compare = Command::new(target.join("release/rsock"));
     compare.arg("compare").arg("--json").arg(target.join("compare.json"));
@@ -22,4 +22,10 @@ pub(crate) fn run(more: &[OsString]) -> Done {
         println!("written: {}", target.join(file).display());
     }
     Ok(())
+}
+
+/// Builds the two shared libraries and the `rsock` command, as their users do.
+fn build() -> Done {
+    let packages = ["-p", "rsock-capi", "-p", "rsock-preload", "-p", "rsock-cli"];
+    steps::run(steps::cargo().args(["build", "--release", "--locked"]).args(packages))
 }

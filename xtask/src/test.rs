@@ -115,12 +115,6 @@ impl Run {
     }
 }
 
-/// Builds the two shared libraries and the `rsock` command, as their users do.
-pub(crate) fn build(profile: &str) -> Done {
-    let packages = ["-p", "rsock-capi", "-p", "rsock-preload", "-p", "rsock-cli"];
-    steps::run(steps::cargo().args(["build", "--profile", profile, "--locked"]).args(packages))
-}
-
 fn cargo(what: &str) -> Command {
     let mut command = steps::cargo();
     command.args([what, "--profile", PROFILE, "--locked"]);

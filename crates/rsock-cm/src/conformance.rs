@@ -11,6 +11,8 @@ use crate::manager::{
 };
 use crate::{Error, Port, PrivateData};
 use rsock_verbs::QpNum;
+
+pub use rsock_verbs::conformance::Watchdog;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +20,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// What a device under test provides.
@@ -62,27 +63,6 @@ macro_rules! cm_conformance_tests {
     };
 }
 
-/// Aborts the process, with a word, if it is not dropped within a minute.
-#[derive(Debug)]
-pub struct Watchdog {
-    _alive: Sender<()>,
-}
-
-impl Watchdog {
-    /// Starts watching `what`.
-    #[must_use]
-    pub fn new(what: &'static str) -> Self {
-        let (alive, dead) = channel();
-        std::thread::spawn(move || {
-            if dead.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {what} hangs");
-                std::process::abort();
-            }
-        });
-        Self { _alive: alive }
-    }
-}
-
 /// Longer than any test.
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -122,13 +102,16 @@ fn errno(e: Error) -> Option<i32> {
 }
 
 /// Either side's news.
-enum Either<M: Manager> {
+pub(crate) enum Either<M: Manager> {
     Client(Result<Progress<M>, Error>),
     Server(Event<M>),
 }
 
 /// Lets both sides run until one of them has something to tell.
-fn drive<M: Manager>(listener: &mut M::Listener, client: &mut M::Connecting) -> Either<M> {
+pub(crate) fn drive<M: Manager>(
+    listener: &mut M::Listener,
+    client: &mut M::Connecting,
+) -> Either<M> {
     loop {
         let now = Instant::now();
         if let Some(event) = listener.try_next(now).expect("listener") {

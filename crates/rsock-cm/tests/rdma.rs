@@ -89,14 +89,7 @@ impl End {
     }
 
     fn next(&self) -> (WcOp, WcStatus) {
-        let nothing = Completion {
-            id: WrId(0),
-            status: WcStatus::GENERAL,
-            op: WcOp::Send,
-            len: 0,
-            imm: 0,
-            qp_num: QpNum(0),
-        };
+        let nothing = Completion { status: WcStatus::GENERAL, ..Completion::BLANK };
         let mut out = [nothing];
         while self.cq.poll(&mut out) == 0 {
             self.cq.park(None);

@@ -9,7 +9,7 @@ use rsock_verbs::soft::testing::linked_pair;
 use rsock_verbs::soft::{SoftContext, SoftCq, SoftMr, SoftQp};
 use rsock_verbs::{
     Access, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap, QpInit,
-    QpNum, QueuePair, Retry, SendFlags, SendOp, WcOp, WcStatus, WrId,
+    QueuePair, Retry, SendFlags, SendOp, WcStatus, WrId,
 };
 use std::hint::spin_loop;
 use std::io::IoSlice;
@@ -18,15 +18,6 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 const WINDOW: u32 = 128;
-const BLANK: Completion = Completion {
-    id: WrId(0),
-    status: WcStatus::SUCCESS,
-    op: WcOp::Send,
-    len: 0,
-    imm: 0,
-    qp_num: QpNum(0),
-};
-
 struct End {
     qp: SoftQp,
     mr: SoftMr,
@@ -111,7 +102,7 @@ fn write(to: &End, offset: u64, len: u32) -> SendOp {
 }
 
 fn receive_one(e: &End) {
-    let mut out = [BLANK; 8];
+    let mut out = [Completion::BLANK; 8];
     loop {
         let n = e.cq.poll(&mut out);
         if n != 0 {
@@ -162,7 +153,7 @@ fn stream(n: u64, len: usize, ring: u64) -> f64 {
         s.spawn(|| {
             pin(1);
             started.wait();
-            let mut out = [BLANK; 16];
+            let mut out = [Completion::BLANK; 16];
             let mut sink = vec![0u8; len];
             let (mut got, mut at) = (0, 0);
             while got < n {
@@ -198,7 +189,7 @@ fn stream(n: u64, len: usize, ring: u64) -> f64 {
 fn alone(n: u64, len: usize) -> (f64, f64) {
     let (a, b) = pair().expect("pair");
     let data = vec![1u8; len];
-    let mut out = [BLANK; 16];
+    let mut out = [Completion::BLANK; 16];
     let (mut posting, mut polling) = (0, 0);
     for _ in 0..n / 64 {
         let start = Instant::now();

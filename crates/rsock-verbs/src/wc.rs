@@ -106,6 +106,16 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// What a poll has room for before it has found anything.
+    pub const BLANK: Self = Self {
+        id: WrId(0),
+        status: WcStatus::SUCCESS,
+        op: WcOp::Send,
+        len: 0,
+        imm: 0,
+        qp_num: QpNum(0),
+    };
+
     /// The completion as a result.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use rsock_verbs::soft::{Link, PeerCred, SoftChannel, SoftContext, SoftCq, SoftMr
 use rsock_verbs::{
     Access, Completion, CompletionChannel, CompletionQueue, Context, MemoryRegion, PostError,
     ProtectionDomain, QpCap, QpInit, QpNum, QpState, QueuePair, RKey, RemoteAddr, Retry, SendFlags,
-    SendOp, SendWr, Sge, WcOp, WcStatus, WrId,
+    SendOp, SendWr, Sge, WcStatus, WrId,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -34,15 +34,6 @@ struct End {
     link: Arc<Link>,
     to: (RemoteAddr, RKey),
 }
-
-const BLANK: Completion = Completion {
-    id: WrId(0),
-    status: WcStatus::SUCCESS,
-    op: WcOp::Send,
-    len: 0,
-    imm: 0,
-    qp_num: QpNum(0),
-};
 
 /// Makes an end over an established link, and connects it; `receives` are posted.
 fn meet(ctx: &SoftContext, link: Arc<Link>, socket: BorrowedFd<'_>, receives: u32) -> End {
@@ -86,7 +77,7 @@ impl End {
     }
 
     fn poll(&self) -> Option<Completion> {
-        let mut out = [BLANK; 1];
+        let mut out = [Completion::BLANK; 1];
         (self.cq.poll(&mut out) == 1).then_some(out[0])
     }
 }

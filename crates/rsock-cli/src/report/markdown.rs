@@ -1,6 +1,6 @@
 //! The comparison as tables for a page of documentation, with the spread of the samples.
 
-use super::{promise, quantity, significant, verdict};
+use super::{cells, quantity};
 use crate::compare::{Comparison, Place, Row, Side};
 use std::fmt::Write;
 
@@ -34,21 +34,11 @@ pub(crate) fn markdown(comparison: &Comparison) -> String {
 }
 
 fn line(out: &mut String, row: &Row) {
-    let (least, aim) = promise(row.need);
-    let quotient = |value: Option<f64>| value.map_or(String::new(), significant);
-    let cells = [
-        row.label.clone(),
-        spread(row, Side::Kernel),
-        median(row, Side::Unix),
-        spread(row, Side::Rsock),
-        median(row, Side::Limit),
-        quotient(row.judgement.ratio),
-        quotient(row.judgement.of_limit),
-        least,
-        aim,
-        verdict(row).to_owned(),
-    ];
-    let _ = writeln!(out, "| {} |", cells.join(" | "));
+    let mut cells = cells(row);
+    cells[1] = spread(row, Side::Kernel);
+    cells[3] = spread(row, Side::Rsock);
+    // Without the last: where the CPUs were is said beside the table.
+    let _ = writeln!(out, "| {} |", cells[..10].join(" | "));
 }
 
 fn median(row: &Row, side: Side) -> String {

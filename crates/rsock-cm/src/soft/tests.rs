@@ -5,10 +5,9 @@
 mod hostile;
 mod processes;
 
-use crate::conformance::Fixture;
-
 use super::wire::Kind;
 use super::*;
+use crate::conformance::{self, Fixture, Watchdog};
 use crate::{Error, Port, PortSpace, PrivateData};
 use rsock_verbs::QpNum;
 use rsock_verbs::soft::SoftContext;
@@ -17,7 +16,6 @@ use std::io::{Error as IoError, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// This host, over shared memory.
@@ -39,18 +37,8 @@ mod suite {
     crate::cm_conformance_tests!(super::ThisHost);
 }
 
-/// Ends the test process if a test hangs.
-struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
-
 fn watchdog() -> Watchdog {
-    let (alive, watch) = channel();
-    std::thread::spawn(move || {
-        if watch.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("a test hangs");
-            std::process::abort();
-        }
-    });
-    Watchdog(alive)
+    Watchdog::new("a test")
 }
 
 fn ctx() -> SoftContext {
@@ -85,28 +73,10 @@ fn errno(e: Error) -> Option<i32> {
     IoError::from(e).raw_os_error()
 }
 
-/// Lets both sides run until one of them has something to tell.
-enum Either {
-    Client(Result<Progress, Error>),
-    Server(Event),
-}
+type Either = conformance::Either<SoftManager>;
 
 fn drive(listener: &mut Listener, client: &mut Connecting) -> Either {
-    loop {
-        let now = Instant::now();
-        if let Some(event) = listener.try_next(now).expect("listener") {
-            return Either::Server(event);
-        }
-        match client.progress(now) {
-            Ok(Progress::Pending) => {}
-            other => return Either::Client(other),
-        }
-        let mut fds = [
-            PollFd::new(listener, PollFlags::IN),
-            PollFd::from_borrowed_fd(client.as_fd(), client.interest()),
-        ];
-        let _ = poll(&mut fds, None);
-    }
+    conformance::drive::<SoftManager>(listener, client)
 }
 
 /// Runs a whole handshake; the server answers with `b"yes"`.

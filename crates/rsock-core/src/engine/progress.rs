@@ -4,9 +4,7 @@ use super::config::Wire;
 use super::shared::{ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
 use super::stream::Stream;
 use crate::proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
-use rsock_verbs::{
-    Backend, Completion, CompletionQueue, MemoryRegion, QpNum, QueuePair, WcOp, WcStatus, WrId,
-};
+use rsock_verbs::{Backend, Completion, CompletionQueue, MemoryRegion, QueuePair, WcOp, WcStatus};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -15,19 +13,10 @@ const MOST: usize = 4;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
-const NOTHING: Completion = Completion {
-    id: WrId(0),
-    status: WcStatus::SUCCESS,
-    op: WcOp::Send,
-    len: 0,
-    imm: 0,
-    qp_num: QpNum(0),
-};
-
 impl<B: Backend> Stream<B> {
     /// Takes every completion there is. The caller holds the `recv` lock.
     pub(super) fn pump(&self, recv: &mut RecvSide) {
-        let mut batch = [NOTHING; BATCH];
+        let mut batch = [Completion::BLANK; BATCH];
         let mut taken = 0;
         let mut failed = None;
         loop {

@@ -52,8 +52,6 @@ struct State<'a> {
     kernel: PollFlags,
     /// The end of the socket means input: nothing else can come from the ring.
     end_is_input: bool,
-    /// Readiness may stand in the kernel alone, so it is asked before anybody spins.
-    kernel_first: bool,
     /// The ring to be armed, with the mark taken before looking.
     ring: Option<(&'a Stream<Soft>, u32)>,
     /// In its place: the ring that brings nothing, but on which the peer may ask something.
@@ -70,7 +68,6 @@ impl Twin {
             ready: PollFlags::empty(),
             kernel: events.difference(INPUT | OUTPUT),
             end_is_input: false,
-            kernel_first: false,
             ring: None,
             asking: None,
             impatient: false,
@@ -96,11 +93,9 @@ impl Twin {
                 (RxMode::Invited | RxMode::Clamped, Some(path)) => {
                     state.ring = Some((path, mark));
                     state.kernel |= events & INPUT;
-                    state.kernel_first = true;
                 }
                 _ => {
                     state.kernel |= events & INPUT;
-                    state.kernel_first = true;
                     if !self.is_plain() {
                         state.deaf = Some(Deaf::new(&self.dirs.shared.0));
                     }
@@ -119,7 +114,6 @@ impl Twin {
                         self.ring_is_full(&mut tx, path);
                         if tx.mode == TxMode::Tcp {
                             state.kernel |= events & OUTPUT;
-                            state.kernel_first = true;
                         } else {
                             state.ring = Some((path, mark));
                             state.impatient = true;
@@ -128,11 +122,9 @@ impl Twin {
                 }
                 _ => {
                     state.kernel |= events & OUTPUT;
-                    state.kernel_first = true;
                 }
             }
         }
-        state.kernel_first |= state.ring.is_none() && state.ready.is_empty();
         if state.ring.is_none() {
             state.asking = self.asking_path().map(|path| (path, mark));
         }
@@ -141,10 +133,15 @@ impl Twin {
 }
 
 impl State<'_> {
+    /// Whether readiness may stand in the kernel alone, so that it is asked before anybody spins.
+    fn kernel_first(&self) -> bool {
+        self.kernel.intersects(INPUT | OUTPUT) || self.ring.is_none() && self.ready.is_empty()
+    }
+
     /// Whether the kernel can tell nothing but that the connection has ended, which nobody asked
     /// for by name.
     fn only_ends(&self, events: PollFlags) -> bool {
-        !self.kernel_first
+        !self.kernel_first()
             && !events.contains(PollFlags::RDHUP)
             && self.kernel.difference(PollFlags::RDHUP).is_empty()
     }
@@ -264,7 +261,7 @@ fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen
         let fd = unsafe { BorrowedFd::borrow_raw(e.fd) };
         let found = twin.poll_state(fd, e.events);
         seen.is_ready |= !found.ready.is_empty();
-        seen.kernel_first |= found.kernel_first;
+        seen.kernel_first |= found.kernel_first();
         *state = Some(found);
     }
     seen

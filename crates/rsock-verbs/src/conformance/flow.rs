@@ -177,7 +177,7 @@ pub fn a_long_stream_keeps_its_order<F: Fixture>(f: &F) {
         let a = &a;
         s.spawn(move || {
             for i in 0..MESSAGES {
-                let mut out = [BLANK; 1];
+                let mut out = [Completion::BLANK; 1];
                 while b.cq.poll(&mut out) == 0 {
                     b.cq.park(Some(Duration::from_secs(1)));
                 }

@@ -207,15 +207,6 @@ pub(crate) fn connected<F: Fixture>(f: &F) -> [End<F::Backend>; 2] {
     Setup::default().build(f)
 }
 
-const BLANK: Completion = Completion {
-    id: WrId(0),
-    status: WcStatus::SUCCESS,
-    op: WcOp::Send,
-    len: 0,
-    imm: 0,
-    qp_num: QpNum(0),
-};
-
 impl<B: Backend> End<B> {
     pub(crate) fn attr(&self) -> DeviceAttr {
         self.side.ctx.attr()
@@ -223,7 +214,7 @@ impl<B: Backend> End<B> {
 
     /// Polls once.
     pub(crate) fn poll(&self) -> Vec<Completion> {
-        let mut out = [BLANK; 8];
+        let mut out = [Completion::BLANK; 8];
         let n = self.cq.poll(&mut out);
         out[..n].to_vec()
     }
@@ -284,7 +275,7 @@ impl<B: Backend> End<B> {
     /// Waits for the next completion, letting `other` make progress too: requests that wait advance
     /// when their owner polls.
     pub(crate) fn next(&self, other: &Self) -> Completion {
-        let mut out = [BLANK; 1];
+        let mut out = [Completion::BLANK; 1];
         loop {
             if self.cq.poll(&mut out) == 1 {
                 return out[0];

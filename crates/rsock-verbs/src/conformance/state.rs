@@ -117,7 +117,7 @@ pub fn the_end_of_one_queue_pair_is_seen_by_the_other<F: Fixture>(f: &F) {
     drop(qp);
     let mut seen = Vec::new();
     while seen.len() < 3 {
-        let mut out = [BLANK; 4];
+        let mut out = [Completion::BLANK; 4];
         let n = b.cq.poll(&mut out);
         seen.extend(out[..n].iter().map(|wc| (wc.id.0, wc.status)));
         b.cq.park(Some(Duration::from_millis(1)));

@@ -70,7 +70,7 @@ pub fn parked_threads_wake_for_completions<F: Fixture>(f: &F) {
                 if first {
                     send();
                 }
-                let mut out = [BLANK; 1];
+                let mut out = [Completion::BLANK; 1];
                 while me.cq.poll(&mut out) == 0 {
                     assert_eq!(me.cq.park(None), Parked::Woken);
                 }

@@ -137,7 +137,7 @@ fn act(victim: &End, hostile: &End, bell: &SoftBell, op: &Op) {
             hostile.qp.forge(*ahead, *imm, word);
         }
         Op::Poll => {
-            let mut out = [BLANK; 4];
+            let mut out = [Completion::BLANK; 4];
             let n = victim.cq.poll(&mut out);
             assert!(n <= out.len());
         }
@@ -186,7 +186,7 @@ fn act(victim: &End, hostile: &End, bell: &SoftBell, op: &Op) {
             let to = (victim.mr.addr(), victim.mr.rkey());
             post(hostile, SendOp::Send, &[sge], SendFlags::INLINE);
             post(hostile, write_imm(&to, 0, 1), &[sge], SendFlags::INLINE);
-            hostile.cq.poll(&mut [BLANK; 4]);
+            hostile.cq.poll(&mut [Completion::BLANK; 4]);
         }
     }
 }
@@ -247,7 +247,7 @@ fn a_message_without_a_receive_breaks_its_queue_pair() {
         assert_eq!(a.wait().status, WcStatus::SUCCESS);
     }
     b.qp.forge(0, 1, Entry::WriteImm { len: 1 }.encode());
-    assert_eq!(a.cq.poll(&mut [BLANK; 1]), 0);
+    assert_eq!(a.cq.poll(&mut [Completion::BLANK; 1]), 0);
     assert_eq!(a.qp.state(), QpState::Err);
 }
 
@@ -267,7 +267,7 @@ fn nothing_arrives_behind_a_message_that_does_not_fit() {
     let (a, b) = pair();
     b.qp.forge(0, 0, Entry::SendTooLong.encode());
     b.qp.forge(0, 1, Entry::WriteImm { len: 1 }.encode());
-    let mut out = [BLANK; 4];
+    let mut out = [Completion::BLANK; 4];
     assert_eq!(a.cq.poll(&mut out[..2]), 2);
     assert_eq!((out[0].status, out[1].status), (WcStatus::LOC_LEN, WcStatus::WR_FLUSH));
     assert_every_receive_completes(&a, 2);
@@ -278,7 +278,7 @@ fn an_error_that_overtakes_a_poll_flushes_all_the_same() {
     let (a, b) = pair();
     b.qp.forge(0, 1, Entry::WriteImm { len: 1 }.encode());
     b.qp.forge(0, 1, Entry::WriteImm { len: 1 }.encode());
-    assert_eq!(a.cq.poll(&mut [BLANK; 2]), 2);
+    assert_eq!(a.cq.poll(&mut [Completion::BLANK; 2]), 2);
     // As by a thread that failed the queue pair when this poll had published none of the two.
     a.qp.fail_as_of(1);
     assert_every_receive_completes(&a, 2);
@@ -286,7 +286,7 @@ fn an_error_that_overtakes_a_poll_flushes_all_the_same() {
 
 /// That the error state gives back every receive, and the queue has nothing more then.
 fn assert_every_receive_completes(end: &End, had: u32) {
-    let mut out = [BLANK; 4];
+    let mut out = [Completion::BLANK; 4];
     let mut n = had;
     loop {
         match end.cq.poll(&mut out) {
@@ -305,7 +305,7 @@ fn parts_of_a_send_that_bring_it_no_further_break_its_queue_pair() {
     for (len, last) in parts {
         let (a, b) = pair();
         b.qp.forge(0, 0, Entry::SendStaged { len, last }.encode());
-        let mut out = [BLANK; 1];
+        let mut out = [Completion::BLANK; 1];
         assert_eq!(a.cq.poll(&mut out), 1, "{len} {last}");
         assert_eq!((out[0].status, a.qp.state()), (WcStatus::WR_FLUSH, QpState::Err));
     }

@@ -76,7 +76,7 @@ fn writers_who_are_kept_out_are_told_when_the_region_opens() {
     });
     assert!(ran && a.cq.is_ready());
     assert_eq!(a.cq.park(None), Parked::Woken);
-    assert_eq!(a.cq.poll(&mut [BLANK; 1]), 0);
+    assert_eq!(a.cq.poll(&mut [Completion::BLANK; 1]), 0);
     a.qp.post_copy(WrId(0), op, &piece, SendFlags::empty()).expect("post");
     assert_eq!(b.wait().len, 100);
 }

@@ -84,22 +84,13 @@ impl End {
     }
 
     fn wait(&self) -> Completion {
-        let mut out = [BLANK; 1];
+        let mut out = [Completion::BLANK; 1];
         while self.cq.poll(&mut out) == 0 {
             self.cq.park(Some(Duration::from_secs(1)));
         }
         out[0]
     }
 }
-
-const BLANK: Completion = Completion {
-    id: WrId(0),
-    status: WcStatus::SUCCESS,
-    op: WcOp::Send,
-    len: 0,
-    imm: 0,
-    qp_num: QpNum(0),
-};
 
 fn pair() -> (End, End) {
     let ctx = SoftContext::open().expect("device");
