@@ -734,11 +734,10 @@ static void stdin_unread_server(int fd)
 	SHOW(fclose(out));
 }
 
-/* There is no descriptor left for anything. */
-static void stdio_full_server(int fd)
+/* From now on there is no descriptor left for anything. Returns the last that was. */
+static int use_up_descriptors(void)
 {
-	await_unread(fd);
-	int other = dup(fd), null;
+	int null, last = -1;
 	struct rlimit limit;
 	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
 	/* Some of those in use may lie above. */
@@ -746,8 +745,16 @@ static void stdio_full_server(int fd)
 	CHECK(limit.rlim_max >= 1024);
 	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	while ((null = open("/dev/null", O_RDONLY)) >= 0)
-		CHECK(null < 64);
+		CHECK((last = null) < 64);
 	CHECK(errno == EMFILE);
+	return last;
+}
+
+static void stdio_full_server(int fd)
+{
+	await_unread(fd);
+	int other = dup(fd);
+	use_up_descriptors();
 	FILE *in = fdopen(fd, "r"), *out = fdopen(other, "w");
 	CHECK(in != NULL && out != NULL);
 	printf("open %d\n", open("/dev/null", O_RDONLY));
@@ -1042,6 +1049,73 @@ static void epoll_client(int fd)
 	printf("100 rounds\n");
 }
 
+/* Nothing that comes later draws attention to the first bytes. */
+static void epoll_full_client(int fd)
+{
+	put_stream(fd, UNREAD, 1);
+	get_stream(fd, UNREAD, 1);
+	exchange(fd, fd, LATER, 2);
+	SHOW(shutdown(fd, SHUT_WR));
+	show_end(fd);
+}
+
+/* A set is entered where nothing can be made for it: it refuses, or it shows all bytes. */
+static void epoll_full_server(int fd)
+{
+	static unsigned char buf[4096];
+	int set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1};
+	await_unread(fd);
+	int last = use_up_descriptors();
+	if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) {
+		CHECK(errno == ENOMEM);
+		CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == -1 && errno == ENOENT);
+		close(last);
+		CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+	}
+	for (size_t in = 0; in < UNREAD;) {
+		CHECK(epoll_wait(set, &event, 1, -1) == 1);
+		size_t left = UNREAD - in;
+		ssize_t n = read(fd, buf, left < sizeof(buf) ? left : sizeof(buf));
+		CHECK(n > 0);
+		check_stream(buf, (size_t)n, 1, in);
+		in += (size_t)n;
+	}
+	put_stream(fd, UNREAD, 1);
+	echo_server(fd);
+}
+
+/* As many entries as there may be descriptors, and one more. */
+static void poll_most_server(int fd)
+{
+	enum { MOST = 64 };
+	static struct pollfd p[MOST + 1];
+	struct rlimit limit;
+	await_unread(fd);
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = MOST;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	for (int i = 0; i <= MOST; i++)
+		p[i].fd = -1;
+	p[MOST / 2] = (struct pollfd){.fd = fd, .events = POLLIN};
+	SHOW(poll(p, MOST, -1));
+	SHOW(poll(p, MOST + 1, 0));
+	get_stream(fd, UNREAD, 1);
+	get_stream(fd, LATER, 2);
+	/* Nothing is there until the peer has its answer. */
+	SHOW(poll(p, MOST, 20));
+	put_stream(fd, UNREAD, 1);
+	put_stream(fd, LATER, 2);
+	static char buf[4096];
+	ssize_t n;
+	do {
+		CHECK(poll(p, MOST, -1) == 1);
+		n = read(fd, buf, sizeof(buf));
+		CHECK(n >= 0);
+		put(fd, buf, (size_t)n);
+	} while (n > 0);
+}
+
 /* A connection that is made while the program does something else. */
 static void nonblocking_client(int fd)
 {
@@ -1167,6 +1241,8 @@ static const struct part PARTS[] = {
 	{"pass_epoll", unread_client, pass_epoll_server},
 	{"pass_idle", idle_client, pass_idle_server},
 	{"epoll", epoll_client, two_server},
+	{"epoll_full", epoll_full_client, epoll_full_server},
+	{"poll_most", unread_client, poll_most_server},
 	{"nonblocking", nonblocking_client, three_server},
 	{"many", many_client, echo_server},
 };

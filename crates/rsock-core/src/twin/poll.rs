@@ -400,7 +400,14 @@ fn sleep_armed<'a>(
             end += 1;
         }
     }
-    let slept = sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
+    let mut slept = sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
+    if slept.as_ref().is_err_and(is_too_many) {
+        // With what was added, more entries than the process may have descriptors. The caller's
+        // alone may do.
+        let moment = bound.map_or(WITHOUT_BELL, |bound| bound.min(WITHOUT_BELL));
+        fds[n..].fill(NO_FD);
+        slept = sys::sleep(&mut fds[..n], Some(moment), limits.sigmask, limits.watch);
+    }
     armed.fill_with(|| None);
     if let Some(bell) = bell.filter(|_| fds[n].revents != 0) {
         bell.drain();
@@ -414,4 +421,8 @@ fn sleep_armed<'a>(
         }
     }
     slept.map(|_| Slept::Events)
+}
+
+fn is_too_many(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EINVAL)
 }

@@ -12,6 +12,7 @@ use crate::interrupt::Section;
 use rsock_verbs::soft::{Soft, SoftContext};
 use rsock_verbs::{Backend, Bell, Context};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::io;
 use std::sync::PoisonError;
 
 /// The doorbell of a twin in an epoll set.
@@ -21,22 +22,26 @@ impl Twin {
     /// The descriptor to add to an epoll set beside the twin's, with the same data and interest in
     /// input; `None` if the kernel's socket shows everything. It closes, and so leaves the set, when
     /// it is no longer needed. Call after [`Twin::pin`].
-    #[must_use]
-    pub fn stand_in(&self, fd: BorrowedFd<'_>) -> Option<RawFd> {
-        let path = self.path.get()?;
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: there is no descriptor for it. A set without it may sleep
+    /// although there are bytes.
+    pub fn stand_in(&self, fd: BorrowedFd<'_>) -> io::Result<Option<RawFd>> {
+        let Some(path) = self.path.get() else { return Ok(None) };
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
         if self.steer_rx(fd, &mut rx, path).is_ok() && rx.mode == RxMode::Tcp {
-            return None;
+            return Ok(None);
         }
         let mut slot = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
-            let bell = SoftContext::open().and_then(|ctx| ctx.create_bell()).ok()?;
+            let bell =
+                SoftContext::open().and_then(|ctx| ctx.create_bell()).map_err(io::Error::from)?;
             listen(path, &bell);
             *slot = Some(bell);
             self.dirs.raise(FLAG_STANDIN);
         }
-        slot.as_ref().map(|bell| bell.as_fd().as_raw_fd())
+        Ok(slot.as_ref().map(|bell| bell.as_fd().as_raw_fd()))
     }
 
     /// A read found the ring empty: the stand-in is quiet until something comes, or gone if nothing

@@ -519,7 +519,8 @@ fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
         let data = epoll::EventData::new_u64(42);
         epoll::add(&set, &b.socket, data, epoll::EventFlags::IN).expect("add");
         b.pin();
-        let stand_in = b.twin.stand_in(b.socket.as_fd()).expect("the ring is in use");
+        let stand_in =
+            b.twin.stand_in(b.socket.as_fd()).expect("made").expect("the ring is in use");
         // SAFETY: the twin keeps it open as long as it is needed.
         let stand_in = unsafe { BorrowedFd::borrow_raw(stand_in) };
         epoll::add(&set, stand_in, data, epoll::EventFlags::IN).expect("add");
@@ -544,7 +545,7 @@ fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
             assert_eq!(empty.kind(), ErrorKind::WouldBlock);
         }
         assert!(b.twin.is_plain());
-        assert_eq!(b.twin.stand_in(b.socket.as_fd()), None);
+        assert_eq!(b.twin.stand_in(b.socket.as_fd()).expect("asked"), None);
     });
 }
 

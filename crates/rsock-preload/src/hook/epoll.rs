@@ -27,27 +27,47 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
     }
     // SAFETY: arguments passed on unchanged.
     let result = unsafe { next::epoll_ctl(set, op, fd, event) };
-    if result == 0
-        && let Some(stand_in) = stand_in(fd)
-    {
-        let before = errno::read();
-        // A deletion does not look at its event, which may be anything.
-        let event = if op == libc::EPOLL_CTL_DEL { std::ptr::null() } else { event.cast_const() };
-        // SAFETY: null, or read by the call before this one.
-        let asked = unsafe { event.as_ref() };
-        let mut event = asked.map(|e| epoll_event { events: e.events & SHOWN, u64: e.u64 });
-        let event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-        // The stand-in follows its stream. Where it is in the set already, or not yet, this fails
-        // and nothing is lost.
-        // SAFETY: `event` is null or points to a live value.
-        unsafe { next::epoll_ctl(set, op, stand_in, event) };
-        errno::set(before);
+    if result != 0 {
+        return result;
     }
-    result
+    let before = errno::read();
+    // A deletion does not look at its event, which may be anything.
+    let event = if op == libc::EPOLL_CTL_DEL { std::ptr::null() } else { event.cast_const() };
+    // SAFETY: null, or read by the call before this one.
+    let followed = follow(set, op, fd, unsafe { event.as_ref() });
+    if followed.is_err() && op == libc::EPOLL_CTL_ADD {
+        // SAFETY: takes back what this call has added.
+        unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        return errno::fail_int(libc::ENOMEM);
+    }
+    errno::set(before);
+    0
+}
+
+/// The stand-in of `fd`, if it has one, follows it into the set and out of it.
+///
+/// # Errors
+/// There is none where there should be one: the set would not show all bytes.
+fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Result<(), c_int> {
+    let Some(stand_in) = stand_in(fd)? else { return Ok(()) };
+    let mut event = asked.map(|e| epoll_event { events: e.events & SHOWN, u64: e.u64 });
+    let event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: `event` is null or points to a live value.
+    if unsafe { next::epoll_ctl(set, op, stand_in, event) } == 0 {
+        return Ok(());
+    }
+    match errno::read() {
+        // It is in the set already, or not yet or no longer: nothing is lost.
+        libc::EEXIST | libc::ENOENT => Ok(()),
+        e => Err(e),
+    }
 }
 
 /// The descriptor that shows what the kernel's socket does not, if there is such a thing.
-fn stand_in(fd: c_int) -> Option<RawFd> {
-    let handle = fdtable::enter(fd, Side::Recv)?;
-    guard::enter(|| Ok(handle.twin().stand_in(handle.fd()))).ok().flatten()
+///
+/// # Errors
+/// There should be one, and no descriptor is free.
+fn stand_in(fd: c_int) -> Result<Option<RawFd>, c_int> {
+    let Some(handle) = fdtable::enter(fd, Side::Recv) else { return Ok(None) };
+    guard::enter(|| handle.twin().stand_in(handle.fd()))
 }
