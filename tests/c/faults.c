@@ -495,11 +495,41 @@ static int pester(int below, uint16_t server_port)
 	return 0;
 }
 
+/* The server dies, and a child of its lives on that has nothing of the connection any more. */
+static void orphan_server(int fd)
+{
+	warm_up(fd, 1);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		CHECK(prctl(PR_SET_PDEATHSIG, 0) == 0);
+		close(fd);
+		close(listener);
+		for (;;)
+			pause();
+	}
+	put(fd, &child, sizeof(child));
+	hear(fd);
+	die();
+}
+
+static void orphan_client(int fd)
+{
+	pid_t child;
+	char c;
+	warm_up(fd, 0);
+	get(fd, &child, sizeof(child));
+	tell(fd);
+	CHECK(is_end(read(fd, &c, 1)));
+	SHOW(kill(child, SIGKILL));
+}
+
 static const struct part PARTS[] = {
 	{"deaths", deaths_client, deaths_server},
 	{"foreign", foreign_client, foreign_server},
 	{"foreign_first", foreign_first_client, foreign_server},
 	{"hold", hold_client, hold_server},
+	{"orphan", orphan_client, orphan_server},
 	{"exhausted", exhausted_client, exhausted_server},
 };
 

@@ -60,6 +60,16 @@ fn a_peer_that_is_killed_at_any_step_ends_its_connection_and_leaves_nothing() {
     assert!(ours.is_empty(), "{ours:?}");
 }
 
+/// What a fork copies without being asked keeps nothing of a dead process alive.
+#[test]
+fn a_peer_that_is_killed_has_ended_although_a_child_of_its_lives_on() {
+    let plain = run("faults", "orphan", "1", NEITHER, 0);
+    assert_eq!(plain.client.out, "kill(child, SIGKILL) = 0\n", "without the library: {plain:?}");
+    for shim in MIXED {
+        assert_eq!(run("faults", "orphan", "1", shim, 0), plain, "left: {shim:?}, right: without");
+    }
+}
+
 /// Garbage in all that the hostile process shares with its victim, while another stream of the
 /// victim's, on the ring of another process, carries checked bytes.
 #[test]
