@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "librsock_preload.so";
+/// The rsocket(3) interface.
+const C_NAME: &str = "librsock.so";
 /// Names the library itself, before any place is searched.
 const PATH_ENV: &str = "RSOCK_PRELOAD";
 const PRELOAD_ENV: &str = "LD_PRELOAD";
@@ -16,10 +18,19 @@ pub(crate) const SPIN_ENV: &str = "RSOCK_SPIN_US";
 /// The library's absolute path: `RSOCK_PRELOAD`, or beside this executable as cargo leaves it, or
 /// where a package puts it.
 pub(crate) fn find() -> Result<PathBuf, Error> {
-    let path = match env::var_os(PATH_ENV).filter(|value| !value.is_empty()) {
+    usable(match env::var_os(PATH_ENV).filter(|value| !value.is_empty()) {
         Some(named) => PathBuf::from(named),
-        None => search()?,
-    };
+        None => search(NAME)?,
+    })
+}
+
+/// The absolute path of the library with the rsocket(3) interface, from the same places.
+pub(crate) fn find_c() -> Result<PathBuf, Error> {
+    usable(search(C_NAME)?)
+}
+
+/// The path, absolute, if the dynamic linker can load what is there.
+fn usable(path: PathBuf) -> Result<PathBuf, Error> {
     let path = path.canonicalize().map_err(Error::file("use the library", &path))?;
     if !path.is_file() {
         return Err(Error::Usage(format!("{} is not a library file", path.display())));
@@ -41,16 +52,16 @@ pub(crate) fn preload_env() -> &'static str {
     PRELOAD_ENV
 }
 
-fn search() -> Result<PathBuf, Error> {
+fn search(name: &'static str) -> Result<PathBuf, Error> {
     let exe = env::current_exe().and_then(|exe| exe.canonicalize());
     let exe = exe.map_err(Error::io("cannot tell where this program is"))?;
     let dir = exe.parent().unwrap_or(Path::new("/"));
     let places = [dir.to_owned(), dir.join("../lib/rsock"), dir.join("../lib")];
-    if let Some(found) = places.iter().map(|place| place.join(NAME)).find(|file| file.exists()) {
+    if let Some(found) = places.iter().map(|place| place.join(name)).find(|file| file.exists()) {
         return Ok(found);
     }
     let looked: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
-    Err(Error::NoLibrary { name: NAME, looked: looked.join(", "), env: PATH_ENV })
+    Err(Error::NoLibrary { name, looked: looked.join(", "), env: PATH_ENV })
 }
 
 fn prepend(library: &OsStr, existing: Option<&OsStr>) -> OsString {

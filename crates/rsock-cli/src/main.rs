@@ -1,4 +1,4 @@
-//! The `rsock` command: runs programs over rsock, shows what their connections do, and measures.
+//! The `rsock` command: runs programs over rsock, shows what their connections do and measures.
 //!
 //! Top of the stack: it knows the preload library by its file name, other processes by their
 //! counters, and the libraries by their public API. Every failure is one line on standard error:
@@ -8,6 +8,7 @@ mod affinity;
 mod child;
 mod compare;
 mod error;
+mod fabric;
 mod library;
 mod output;
 mod perf;

@@ -30,6 +30,7 @@ fn style(side: Side) -> (&'static str, RGBColor) {
     match side {
         Side::Kernel => ("kernel TCP", RGBColor(120, 128, 140)),
         Side::Unix => ("Unix socket", RGBColor(230, 159, 0)),
+        Side::C => ("C rsockets", RGBColor(213, 94, 0)),
         Side::Rsock => ("rsock", RGBColor(0, 114, 178)),
         Side::Limit => ("limit", RGBColor(0, 158, 115)),
     }

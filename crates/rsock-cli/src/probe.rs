@@ -90,6 +90,23 @@ pub(crate) fn two_copy_bandwidth(cpus: [usize; 2], size: usize) -> io::Result<f6
     Ok(best)
 }
 
+/// Gbit/s of an ordinary copy of `size` bytes, through memory that no cache holds as a whole.
+pub(crate) fn memcpy_bandwidth(size: usize) -> f64 {
+    const MEMORY: usize = 32 << 20;
+    const TIME: Duration = Duration::from_millis(300);
+    let source = vec![0x5a_u8; MEMORY.max(size)];
+    let mut target = vec![0_u8; size];
+    let (mut copied, start) = (0_u64, Instant::now());
+    while start.elapsed() < TIME {
+        for piece in source.chunks_exact(size) {
+            target.copy_from_slice(black_box(piece));
+            black_box(&mut target);
+            copied += size as u64;
+        }
+    }
+    copied as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9
+}
+
 /// A cache line (and the one beside it, which is fetched with it) of its own.
 #[derive(Default)]
 #[repr(align(128))]
@@ -230,5 +247,6 @@ mod tests {
         for kernel in Kernel::available() {
             assert!(through(&ring, [first, second], 64 << 10, 1 << 20, kernel) > 0.0);
         }
+        assert!(memcpy_bandwidth(64 << 10) > 0.0);
     }
 }

@@ -5,6 +5,7 @@ use crate::probe::Placement;
 use crate::stat;
 use std::fmt::Write;
 
+mod device;
 mod markdown;
 
 pub(crate) use markdown::markdown;
@@ -33,8 +34,11 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     }
     let widths = widths(comparison);
     for (title, place) in [("Unpinned", false), ("Pinned to a CPU each", true)] {
-        let rows: Vec<_> =
-            comparison.rows.iter().filter(|row| (row.place == Place::Two) == place).collect();
+        let rows: Vec<_> = comparison
+            .rows
+            .iter()
+            .filter(|row| (row.place == Place::Two) == place && !row.is_on_device())
+            .collect();
         if rows.is_empty() {
             continue;
         }
@@ -44,6 +48,7 @@ pub(crate) fn text(comparison: &Comparison) -> String {
             line(&mut out, &cells(row), &widths);
         }
     }
+    device::text(&mut out, comparison);
     for row in comparison.rows.iter().filter(|row| row.unit == Unit::Microseconds) {
         percentiles(&mut out, row);
     }
@@ -98,6 +103,10 @@ fn promise(need: Need) -> (String, String) {
             let either = format!("{} or {} of limit", significant(least), significant(part));
             (either, significant(aim))
         }
+        Need::RatioAndPartOfLimit { least, part, aim } => {
+            let both = format!("{} and {} of limit", significant(least), significant(part));
+            (both, significant(aim))
+        }
         Need::RatioAtMost { most: m, aim } => (most(m, ""), most(aim, "")),
         Need::TimesLimitAtMost { most: m, aim } => (most(m, " x limit"), most(aim, " x limit")),
         Need::AtMost { most: m, aim } if m >= 1024.0 => {
@@ -116,6 +125,7 @@ fn quantity(value: f64, unit: Unit) -> String {
         Unit::Microseconds => format!("{} us", significant(value)),
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         Unit::Bytes => stat::bytes(value as u64),
+        Unit::CpuPerKib => format!("{} ns/KiB", significant(value)),
         Unit::CpuMillis => format!("{} ms/s", significant(value)),
         Unit::Ratio => significant(value),
     }
@@ -184,7 +194,7 @@ fn notes(comparison: &Comparison) -> Vec<String> {
     }
     for row in &comparison.rows {
         if let Some(note) = &row.note
-            && !row.samples.is_empty()
+            && (!row.samples.is_empty() || row.is_on_device())
         {
             notes.push(format!("{}: {note}", row.id));
         }

@@ -10,9 +10,11 @@ pub(crate) enum Side {
     Kernel,
     /// A Unix stream socket.
     Unix,
+    /// The rsockets of librdmacm, on an RDMA device.
+    C,
     /// rsock.
     Rsock,
-    /// What this machine could do at best, without a protocol.
+    /// What this machine could do at best, without a protocol; on an RDMA device, bare verbs.
     Limit,
 }
 
@@ -28,23 +30,28 @@ pub(crate) enum Unit {
     Bytes,
     /// Milliseconds of CPU time per second, both ends.
     CpuMillis,
+    /// Nanoseconds of user CPU time for 1024 bytes, both ends.
+    CpuPerKib,
     /// Context switches per second, both ends.
     WakeupsPerSecond,
     /// One number over another.
     Ratio,
 }
 
-/// What rsock promises for a row; the aim is what it strives for.
+/// What rsock promises for a row; the aim is what it strives for. "base" is what a row compares with:
+/// kernel TCP, or C's rsockets on an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Need {
     /// Shown for orientation.
     Nothing,
-    /// rsock : kernel.
+    /// rsock : base.
     RatioAtLeast { least: f64, aim: f64 },
-    /// rsock : kernel, or that part of the limit.
+    /// rsock : base, or that part of the limit.
     RatioOrPartOfLimit { least: f64, part: f64, aim: f64 },
-    /// rsock : kernel.
+    /// rsock : base, and that part of the limit.
+    RatioAndPartOfLimit { least: f64, part: f64, aim: f64 },
+    /// rsock : base.
     RatioAtMost { most: f64, aim: f64 },
     /// rsock : limit.
     TimesLimitAtMost { most: f64, aim: f64 },
@@ -84,6 +91,12 @@ pub(super) enum Work {
     Netperf { test: Netperf, n_pairs: usize },
     /// Unmodified iperf3 with its defaults.
     Iperf,
+    /// Unmodified rstream, blocking: round trips of one byte.
+    RstreamRr,
+    /// The same: user CPU time while it sends this many bytes at a time to and fro.
+    RstreamCpu(usize),
+    /// An ordinary copy of this many bytes, again and again, on one CPU.
+    Memcpy(usize),
     /// `rsock perf rr`, 1 byte: p50.
     PerfRr,
     /// `rsock perf stream` with this many bytes per write.
@@ -113,6 +126,8 @@ pub(super) struct Case {
     pub(super) work: Work,
     /// In the order of the columns.
     pub(super) sides: &'static [Side],
+    /// What rsock is compared with.
+    pub(super) base: Side,
     /// Environment of the rsock side, beside the library.
     pub(super) settings: &'static [(&'static str, &'static str)],
     pub(super) need: Need,
@@ -137,6 +152,7 @@ pub(super) fn all() -> Vec<Case> {
         }
     }
     cases.extend(at_rest());
+    cases.extend(on_device());
     cases
 }
 
@@ -155,6 +171,11 @@ impl Case {
         matches!(self.work, Work::PerfRr | Work::PerfStream(_) | Work::PerfConnect)
     }
 
+    /// Whether it is measured on an RDMA device.
+    pub(super) fn is_on_device(&self) -> bool {
+        self.base == Side::C
+    }
+
     /// A row about netperf's round trips without a promise.
     fn new(id: &str, label: &str, unit: Unit, place: Place) -> Self {
         let suffix = if place == Place::Two { ".pinned" } else { "" };
@@ -166,6 +187,7 @@ impl Case {
             has_pinned_twin: place == Place::Free,
             work: netperf(Netperf::Rr, 1),
             sides: &[Side::Kernel, Side::Rsock],
+            base: Side::Kernel,
             settings: &[],
             need: Need::Nothing,
         }
@@ -300,6 +322,68 @@ fn at_rest() -> Vec<Case> {
             Need::AtMost { most: 0.0, aim: 0.0 },
         ),
     ]
+}
+
+/// Rows on an RDMA device, where C's rsockets are what rsock is compared with and bare verbs are the
+/// limit. Both run the same unmodified programs, netperf through librdmacm's own preload library.
+fn on_device() -> Vec<Case> {
+    let case = |id: &str, label: &str, unit, work, need| Case {
+        has_pinned_twin: false,
+        work,
+        sides: &[Side::C, Side::Rsock, Side::Limit],
+        base: Side::C,
+        settings: &[("RSOCK_DEVICE", "rdma")],
+        need,
+        ..Case::new(id, label, unit, Place::Free)
+    };
+    let need = Need::RatioAndPartOfLimit { least: 2.0, part: 0.6, aim: 4.0 };
+    let rr = netperf(Netperf::Rr, 1);
+    let mut cases = vec![
+        case("rdma.rr", "netperf TCP_RR 1 B", Unit::PerSecond, rr, need),
+        case("rdma.rstream.rr", "rstream 1 B, blocking", Unit::PerSecond, Work::RstreamRr, need),
+    ];
+    for size in STREAM_SIZES {
+        let name = size_name(size);
+        let need = match size {
+            0x1_0000 => Need::RatioAndPartOfLimit { least: 1.0, part: 0.85, aim: 1.3 },
+            _ => Need::RatioAtLeast { least: 1.0, aim: 1.3 },
+        };
+        let work = netperf(Netperf::Stream(size), 1);
+        let (id, label) = (format!("rdma.stream.{name}"), format!("netperf TCP_STREAM {name}"));
+        cases.push(case(&id, &label, Unit::GbitPerSecond, work, need));
+    }
+    let cliff = Work::Quotient("rdma.stream.1M", "rdma.stream.64K");
+    cases.push(Case {
+        sides: &[Side::Rsock],
+        ..case(
+            "rdma.cliff",
+            "  1M against 64K",
+            Unit::Ratio,
+            cliff,
+            Need::AtLeast { least: 1.0, aim: 1.0 },
+        )
+    });
+    cases.push(Case {
+        sides: &[Side::C, Side::Rsock],
+        ..case(
+            "rdma.cpu",
+            "user CPU, rstream 64K",
+            Unit::CpuPerKib,
+            Work::RstreamCpu(64 << 10),
+            Need::RatioAtMost { most: 1.0, aim: 0.8 },
+        )
+    });
+    cases.push(Case {
+        sides: &[Side::Limit],
+        ..case(
+            "rdma.memcpy",
+            "memcpy 64K",
+            Unit::GbitPerSecond,
+            Work::Memcpy(64 << 10),
+            Need::Nothing,
+        )
+    });
+    cases
 }
 
 #[cfg(test)]

@@ -18,6 +18,9 @@ pub(crate) struct Environment {
     /// The two that were used.
     pub(crate) cpus: [usize; 2],
     pub(crate) kernel: String,
+    /// The RDMA device that was measured on, and its address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rdma_device: Option<String>,
     /// Seconds since 1970.
     pub(crate) started_at: u64,
     pub(crate) runs: u32,
@@ -51,6 +54,7 @@ impl Environment {
                 .unwrap_or_default()
                 .trim()
                 .to_owned(),
+            rdma_device: bench.device.as_ref().map(|(name, ip)| format!("{name} ({ip})")),
             started_at: now.as_secs(),
             runs,
             seconds_per_sample: bench.time.as_secs(),

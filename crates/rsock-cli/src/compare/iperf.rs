@@ -14,7 +14,7 @@ pub(super) fn start_server(
     case: &Case,
     side: Side,
 ) -> Result<Server, Error> {
-    Server::start("iperf3 -s", |port| {
+    Server::start("iperf3 -s", bench.listening(case), |port| {
         let mut command = program.command();
         command.args(["-s", "-p", &port.to_string()]);
         bench.dress(&mut command, case, side);

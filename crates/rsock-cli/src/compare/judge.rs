@@ -22,7 +22,7 @@ pub(crate) enum Verdict {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Judgement {
-    /// rsock : kernel.
+    /// rsock : what the row compares it with.
     pub(crate) ratio: Option<f64>,
     /// rsock : limit.
     pub(crate) of_limit: Option<f64>,
@@ -30,13 +30,13 @@ pub(crate) struct Judgement {
 }
 
 /// Holds the medians of a row against its promise.
-pub(super) fn judge(need: Need, medians: &BTreeMap<Side, f64>) -> Judgement {
+pub(super) fn judge(need: Need, base: Side, medians: &BTreeMap<Side, f64>) -> Judgement {
     let rsock = medians.get(&Side::Rsock).copied();
     let over = |side| {
         let other = medians.get(&side).copied().filter(|other: &f64| *other > 0.0)?;
         Some(rsock? / other)
     };
-    let (ratio, of_limit) = (over(Side::Kernel), over(Side::Limit));
+    let (ratio, of_limit) = (over(base), over(Side::Limit));
     let verdict = match need {
         Need::Nothing => rsock.map(|_| Verdict::Shown),
         Need::RatioAtLeast { least, aim } => ratio.map(|r| at_least(r, least, aim)),
@@ -47,6 +47,12 @@ pub(super) fn judge(need: Need, medians: &BTreeMap<Side, f64>) -> Judgement {
                 (Some(Verdict::Fail), Some(Verdict::Pass)) => Some(Verdict::Pass),
                 (by_ratio, _) => by_ratio,
             }
+        }
+        Need::RatioAndPartOfLimit { least, part, aim } => {
+            ratio.zip(of_limit).map(|(ratio, of_limit)| match at_least(ratio, least, aim) {
+                _ if of_limit < part => Verdict::Fail,
+                by_ratio => by_ratio,
+            })
         }
         Need::RatioAtMost { most, aim } => ratio.map(|r| at_most(r, most, aim)),
         Need::TimesLimitAtMost { most, aim } => of_limit.map(|times| at_most(times, most, aim)),
@@ -77,7 +83,7 @@ mod tests {
     use super::*;
 
     fn verdict(need: Need, medians: &[(Side, f64)]) -> Verdict {
-        judge(need, &medians.iter().copied().collect()).verdict
+        judge(need, Side::Kernel, &medians.iter().copied().collect()).verdict
     }
 
     #[test]
@@ -88,8 +94,9 @@ mod tests {
             (Side::Rsock, 50.0),
             (Side::Limit, 100.0),
         ]);
-        let judged = judge(Need::Nothing, &medians);
+        let judged = judge(Need::Nothing, Side::Kernel, &medians);
         assert_eq!((judged.ratio, judged.of_limit), (Some(2.5), Some(0.5)));
+        assert_eq!(judge(Need::Nothing, Side::C, &medians).ratio, None);
     }
 
     #[test]
@@ -119,9 +126,23 @@ mod tests {
     }
 
     #[test]
+    fn where_the_limit_counts_too_the_worse_of_the_two_decides() {
+        let need = Need::RatioAndPartOfLimit { least: 2.0, part: 0.6, aim: 4.0 };
+        let of = |c, limit| {
+            let medians = [(Side::C, c), (Side::Rsock, 60.0), (Side::Limit, limit)];
+            judge(need, Side::C, &medians.into_iter().collect()).verdict
+        };
+        assert_eq!(
+            [of(31.0, 100.0), of(30.0, 100.0), of(15.0, 100.0), of(15.0, 101.0)],
+            [Verdict::Fail, Verdict::Pass, Verdict::Aim, Verdict::Fail]
+        );
+    }
+
+    #[test]
     fn what_was_not_measured_is_not_judged() {
         for need in [
             Need::Nothing,
+            Need::RatioAndPartOfLimit { least: 0.0, part: 0.0, aim: 0.0 },
             Need::RatioAtLeast { least: 1.0, aim: 1.0 },
             Need::RatioOrPartOfLimit { least: 1.0, part: 1.0, aim: 1.0 },
             Need::AtMost { most: 1.0, aim: 1.0 },

@@ -1,5 +1,5 @@
-//! `rsock compare`: kernel TCP, Unix sockets and rsock in one run, measured in turn, judged by
-//! what rsock promises.
+//! `rsock compare`: kernel TCP, Unix sockets and rsock in one run, and on an RDMA device C's rsockets
+//! and bare verbs; measured in turn, judged by what rsock promises.
 //!
 //! Each row is a [`case::Case`]; each number is the median of samples that alternate between the
 //! sides. The order in which sides run, and in which their servers start, rotates.
@@ -10,15 +10,17 @@ mod environment;
 mod iperf;
 mod judge;
 mod netperf;
+mod perftest;
 mod process;
 mod result;
+mod rstream;
 mod runner;
 mod server;
 mod tools;
 
 use crate::error::Error;
 use crate::output::{self, OutputFile};
-use crate::{affinity, library, plot, report};
+use crate::{affinity, fabric, library, plot, report};
 use bench::Bench;
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -31,8 +33,10 @@ pub(crate) use result::{Comparison, Row};
 
 /// Measure rsock beside kernel TCP and Unix sockets
 ///
-/// Runs unmodified netperf and iperf3, and `rsock perf`, in turn over each. Programs are taken from
-/// RSOCK_TOOLS (a directory that Debian packages were unpacked in), then from PATH.
+/// Runs unmodified netperf and iperf3, and `rsock perf`, in turn over each. Where there is an RDMA
+/// device with an address, also netperf and rstream over C's rsockets and over rsock on that device,
+/// beside perftest's bare verbs (rows called rdma). Programs are taken from RSOCK_TOOLS (a directory
+/// that Debian packages were unpacked in), then from PATH.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Write all samples and the environment to this file
@@ -73,7 +77,10 @@ enum Pin {
 
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let default_pin = if args.quick { Pin::No } else { Pin::Both };
-    let cases = choose(&args.only, args.pin.unwrap_or(default_pin))?;
+    let devices = fabric::devices().map_err(Error::io("cannot look for RDMA devices"))?;
+    let device = fabric::first_address(&devices).map(|(name, ip)| (name.to_owned(), ip));
+    let has_device = device.is_some() || args.list;
+    let cases = choose(&args.only, args.pin.unwrap_or(default_pin), has_device)?;
     if args.list {
         let lines: Vec<_> = cases.iter().map(|c| format!("{:<24} {}\n", c.id, c.label)).collect();
         return output::print(&lines.concat());
@@ -83,6 +90,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let markdown = args.markdown.as_deref().map(OutputFile::open).transpose()?;
     let bench = Bench {
         library: library::find()?,
+        c_library: library::find_c().ok(),
+        device,
         exe: std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?,
         tools: tools::Tools::find(),
         cpus: two_cpus()?,
@@ -93,7 +102,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let runs = args.runs.unwrap_or(if args.quick { 3 } else { 6 });
     let environment = Environment::collect(&bench, runs);
     let rows = runner::run(&bench, &cases, runs);
-    let comparison = Comparison::new(environment, rows, &bench.tools.missing());
+    let comparison =
+        Comparison::new(environment, rows, &bench.tools.missing(bench.device.is_some()));
     output::print(&report::text(&comparison))?;
     if let Some(file) = json {
         file.write(output::to_json(&comparison)?.as_bytes())?;
@@ -107,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-fn choose(only: &[String], pin: Pin) -> Result<Vec<case::Case>, Error> {
+fn choose(only: &[String], pin: Pin, has_device: bool) -> Result<Vec<case::Case>, Error> {
     let fits = |case: &case::Case| match pin {
         Pin::Both => true,
         // Rows that are about binding, or about none, belong to both.
@@ -115,7 +125,9 @@ fn choose(only: &[String], pin: Pin) -> Result<Vec<case::Case>, Error> {
         Pin::No => case.place != Place::Two,
     };
     let is_asked = |case: &case::Case| {
-        only.is_empty() || only.iter().any(|part| case.id.contains(part.as_str()))
+        // Without a device, its rows are run for whoever asks for them, to say so.
+        (only.is_empty() && (has_device || !case.is_on_device()))
+            || only.iter().any(|part| case.id.contains(part.as_str()))
     };
     let cases: Vec<_> =
         case::all().into_iter().filter(|case| fits(case) && is_asked(case)).collect();

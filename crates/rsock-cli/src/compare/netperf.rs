@@ -14,9 +14,10 @@ pub(super) fn start_server(
     case: &Case,
     side: Side,
 ) -> Result<Server, Error> {
-    Server::start("netserver", |port| {
+    Server::start("netserver", bench.listening(case), |port| {
         let mut command = program.command();
-        command.args(["-D", "-f", "-N", "-4", "-L", "127.0.0.1", "-p", &port.to_string()]);
+        command.args(["-D", "-f", "-N", bench.family(case)]);
+        command.args(["-L", &bench.host(case), "-p", &port.to_string()]);
         bench.dress(&mut command, case, side);
         command
     })
@@ -32,7 +33,7 @@ pub(super) fn start_client(
     port: u16,
 ) -> Result<Collected, Error> {
     let mut command = program.command();
-    command.args(["-4", "-H", "127.0.0.1", "-p", &port.to_string()]);
+    command.args([bench.family(case), "-H", &bench.host(case), "-p", &port.to_string()]);
     // The bare number; a unit with `-f` would turn rates into bandwidths.
     command.args(["-P", "0", "-v", "0"]);
     command.args(["-l", &bench.time.as_secs().to_string()]);

@@ -4,6 +4,7 @@ use crate::error::Error;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -40,6 +41,20 @@ pub(super) fn cpu_time(pids: &[u32]) -> Result<Duration, Error> {
     let nanos =
         sum_over_threads(pids, "schedstat", |text| text.split_whitespace().next()?.parse().ok())?;
     Ok(Duration::from_nanos(nanos))
+}
+
+/// User CPU time of all children of ours that have ended and that we have waited for.
+pub(super) fn user_time_of_ended_children() -> Result<Duration, Error> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is writable.
+    let rc = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
+    if rc != 0 {
+        return Err(Error::io("getrusage")(io::Error::last_os_error()));
+    }
+    // SAFETY: all of it is numbers, which zeroes are too.
+    let time = unsafe { usage.assume_init() }.ru_utime;
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    Ok(seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0)))
 }
 
 /// Context switches of all live threads of `pids`: a thread that sleeps makes none.

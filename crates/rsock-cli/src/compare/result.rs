@@ -27,6 +27,8 @@ pub(crate) struct Row {
     /// How the rsock side was told to behave, beside the defaults.
     pub(crate) settings: BTreeMap<&'static str, &'static str>,
     pub(crate) need: Need,
+    /// What rsock is compared with: `ratio` is rsock over this.
+    pub(crate) base: Side,
     pub(crate) medians: BTreeMap<Side, f64>,
     #[serde(flatten)]
     pub(crate) judgement: Judgement,
@@ -84,7 +86,11 @@ impl Row {
                 first.side
             )
         });
-        let mut judgement = judge::judge(case.need, &medians);
+        let mut judgement = judge::judge(case.need, case.base, &medians);
+        if !case.sides.contains(&Side::Rsock) && !medians.is_empty() {
+            // A number about the machine.
+            judgement.verdict = Verdict::Shown;
+        }
         if failures.iter().any(|sample| sample.side == Side::Rsock) {
             judgement.verdict = Verdict::Fail;
         }
@@ -107,8 +113,13 @@ impl Row {
             return Self::not_run(case, &format!("needs {above} and {below}"));
         };
         let medians = BTreeMap::from([(Side::Rsock, above_value / below_value)]);
-        let judgement = judge::judge(case.need, &medians);
+        let judgement = judge::judge(case.need, case.base, &medians);
         Self { judgement, medians, ..Self::empty(case) }
+    }
+
+    /// Whether it was measured on an RDMA device.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.base == Side::C
     }
 
     /// Median part of the bytes that went past kernel TCP, where somebody counted.
@@ -138,6 +149,7 @@ impl Row {
             place: case.place,
             settings: case.settings.iter().copied().collect(),
             need: case.need,
+            base: case.base,
             medians: BTreeMap::new(),
             judgement: Judgement::default(),
             note: None,

@@ -1,10 +1,11 @@
 //! Runs the rows: sides in turn, orders rotating, the cache placement probed before each sample.
 
 use super::bench::Bench;
-use super::case::{Case, Side, Unit, Work};
+use super::case::{Case, Netperf, Side, Unit, Work};
 use super::result::{Row, Sample};
 use super::server::Server;
-use super::{iperf, netperf, process};
+use super::tools::LIBRSPRELOAD;
+use super::{iperf, netperf, perftest, process, rstream};
 use crate::child::{Child, Collected, pause};
 use crate::error::Error;
 use crate::perf::{self, Latency};
@@ -22,7 +23,7 @@ pub(super) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
     progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let mut rows = Vec::with_capacity(cases.len());
     for case in cases {
-        let row = match (case.work, missing(bench, case.work)) {
+        let row = match (case.work, missing(bench, case)) {
             (Work::Quotient(..), _) => Row::quotient(case, &rows),
             (_, Some(program)) => {
                 progress.inc(case.sides.len() as u64 * u64::from(runs));
@@ -44,9 +45,23 @@ fn is_measured(case: &Case) -> bool {
 }
 
 /// The program without which this cannot be measured.
-fn missing(bench: &Bench, work: Work) -> Option<&'static str> {
+fn missing(bench: &Bench, case: &Case) -> Option<&'static str> {
     let tools = &bench.tools;
-    match work {
+    if case.is_on_device() && !matches!(case.work, Work::Memcpy(_)) {
+        let needed = [
+            ("an RDMA device with an address", bench.device.is_some()),
+            ("librsock.so", bench.c_library.is_some()),
+            (LIBRSPRELOAD, tools.librspreload.is_some()),
+            ("rdma", tools.rdma.is_some()),
+            ("rstream", tools.rstream.is_some()),
+            ("ib_write_lat", tools.ib_write_lat.is_some()),
+            ("ib_write_bw", tools.ib_write_bw.is_some()),
+        ];
+        if let Some((name, _)) = needed.into_iter().find(|(_, is_there)| !is_there) {
+            return Some(name);
+        }
+    }
+    match case.work {
         Work::Netperf { .. } if tools.netperf.is_none() => Some("netperf"),
         Work::Netperf { .. } if tools.netserver.is_none() => Some("netserver"),
         Work::Iperf if tools.iperf3.is_none() => Some("iperf3"),
@@ -114,6 +129,11 @@ fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Vec<Server>, 
         (Work::Netperf { n_pairs, .. }, Some(netserver), _) => {
             (0..n_pairs).map(|_| netperf::start_server(bench, netserver, case, side)).collect()
         }
+        (Work::RstreamRr, _, _) => {
+            let rstream = bench.tools.rstream.as_ref().ok_or_else(|| absent("rstream"))?;
+            let volume = rstream::Volume::ROUND_TRIPS;
+            Ok(vec![rstream::start_server(bench, rstream, case, side, volume)?])
+        }
         (Work::Iperf, _, Some(iperf3)) => Ok(vec![iperf::start_server(bench, iperf3, case, side)?]),
         _ => Ok(Vec::new()),
     }
@@ -139,6 +159,18 @@ fn measure(bench: &Bench, case: &Case, side: Side, servers: &[Server]) -> Result
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
             finish_all(bench, clients, iperf::parse)
         }
+        Work::RstreamRr => {
+            let Some(program) = &bench.tools.rstream else { return Err(absent("rstream")) };
+            let volume = rstream::Volume::ROUND_TRIPS;
+            let start =
+                |s: &Server| rstream::start_client(bench, program, case, side, volume, s.port);
+            let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            finish_all(bench, clients, rstream::parse)
+        }
+        Work::RstreamCpu(size) => {
+            let Some(program) = &bench.tools.rstream else { return Err(absent("rstream")) };
+            Ok(rstream::user_cpu(bench, program, case, side, size)?.into())
+        }
         Work::PerfRr => perf_run(bench, case, side, "rr", 1),
         Work::PerfStream(size) => perf_run(bench, case, side, "stream", size),
         Work::PerfConnect => perf_run(bench, case, side, "connect", 100),
@@ -153,7 +185,7 @@ fn measure(bench: &Bench, case: &Case, side: Side, servers: &[Server]) -> Result
             Ok(after.saturating_sub(before) as f64 / WATCHED.as_secs_f64())
         }),
         Work::Cpu => cpu_at_rate(bench, case, side),
-        Work::Quotient(..) => Err(Error::Failed("nothing to run".into())),
+        Work::Quotient(..) | Work::Memcpy(_) => Err(Error::Failed("nothing to run".into())),
     }
 }
 
@@ -161,10 +193,21 @@ fn limit(bench: &Bench, case: &Case) -> Result<Measured, Error> {
     let bandwidth = |size| {
         probe::two_copy_bandwidth(bench.cpus, size).map_err(Error::io("cannot probe the limit"))
     };
-    match (case.work, case.unit) {
-        (Work::Netperf { test: super::case::Netperf::Stream(size), .. }, _) => {
-            Ok(bandwidth(size)?.into())
+    let tools = &bench.tools;
+    match (case.work, &tools.ib_write_lat, &tools.ib_write_bw) {
+        (Work::Memcpy(size), ..) => return Ok(probe::memcpy_bandwidth(size).into()),
+        (Work::Netperf { test: Netperf::Stream(size), .. }, _, Some(program))
+            if case.is_on_device() =>
+        {
+            return Ok(perftest::bandwidth(bench, program, case, size)?.into());
         }
+        (_, Some(program), _) if case.is_on_device() => {
+            return Ok(perftest::round_trips(bench, program, case)?.into());
+        }
+        _ => {}
+    }
+    match (case.work, case.unit) {
+        (Work::Netperf { test: Netperf::Stream(size), .. }, _) => Ok(bandwidth(size)?.into()),
         (_, Unit::Microseconds) => {
             Ok((probe::line_round_trip(bench.cpus).as_secs_f64() * 1e6).into())
         }
@@ -234,7 +277,7 @@ fn perf_device(side: Side) -> &'static str {
     match side {
         Side::Unix => "unix",
         Side::Rsock => "rsock",
-        Side::Kernel | Side::Limit => "tcp",
+        Side::Kernel | Side::C | Side::Limit => "tcp",
     }
 }
 

@@ -1,5 +1,6 @@
 //! Servers of a sample: each on a port of its own, ended with the value that holds it.
 
+use super::tools::Program;
 use crate::child::{Child, pause};
 use crate::error::Error;
 use std::fs;
@@ -7,20 +8,46 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Where one can see that a server listens.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Listening<'a> {
+    /// In the kernel's list of TCP sockets.
+    OnTcp,
+    /// In its list of RDMA identifiers, which the `rdma` program prints.
+    OnDevice(&'a Program),
+}
+
+impl Listening<'_> {
+    fn is_there(self, port: u16) -> bool {
+        match self {
+            Self::OnTcp => is_listening(port),
+            Self::OnDevice(rdma) => {
+                let out = rdma.command().args(["resource", "show", "cm_id"]).output();
+                out.is_ok_and(|out| shows_listener(&String::from_utf8_lossy(&out.stdout), port))
+            }
+        }
+    }
+}
+
 /// A server that listens.
 #[derive(Debug)]
 pub(super) struct Server {
-    _child: Child,
+    child: Child,
+    name: String,
     pub(super) port: u16,
 }
 
 impl Server {
     /// Starts what `command` makes for a port, and waits until it listens there.
-    pub(super) fn start(name: &str, command: impl Fn(u16) -> Command) -> Result<Self, Error> {
+    pub(super) fn start(
+        name: &str,
+        listening: Listening<'_>,
+        command: impl Fn(u16) -> Command,
+    ) -> Result<Self, Error> {
         const ATTEMPTS: u32 = 3;
         let mut attempt = 1;
         loop {
-            match Self::start_once(name, &command) {
+            match Self::start_once(name, listening, &command) {
                 // Somebody else may have taken the port.
                 Err(Error::Failed(_)) if attempt < ATTEMPTS => attempt += 1,
                 done => return done,
@@ -28,7 +55,21 @@ impl Server {
         }
     }
 
-    fn start_once(name: &str, command: &impl Fn(u16) -> Command) -> Result<Self, Error> {
+    /// Waits until it has ended by itself.
+    pub(super) fn finish(mut self, deadline: Instant) -> Result<(), Error> {
+        let name = &self.name;
+        match self.child.wait_until(deadline)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(Error::Failed(format!("the server, {name}: {status}"))),
+            None => Err(Error::Failed(format!("the server, {name}, did not end in time"))),
+        }
+    }
+
+    fn start_once(
+        name: &str,
+        listening: Listening<'_>,
+        command: &impl Fn(u16) -> Command,
+    ) -> Result<Self, Error> {
         const LIMIT: Duration = Duration::from_secs(10);
         const LOOK_EVERY: Duration = Duration::from_millis(2);
         let port = free_port().map_err(Error::io("no free port"))?;
@@ -37,7 +78,7 @@ impl Server {
         let mut child = Child::spawn(name, command)?;
         let deadline = Instant::now() + LIMIT;
         // The kernel's list, since a connection would count as a client.
-        while !is_listening(port) {
+        while !listening.is_there(port) {
             if let Some(status) = child.wait_until(Instant::now())? {
                 return Err(Error::Failed(format!("{name} ended at once: {status}")));
             }
@@ -46,7 +87,7 @@ impl Server {
             }
             pause(LOOK_EVERY);
         }
-        Ok(Self { _child: child, port })
+        Ok(Self { child, name: name.to_owned(), port })
     }
 }
 
@@ -75,9 +116,24 @@ fn lists_listener(text: &str, port: u16) -> bool {
     })
 }
 
+/// Whether a line of `rdma resource show cm_id` is about a listener at this port.
+fn shows_listener(text: &str, port: u16) -> bool {
+    let address = format!(":{port} ");
+    // The last column may end a line.
+    text.lines().any(|line| line.contains("LISTEN") && format!("{line} ").contains(&address))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_on_the_device_is_told_from_a_connection_and_from_longer_numbers() {
+        let text = "link rxe0/1 cm-idn 0 lqpn 17 qp-type RC state CONNECT ps TCP src-addr 10.9.0.1:80\n\
+            link rxe0/- cm-idn 1 state LISTEN ps TCP pid 5 comm rstream src-addr 10.9.0.1:7471\n";
+        let shows = |port| shows_listener(text, port);
+        assert_eq!((shows(7471), shows(471), shows(747), shows(80)), (true, false, false, false));
+    }
 
     #[test]
     fn a_listener_is_told_from_a_connection_on_the_same_port() {

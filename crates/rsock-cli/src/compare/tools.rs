@@ -13,6 +13,13 @@ pub(super) struct Tools {
     pub(super) netperf: Option<Program>,
     pub(super) netserver: Option<Program>,
     pub(super) iperf3: Option<Program>,
+    pub(super) rstream: Option<Program>,
+    pub(super) ib_write_lat: Option<Program>,
+    pub(super) ib_write_bw: Option<Program>,
+    /// Shows what the kernel knows of RDMA.
+    pub(super) rdma: Option<Program>,
+    /// librdmacm's preload library, which gives programs its rsockets.
+    pub(super) librspreload: Option<PathBuf>,
 }
 
 /// A program that was found.
@@ -29,14 +36,35 @@ impl Tools {
         let path = env::var_os("PATH").unwrap_or_default();
         let dirs: Vec<_> = env::split_paths(&path).collect();
         let find = |name| Program::find(name, root.as_deref(), &dirs);
-        Self { netperf: find("netperf"), netserver: find("netserver"), iperf3: find("iperf3") }
+        Self {
+            netperf: find("netperf"),
+            netserver: find("netserver"),
+            iperf3: find("iperf3"),
+            rstream: find("rstream"),
+            ib_write_lat: find("ib_write_lat"),
+            ib_write_bw: find("ib_write_bw"),
+            rdma: find("rdma"),
+            librspreload: find_librspreload(root.as_deref()),
+        }
     }
 
-    /// Names of those that were not found.
-    pub(super) fn missing(&self) -> Vec<&'static str> {
-        let all =
+    /// Names of those that were not found; of those for an RDMA device only where there is one.
+    pub(super) fn missing(&self, on_device: bool) -> Vec<&'static str> {
+        let always =
             [("netperf", &self.netperf), ("netserver", &self.netserver), ("iperf3", &self.iperf3)];
-        all.into_iter().filter(|(_, found)| found.is_none()).map(|(name, _)| name).collect()
+        let there = [
+            ("rstream", &self.rstream),
+            ("ib_write_lat", &self.ib_write_lat),
+            ("ib_write_bw", &self.ib_write_bw),
+            ("rdma", &self.rdma),
+        ];
+        let all = always.into_iter().chain(there.into_iter().filter(|_| on_device));
+        let mut missing: Vec<_> =
+            all.filter(|(_, found)| found.is_none()).map(|(name, _)| name).collect();
+        if on_device && self.librspreload.is_none() {
+            missing.push(LIBRSPRELOAD);
+        }
+        missing
     }
 }
 
@@ -62,6 +90,23 @@ impl Program {
         })
     }
 }
+
+/// Looks where packages put it, unpacked or installed.
+fn find_librspreload(root: Option<&Path>) -> Option<PathBuf> {
+    let unpacked = root.into_iter().flat_map(|root| [root.join("root/usr"), root.join("usr")]);
+    let installed = [PathBuf::from("/usr"), PathBuf::from("/usr/local")];
+    let mut found = unpacked.chain(installed).flat_map(|prefix| {
+        let lib = prefix.join("lib");
+        let inner = lib.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+        let inner = inner.filter(|dir| dir.to_string_lossy().ends_with("-linux-gnu"));
+        let dirs: Vec<_> = [prefix.join("lib64"), lib].into_iter().chain(inner).collect();
+        dirs.into_iter().map(|dir| dir.join("rsocket").join(LIBRSPRELOAD))
+    });
+    found.find(|file| file.is_file())
+}
+
+/// librdmacm's preload library.
+pub(super) const LIBRSPRELOAD: &str = "librspreload.so";
 
 /// Library directories under `root`, before those of the environment.
 fn library_path(root: &Path) -> OsString {

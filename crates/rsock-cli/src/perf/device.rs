@@ -1,5 +1,6 @@
 //! The transports that the loops run on, behind the few calls that the loops make.
 
+use crate::fabric;
 use rsock_core::socket::{self, rsockets};
 use rustix::fs::{FileType, lstat};
 use std::io::{self, Read, Write};
@@ -43,6 +44,10 @@ pub(super) struct Rsock;
 /// rsock's pure sockets: shared memory from the first byte.
 #[derive(Debug)]
 pub(super) struct Soft;
+
+/// The same on RDMA devices alone; the process's environment says so.
+#[derive(Debug)]
+pub(super) struct Rdma;
 
 const ANY_LOCAL: &str = "127.0.0.1:0";
 
@@ -146,6 +151,37 @@ impl Device for Soft {
 
     fn connect(addr: &str) -> io::Result<rsockets::Stream> {
         rsockets::connect(resolve(addr)?)
+    }
+}
+
+impl Device for Rdma {
+    const NAME: &'static str = "rdma";
+    type Listener = rsockets::Listener;
+    type Stream = rsockets::Stream;
+
+    fn listen(addr: Option<&str>) -> io::Result<rsockets::Listener> {
+        let at = match addr {
+            Some(addr) => resolve(addr)?,
+            None => {
+                let devices = fabric::devices()?;
+                let first = fabric::first_address(&devices);
+                let (_, ip) = first.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+                SocketAddr::new(ip, 0)
+            }
+        };
+        rsockets::Listener::bind(at)
+    }
+
+    fn address(listener: &rsockets::Listener) -> io::Result<String> {
+        Soft::address(listener)
+    }
+
+    fn accept(listener: &rsockets::Listener) -> io::Result<rsockets::Stream> {
+        Soft::accept(listener)
+    }
+
+    fn connect(addr: &str) -> io::Result<rsockets::Stream> {
+        Soft::connect(addr)
     }
 }
 

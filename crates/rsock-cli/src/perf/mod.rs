@@ -16,7 +16,8 @@ use crate::child::Child;
 use crate::error::Error;
 use crate::{affinity, output};
 use clap::{Subcommand, ValueEnum};
-use device::{Device, Rsock, Soft, Tcp, Unix};
+use device::{Device, Rdma, Rsock, Soft, Tcp, Unix};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,8 @@ enum DeviceKind {
     Rsock,
     /// rsock's pure sockets: shared memory from the first byte
     Soft,
+    /// The same on an RDMA device
+    Rdma,
     /// Kernel TCP
     Tcp,
     /// A Unix stream socket
@@ -114,6 +117,7 @@ impl DeviceKind {
         match self {
             Self::Rsock => Rsock::NAME,
             Self::Soft => Soft::NAME,
+            Self::Rdma => Rdma::NAME,
             Self::Tcp => Tcp::NAME,
             Self::Unix => Unix::NAME,
         }
@@ -134,9 +138,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     match common.device {
         DeviceKind::Rsock => run_on::<Rsock>(&args.test, common),
         DeviceKind::Soft => run_on::<Soft>(&args.test, common),
+        DeviceKind::Rdma => {
+            choose_rdma()?;
+            run_on::<Rdma>(&args.test, common)
+        }
         DeviceKind::Tcp => run_on::<Tcp>(&args.test, common),
         DeviceKind::Unix => run_on::<Unix>(&args.test, common),
     }
+}
+
+/// Leaves RDMA as the only device: that is settled when a process makes its first socket, by its
+/// environment, so this program starts over with the right one.
+fn choose_rdma() -> Result<(), Error> {
+    const NAME: &str = "RSOCK_DEVICE";
+    if std::env::var_os(NAME).is_some_and(|chosen| chosen == Rdma::NAME) {
+        return Ok(());
+    }
+    let exe = std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?;
+    let mut again = Command::new(exe);
+    again.args(std::env::args_os().skip(1)).env(NAME, Rdma::NAME);
+    Err(Error::io("cannot start over")(again.exec()))
 }
 
 fn run_on<D: Device>(test: &Test, common: &Common) -> Result<(), Error> {

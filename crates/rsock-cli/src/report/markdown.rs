@@ -1,6 +1,6 @@
 //! The comparison as tables for a page of documentation, with the spread of the samples.
 
-use super::{cells, quantity};
+use super::{cells, device, quantity};
 use crate::compare::{Comparison, Place, Row, Side};
 use std::fmt::Write;
 
@@ -18,7 +18,11 @@ pub(crate) fn markdown(comparison: &Comparison) -> String {
         ("Pinned to a CPU each", [Place::Two].as_slice()),
     ];
     for (title, places) in places {
-        let rows: Vec<_> = comparison.rows.iter().filter(|r| places.contains(&r.place)).collect();
+        let rows: Vec<_> = comparison
+            .rows
+            .iter()
+            .filter(|row| places.contains(&row.place) && !row.is_on_device())
+            .collect();
         if rows.is_empty() {
             continue;
         }
@@ -30,6 +34,7 @@ pub(crate) fn markdown(comparison: &Comparison) -> String {
             line(&mut out, row);
         }
     }
+    device::markdown(&mut out, comparison);
     out
 }
 
@@ -41,11 +46,11 @@ fn line(out: &mut String, row: &Row) {
     let _ = writeln!(out, "| {} |", cells[..10].join(" | "));
 }
 
-fn median(row: &Row, side: Side) -> String {
+pub(super) fn median(row: &Row, side: Side) -> String {
     row.medians.get(&side).map_or(String::new(), |value| quantity(*value, row.unit))
 }
 
-fn spread(row: &Row, side: Side) -> String {
+pub(super) fn spread(row: &Row, side: Side) -> String {
     let values = || row.samples.iter().filter(|s| s.side == side).filter_map(|s| s.value);
     let (least, most) = (values().reduce(f64::min), values().reduce(f64::max));
     match (least, most) {

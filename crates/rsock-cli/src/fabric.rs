@@ -1,0 +1,183 @@
+//! RDMA devices as the kernel shows them in `/sys/class/infiniband`: no library is needed, so this
+//! works where rdma-core is not installed, which is when it is wanted most.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+/// Where the kernel lists them.
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) ports: Vec<Port>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Port {
+    /// From 1.
+    pub(crate) number: u32,
+    /// The kernel's word: `ACTIVE`, `DOWN`, `INIT`.
+    pub(crate) state: String,
+    /// Whether it is Ethernet (RoCE); else InfiniBand.
+    pub(crate) is_ethernet: bool,
+    /// The network interface that addresses come from, if there is one.
+    pub(crate) interface: Option<String>,
+    /// IP addresses in its table, link-local ones left out; an InfiniBand port has none.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Port {
+    pub(crate) fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
+}
+
+/// The devices, by name.
+///
+/// # Errors
+/// What `/sys` answers; its absence is no error but no device.
+pub(crate) fn devices() -> io::Result<Vec<Device>> {
+    devices_below(Path::new(DEVICES))
+}
+
+/// An active port's first address, IPv4 before IPv6, and its device's name.
+pub(crate) fn first_address(devices: &[Device]) -> Option<(&str, IpAddr)> {
+    let all = devices.iter().flat_map(|device| {
+        let ports = device.ports.iter().filter(|port| port.is_active());
+        let addresses = ports.flat_map(|port| &port.addresses);
+        addresses.map(|address| (device.name.as_str(), *address))
+    });
+    let all: Vec<_> = all.collect();
+    all.iter().find(|(_, address)| address.is_ipv4()).or(all.first()).copied()
+}
+
+fn devices_below(dir: &Path) -> io::Result<Vec<Device>> {
+    let mut found = Vec::new();
+    for (name, dir) in entries(dir)? {
+        let mut ports = Vec::new();
+        for (number, port) in entries(&dir.join("ports"))? {
+            ports.extend(number.parse().ok().map(|number| read_port(number, &dir, &port)));
+        }
+        ports.sort_by_key(|port: &Port| port.number);
+        found.push(Device { name, ports });
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn read_port(number: u32, device: &Path, dir: &Path) -> Port {
+    // `4: ACTIVE`
+    let state = word(&dir.join("state"));
+    let state = state.rsplit(' ').next().unwrap_or_default().to_owned();
+    let mut addresses = Vec::new();
+    let mut interface = None;
+    let mut gids = entries(&dir.join("gids")).unwrap_or_default();
+    gids.sort_by_key(|(index, _)| index.parse::<u32>().unwrap_or(u32::MAX));
+    for (index, gid) in gids {
+        // Absent for an empty place in the table.
+        let owner = word(&dir.join("gid_attrs/ndevs").join(&index));
+        if owner.is_empty() {
+            continue;
+        }
+        interface = interface.or(Some(owner));
+        // Every address is there once for each form of RoCE packets.
+        let address = word(&gid).parse().ok().and_then(usable);
+        addresses.extend(address.filter(|address| !addresses.contains(address)));
+    }
+    let net = || Some(entries(&device.join("device/net")).ok()?.into_iter().next()?.0);
+    let parent = || Some(word(&device.join("parent"))).filter(|name| !name.is_empty());
+    Port {
+        number,
+        state,
+        is_ethernet: word(&dir.join("link_layer")) == "Ethernet",
+        // A soft device says its parent itself.
+        interface: interface.or_else(parent).or_else(net),
+        addresses,
+    }
+}
+
+/// An IP address that others can connect to; `None` for link-local ones and InfiniBand's own.
+fn usable(gid: Ipv6Addr) -> Option<IpAddr> {
+    let is_link_local = (gid.segments()[0] & 0xffc0) == 0xfe80;
+    (!is_link_local && !gid.is_unspecified()).then(|| IpAddr::V6(gid).to_canonical())
+}
+
+/// Names and paths in a directory; none where there is no such directory.
+fn entries(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let list = match fs::read_dir(dir) {
+        Ok(list) => list,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mut found = Vec::new();
+    for entry in list {
+        let entry = entry?;
+        found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+    }
+    Ok(found)
+}
+
+/// A file's text; empty where it cannot be read, as those of empty places in a table are.
+fn word(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(file: &Path, text: &str) {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+
+    #[test]
+    fn ports_and_addresses_are_read_as_the_kernel_shows_them() {
+        let root = std::env::temp_dir().join(format!("rsock-fabric-{}", std::process::id()));
+        let port = root.join("rxe0/ports/1");
+        write(&port.join("state"), "4: ACTIVE\n");
+        write(&port.join("link_layer"), "Ethernet\n");
+        for (index, gid, owner) in [
+            (0, "fe80:0000:0000:0000:5054:00ff:fe00:0901", "eth0"),
+            (1, "fd09:0000:0000:0000:0000:0000:0000:0001", "eth0"),
+            (2, "0000:0000:0000:0000:0000:ffff:0a09:0001", "eth0"),
+            (10, "0000:0000:0000:0000:0000:ffff:0a09:0001", "eth0"),
+            (3, "0000:0000:0000:0000:0000:0000:0000:0000", ""),
+        ] {
+            write(&port.join(format!("gids/{index}")), gid);
+            write(&port.join(format!("gid_attrs/ndevs/{index}")), owner);
+        }
+        write(&root.join("ib0/ports/1/state"), "1: DOWN\n");
+        let found = devices_below(&root);
+        fs::remove_dir_all(&root).unwrap();
+        let found = found.unwrap();
+        let addresses: [IpAddr; 2] = ["fd09::1", "10.9.0.1"].map(|ip| ip.parse().unwrap());
+        let rxe = Port {
+            number: 1,
+            state: "ACTIVE".into(),
+            is_ethernet: true,
+            interface: Some("eth0".into()),
+            addresses: addresses.into(),
+        };
+        let ib = Port {
+            number: 1,
+            state: "DOWN".into(),
+            is_ethernet: false,
+            interface: None,
+            addresses: Vec::new(),
+        };
+        assert_eq!(found[0], Device { name: "ib0".into(), ports: vec![ib] });
+        assert_eq!(found[1], Device { name: "rxe0".into(), ports: vec![rxe] });
+        assert_eq!(first_address(&found), Some(("rxe0", addresses[1])));
+    }
+
+    #[test]
+    fn a_host_without_the_directory_has_no_device() {
+        assert_eq!(devices_below(Path::new("/no/such/directory")).unwrap(), []);
+    }
+}

@@ -1,0 +1,18 @@
+# Measures rsock on the guest's RDMA device beside C's rsockets and bare verbs, and prints the table.
+#
+#     cargo build --release -p rsock-cli -p rsock-capi -p rsock-preload && cargo xtask tools
+#     cargo xtask lab --limit 600 lab/scripts/compare.sh [--runs N] [--only rdma.stream] [--markdown FILE]
+#
+# The arguments are those of `rsock compare`. RSOCK_ARTIFACTS says where the command and the libraries
+# are, if not in target/release, and RSOCK_TOOLS where netperf is, if not in target/tools.
+target=$(dirname "$LAB_DIR")/target
+export RSOCK_TOOLS="${RSOCK_TOOLS:-$target/tools}"
+case " $* " in
+*" --only "*) ;;
+*) set -- --only rdma "$@" ;;
+esac
+case " $* " in
+*" --runs "*) ;;
+*) set -- --runs 5 "$@" ;;
+esac
+exec "${RSOCK_ARTIFACTS:-$target/release}/rsock" compare "$@"
