@@ -25,6 +25,9 @@ pub(crate) enum Error {
     /// Standard output went away.
     #[error("standard output is closed")]
     OutputClosed,
+    /// Standard output says what is wrong.
+    #[error("something is wrong")]
+    Reported,
     /// Something failed while running.
     #[error("{what}: {}", reason(.source))]
     Io { what: String, source: io::Error },
@@ -38,7 +41,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::OutputClosed => 0,
-            Self::Io { .. } | Self::Failed(_) => 1,
+            Self::Io { .. } | Self::Failed(_) | Self::Reported => 1,
             _ => 2,
         })
     }

@@ -1,4 +1,5 @@
-//! The `rsock` command: runs programs over rsock, shows what their connections do and measures.
+//! The `rsock` command: runs programs over rsock, shows what their connections do and what stops them,
+//! and measures.
 //!
 //! Top of the stack: it knows the preload library by its file name, other processes by their
 //! counters, and the libraries by their public API. Every failure is one line on standard error:
@@ -7,6 +8,7 @@
 mod affinity;
 mod child;
 mod compare;
+mod doctor;
 mod error;
 mod fabric;
 mod library;
@@ -35,6 +37,7 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Stat(stat::Args),
+    Doctor(doctor::Args),
     Perf(perf::Args),
     Compare(compare::Args),
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Compare(args) => compare::run(&args),
     };
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough.
         Err(Error::OutputClosed) => ExitCode::SUCCESS,
+        // It was said on standard output.
+        Err(e @ Error::Reported) => e.exit_code(),
         Err(e) => {
             eprintln!("rsock: {e}");
             e.exit_code()

@@ -107,6 +107,11 @@ pub(crate) fn memcpy_bandwidth(size: usize) -> f64 {
     copied as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9
 }
 
+/// The widest stores that go around the caches here, by name; `None` if there are none.
+pub(crate) fn best_copy() -> Option<&'static str> {
+    Kernel::available().last().and_then(|kernel| kernel.streaming())
+}
+
 /// A cache line (and the one beside it, which is fetched with it) of its own.
 #[derive(Default)]
 #[repr(align(128))]

@@ -277,3 +277,70 @@ fn compare_marks_what_it_could_not_run_and_invents_nothing() {
         |label: &str| page.lines().find(|l| l.contains(label)).unwrap().matches('|').count();
     assert_eq!(cells("iperf3"), cells("---"));
 }
+
+fn findings(out: &Output) -> Vec<serde_json::Value> {
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+#[test]
+fn doctor_finds_shared_memory_working_where_these_tests_run() {
+    let dir = Dir::new("doctor");
+    let mut command = rsock(&["doctor", "soft", "--json"]);
+    let out = command.env("RSOCK_PRELOAD", dir.library()).env_remove("RSOCK_DEVICE").output();
+    let out = out.unwrap();
+    let found = findings(&out);
+    assert_eq!(out.status.code(), Some(0), "{found:#?}");
+    assert!(found.iter().all(|f| f["device"] == "soft" && f["state"] != "stopped"), "{found:#?}");
+    let checks: Vec<_> = found.iter().map(|f| f["check"].as_str().unwrap()).collect();
+    let all = ["memory", "names", "owners", "descriptors", "iomap", "copies", "library", "stream"];
+    assert_eq!(checks, all);
+}
+
+#[test]
+fn doctor_names_what_stops_a_device_and_the_fix_and_ends_with_status_1() {
+    let mut command = rsock(&["doctor", "no-such-device"]);
+    let out = command.env_remove("RSOCK_DEVICE").output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(text(&out.stderr), "");
+    let said = text(&out.stdout);
+    let line = said.lines().find(|line| line.contains("no RDMA device called no-such-device"));
+    let line = line.unwrap();
+    assert!(line.starts_with("STOPPED rdma  device ") && line.contains("rdma link add"), "{line}");
+}
+
+/// Without a device, which is most machines: the first thing is that there is none.
+#[test]
+fn doctor_and_the_kernel_agree_on_whether_there_is_a_device() {
+    let has_device =
+        fs::read_dir("/sys/class/infiniband").is_ok_and(|mut list| list.next().is_some());
+    let out = rsock(&["doctor", "rdma", "--json"]).env_remove("RSOCK_DEVICE").output().unwrap();
+    let found = findings(&out);
+    let is_missing = found.iter().any(|f| {
+        f["check"] == "device" && f["what"] == "there is no RDMA device" && f["fix"].is_string()
+    });
+    assert_eq!(is_missing, !has_device, "{found:#?}");
+    assert!(has_device || out.status.code() == Some(1));
+    assert!(found.iter().all(|f| (f["state"] == "fine") != f["fix"].is_string()), "{found:#?}");
+}
+
+#[test]
+fn doctor_says_so_when_a_setting_switches_a_device_off() {
+    for (value, device) in [("tcp", "soft"), ("rdma", "soft"), ("tcp", "rdma"), ("soft", "rdma")] {
+        let out = rsock(&["doctor", device, "--json"]).env("RSOCK_DEVICE", value).output().unwrap();
+        let found = findings(&out);
+        let switch = found.iter().find(|f| f["check"] == "switch").unwrap();
+        assert_eq!((out.status.code(), &switch["state"]), (Some(1), &"stopped".into()), "{switch}");
+        assert_eq!(switch["fix"], "unset RSOCK_DEVICE");
+    }
+}
+
+#[test]
+fn doctor_sees_few_descriptors_as_a_limit() {
+    let mut command = Command::new("sh");
+    let script = format!("ulimit -n 200; exec {} doctor soft --json", env!("CARGO_BIN_EXE_rsock"));
+    let out = command.args(["-c", &script]).env_remove("RSOCK_DEVICE").output().unwrap();
+    let found = findings(&out);
+    let limit = found.iter().find(|f| f["check"] == "descriptors").unwrap();
+    assert_eq!((out.status.code(), &limit["state"]), (Some(0), &"limited".into()), "{found:#?}");
+    assert!(limit["what"].as_str().unwrap().starts_with("200 "), "{limit}");
+}

@@ -28,6 +28,17 @@ impl Kernel {
         kernels
     }
 
+    /// The instructions' name, if it goes around the caches.
+    pub(super) fn streaming(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            #[cfg(target_arch = "x86_64")]
+            Self::Stream256 => Some("AVX2"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Stream512 => Some("AVX-512"),
+        }
+    }
+
     /// Copies all of `source`, a multiple of 64 bytes long for the streaming kernels; what was
     /// stored is visible to whoever sees a later Release store.
     ///

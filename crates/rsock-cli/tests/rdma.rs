@@ -1,0 +1,185 @@
+//! `rsock doctor` on a machine that has an RDMA device. `cargo xtask test` runs this in the lab.
+//!
+//! Devices that a test breaks are its own, which other tests do not miss.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// The lab's.
+const DEVICE: &str = "rxe0";
+const ADDRESS: &str = "10.9.0.1";
+
+fn doctor(device: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rsock"));
+    command.args(["doctor", device, "--json"]).env_remove("RSOCK_DEVICE");
+    command
+}
+
+fn findings(out: &Output) -> Vec<Value> {
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(said, "");
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// The findings that say `state`, as `check: what`.
+fn in_state(found: &[Value], state: &str) -> Vec<String> {
+    let such = found.iter().filter(|f| f["state"] == state);
+    such.map(|f| format!("{}: {}", f["check"].as_str().unwrap(), f["what"].as_str().unwrap()))
+        .collect()
+}
+
+fn run(line: &str) {
+    let mut words = line.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
+    assert!(status.success(), "{line}");
+}
+
+/// Ends the whole test process unless it is dropped in time.
+struct Watchdog(#[expect(dead_code, reason = "its end is what is watched")] Sender<()>);
+
+impl Watchdog {
+    fn new() -> Self {
+        const LIMIT: Duration = Duration::from_secs(120);
+        let (alive, watched) = channel();
+        std::thread::spawn(move || {
+            if watched.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: the kernel never showed what was waited for");
+                std::process::abort();
+            }
+        });
+        Self(alive)
+    }
+}
+
+/// A soft device on a network interface of its own; both go away with this value.
+struct Own {
+    interface: String,
+    device: String,
+}
+
+impl Own {
+    fn new(name: &str) -> Self {
+        let (interface, device) = (format!("if_{name}"), format!("rxe_{name}"));
+        run(&format!("ip link add {interface} type dummy"));
+        run(&format!("ip link set {interface} up"));
+        run(&format!("rdma link add {device} type rxe netdev {interface}"));
+        Self { interface, device }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        run(&format!("rdma link del {}", self.device));
+        run(&format!("ip link del {}", self.interface));
+    }
+}
+
+#[test]
+fn a_device_that_works_is_found_working() {
+    for asked in ["rdma", DEVICE] {
+        let out = doctor(asked).output().unwrap();
+        let found = findings(&out);
+        assert_eq!(out.status.code(), Some(0), "{found:#?}");
+        let fine = in_state(&found, "fine");
+        for part in [
+            "library: libibverbs is there",
+            "library: librdmacm is there",
+            "rdma_cm: /dev/infiniband/rdma_cm can be opened",
+            "device: rxe0 can be opened",
+            "memory: memory can be registered",
+            &format!("listening: rxe0 takes connections at {ADDRESS}"),
+        ] {
+            assert!(fine.iter().any(|line| line.starts_with(part)), "{part}: {fine:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_port_without_an_address_or_a_link_is_named_with_the_fix() {
+    let _watchdog = Watchdog::new();
+    let own = Own::new("doc");
+    // The kernel follows what happens to an interface a little later, in a thread of its own.
+    let look = |check: &str| {
+        loop {
+            let out = doctor(&own.device).output().unwrap();
+            let found = findings(&out);
+            let line = found.iter().find(|f| f["check"] == check && f["state"] == "stopped");
+            assert_eq!(out.status.code(), Some(i32::from(!in_state(&found, "stopped").is_empty())));
+            if let Some(line) = line {
+                return ["what", "fix"].map(|key| line[key].as_str().unwrap().to_owned());
+            }
+        }
+    };
+    let [what, fix] = look("address");
+    assert_eq!(what, "rxe_doc port 1 is up and has no IP address");
+    assert_eq!(fix, "ip addr add ADDRESS/LENGTH dev if_doc");
+    // As the fix says.
+    run(&format!("ip addr add 10.77.0.1/24 dev {}", own.interface));
+    while doctor(&own.device).output().unwrap().status.code() != Some(0) {}
+    run(&format!("ip link set {} down", own.interface));
+    let [what, fix] = look("port");
+    assert_eq!(what, "rxe_doc port 1 is down");
+    assert!(fix.starts_with("ip link set if_doc up"), "{fix}");
+    // Another device works, so that RDMA as a whole is not stopped.
+    let out = doctor("rdma").output().unwrap();
+    let found = findings(&out);
+    assert_eq!(out.status.code(), Some(0), "{found:#?}");
+    assert_eq!(in_state(&found, "limited"), ["port: rxe_doc port 1 is down"]);
+}
+
+#[test]
+fn another_user_is_told_of_its_limits_and_permissions() {
+    const NOBODY: u32 = 65534;
+    // Where everybody may run it, wherever the tests were built.
+    let copy = std::env::temp_dir().join(format!("rsock-doctor-{}", std::process::id()));
+    fs::copy(env!("CARGO_BIN_EXE_rsock"), &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    let as_nobody = |limit: &str| {
+        let script = format!("ulimit -l {limit}; exec {} doctor {DEVICE} --json", copy.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).current_dir("/").env_remove("RSOCK_DEVICE");
+        command.uid(NOBODY).gid(NOBODY).output().unwrap()
+    };
+    let enough = as_nobody("65536");
+    let little = as_nobody("64");
+    let cm = "/dev/infiniband/rdma_cm";
+    let mode = fs::metadata(cm).unwrap().permissions();
+    fs::set_permissions(cm, fs::Permissions::from_mode(0o600)).unwrap();
+    let refused = as_nobody("65536");
+    fs::set_permissions(cm, mode).unwrap();
+    fs::remove_file(&copy).unwrap();
+
+    assert_eq!(enough.status.code(), Some(0), "{:#?}", findings(&enough));
+    let found = findings(&little);
+    assert_eq!(little.status.code(), Some(1), "{found:#?}");
+    let stopped = in_state(&found, "stopped");
+    assert_eq!(stopped.len(), 1, "{stopped:#?}");
+    assert!(stopped[0].starts_with("memory: 1 MiB of memory cannot be registered"), "{stopped:?}");
+    assert!(stopped[0].ends_with("ulimit -l is 64 KiB"), "{stopped:?}");
+    let found = findings(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{found:#?}");
+    let stopped = in_state(&found, "stopped");
+    assert_eq!(stopped[0], format!("rdma_cm: {cm} is not ours to open"), "{found:#?}");
+}
+
+#[test]
+fn perf_measures_on_the_device() {
+    let _watchdog = Watchdog::new();
+    for test in ["rr", "stream", "connect"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rsock"));
+        command.args(["perf", test, "--device", "rdma", "--time", "0.3", "--json"]);
+        let out = command.env_remove("RSOCK_DEVICE").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{test}: {said}");
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(report["device"], "rdma", "{report}");
+        assert!(report["per_second"].as_f64().unwrap() > 0.0, "{report}");
+    }
+}
