@@ -8,6 +8,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_parent_process_death_signal,
 };
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
@@ -143,6 +144,20 @@ impl Collected {
             None => Err(Error::Failed(format!("{name} did not end in time{}", last_words()))),
         }
     }
+}
+
+/// User CPU time of all children of ours that have ended and that we have waited for.
+pub(crate) fn user_time_of_ended_children() -> Result<Duration, Error> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is writable.
+    let rc = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
+    if rc != 0 {
+        return Err(Error::io("getrusage")(io::Error::last_os_error()));
+    }
+    // SAFETY: all of it is numbers, which zeroes are too.
+    let time = unsafe { usage.assume_init() }.ru_utime;
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    Ok(seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0)))
 }
 
 /// Waits until `fd` is readable or hung up; false if `deadline` comes first.

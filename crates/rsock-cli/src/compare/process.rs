@@ -4,7 +4,6 @@ use crate::error::Error;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -41,20 +40,6 @@ pub(super) fn cpu_time(pids: &[u32]) -> Result<Duration, Error> {
     let nanos =
         sum_over_threads(pids, "schedstat", |text| text.split_whitespace().next()?.parse().ok())?;
     Ok(Duration::from_nanos(nanos))
-}
-
-/// User CPU time of all children of ours that have ended and that we have waited for.
-pub(super) fn user_time_of_ended_children() -> Result<Duration, Error> {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the structure is writable.
-    let rc = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
-    if rc != 0 {
-        return Err(Error::io("getrusage")(io::Error::last_os_error()));
-    }
-    // SAFETY: all of it is numbers, which zeroes are too.
-    let time = unsafe { usage.assume_init() }.ru_utime;
-    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
-    Ok(seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0)))
 }
 
 /// Context switches of all live threads of `pids`: a thread that sleeps makes none.
@@ -129,7 +114,9 @@ fn gone(pid: u32) -> impl FnOnce(io::Error) -> Error {
 mod tests {
     use super::*;
     use rustix::fs::MemfdFlags;
+    use std::io::{Read, Write};
     use std::os::unix::fs::FileExt;
+    use std::process::{Command, Stdio};
 
     #[test]
     fn smaps_are_read_by_mapping() {
@@ -159,11 +146,26 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_used_the_cpu_and_slept() {
-        let own = [std::process::id()];
-        assert!(cpu_time(&own).unwrap() > Duration::ZERO);
-        let before = switches(&own).unwrap();
-        crate::child::pause(Duration::from_millis(1));
-        assert!(switches(&own).unwrap() > before);
+    fn this_process_has_used_the_cpu() {
+        assert!(cpu_time(&[std::process::id()]).unwrap() > Duration::ZERO);
+    }
+
+    /// In a process with one thread: those of this one come and go, with what they have counted.
+    #[test]
+    fn a_process_that_waits_and_goes_on_is_seen_to() {
+        let mut cat = Command::new("cat");
+        let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut to, mut from) = (cat.stdin.take().unwrap(), cat.stdout.take().unwrap());
+        let pids = [cat.id()];
+        let before = switches(&pids).unwrap();
+        // It may have found one byte without waiting, not all of them.
+        let mut is_seen = false;
+        for _ in 0..1000 {
+            to.write_all(b"x").unwrap();
+            from.read_exact(&mut [0]).unwrap();
+            is_seen |= switches(&pids).unwrap() > before;
+        }
+        drop(to);
+        assert!(cat.wait().unwrap().success() && is_seen);
     }
 }

@@ -3,10 +3,9 @@
 
 use super::bench::Bench;
 use super::case::{Case, Side};
-use super::process;
 use super::server::Server;
 use super::tools::Program;
-use crate::child::Collected;
+use crate::child::{self, Collected};
 use crate::error::Error;
 use std::time::Duration;
 
@@ -102,12 +101,12 @@ fn user_time(
 ) -> Result<Duration, Error> {
     let server = start_server(bench, program, case, side, volume)?;
     // Whoever told us that the server listens has ended; the server counts as a whole, later.
-    let before = process::user_time_of_ended_children()?;
+    let before = child::user_time_of_ended_children()?;
     let client = start_client(bench, program, case, side, volume, server.port)?;
     let deadline = bench.watchdog(bench.time);
     client.finish(deadline)?;
     server.finish(deadline)?;
-    Ok(process::user_time_of_ended_children()?.saturating_sub(before))
+    Ok(child::user_time_of_ended_children()?.saturating_sub(before))
 }
 
 /// Bytes, both ways together.
