@@ -2,10 +2,31 @@
 //! one end and over `librsock.so` at the other, in both roles, and over `librsock.so` at both.
 //! `cargo xtask test` runs this in the lab.
 
+mod hostile_peer;
+
+use hostile_peer::{Fixture, hostile_peer_tests};
+use rsock_cm::rdma::RdmaManager;
 use rsock_tests::{Running, Watchdog, assert_worked, c_library};
 use std::net::{IpAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+/// Peers that lie, on the lab's device.
+struct Rdma;
+
+impl Fixture for Rdma {
+    type Manager = RdmaManager;
+
+    fn manager(&self) -> RdmaManager {
+        RdmaManager
+    }
+
+    fn address(&self) -> IpAddr {
+        IPV4.parse().expect("address")
+    }
+}
+
+hostile_peer_tests!(Rdma);
 
 /// What a program's rsockets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
