@@ -7,6 +7,7 @@
 
 mod artifacts;
 mod ended;
+pub mod hosts;
 mod running;
 pub mod tools;
 mod watchdog;

@@ -30,8 +30,9 @@ pub(crate) fn run() -> Done {
 /// All benchmarks, and nothing that is none.
 const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
 
-/// Tests that need an RDMA device, by convention called `rdma`; they run only where they are named.
-pub(crate) const DEVICE_TESTS: [&str; 3] = ["--workspace", "--test", "rdma"];
+/// Tests that need an RDMA device, by convention called `rdma`, or two hosts with one each, called
+/// `hosts`; they run only where they are named.
+pub(crate) const DEVICE_TESTS: [&str; 5] = ["--workspace", "--test", "rdma", "--test", "hosts"];
 
 /// What has happened so far.
 #[derive(Default)]
@@ -71,20 +72,27 @@ impl Run {
         Ok(())
     }
 
-    /// Tests that need an RDMA device, in a guest that has one.
+    /// Tests that need an RDMA device, in a guest that has one, and those that need two hosts.
     fn lab(&mut self) -> Done {
         if let Err(why) = lab::fetch() {
             self.failed("the lab", why);
             return Ok(());
         }
-        let xtask = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
-        let mut command = Command::new(xtask);
-        command.args(["lab", "--limit", LAB_LIMIT]);
-        command.arg(steps::root().join("lab/scripts/tests.sh")).args(device_tests()?);
-        let before = self.counts.passed;
-        self.step("tests in the lab", &mut command);
-        if self.counts.passed == before {
-            self.failed("tests in the lab", "none passed");
+        let programs = device_tests()?;
+        for (what, name, guests, threads) in
+            [("tests in the lab", "rdma", "1", "2"), ("tests in two guests", "hosts", "2", "1")]
+        {
+            let programs = programs.iter().filter(|(test, _)| test == name);
+            let xtask = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
+            let mut command = Command::new(xtask);
+            command.args(["lab", "--limit", LAB_LIMIT, "--guests", guests]);
+            command.arg(steps::root().join("lab/scripts/tests.sh"));
+            command.args(programs.map(|(_, program)| program)).env("LAB_THREADS", threads);
+            let before = self.counts.passed;
+            self.step(what, &mut command);
+            if self.counts.passed == before {
+                self.failed(what, "none passed");
+            }
         }
         Ok(())
     }
@@ -121,8 +129,8 @@ fn cargo(what: &str) -> Command {
     command
 }
 
-/// The built test programs for the lab.
-fn device_tests() -> Done<Vec<PathBuf>> {
+/// The built test programs for the lab, with their names.
+fn device_tests() -> Done<Vec<(String, PathBuf)>> {
     let format = ["--no-run", "--message-format", "json-render-diagnostics"];
     let messages = steps::output(cargo("test").args(DEVICE_TESTS).args(format))?;
     let mut found = Vec::new();
@@ -130,8 +138,11 @@ fn device_tests() -> Done<Vec<PathBuf>> {
         let message: Value = serde_json::from_str(message)
             .map_err(|e| Failure::new(format!("cargo's messages: {e}")))?;
         let target = &message["target"];
-        if target["kind"][0] == "test" {
-            found.extend(message["executable"].as_str().map(PathBuf::from));
+        if target["kind"][0] == "test"
+            && let (Some(name), Some(file)) =
+                (target["name"].as_str(), message["executable"].as_str())
+        {
+            found.push((name.to_owned(), PathBuf::from(file)));
         }
     }
     Ok(found)
