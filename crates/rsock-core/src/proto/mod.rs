@@ -37,7 +37,7 @@ pub use iomap::{
     lookup,
 };
 pub use keepalive::{Keepalive, KeepaliveStep};
-pub use recv::{Grant, RecvConfig, RecvHalf, Span};
+pub use recv::{Grant, RecvConfig, RecvHalf, RingConfig, Span};
 pub use send::{Blocked, DataWrite, MAX_SLOTS, SendConfig, SendHalf, TransferSize};
 pub use sgl::{RemoteSge, TABLE_ENTRY, iomap_table_offset, slot_offset};
 pub use state::{IllegalEvent, Lifecycle, LifecycleEvent};

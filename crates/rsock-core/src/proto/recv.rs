@@ -5,6 +5,9 @@
 //! stream is linear in the ring. The first announcement may be shorter (`first_len`); the second is
 //! then the rest of that buffer.
 //!
+//! The stream can [turn](RecvHalf::turn) to another ring: what has been announced in the old one is filled
+//! and read there, in its turn, and then the old one is empty and of no more use.
+//!
 //! Of the ring, from its oldest byte on: unread bytes, then announced room that the peer may be
 //! writing to at any moment, then free room, which is ours. A buffer becomes announced only when all
 //! of it is free, and a slot of the peer's table is reused only when the buffer it announced has
@@ -36,13 +39,28 @@ pub struct RecvConfig {
     pub first_len: u32,
 }
 
-/// A run of bytes in the ring.
+/// A ring to turn to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingConfig {
+    /// Address of the ring, as the peer will use it.
+    pub region: RemoteAddr,
+    /// Key of the ring's region.
+    pub rkey: RKey,
+    /// Bytes of each buffer.
+    pub buf_len: u32,
+    /// Buffers, at least two.
+    pub n_bufs: u8,
+}
+
+/// A run of bytes in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Bytes from the start of the ring.
     pub offset: usize,
     /// Bytes.
     pub len: usize,
+    /// Whether it lies in the ring before the last [turn](RecvHalf::turn).
+    pub is_old: bool,
 }
 
 /// A message that lets the peer send more.
@@ -57,9 +75,10 @@ pub struct Grant {
 /// The receiving half of a stream.
 ///
 /// # Invariants
-/// `readable <= committed <= ring_len`; `read_off` and `grant_off` are below `ring_len`, and
-/// `grant_off` is `committed` bytes after `read_off`; `filling` is what is left of the oldest
-/// announced buffer that is not full, 0 if there is none.
+/// `readable <= committed`, `old_left <= committed <= old_left + ring_len` and `old_left <= old_len`;
+/// `read_off` and `grant_off` are below `ring_len`, and `grant_off` is `committed - old_left` bytes after
+/// `read_off`; `filling` is what is left of the oldest announced buffer that is not full, 0 if there is
+/// none.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvHalf {
     /// Arrived and not read, in bytes.
@@ -71,6 +90,11 @@ pub struct RecvHalf {
     /// Where the next announcement begins.
     grant_off: u64,
     ring_len: u64,
+    /// Unread bytes and announced room in the old ring, which come before all others.
+    old_left: u64,
+    /// Where the oldest unread byte of the old ring is.
+    old_off: u64,
+    old_len: u64,
     region: RemoteAddr,
     rkey: RKey,
     buf_len: u32,
@@ -112,6 +136,9 @@ impl RecvHalf {
             committed: first,
             grant_off: first,
             ring_len,
+            old_left: 0,
+            old_off: 0,
+            old_len: 0,
             region: cfg.region,
             rkey: cfg.rkey,
             buf_len: cfg.buf_len,
@@ -237,9 +264,14 @@ impl RecvHalf {
         if skip >= self.readable {
             return None;
         }
-        let offset = self.wrap(self.read_off + skip);
+        if skip < self.old_left {
+            let offset = wrap(self.old_off + skip, self.old_len);
+            let len = (self.readable.min(self.old_left) - skip).min(self.old_len - offset);
+            return Some(Span { offset: to_usize(offset), len: to_usize(len), is_old: true });
+        }
+        let offset = wrap(self.read_off + (skip - self.old_left), self.ring_len);
         let len = (self.readable - skip).min(self.ring_len - offset);
-        Some(Span { offset: to_usize(offset), len: to_usize(len) })
+        Some(Span { offset: to_usize(offset), len: to_usize(len), is_old: false })
     }
 
     /// The first `n` readable bytes were read.
@@ -252,7 +284,51 @@ impl RecvHalf {
         let n = (n as u64).min(self.readable);
         self.readable -= n;
         self.committed -= n;
-        self.read_off = self.wrap(self.read_off + n);
+        let old = n.min(self.old_left);
+        if old != 0 {
+            self.old_left -= old;
+            self.old_off = wrap(self.old_off + old, self.old_len);
+        }
+        self.read_off = wrap(self.read_off + (n - old), self.ring_len);
+    }
+
+    /// Whether [`turn`](Self::turn) would do something now: the old ring is empty, and a buffer can be
+    /// announced behind at most one that is not full.
+    #[inline]
+    #[must_use]
+    pub fn can_turn(&self) -> bool {
+        self.has_peer
+            && !self.eof
+            && self.n_unfilled <= 1
+            && self.old_left == 0
+            && self.after_first == 0
+    }
+
+    /// From the next announcement on buffers lie in another ring, all of whose bytes are free. False,
+    /// and nothing changes, unless [`can_turn`](Self::can_turn).
+    ///
+    /// # Panics
+    /// If `ring` is outside its documented limits, or does not fit the address space.
+    pub fn turn(&mut self, ring: RingConfig) -> bool {
+        assert!(ring.n_bufs >= 2 && ring.buf_len >= 1, "too few buffers");
+        let ring_len = u64::from(ring.buf_len) * u64::from(ring.n_bufs);
+        assert!(ring.region.0.checked_add(ring_len).is_some(), "the ring wraps");
+        if !self.can_turn() {
+            return false;
+        }
+        (self.old_left, self.old_off, self.old_len) =
+            (self.committed, self.read_off, self.ring_len);
+        (self.read_off, self.grant_off, self.ring_len) = (0, 0, ring_len);
+        (self.region, self.rkey, self.buf_len) = (ring.region, ring.rkey, ring.buf_len);
+        true
+    }
+
+    /// Whether the ring before the last [turn](Self::turn) holds nothing and is announced nowhere: it is
+    /// ours alone, for good.
+    #[inline]
+    #[must_use]
+    pub fn is_old_ring_free(&self) -> bool {
+        self.old_left == 0
     }
 
     /// The message that lets the peer send more, if one is due: when a buffer can be announced, or
@@ -292,25 +368,24 @@ impl RecvHalf {
             }
             self.n_unfilled += 1;
             self.committed += u64::from(len);
-            self.grant_off = self.wrap(self.grant_off + u64::from(len));
+            self.grant_off = wrap(self.grant_off + u64::from(len), self.ring_len);
             self.next_slot =
                 if self.next_slot + 1 == self.table.len { 0 } else { self.next_slot + 1 };
         }
         self.limit = self.next_seq.wrapping_add(self.window);
     }
 
-    /// The runs of the ring that hold no unread byte and that the peer has not been told of: ours
+    /// The runs of the present ring that hold no unread byte and that the peer has not been told of: ours
     /// alone until the next grant, so their pages may be given back.
     ///
     /// Announced room is left out even when nothing has arrived there: the peer may be writing to it
     /// now. It can give those pages back itself, see [`SendHalf::announced`](super::SendHalf::announced).
     pub fn idle_spans(&self) -> impl Iterator<Item = Span> + use<> {
-        let free = self.ring_len - self.committed;
+        let free = self.ring_len - (self.committed - self.old_left);
         let first = free.min(self.ring_len - self.grant_off);
-        [(self.grant_off, first), (0, free - first)]
-            .into_iter()
-            .filter(|(_, len)| *len != 0)
-            .map(|(offset, len)| Span { offset: to_usize(offset), len: to_usize(len) })
+        [(self.grant_off, first), (0, free - first)].into_iter().filter(|(_, len)| *len != 0).map(
+            |(offset, len)| Span { offset: to_usize(offset), len: to_usize(len), is_old: false },
+        )
     }
 
     fn buffer_filled(&mut self) {
@@ -326,7 +401,7 @@ impl RecvHalf {
     /// Length of the next announcement: up to the end of the buffer that it begins in.
     #[inline]
     fn next_len(&self) -> u32 {
-        // Only the first announcement ends inside a buffer, the first one.
+        // Only the first announcement of all ends inside a buffer, the first one.
         match u32::try_from(self.grant_off) {
             Ok(off) if off < self.buf_len => self.buf_len - off,
             _ => self.buf_len,
@@ -338,7 +413,7 @@ impl RecvHalf {
         self.has_peer
             && u32::from(self.n_unfilled) < self.table.len
             && self.n_unfilled < u8::MAX
-            && u64::from(self.next_len()) <= self.ring_len - self.committed
+            && u64::from(self.next_len()) <= self.ring_len - (self.committed - self.old_left)
     }
 
     #[inline]
@@ -346,11 +421,11 @@ impl RecvHalf {
         let left = self.limit.since(self.next_seq);
         left < self.window && self.window - left >= self.window / 2
     }
+}
 
-    #[inline]
-    fn wrap(&self, offset: u64) -> u64 {
-        if offset >= self.ring_len { offset - self.ring_len } else { offset }
-    }
+#[inline]
+fn wrap(offset: u64, ring_len: u64) -> u64 {
+    if offset >= ring_len { offset - ring_len } else { offset }
 }
 
 /// Offsets in the ring fit the address space: the ring is mapped.

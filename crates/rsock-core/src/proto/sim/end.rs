@@ -4,7 +4,7 @@ use super::c_half::CHalf;
 use crate::proto::{
     ConnData, ConnFlags, Ctrl, CtrlWindow, Ext, IOMAP_ENTRY, Imm, IomapEntry, Lifecycle,
     LifecycleEvent, MAX_SLOTS, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf, RemoteIomap, RemoteSge,
-    SendConfig, SendHalf, TABLE_ENTRY, lookup, slot_offset,
+    RingConfig, SendConfig, SendHalf, TABLE_ENTRY, lookup, slot_offset,
 };
 use rsock_verbs::{RKey, RemoteAddr};
 use std::collections::VecDeque;
@@ -12,6 +12,9 @@ use std::collections::VecDeque;
 /// Where each end's receive ring is, in its own address space.
 pub(super) const RING: u64 = 0x7f00_0010_0000;
 pub(super) const RING_KEY: u32 = 0x55;
+/// Where the ring that ends of ours turn to is, and back from.
+const OTHER_RING: u64 = 0x7f00_0200_0000;
+const OTHER_KEY: u32 = 0x66;
 /// Where each end's tables are.
 pub(super) const TABLE: u64 = 0x7f00_0000_1000;
 pub(super) const TABLE_KEY: u32 = 0xAA;
@@ -99,6 +102,10 @@ pub(super) struct End {
     half: Half,
     cfg: EndConfig,
     ring: Vec<u8>,
+    /// The ring before the last turn, or for the next one.
+    other_ring: Vec<u8>,
+    /// Whether `ring` is the one at [`OTHER_RING`].
+    is_turned: bool,
     table: Vec<u8>,
     iomap: IomapEntry,
     pub(super) lifecycle: Lifecycle,
@@ -147,6 +154,8 @@ impl End {
             half,
             cfg,
             ring: vec![0; ring_len],
+            other_ring: Vec::new(),
+            is_turned: false,
             table: vec![0; slot_offset(MAX_SLOTS) + IOMAP_ENTRY],
             iomap: IomapEntry::default(),
             lifecycle: Lifecycle::Open,
@@ -286,10 +295,13 @@ impl End {
 
     /// The bytes of a message reach our memory.
     pub(super) fn land(&mut self, write: &Write) {
-        let (memory, base) = match write.key.0 {
-            RING_KEY => (&mut self.ring, RING),
-            TABLE_KEY => (&mut self.table, TABLE),
-            key => panic!("no region has the key {key:#x}"),
+        let (memory, base) = match (write.key.0, self.is_turned) {
+            (RING_KEY, false) => (&mut self.ring, RING),
+            (RING_KEY, true) => (&mut self.other_ring, RING),
+            (OTHER_KEY, true) => (&mut self.ring, OTHER_RING),
+            (OTHER_KEY, false) => (&mut self.other_ring, OTHER_RING),
+            (TABLE_KEY, _) => (&mut self.table, TABLE),
+            (key, _) => panic!("no region has the key {key:#x}"),
         };
         let at = usize::try_from(write.addr.0 - base).expect("an offset");
         memory[at..at + write.bytes.len()].copy_from_slice(&write.bytes);
@@ -363,19 +375,20 @@ impl End {
     pub(super) fn read(&mut self, want: usize, value: impl Fn(u64) -> u8) -> usize {
         let mut done = 0;
         while done < want {
-            let (at, len) = match &mut self.half {
+            let (ring, (at, len)) = match &mut self.half {
                 Half::Ours { recv, .. } => {
                     let Some(span) = recv.next_span() else { break };
                     let len = span.len.min(want - done);
                     recv.consume(len);
-                    (span.offset, len)
+                    let ring = if span.is_old { &self.other_ring } else { &self.ring };
+                    (ring, (span.offset, len))
                 }
                 Half::C(c) => {
                     let Some(part) = c.read(want - done) else { break };
-                    part
+                    (&self.ring, part)
                 }
             };
-            for byte in &self.ring[at..at + len] {
+            for byte in &ring[at..at + len] {
                 assert_eq!(*byte, value(self.read), "byte {} of the stream", self.read);
                 self.read += 1;
             }
@@ -389,7 +402,8 @@ impl End {
         let Half::Ours { recv, .. } = &self.half else { return };
         let mut skip = 0;
         while let Some(span) = recv.span_at(skip) {
-            for (i, byte) in self.ring[span.offset..span.offset + span.len].iter().enumerate() {
+            let ring = if span.is_old { &self.other_ring } else { &self.ring };
+            for (i, byte) in ring[span.offset..span.offset + span.len].iter().enumerate() {
                 assert_eq!(*byte, value(self.read + (skip + i) as u64), "peeked");
             }
             skip += span.len;
@@ -401,6 +415,23 @@ impl End {
         match &self.half {
             Half::Ours { recv, .. } => recv.readable(),
             Half::C(c) => c.readable(),
+        }
+    }
+
+    /// Turns to the other ring, which has buffers of another length.
+    pub(super) fn turn(&mut self) {
+        let EndConfig::Ours { buf_len, n_bufs, .. } = self.cfg else { return };
+        let Half::Ours { recv, .. } = &mut self.half else { return };
+        let (region, rkey, buf_len) = if self.is_turned {
+            (RING, RING_KEY, buf_len)
+        } else {
+            (OTHER_RING, OTHER_KEY, 1 + buf_len / 3)
+        };
+        let (region, rkey) = (RemoteAddr(region), RKey(rkey));
+        if recv.turn(RingConfig { region, rkey, buf_len, n_bufs }) {
+            self.is_turned = !self.is_turned;
+            let fresh = vec![0; buf_len as usize * usize::from(n_bufs)];
+            self.other_ring = std::mem::replace(&mut self.ring, fresh);
         }
     }
 

@@ -56,6 +56,8 @@ pub enum Op {
     Iomap(Side),
     /// The pages of memory that holds nothing are given back.
     Trim(Side),
+    /// The receiving half turns to another ring, if it can.
+    Turn(Side),
     /// The application ends sending.
     ShutWr(Side),
     /// The application ends receiving.
@@ -83,7 +85,8 @@ impl Op {
             22..=24 => Self::Grant(side),
             25 => Self::Poll(side),
             26 => Self::Iomap(side),
-            27..=28 => Self::Trim(side),
+            27 => Self::Trim(side),
+            28 => Self::Turn(side),
             29 => Self::Drive,
             30 => Self::Poll(side),
             // Ends are rare: they end the run's interest.

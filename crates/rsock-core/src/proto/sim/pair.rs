@@ -83,6 +83,7 @@ impl Pair {
                 }
             }
             Op::Trim(side) => self.trim(side),
+            Op::Turn(side) => self.end(side).turn(),
             Op::ShutWr(side) => self.end_of(side, LifecycleEvent::LocalShutWr),
             Op::ShutRd(side) => self.end_of(side, LifecycleEvent::LocalShutRd),
             Op::Close(side) => self.end_of(side, LifecycleEvent::LocalShutRdWr),

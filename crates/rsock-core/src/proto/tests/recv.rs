@@ -2,7 +2,7 @@
 
 use crate::proto::{
     ConnData, ConnFlags, Grant, Msg, PROTOCOL_VERSION, PeerError, RecvConfig, RecvHalf, RemoteSge,
-    Span,
+    RingConfig, Span,
 };
 use rsock_verbs::{RKey, RemoteAddr};
 
@@ -47,6 +47,10 @@ fn grant(half: &mut RecvHalf) -> Option<Granted> {
         (at.0, sge.addr.0 - REGION, sge.len)
     });
     Some((limit.0, entry))
+}
+
+fn span(offset: usize, len: usize) -> Span {
+    Span { offset, len, is_old: false }
 }
 
 fn idle(half: &RecvHalf) -> Vec<(usize, usize)> {
@@ -115,7 +119,7 @@ fn a_short_first_buffer_is_followed_by_its_rest() {
     half.handle_data(70).unwrap();
     assert_eq!(grant(&mut half), Some((10, Some((0x9010, 200, 100)))));
     half.handle_data(100).unwrap();
-    assert_eq!(half.next_span(), Some(Span { offset: 0, len: 200 }));
+    assert_eq!(half.next_span(), Some(span(0, 200)));
     // The same when the rest is announced only after the first part is full.
     let mut half = RecvHalf::new(RecvConfig { first_len: 30, ..CFG });
     half.handle_data(30).unwrap();
@@ -201,20 +205,70 @@ fn spans_are_contiguous_and_wrap_with_the_ring() {
     grant(&mut half).unwrap();
     half.handle_data(100).unwrap();
     half.handle_data(50).unwrap();
-    assert_eq!(half.next_span(), Some(Span { offset: 0, len: 150 }));
+    assert_eq!(half.next_span(), Some(span(0, 150)));
     half.consume(120);
     grant(&mut half).unwrap();
     half.handle_data(50).unwrap();
     half.handle_data(40).unwrap();
     assert_eq!(half.readable(), 120);
-    assert_eq!(half.next_span(), Some(Span { offset: 120, len: 80 }));
-    assert_eq!(half.span_at(79), Some(Span { offset: 199, len: 1 }));
-    assert_eq!(half.span_at(80), Some(Span { offset: 0, len: 40 }));
+    assert_eq!(half.next_span(), Some(span(120, 80)));
+    assert_eq!(half.span_at(79), Some(span(199, 1)));
+    assert_eq!(half.span_at(80), Some(span(0, 40)));
     assert_eq!((half.span_at(120), half.span_at(usize::MAX)), (None, None));
     half.consume(80);
-    assert_eq!(half.next_span(), Some(Span { offset: 0, len: 40 }));
+    assert_eq!(half.next_span(), Some(span(0, 40)));
     half.consume(40);
     assert_eq!(half.next_span(), None);
+}
+
+/// A ring elsewhere, of shorter buffers.
+const OTHER: RingConfig =
+    RingConfig { region: RemoteAddr(REGION + 0x1000), rkey: RKey(5), buf_len: 10, n_bufs: 2 };
+
+#[test]
+fn what_is_announced_in_the_old_ring_comes_before_the_new_one() {
+    let mut half = half(CFG);
+    grant(&mut half).unwrap();
+    // Two buffers announced: no slot is free.
+    assert!(!half.can_turn() && !half.turn(OTHER));
+    half.handle_data(100).unwrap();
+    half.consume(70);
+    assert!(half.turn(OTHER) && !half.is_old_ring_free());
+    assert_eq!(grant(&mut half), Some((9, Some((0x9000, 0x1000, 10)))));
+    assert!(!half.can_turn());
+    assert_eq!(half.handle_data(101), Err(PeerError::DataOverrun { len: 101, room: 100 }));
+    half.handle_data(100).unwrap();
+    assert_eq!(grant(&mut half), Some((10, Some((0x9010, 0x100a, 10)))));
+    assert_eq!(half.handle_data(11), Err(PeerError::DataOverrun { len: 11, room: 10 }));
+    half.handle_data(10).unwrap();
+    // The old ring is not read yet, and all of the new one is taken.
+    assert!(!half.can_turn());
+    assert_eq!(grant(&mut half), None);
+    assert_eq!(half.next_span(), Some(Span { offset: 70, len: 130, is_old: true }));
+    assert_eq!(half.span_at(129), Some(Span { offset: 199, len: 1, is_old: true }));
+    assert_eq!(half.span_at(130), Some(span(0, 10)));
+    assert_eq!(idle(&half), []);
+    half.consume(135);
+    assert!(half.is_old_ring_free());
+    assert_eq!((half.next_span(), half.readable()), (Some(span(5, 5)), 5));
+    assert_eq!(idle(&half), [(0, 5)]);
+    // And back.
+    let back = RingConfig { region: RemoteAddr(REGION), buf_len: 100, n_bufs: 4, ..OTHER };
+    assert!(half.turn(back));
+    assert_eq!(grant(&mut half), Some((11, Some((0x9000, 0, 100)))));
+    half.handle_data(10).unwrap();
+    half.consume(15);
+    assert!(half.is_old_ring_free());
+}
+
+#[test]
+fn there_is_no_turn_before_the_peer_is_known_or_after_it_ended() {
+    let mut half = RecvHalf::new(CFG);
+    assert!(!half.turn(OTHER));
+    half.set_peer(&peer(ConnFlags::OURS, 2)).unwrap();
+    assert!(half.can_turn());
+    half.handle_eof();
+    assert!(!half.turn(OTHER));
 }
 
 #[test]
