@@ -40,6 +40,9 @@ pub trait Backend: sealed::Sealed + Sized + Copy + Debug + Send + Sync + 'static
     /// [`CompletionQueue::wake_epoch`] changes with it. Where not, they are done when posting returns,
     /// as a rule.
     const SENDS_WAIT: bool;
+    /// Whether registered memory stays taken for as long as it is registered, touched or not:
+    /// [`MemoryRegion::punch`] does nothing.
+    const PINS: bool;
     /// An opened device.
     type Context: Context<Self>;
     /// Protection domain.
@@ -67,8 +70,8 @@ pub trait Context<B: Backend>: Clone + Debug + Send + Sync {
 
     /// A new protection domain for queue pairs whose peer lives at `path`.
     ///
-    /// On the soft device a domain is the memory that one peer process may write; asking twice
-    /// for the same peer gives the same domain.
+    /// A domain is the memory that one peer may write: on the soft device a process, on an RDMA device
+    /// a host. Asking twice for the same peer gives the same domain.
     ///
     /// # Errors
     /// When memory or descriptors run out.

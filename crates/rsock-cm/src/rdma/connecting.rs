@@ -103,7 +103,7 @@ impl Connecting {
             }
             (State::Route, Kind::RDMA_CM_EVENT_ROUTE_RESOLVED) => {
                 let (name, port) = self.id.device()?;
-                let path = route::path(&self.id, port);
+                let path = route::path(&self.id, port, self.dest.ip());
                 self.state = State::Routed(path.clone());
                 return Ok(Some(Progress::Path(device::open(&name)?, path)));
             }

@@ -107,7 +107,7 @@ impl Listener {
         let local = id.local_addr().ok_or_else(unknown)?;
         let peer = id.peer_addr().ok_or_else(unknown)?;
         let (name, port) = id.device()?;
-        let path = route::path(&id, port);
+        let path = route::path(&id, port, peer.ip());
         let request = Request {
             id: RequestId(self.next),
             local_addr: local,

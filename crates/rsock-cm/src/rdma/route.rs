@@ -6,6 +6,7 @@ use rsock_rdma_sys::verbs::ibv_qp_attr;
 use rsock_verbs::rdma::{Negotiated, RdmaPath};
 use rsock_verbs::{Error, QpState};
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 /// The identifier, as its path sees it. Weak: a queue pair is brought up while its connection is
@@ -21,7 +22,7 @@ impl Negotiated for Route {
     }
 }
 
-/// The path of the connection that `id` makes, over `port`.
-pub(super) fn path(id: &Arc<Id>, port: u8) -> RdmaPath {
-    RdmaPath::negotiated(port, Arc::new(Route(Arc::downgrade(id))))
+/// The path of the connection that `id` makes with `peer`, over `port`.
+pub(super) fn path(id: &Arc<Id>, port: u8, peer: IpAddr) -> RdmaPath {
+    RdmaPath::negotiated(port, peer.into(), Arc::new(Route(Arc::downgrade(id))))
 }

@@ -15,7 +15,7 @@ use rsock_rdma_sys::verbs::{
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// An opened device.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ struct Inner {
     attr: DeviceAttr,
     max_srq_wr: u32,
     n_ports: u8,
+    /// The domains in use, one per port and peer host.
+    domains: Mutex<Vec<Weak<RdmaPd>>>,
 }
 
 // SAFETY: libibverbs's contexts may be used from any thread.
@@ -105,7 +107,9 @@ impl RdmaContext {
         raw: NonNull<ibv_context>,
         name: String,
     ) -> Result<Self, Error> {
-        let mut inner = Inner { raw, verbs, name, attr: NOTHING, max_srq_wr: 0, n_ports: 0 };
+        let domains = Mutex::default();
+        let mut inner =
+            Inner { raw, verbs, name, attr: NOTHING, max_srq_wr: 0, n_ports: 0, domains };
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open and `attr` is writable.
         let rc = unsafe { verbs.ibv_query_device(raw.as_ptr(), attr.as_mut_ptr()) };
@@ -232,7 +236,15 @@ impl Context<Rdma> for RdmaContext {
     }
 
     fn alloc_pd(&self, path: &RdmaPath) -> Result<Arc<RdmaPd>, Error> {
-        RdmaPd::new(self, path.port)
+        let mut domains = self.0.domains.lock().unwrap_or_else(PoisonError::into_inner);
+        domains.retain(|pd| pd.strong_count() > 0);
+        let mut open = domains.iter().filter_map(Weak::upgrade);
+        if let Some(pd) = open.find(|pd| pd.leads_to(path)) {
+            return Ok(pd);
+        }
+        let pd = RdmaPd::new(self, path)?;
+        domains.push(Arc::downgrade(&pd));
+        Ok(pd)
     }
 
     fn create_channel(&self) -> Result<Arc<RdmaChannel>, Error> {

@@ -17,6 +17,7 @@ mod event;
 mod mr;
 mod path;
 mod pd;
+mod pool;
 mod qp;
 mod sends;
 mod srq;
@@ -41,6 +42,7 @@ impl crate::device::Backend for Rdma {
     const NAME: &'static str = "rdma";
     const SEND_DEPTH: u32 = 128;
     const SENDS_WAIT: bool = true;
+    const PINS: bool = true;
     type Context = RdmaContext;
     type Pd = RdmaPd;
     type Mr = RdmaMr;

@@ -13,6 +13,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct RdmaPath {
     pub(super) port: u8,
+    /// The peer's address: peers with the same one are one host.
+    pub(super) peer: Gid,
     route: Route,
 }
 
@@ -26,7 +28,6 @@ enum Route {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     gid_index: u8,
-    peer: Gid,
     mtu: ibv_mtu,
 }
 
@@ -42,14 +43,14 @@ pub trait Negotiated: Debug + Send + Sync {
 
 impl RdmaPath {
     pub(super) fn new(port: u8, gid_index: u8, peer: Gid, mtu: ibv_mtu) -> Self {
-        Self { port, route: Route::Known(Known { gid_index, peer, mtu }) }
+        Self { port, peer, route: Route::Known(Known { gid_index, mtu }) }
     }
 
-    /// A path for one queue pair on `port`, as a connection manager will have negotiated it by the time
-    /// that the queue pair goes on to `Rtr`.
+    /// A path for one queue pair on `port` to the peer at `peer`, as a connection manager will have
+    /// negotiated it by the time that the queue pair goes on to `Rtr`.
     #[must_use]
-    pub fn negotiated(port: u8, by: Arc<dyn Negotiated>) -> Self {
-        Self { port, route: Route::Negotiated(by) }
+    pub fn negotiated(port: u8, peer: Gid, by: Arc<dyn Negotiated>) -> Self {
+        Self { port, peer, route: Route::Negotiated(by) }
     }
 
     /// The largest payload of one packet, in bytes, where it is known from the start.
@@ -76,7 +77,9 @@ impl RdmaPath {
     /// For a queue pair whose peer is `dest`.
     pub(super) fn to_receive(&self, dest: QpNum) -> Result<(ibv_qp_attr, i32), Error> {
         let (mut attr, mask) = match &self.route {
-            Route::Known(known) => (known.to_receive(self.port), known_mask(&TO_RECEIVE)),
+            Route::Known(known) => {
+                (known.to_receive(self.port, self.peer), known_mask(&TO_RECEIVE))
+            }
             Route::Negotiated(by) => by.qp_attr(QpState::Rtr)?,
         };
         attr.dest_qp_num = dest.0;
@@ -101,13 +104,13 @@ impl RdmaPath {
 }
 
 impl Known {
-    fn to_receive(self, port: u8) -> ibv_qp_attr {
+    fn to_receive(self, port: u8, peer: Gid) -> ibv_qp_attr {
         let mut attr = super::qp::blank(ibv_qp_state::IBV_QPS_RTR);
         attr.path_mtu = self.mtu;
         attr.max_dest_rd_atomic = 1;
         attr.ah_attr = ibv_ah_attr {
             grh: ibv_global_route {
-                dgid: ibv_gid { raw: self.peer.0 },
+                dgid: ibv_gid { raw: peer.0 },
                 flow_label: 0,
                 sgid_index: self.gid_index,
                 hop_limit: 64,

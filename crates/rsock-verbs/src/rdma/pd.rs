@@ -2,17 +2,19 @@
 
 use super::convert::object;
 use super::mr::RdmaMr;
+use super::pool::Pool;
 use super::qp::RdmaQp;
 use super::srq::RdmaSrq;
-use super::{Rdma, RdmaContext};
+use super::{Rdma, RdmaContext, RdmaPath};
 use crate::device::{ProtectionDomain, QpInit};
 use crate::error::Error;
-use crate::types::Access;
+use crate::types::{Access, Gid};
 use rsock_rdma_sys::verbs::ibv_pd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A protection domain, for queue pairs over one port.
+/// A protection domain, for queue pairs over one port to one host: a peer reaches by their keys the
+/// regions of streams with its own host, and no others.
 ///
 /// # Invariants
 /// `raw` came from `ibv_alloc_pd` and is freed exactly once, in `drop`; whatever lies in the domain
@@ -21,6 +23,9 @@ use std::sync::Arc;
 pub struct RdmaPd {
     raw: NonNull<ibv_pd>,
     port: u8,
+    peer: Gid,
+    /// For the sends of queue pairs, which keep it.
+    pool: Mutex<Weak<Pool>>,
     ctx: RdmaContext,
 }
 
@@ -30,12 +35,13 @@ unsafe impl Send for RdmaPd {}
 unsafe impl Sync for RdmaPd {}
 
 impl RdmaPd {
-    pub(super) fn new(ctx: &RdmaContext, port: u8) -> Result<Arc<Self>, Error> {
+    pub(super) fn new(ctx: &RdmaContext, path: &RdmaPath) -> Result<Arc<Self>, Error> {
         // SAFETY: the context is open.
         let raw = unsafe { ctx.verbs().ibv_alloc_pd(ctx.raw()) };
         // INVARIANT: made here, freed by `drop`.
         let raw = object("ibv_alloc_pd", raw)?;
-        Ok(Arc::new(Self { raw, port, ctx: ctx.clone() }))
+        let (port, peer, pool) = (path.port, path.peer, Mutex::default());
+        Ok(Arc::new(Self { raw, port, peer, pool, ctx: ctx.clone() }))
     }
 
     pub(super) fn ctx(&self) -> &RdmaContext {
@@ -48,6 +54,21 @@ impl RdmaPd {
 
     pub(super) fn port(&self) -> u8 {
         self.port
+    }
+
+    /// Whether it is for queue pairs on this path.
+    pub(super) fn leads_to(&self, path: &RdmaPath) -> bool {
+        (self.port, self.peer) == (path.port, path.peer)
+    }
+
+    /// Memory for a queue pair's sends.
+    pub(super) fn pool(&self) -> Arc<Pool> {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.upgrade().unwrap_or_else(|| {
+            let new = Arc::<Pool>::default();
+            *pool = Arc::downgrade(&new);
+            new
+        })
     }
 }
 

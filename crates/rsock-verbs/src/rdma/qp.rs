@@ -91,7 +91,7 @@ impl RdmaQp {
         // SAFETY: the queue pair is live; its number does not change.
         let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
         // INVARIANT: made here, destroyed by `drop`; the queues are held below.
-        let sends = Sends::new(cap.max_send_wr, cap.max_inline);
+        let sends = Sends::new(cap.max_send_wr, cap.max_inline, pd.pool());
         init.send_cq.attach(qp_num, &sends);
         Ok(Self {
             raw,
@@ -258,22 +258,22 @@ impl QueuePair<Rdma> for RdmaQp {
         let mut sges = [NO_SGE; MAX_SGE as usize];
         let mut n = entries(wr.sges, &mut sges)?;
         let mut ledger = self.sends.lock();
-        let mut end = None;
+        let mut copied = None;
         if wr.flags.contains(SendFlags::INLINE) {
             let len = wr.sges.iter().try_fold(0u32, |len, sge| len.checked_add(sge.len));
             let len = len.ok_or(PostError::Invalid)?;
             if len > self.max_inline {
                 // SAFETY: the caller promises readable memory.
                 let copy = unsafe { self.sends.copy(&mut ledger, &self.pd, wr.sges, len) };
-                let (sge, up_to) = copy?;
+                let (sge, place) = copy?;
                 n = entries(&[sge], &mut sges)?;
-                end = Some(up_to);
+                copied = Some(place);
             } else if len != 0 {
                 flags |= ibv_send_flags::IBV_SEND_INLINE.0;
             }
         }
         let is_wanted = self.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-        let number = (is_wanted || self.sends.is_due(&ledger, end)).then(next_number);
+        let number = (is_wanted || self.sends.is_due(&ledger, copied.as_ref())).then(next_number);
         if number.is_some() {
             flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
@@ -301,7 +301,7 @@ impl QueuePair<Rdma> for RdmaQp {
         // SAFETY: the queue pair is live, the request and its entries are on this stack, and the caller
         // promises the memory that they name.
         posted(unsafe { inline::post_send(self.raw.as_ptr(), &raw mut raw, &raw mut bad) })?;
-        ledger.posted(wr.id, number, is_wanted, end);
+        ledger.posted(wr.id, number, is_wanted, copied);
         Ok(())
     }
 

@@ -2,16 +2,17 @@
 //!
 //! A send queue gives its places back only when a *signaled* request completes. So every so often an
 //! unsignaled one is signaled behind the caller's back, and its completion swallowed. The same
-//! completions say which copies of the caller's bytes the device needs no longer.
+//! completions say which copies of the caller's bytes the device needs no longer: a long request has a
+//! piece of memory to itself and is always signaled, short ones share a piece until it is full.
 //!
 //! Invariants: signaled requests complete in the order of posting, and a completion stands for all
 //! requests before it. Whenever a post finds no room, a signaled request is under way, so that a
 //! completion tells when there is some again.
 
 use super::RdmaPd;
-use super::mr::RdmaMr;
-use crate::error::{Error, PostError};
-use crate::types::{Access, WrId};
+use super::pool::{LARGEST, Piece, Pool, SMALLEST};
+use crate::error::PostError;
+use crate::types::WrId;
 use crate::wr::Sge;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,7 @@ pub(super) struct Sends {
     max_unsignaled: u32,
     /// Largest request that can be copied, in bytes.
     max_copy: u32,
+    pool: Arc<Pool>,
 }
 
 /// The part that changes.
@@ -48,7 +50,7 @@ pub(super) struct Ledger {
     /// Requests posted so far, and those of them that are known to have completed.
     posted: u64,
     done: u64,
-    copies: Option<Copies>,
+    copies: Copies,
 }
 
 #[derive(Debug)]
@@ -59,36 +61,54 @@ struct Signaled {
     is_wanted: bool,
     /// Requests posted up to this one.
     posted: u64,
-    /// Up to where copies are free once it has completed.
-    copied: u64,
 }
 
-/// Bytes that the device still reads, in order, in a ring of registered memory. Positions count bytes
-/// from the beginning and never wrap.
-#[derive(Debug)]
+/// Bytes that the device still reads. Requests are named by how many were posted with them.
+#[derive(Debug, Default)]
 struct Copies {
-    mr: RdmaMr,
-    head: u64,
-    tail: u64,
-    /// The head when something was last signaled.
-    told: u64,
+    /// Pieces that get no more bytes, each with its last request, in order.
+    held: VecDeque<(u64, Piece)>,
+    /// Bytes of those.
+    n_held: u32,
+    /// For short requests.
+    shared: Option<Shared>,
+    /// A shared piece is among the held ones, and no request was signaled since.
+    is_due: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    piece: Piece,
+    n_used: u32,
+    last: u64,
+}
+
+/// Where the bytes of a request are that is posted next.
+#[derive(Debug)]
+pub(super) enum Copied {
+    Own(Piece),
+    /// So many bytes at the end of the shared piece.
+    Shared(u32),
 }
 
 impl Sends {
-    pub(super) fn new(depth: u32, max_copy: u32) -> Arc<Self> {
+    pub(super) fn new(depth: u32, max_copy: u32, pool: Arc<Pool>) -> Arc<Self> {
+        let copies = Copies::default();
         let ledger =
-            Ledger { signaled: VecDeque::new(), n_unsignaled: 0, posted: 0, done: 0, copies: None };
+            Ledger { signaled: VecDeque::new(), n_unsignaled: 0, posted: 0, done: 0, copies };
         // More than half of the queue is never without a signaled request.
         let max_unsignaled = depth / 2;
-        Arc::new(Self { ledger: Mutex::new(ledger), depth: depth.into(), max_unsignaled, max_copy })
+        let max_copy = max_copy.min(LARGEST);
+        let ledger = Mutex::new(ledger);
+        Arc::new(Self { ledger, depth: depth.into(), max_unsignaled, max_copy, pool })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies what `sges` name, for a request that is posted next; where it lies, and the position
-    /// behind it.
+    /// Copies what `sges` name, for a request that is posted next: how the device finds it, and what
+    /// to say when it is posted.
     ///
     /// # Safety
     /// The entries name readable memory.
@@ -98,35 +118,72 @@ impl Sends {
         pd: &Arc<RdmaPd>,
         sges: &[Sge],
         len: u32,
-    ) -> Result<(Sge, u64), PostError> {
+    ) -> Result<(Sge, Copied), PostError> {
         if len > self.max_copy {
             return Err(PostError::Invalid);
         }
-        let copies = match &mut ledger.copies {
-            Some(copies) => copies,
-            none => {
-                // No memory to copy to is no room, for good: the device has none either.
-                let new = Copies::new(pd, self.max_copy).map_err(|_| PostError::QueueFull)?;
-                none.insert(new)
-            }
+        let copied = if len > SMALLEST {
+            Copied::Own(self.take(ledger, pd, len)?)
+        } else {
+            self.make_room(ledger, pd, len)?;
+            Copied::Shared(len)
         };
-        let (at, end) = copies.place(len).ok_or(PostError::QueueFull)?;
+        let (mr, at) = match (&copied, &ledger.copies.shared) {
+            (Copied::Own(piece), _) => piece.place(),
+            (Copied::Shared(_), Some(shared)) => {
+                let (mr, at) = shared.piece.place();
+                (mr, at + shared.n_used as usize)
+            }
+            (Copied::Shared(_), None) => return Err(PostError::Invalid),
+        };
         let mut to = at;
         for sge in sges {
             let from = std::ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
             // SAFETY: the caller promises the memory.
-            unsafe { copies.mr.copy_in_raw(to, from, sge.len as usize) };
+            unsafe { mr.copy_in_raw(to, from, sge.len as usize) };
             to += sge.len as usize;
         }
-        Ok((copies.mr.sge(at, len), end))
+        Ok((mr.sge(at, len), copied))
     }
 
-    /// Whether the next request must be signaled, the copies then reaching to `end`.
-    pub(super) fn is_due(&self, ledger: &Ledger, end: Option<u64>) -> bool {
+    /// A piece for `len` bytes, if this queue pair may have one more.
+    fn take(&self, ledger: &Ledger, pd: &Arc<RdmaPd>, len: u32) -> Result<Piece, PostError> {
+        if ledger.copies.n_held + len > self.most_held() {
+            return Err(PostError::QueueFull);
+        }
+        self.pool.take(pd, len).map_err(|_| match ledger.signaled.len() {
+            // Nothing under way would ever make room.
+            0 => PostError::Invalid,
+            _ => PostError::QueueFull,
+        })
+    }
+
+    /// Sees to it that the shared piece has room for `len` bytes.
+    fn make_room(&self, ledger: &mut Ledger, pd: &Arc<RdmaPd>, len: u32) -> Result<(), PostError> {
+        if ledger.copies.shared.as_ref().is_some_and(|s| s.n_used + len <= s.piece.len()) {
+            return Ok(());
+        }
+        let piece = self.take(ledger, pd, SMALLEST)?;
+        let last = ledger.posted;
+        let copies = &mut ledger.copies;
+        if let Some(full) = copies.shared.replace(Shared { piece, n_used: 0, last }) {
+            copies.n_held += full.piece.len();
+            copies.held.push_back((full.last, full.piece));
+            copies.is_due = true;
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that requests under way may hold.
+    fn most_held(&self) -> u32 {
+        4 * self.max_copy.max(SMALLEST)
+    }
+
+    /// Whether the next request must be signaled.
+    pub(super) fn is_due(&self, ledger: &Ledger, copied: Option<&Copied>) -> bool {
         ledger.n_unsignaled + 1 >= self.max_unsignaled
-            || ledger.copies.as_ref().is_some_and(|copies| {
-                end.unwrap_or(copies.head) - copies.told >= u64::from(self.max_copy)
-            })
+            || ledger.copies.is_due
+            || matches!(copied, Some(Copied::Own(_)))
     }
 
     /// Whether the longest request may find no room now, or the few that are kept for short ones are
@@ -134,7 +191,7 @@ impl Sends {
     pub(super) fn is_full(&self) -> bool {
         let ledger = self.lock();
         ledger.posted - ledger.done + RESERVE > self.depth
-            || ledger.copies.as_ref().is_some_and(|copies| copies.place(self.max_copy).is_none())
+            || ledger.copies.n_held + self.max_copy > self.most_held()
     }
 
     /// Whether no signaled request is under way.
@@ -149,9 +206,7 @@ impl Sends {
         let known = ledger.signaled.front().is_some_and(|first| first.number <= number);
         while known && let Some(done) = ledger.signaled.pop_front() {
             ledger.done = done.posted;
-            if let Some(copies) = &mut ledger.copies {
-                copies.tail = done.copied;
-            }
+            ledger.copies.release(done.posted);
             if done.number == number {
                 return Some((done.id, done.is_wanted));
             }
@@ -166,49 +221,50 @@ pub(super) fn next_number() -> u64 {
 }
 
 impl Ledger {
-    /// A request was posted: signaled under `number`, or not; with copies up to `end`, or without.
+    /// A request was posted: signaled under `number`, or not; with a copy, or without.
     pub(super) fn posted(
         &mut self,
         id: WrId,
         number: Option<u64>,
         is_wanted: bool,
-        end: Option<u64>,
+        copied: Option<Copied>,
     ) {
-        if let (Some(copies), Some(end)) = (&mut self.copies, end) {
-            copies.head = end;
-        }
         self.posted += 1;
         let posted = self.posted;
+        match (copied, &mut self.copies.shared) {
+            (Some(Copied::Own(piece)), _) => {
+                self.copies.n_held += piece.len();
+                self.copies.held.push_back((posted, piece));
+            }
+            (Some(Copied::Shared(len)), Some(shared)) => {
+                shared.n_used += len;
+                shared.last = posted;
+            }
+            _ => {}
+        }
         let Some(number) = number else {
             self.n_unsignaled += 1;
             return;
         };
         self.n_unsignaled = 0;
-        let copied = self.copies.as_mut().map_or(0, |copies| {
-            copies.told = copies.head;
-            copies.head
-        });
-        self.signaled.push_back(Signaled { number, id, is_wanted, posted, copied });
+        self.copies.is_due = false;
+        self.signaled.push_back(Signaled { number, id, is_wanted, posted });
     }
 }
 
 impl Copies {
-    fn new(pd: &Arc<RdmaPd>, max_copy: u32) -> Result<Self, Error> {
-        // The largest request, four times: one quarter may be lost at the end of the ring, one may
-        // be unsignaled.
-        let mr = RdmaMr::alloc(pd, 4 * max_copy as usize, Access::LOCAL_WRITE)?;
-        Ok(Self { mr, head: 0, tail: 0, told: 0 })
-    }
-
-    /// Where the next `len` bytes go, in one piece, and the position behind them.
-    fn place(&self, len: u32) -> Option<(usize, u64)> {
-        use crate::device::MemoryRegion;
-        let (size, len) = (self.mr.len() as u64, u64::from(len));
-        let mut at = self.head;
-        if at % size + len > size {
-            at += size - at % size;
+    /// Requests up to the `done`th have completed.
+    fn release(&mut self, done: u64) {
+        while let Some((last, _)) = self.held.front()
+            && *last <= done
+            && let Some((_, piece)) = self.held.pop_front()
+        {
+            self.n_held -= piece.len();
         }
-        let end = at + len;
-        (end - self.tail <= size).then_some((usize::try_from(at % size).unwrap_or(0), end))
+        if let Some(shared) = &mut self.shared
+            && shared.last <= done
+        {
+            shared.n_used = 0;
+        }
     }
 }

@@ -66,6 +66,7 @@ impl crate::device::Backend for Soft {
     const NAME: &'static str = "soft";
     const SEND_DEPTH: u32 = 8;
     const SENDS_WAIT: bool = false;
+    const PINS: bool = false;
     type Context = SoftContext;
     type Pd = SoftPd;
     type Mr = SoftMr;
