@@ -1,6 +1,7 @@
 //! One stream over one queue pair.
 
 use super::config::{Config, Wire};
+use super::growth::Growth;
 use super::iomap::Iomaps;
 use super::layout::{Layout, N_SLOTS};
 use super::resident::{self, Trim, Usage};
@@ -95,7 +96,8 @@ impl<B: Backend> Preparing<B> {
     /// When memory, queues or descriptors run out.
     pub fn new(ctx: &B::Context, path: &B::Path, config: &Config) -> Result<Self, Error> {
         let wire = if ctx.attr().write_with_imm { Wire::WriteImm } else { Wire::MsgSend };
-        let layout = Layout::new(config, wire);
+        let rest = config.at_rest::<B>();
+        let layout = Layout::new(&rest, wire);
         let pd = ctx.alloc_pd(path)?;
         let region = pd.alloc_mr(layout.len, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let depth = config.recv_depth();
@@ -119,10 +121,10 @@ impl<B: Backend> Preparing<B> {
         let recv = RecvHalf::new(RecvConfig {
             region: region.addr().wrapping_add(layout.ring as u64),
             rkey: region.rkey(),
-            buf_len: config.buf_len,
-            n_bufs: config.n_bufs,
+            buf_len: rest.buf_len,
+            n_bufs: rest.n_bufs,
             window: config.window,
-            first_len: config.buf_len,
+            first_len: rest.buf_len,
         });
         let region = Arc::new(region);
         let parts = Parts { qp, cq, region, layout, wire, pd, path: path.clone() };
@@ -191,10 +193,13 @@ impl<B: Backend> Preparing<B> {
             layout: self.parts.layout,
             usage: Usage::default(),
         });
-        resident::register(Arc::downgrade(&ring) as Weak<dyn Trim>);
+        if !B::PINS {
+            resident::register(Arc::downgrade(&ring) as Weak<dyn Trim>);
+        }
         Ok(Stream {
             parts: self.parts,
             ring,
+            growth: Growth::new(),
             config: self.config,
             extensions: self.config.extensions && peer.has_ext(),
             iomaps: Iomaps::new(remote, self.config.iomap_slots),
@@ -267,7 +272,8 @@ pub struct Stream<B: Backend> {
     pub(super) ring: Arc<Ring<B>>,
     pub(super) config: Config,
     extensions: bool,
-    /// After the queue pair: nothing may arrive in memory that is gone.
+    /// After the queue pair, these two: nothing may arrive in memory that is gone.
+    pub(super) growth: Growth<B>,
     pub(super) iomaps: Iomaps<B>,
 }
 
@@ -348,14 +354,14 @@ impl<B: Backend> Stream<B> {
         if self.parts.cq.is_ready() {
             self.pump(&mut recv);
         }
+        let mut growth = self.growth();
         let mut taken = 0;
         for buf in bufs.iter_mut() {
             let mut at = 0;
             while at < buf.len() {
                 let Some(span) = recv.half.span_at(if peek { taken } else { 0 }) else { break };
                 let n = span.len.min(buf.len() - at);
-                let from = self.parts.layout.ring + span.offset;
-                self.parts.region.copy_out(from, &mut buf[at..at + n]);
+                self.copy_span(growth.as_deref(), span, &mut buf[at..at + n]);
                 if !peek {
                     recv.half.consume(n);
                 }
@@ -367,13 +373,17 @@ impl<B: Backend> Stream<B> {
             }
         }
         if !peek {
-            self.ring.usage.note(recv.dirty);
+            match &mut growth {
+                Some(growth) => self.adapt(growth, &mut recv.half, taken),
+                None if B::PINS => {}
+                None => self.ring.usage.note(recv.dirty),
+            }
             self.grant(&mut recv);
         }
         if taken != 0 || bufs.iter().all(|b| b.is_empty()) {
             return Ok(taken);
         }
-        drop(recv);
+        drop((growth, recv));
         let error = self.ring.shared.mail.error.load(Ordering::Acquire);
         if error != 0 {
             return Err(RecvError::Failed(error.cast_signed()));
