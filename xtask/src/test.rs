@@ -30,9 +30,9 @@ pub(crate) fn run() -> Done {
 /// All benchmarks, and nothing that is none.
 const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
 
-/// Tests that need an RDMA device, by convention called `rdma`, or two hosts with one each, called
-/// `hosts`; they run only where they are named.
-pub(crate) const DEVICE_TESTS: [&str; 5] = ["--workspace", "--test", "rdma", "--test", "hosts"];
+/// Tests that need an RDMA device, by convention called `rdma` and something, or two hosts with
+/// one each, called `hosts`; they run only where they are named.
+pub(crate) const DEVICE_TESTS: [&str; 5] = ["--workspace", "--test", "rdma*", "--test", "hosts"];
 
 /// What has happened so far.
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl Run {
         for (what, name, guests, threads) in
             [("tests in the lab", "rdma", "1", "2"), ("tests in two guests", "hosts", "2", "1")]
         {
-            let programs = programs.iter().filter(|(test, _)| test == name);
+            let programs = programs.iter().filter(|(test, _)| test.starts_with(name));
             let xtask = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
             let mut command = Command::new(xtask);
             command.args(["lab", "--limit", LAB_LIMIT, "--guests", guests]);
