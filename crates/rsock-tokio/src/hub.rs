@@ -40,6 +40,10 @@ const TURNS: u32 = 16;
 const QUIET: Duration = Duration::from_millis(1);
 /// `sched_yield` calls before sleeping, in case the other end needs this CPU.
 const YIELDS: u32 = 4;
+/// After so long each turn offers the CPU to others...
+const OFFER_AFTER: Duration = Duration::from_micros(5);
+/// ...and if getting it back takes so long, somebody wanted it: looking is in the way.
+const CROWDED: Duration = Duration::from_micros(20);
 
 static HUBS: Mutex<Vec<(Id, Arc<Hub>)>> = Mutex::new(Vec::new());
 
@@ -98,6 +102,10 @@ impl Budget {
 
     fn hit(&self, took: Duration) {
         let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        if took > self.longest_ns {
+            // Longer than anybody looks: the CPU was taken from us meanwhile.
+            return self.was_in_the_way();
+        }
         let old = self.ns.load(Ordering::Relaxed);
         // Room for three times the usual wait, approached slowly from above.
         let want = took.saturating_mul(3).clamp(2 * LEAST_NS, self.longest_ns);
@@ -248,19 +256,32 @@ impl Watch {
             return self.sleep(cx);
         }
         let limit = self.hub.limit_ns.load(Ordering::Relaxed);
-        if since.elapsed() < Duration::from_nanos(limit.into()) {
+        let looked = since.elapsed();
+        let is_over = looked >= Duration::from_nanos(limit.into());
+        if !is_over && looked < OFFER_AFTER {
             return self.later(cx);
         }
-        for _ in 0..YIELDS {
+        let offered = Instant::now();
+        for _ in 0..if is_over { YIELDS } else { 1 } {
             rustix::thread::sched_yield();
-            if self.pass() {
+            if is_over && self.pass() {
                 // The other end ran when we made room for it: looking was in its way.
                 self.hub.shared.was_in_the_way();
                 self.since = None;
                 return self.later(cx);
             }
         }
-        self.hub.shared.miss();
+        if offered.elapsed() >= CROWDED {
+            self.hub.shared.was_in_the_way();
+            if self.pass() {
+                self.since = None;
+                return self.later(cx);
+            }
+        } else if is_over {
+            self.hub.shared.miss();
+        } else {
+            return self.later(cx);
+        }
         self.settle(|_| true);
         self.sleep(cx)
     }
@@ -367,8 +388,10 @@ mod tests {
         assert_eq!(probes(&budget, 320), 20);
         budget.hit(Duration::from_micros(5));
         assert_eq!(budget.next(LONG), 15_000, "room for three times the usual wait");
-        budget.hit(Duration::from_secs(1));
+        budget.hit(Duration::from_micros(90));
         assert_eq!(budget.next(LONG), LONGEST_NS);
+        budget.hit(Duration::from_secs(1));
+        assert!(budget.next(LONG) < LONGEST_NS, "it was not looking that took so long");
         budget.hit(Duration::from_micros(5));
         assert!((15_000..LONGEST_NS).contains(&budget.next(LONG)), "approached slowly from above");
     }
