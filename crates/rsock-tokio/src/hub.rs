@@ -128,6 +128,16 @@ impl Budget {
 }
 
 impl Hub {
+    fn new() -> Self {
+        Self {
+            inbox: Mutex::new(Inbox { new: Vec::new(), sleeper: None, is_over: false }),
+            listed: AtomicUsize::new(0),
+            limit_ns: AtomicU32::new(0),
+            shared: Budget::new(LONGEST_NS),
+            alone: Budget::new(ALONE_NS),
+        }
+    }
+
     /// The hub of `runtime`, started if there is none.
     pub(crate) fn of(runtime: &Handle) -> Arc<Self> {
         let id = runtime.id();
@@ -135,23 +145,11 @@ impl Hub {
         if let Some((_, hub)) = hubs.iter().find(|(other, _)| *other == id) {
             return Arc::clone(hub);
         }
-        let hub = Arc::new(Self {
-            inbox: Mutex::new(Inbox { new: Vec::new(), sleeper: None, is_over: false }),
-            listed: AtomicUsize::new(0),
-            limit_ns: AtomicU32::new(0),
-            shared: Budget::new(LONGEST_NS),
-            alone: Budget::new(ALONE_NS),
-        });
+        let hub = Arc::new(Self::new());
         hubs.push((id, Arc::clone(&hub)));
         drop(hubs);
         let is_alone = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
-        let mut watch = Watch {
-            hub: Arc::clone(&hub),
-            links: Vec::new(),
-            swept: Instant::now(),
-            since: None,
-            is_alone,
-        };
+        let mut watch = Watch::new(Arc::clone(&hub), is_alone);
         // A runtime that is shutting down drops it at once.
         drop(runtime.spawn(poll_fn(move |cx| watch.turn(cx))));
         hub
@@ -238,6 +236,10 @@ struct Watch {
 }
 
 impl Watch {
+    fn new(hub: Arc<Hub>, is_alone: bool) -> Self {
+        Self { hub, links: Vec::new(), swept: Instant::now(), since: None, is_alone }
+    }
+
     /// One look at everything; never ready.
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let now = Instant::now();
@@ -250,7 +252,7 @@ impl Watch {
         if self.look() {
             self.hub.shared.hit(since.elapsed());
             self.since = None;
-            return self.later(cx);
+            return self.soon(cx);
         }
         if self.links.is_empty() {
             return self.sleep(cx);
@@ -314,15 +316,20 @@ impl Watch {
         self.links.len() != before
     }
 
-    /// Lets every other task run.
-    fn later(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Looks again after the tasks that were just woken.
+    fn soon(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_alone {
             // To the end of the queue; the runtime looks at descriptors every few dozen turns.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // Among several threads that would call another one for help. This asks for a turn after
-        // everybody's, and a look at descriptors.
+        // Among several threads that would call another one for help.
+        self.later(cx)
+    }
+
+    /// Lets everything else run: every other task, what is behind descriptors, and the future that
+    /// the runtime blocks on, which has no place in the queue and its turn only when that is empty.
+    fn later(&self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = pin!(tokio::task::yield_now()).poll(cx);
         Poll::Pending
     }
@@ -408,5 +415,27 @@ mod tests {
             budget.miss();
         }
         assert_eq!(probes(&budget, 64), 4, "they are frequent again once one has helped");
+    }
+
+    #[test]
+    fn looking_leaves_the_future_that_the_runtime_blocks_on_its_turn() {
+        const TIMES: u32 = 100;
+        let turns = Arc::new(AtomicU32::new(0));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let (watch, count) = (Watch::new(Arc::new(Hub::new()), true), Arc::clone(&turns));
+            let looking = tokio::spawn(poll_fn(move |cx| {
+                count.fetch_add(1, Ordering::Relaxed);
+                watch.later(cx)
+            }));
+            for _ in 0..TIMES {
+                let (send, sent) = tokio::sync::oneshot::channel();
+                tokio::spawn(async { send.send(()) });
+                sent.await.expect("the task sends");
+            }
+            looking.abort();
+        });
+        // It has no place in the queue of tasks, which must therefore run empty between two looks.
+        assert!(turns.load(Ordering::Relaxed) <= 3 * TIMES, "{turns:?} turns");
     }
 }
