@@ -1,13 +1,17 @@
 //! Unmodified `rstream` and `riostream` of rdmacm-utils on an RDMA device: over librdmacm's rsockets at
-//! one end and over `librsock.so` at the other, in both roles, and over `librsock.so` at both.
+//! one end and over `librsock.so` at the other, in both roles, and over `librsock.so` at both; a program of
+//! ours and netperf in the same way; and peers that lie.
 //! `cargo xtask test` runs this in the lab.
 
 mod hostile_peer;
+mod rdma_ends;
 
 use hostile_peer::{Fixture, hostile_peer_tests};
 use rsock_cm::rdma::RdmaManager;
-use rsock_tests::{Running, Watchdog, assert_worked, c_library};
+use rsock_tests::{Running, Watchdog, assert_worked, c_library, tools};
+use std::ffi::OsString;
 use std::net::{IpAddr, TcpListener};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -82,12 +86,15 @@ fn await_listener(port: u16, server: &mut Running) {
     }
 }
 
-fn run(program: &str, [server, client]: [Over; 2], ip: &str, args: &[&str]) -> String {
-    let _watchdog = Watchdog::new(Duration::from_secs(120));
+fn free_port(ip: &str) -> u16 {
     let address: IpAddr = ip.parse().expect("address");
     let free = TcpListener::bind((address, 0)).expect("a port");
-    let port = free.local_addr().expect("its number").port();
-    drop(free);
+    free.local_addr().expect("its number").port()
+}
+
+fn run(program: &str, [server, client]: [Over; 2], ip: &str, args: &[&str]) -> String {
+    let _watchdog = Watchdog::new(Duration::from_secs(120));
+    let port = free_port(ip);
     let what = format!("{program} {args:?}, {server:?} serves {client:?}");
     let mut serving = command(server, program, port, args);
     let mut serving = Running::spawn(serving.args(["-b", ip])).expect("the server starts");
@@ -146,6 +153,63 @@ fn transfers_longer_than_any_buffer_arrive() {
         for size in ["1048576", "3000001"] {
             let args = ["-T", "b", "-T", "v", "-S", size, "-C", "2", "-I", "2"];
             run("rstream", pair, IPV4, &args);
+        }
+    }
+}
+
+#[test]
+fn every_size_arrives_odd_ones_too() {
+    for pair in PAIRS {
+        for size in ["63", "65", "4095", "65537", "131073", "4194304"] {
+            let args = ["-T", "b", "-T", "v", "-S", size, "-C", "2", "-I", "1"];
+            run("rstream", pair, IPV4, &args);
+        }
+    }
+}
+
+/// One message to and fro, many times; and many one way, once; the address resolved by rdma_cm.
+#[test]
+fn latency_and_bandwidth_runs_work() {
+    for pair in PAIRS {
+        for [size, count, iterations] in [["64", "1", "100"], ["4096", "200", "1"]] {
+            let size = ["-S", size, "-C", count, "-I", iterations];
+            run("rstream", pair, IPV4, &[&["-T", "b", "-T", "r", "-T", "v"], &size[..]].concat());
+        }
+    }
+}
+
+/// librdmacm's preload library gives netperf rsockets: its own at one end, ours at the other.
+#[test]
+fn netperf_runs_through_librdmacms_own_preload_library() {
+    let library = Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so");
+    assert!(library.is_file(), "the lab has it");
+    let dress = |over: Over, program: &str, port: u16| {
+        let mut command = tools::require(program).command();
+        let mut preload = OsString::new();
+        if over != Librdmacm {
+            preload.push(c_library());
+            preload.push(":");
+            command.env("RSOCK_DEVICE", "rdma");
+        }
+        preload.push(library);
+        command.env("LD_PRELOAD", preload).args(["-4", "-p", &port.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    for [server, client] in [PAIRS[0], PAIRS[1]] {
+        let _watchdog = Watchdog::new(Duration::from_secs(120));
+        let port = free_port(IPV4);
+        let mut serving = dress(server, "netserver", port);
+        let mut serving = Running::spawn(serving.args(["-D", "-f", "-N", "-L", IPV4]))
+            .expect("the server starts");
+        await_listener(port, &mut serving);
+        for test in ["TCP_RR", "TCP_STREAM"] {
+            let mut netperf = dress(client, "netperf", port);
+            netperf.args(["-H", IPV4, "-l", "1", "-P", "0", "-v", "0", "-t", test]);
+            let out = Running::spawn(&mut netperf).expect("it starts").output().expect("it ends");
+            let said = assert_worked(&format!("{test}, {server:?} serves {client:?}"), &out);
+            let figure = said.split_whitespace().next_back().and_then(|word| word.parse().ok());
+            assert!(figure.is_some_and(|figure: f64| figure > 0.0), "{test}: {said}");
         }
     }
 }

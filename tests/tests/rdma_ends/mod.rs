@@ -1,0 +1,200 @@
+//! One C program over rsocket(3) at both ends, over librdmacm's rsockets at one and ours at the other:
+//! many connections, both directions at once, and every way to end. It checks every byte.
+
+use rsock_tests::{Running, Watchdog, assert_worked, c_library};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// What the program's rsockets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    C,
+    Ours,
+}
+
+/// A server's, then its client's.
+const PAIRS: [[Over; 2]; 3] = [[Over::C, Over::Ours], [Over::Ours, Over::C], [Over::Ours; 2]];
+
+/// COMPAT: librdmacm's listener (release 44) gets stuck with 64 connections at once, its own clients' too.
+const OUR_SERVER: [[Over; 2]; 2] = [PAIRS[1], PAIRS[2]];
+
+const IPV4: &str = "10.9.0.1";
+const IPV6: &str = "fd09::1";
+
+/// The program, which opens the library with its rsockets itself.
+fn program() -> &'static Path {
+    static DONE: OnceLock<PathBuf> = OnceLock::new();
+    DONE.get_or_init(|| {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let program = std::env::temp_dir().join(format!("rdma-ends-{}", std::process::id()));
+        let out = Command::new("cc")
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
+            .arg("-o")
+            .arg(&program)
+            .arg(here.join("rdma_c/ends.c"))
+            .arg("-I")
+            .arg(here.join("../crates/rsock-capi/include"))
+            .output()
+            .expect("a C compiler named cc");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        program
+    })
+}
+
+fn end(over: Over, role: &str, ip: &str, port: u16, mode: &str) -> Running {
+    let mut command = Command::new(program());
+    match over {
+        Over::C => command.arg("librdmacm.so.1"),
+        Over::Ours => command.arg(c_library()).env("RSOCK_DEVICE", "rdma"),
+    };
+    command.args([role, ip, &port.to_string(), mode]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::spawn(&mut command).expect("the program starts")
+}
+
+/// Both ends, the server listening before the client starts.
+fn start([server, client]: [Over; 2], ip: &str, mode: &str) -> [Running; 2] {
+    let port = super::free_port(ip);
+    let mut server = end(server, "server", ip, port, mode);
+    super::await_listener(port, &mut server);
+    [server, end(client, "client", ip, port, mode)]
+}
+
+fn run_at(ip: &str, pairs: &[[Over; 2]], mode: &str) {
+    for &pair in pairs {
+        let _watchdog = Watchdog::new(Duration::from_secs(300));
+        let [server, client] = start(pair, ip, mode);
+        let [server, client] = [server, client].map(|end| end.output().expect("it ends"));
+        let what = format!("{mode}, {pair:?}");
+        assert_worked(&format!("{what}: client"), &client);
+        assert_worked(&format!("{what}: server"), &server);
+    }
+}
+
+#[test]
+fn both_directions_at_once_carry_every_byte() {
+    run_at(IPV4, &PAIRS, "both");
+    run_at(IPV6, &PAIRS, "both");
+}
+
+#[test]
+fn each_end_can_close_its_direction_first() {
+    run_at(IPV4, &PAIRS, "client-ends-first");
+    run_at(IPV4, &PAIRS, "server-ends-first");
+}
+
+#[test]
+fn what_is_under_way_at_a_close_arrives() {
+    run_at(IPV4, &PAIRS, "client-closes");
+    run_at(IPV4, &PAIRS, "server-closes");
+}
+
+#[test]
+fn many_connections_at_once_keep_apart() {
+    run_at(IPV4, &OUR_SERVER, "many");
+}
+
+/// A soft device with an address of its own, whose objects nobody else counts among theirs.
+struct Own {
+    name: &'static str,
+    ip: String,
+}
+
+impl Own {
+    fn new(name: &'static str, number: u8) -> Self {
+        let ip = format!("10.{number}.0.1");
+        for line in [
+            format!("ip link add if_{name} type dummy"),
+            format!("ip link set if_{name} up"),
+            format!("ip addr add {ip}/24 dev if_{name}"),
+            format!("rdma link add {name} type rxe netdev if_{name}"),
+        ] {
+            shell(&line);
+        }
+        Self { name, ip }
+    }
+
+    /// The kernel's objects of a kind on it.
+    fn n(&self, kind: &str) -> u32 {
+        // `7: NAME: pd 3 cq 4 qp 2 cm_id 3 mr 0 ctx 2 srq 0`
+        let all = shell(&format!("rdma resource show {}", self.name));
+        let mut words = all.split_whitespace().skip_while(|word| *word != kind);
+        let n = words.nth(1).and_then(|word| word.parse().ok());
+        n.unwrap_or_else(|| panic!("no {kind} in {all}"))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        shell(&format!("rdma link del {}", self.name));
+        shell(&format!("ip link del if_{}", self.name));
+    }
+}
+
+fn shell(line: &str) -> String {
+    let mut words = line.split(' ');
+    let out = Command::new(words.next().expect("program")).args(words).output().expect("it runs");
+    assert_worked(line, &out)
+}
+
+/// An end that stops for inspection and goes on when told.
+struct Inspected {
+    process: Running,
+    out: BufReader<ChildStdout>,
+    to: ChildStdin,
+}
+
+impl Inspected {
+    fn new(mut process: Running) -> Self {
+        let out = process.stdout.take().expect("piped");
+        let to = process.stdin.take().expect("piped");
+        Self { process, out: BufReader::new(out), to }
+    }
+
+    /// Waits until it stops; its number of descriptors.
+    fn n_descriptors(&mut self) -> u32 {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("its output");
+        let n = line.trim().strip_prefix("descriptors ").and_then(|n| n.parse().ok());
+        n.unwrap_or_else(|| panic!("it said {line:?}"))
+    }
+
+    fn go_on(&mut self) {
+        self.to.write_all(b"\n").expect("it reads");
+    }
+}
+
+/// 480 connections later there is no more of anything than there was after the first 20.
+#[test]
+fn five_hundred_connections_in_a_row_leave_nothing_behind() {
+    /// For what is kept for the next connection.
+    const SPARE: u32 = 4;
+    for (pair, number) in PAIRS[..2].iter().copied().zip(70..) {
+        let _watchdog = Watchdog::new(Duration::from_secs(500));
+        let own = Own::new("rxe_row", number);
+        let kinds = ["pd", "cq", "mr"];
+        let n_qps = own.n("qp");
+        let mut ends = start(pair, &own.ip, "connects").map(Inspected::new);
+        let before = [0, 1].map(|i| ends[i].n_descriptors());
+        let objects = kinds.map(|kind| own.n(kind));
+        ends.iter_mut().for_each(Inspected::go_on);
+        let after = [0, 1].map(|i| ends[i].n_descriptors());
+        for (before, after) in before.into_iter().zip(after) {
+            assert!(after <= before + SPARE, "{pair:?}: {before} descriptors, then {after}");
+        }
+        for (kind, before) in kinds.into_iter().zip(objects) {
+            // Those of the last connections go a little later.
+            while own.n(kind) > before + SPARE {}
+        }
+        while own.n("qp") > n_qps {}
+        ends.iter_mut().for_each(Inspected::go_on);
+        for Inspected { process, out, to } in ends {
+            drop((out, to));
+            let out = process.output().expect("it ends");
+            assert_worked(&format!("{pair:?}"), &out);
+        }
+    }
+}
