@@ -5,6 +5,7 @@
 
 use crate::cm::Cm;
 use crate::verbs::Verbs;
+use std::error::Error;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -23,7 +24,7 @@ impl fmt::Display for NotLoaded {
     }
 }
 
-impl std::error::Error for NotLoaded {}
+impl Error for NotLoaded {}
 
 /// libibverbs.
 ///
@@ -53,7 +54,11 @@ pub fn open_cm() -> Result<&'static Cm, &'static NotLoaded> {
 }
 
 fn not_loaded(library: &'static str) -> impl Fn(libloading::Error) -> NotLoaded {
-    move |error| NotLoaded { library, why: error.to_string() }
+    move |error| {
+        // The error itself only says which call failed.
+        let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        NotLoaded { library, why }
+    }
 }
 
 /// With the major version, which promises the interface.
@@ -71,7 +76,7 @@ mod tests {
         // SAFETY: no such library exists, so none of its code runs.
         let error = unsafe { Verbs::new(name) }.map_err(not_loaded(name)).err().unwrap();
         assert_eq!(error.library, name);
-        assert!(error.to_string().contains(name), "{error}");
+        assert!(error.why.contains("cannot open shared object file"), "{error}");
     }
 
     /// With or without rdma-core, the answer is the same whenever it is asked for.
