@@ -26,7 +26,8 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     );
     let _ = writeln!(
         out,
-        "Medians of {}, sides measured in turn, {} s each. ratio = rsock : kernel TCP",
+        "Medians of {} (of short connections three times as many), sides measured in turn, {} s each.\n\
+         ratio = rsock : kernel TCP",
         env.runs, env.seconds_per_sample
     );
     if env.runs < LEAST_RUNS {

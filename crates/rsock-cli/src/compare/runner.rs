@@ -15,10 +15,10 @@ use rsock_core::stat;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Runs `cases`, each side `runs` times.
+/// Runs `cases`, each side `runs` times, or as many times more as the case asks for.
 pub(super) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
-    let n_samples: usize = cases.iter().filter(|c| is_measured(c)).map(|c| c.sides.len()).sum();
-    let progress = ProgressBar::new(n_samples as u64 * u64::from(runs));
+    let n_samples = |case: &Case| case.sides.len() as u64 * u64::from(runs * case.n_times);
+    let progress = ProgressBar::new(cases.iter().filter(|c| is_measured(c)).map(n_samples).sum());
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta:>4}  {msg}");
     progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let mut rows = Vec::with_capacity(cases.len());
@@ -26,11 +26,12 @@ pub(super) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
         let row = match (case.work, missing(bench, case)) {
             (Work::Quotient(..), _) => Row::quotient(case, &rows),
             (_, Some(program)) => {
-                progress.inc(case.sides.len() as u64 * u64::from(runs));
+                progress.inc(n_samples(case));
                 Row::not_run(case, &format!("{program} was not found"))
             }
             (_, None) => {
-                let samples = (0..runs).flat_map(|run| round(bench, case, run, &progress));
+                let samples =
+                    (0..runs * case.n_times).flat_map(|run| round(bench, case, run, &progress));
                 Row::measured(case, samples.collect())
             }
         };
