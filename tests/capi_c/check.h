@@ -17,16 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                       \
-	do {                                                                   \
-		if (!(condition)) {                                            \
-			fprintf(stderr, "%s:%d: %s (errno %d: %s)\n",          \
-				__FILE__, __LINE__, #condition, errno,         \
-				strerror(errno));                              \
-			_exit(1);                                              \
-		}                                                              \
-	} while (0)
+#include "expect.h"
 
 /* The call fails, and with that errno. */
 #define FAILS(call, number)                                                    \

@@ -16,16 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                       \
-	do {                                                                   \
-		if (!(condition)) {                                            \
-			fprintf(stderr, "%s:%d: %s (errno %d: %s)\n",          \
-				__FILE__, __LINE__, #condition, errno,         \
-				strerror(errno));                              \
-			_exit(1);                                              \
-		}                                                              \
-	} while (0)
+#include "../capi_c/expect.h"
 
 static void *library;
 

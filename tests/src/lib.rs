@@ -8,12 +8,14 @@
 mod artifacts;
 mod ended;
 pub mod hosts;
+mod listening;
 mod running;
 pub mod tools;
 mod watchdog;
 
 pub use artifacts::{c_library, preload_library, rsock_command};
 pub use ended::assert_worked;
+pub use listening::{await_listening, await_rdma_listener, free_port};
 pub use running::Running;
 pub use watchdog::Watchdog;
 

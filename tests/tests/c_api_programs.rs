@@ -1,32 +1,19 @@
 //! Unmodified programs over C rsockets, `rstream` and `riostream` of rdmacm-utils, with
 //! `librsock.so` in the place of librdmacm's rsockets: server and client on the soft device.
 
-use rsock_tests::{Running, Watchdog, assert_worked, c_library, tools};
+use rsock_tests::{Running, Watchdog, assert_worked, await_listening, c_library, free_port, tools};
 use std::fs;
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::Duration;
-
-/// A port that nobody has now.
-fn free_port(ip: IpAddr) -> u16 {
-    let probe = TcpListener::bind((ip, 0)).expect("a port");
-    probe.local_addr().expect("its number").port()
-}
 
 /// Waits until somebody listens on `port`: the listener's name is in the kernel's list.
 fn await_listener(port: u16, server: &mut Running) {
     let ending = format!(".{port:04x}");
-    loop {
+    await_listening(server, || {
         let names = fs::read_to_string("/proc/net/unix").expect("the kernel's list");
-        if names.lines().any(|line| line.contains("@rsock.cm1.0106.") && line.ends_with(&ending)) {
-            return;
-        }
-        if let Some(status) = server.try_wait().expect("its state") {
-            panic!("the server ended before it listened: {status}");
-        }
-        thread::yield_now();
-    }
+        names.lines().any(|line| line.contains("@rsock.cm1.0106.") && line.ends_with(&ending))
+    });
 }
 
 fn command(program: &str, port: u16, args: &[&str]) -> Command {

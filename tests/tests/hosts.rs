@@ -2,7 +2,7 @@
 //! lab at once.
 
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog, c_library};
+use rsock_tests::{Running, Watchdog, await_rdma_listener, c_library};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -17,31 +17,15 @@ fn rstream(with_librsock: bool, args: &[&str]) -> Running {
     Running::spawn(&mut command).expect("rstream starts")
 }
 
-/// Waits until somebody listens on `port`, as the kernel's connection manager sees it.
-fn await_rdma_listener(port: &str, server: &mut Running) {
-    let address = format!("{port} ");
-    loop {
-        let listing = Command::new("rdma").args(["resource", "show", "cm_id"]).output();
-        let listing = listing.expect("the kernel's list");
-        let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
-        if listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address)) {
-            return;
-        }
-        if let Some(status) = server.try_wait().expect("its state") {
-            panic!("the server ended before it listened: {status}");
-        }
-    }
-}
-
 /// Guest b's client, over C's rsockets or ours, and guest a's server over the other.
 fn rstream_between_hosts(name: &'static str, server_is_ours: bool) {
-    const PORT: &str = "7471";
+    const PORT: u16 = 7471;
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let guest = Guest::begin(name);
     for (i, [size, count, iterations]) in
         [["1", "10", "20"], ["70000", "5", "4"], ["3000001", "2", "2"]].into_iter().enumerate()
     {
-        let size = ["-p", PORT, "-S", size, "-C", count, "-I", iterations];
+        let size = ["-p", &PORT.to_string(), "-S", size, "-C", count, "-I", iterations];
         let run = match guest.role {
             Role::A => {
                 let ip = guest.ip().to_string();

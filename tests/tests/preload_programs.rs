@@ -3,10 +3,10 @@
 //! really left TCP.
 
 use rsock_core::stat;
-use rsock_tests::{Running, Watchdog, assert_worked, preload_library, tools};
+use rsock_tests::{Running, Watchdog, assert_worked, await_listening, preload_library, tools};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -17,26 +17,20 @@ const MIXED: [(bool, bool); 3] = [(true, true), (true, false), (false, true)];
 
 /// A port that nobody has now.
 fn free_port() -> u16 {
-    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    probe.local_addr().expect("its number").port()
+    rsock_tests::free_port(Ipv4Addr::LOCALHOST.into())
 }
 
 /// Waits until `server` listens on `port`, by the kernel's list.
 fn await_listener(port: u16, server: &mut Running) {
     let local = format!(":{port:04X}");
-    let is_listening = |table: &str| {
+    let is_listed = |table: &str| {
         let text = fs::read_to_string(table).unwrap_or_default();
         text.lines().any(|line| {
             let mut fields = line.split_whitespace().skip(1);
             fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
         })
     };
-    while !is_listening("/proc/net/tcp") && !is_listening("/proc/net/tcp6") {
-        if let Some(status) = server.try_wait().expect("its state") {
-            panic!("the server ended before it listened: {status}");
-        }
-        thread::yield_now();
-    }
+    await_listening(server, || is_listed("/proc/net/tcp") || is_listed("/proc/net/tcp6"));
 }
 
 /// A command for one end; `args` may hold `PORT`, and `OTHER` for a further free one.

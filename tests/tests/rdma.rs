@@ -8,9 +8,9 @@ mod rdma_ends;
 
 use hostile_peer::{Fixture, hostile_peer_tests};
 use rsock_cm::rdma::RdmaManager;
-use rsock_tests::{Running, Watchdog, assert_worked, c_library, tools};
+use rsock_tests::{Running, Watchdog, assert_worked, await_rdma_listener, c_library, tools};
 use std::ffi::OsString;
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -70,26 +70,8 @@ fn command(over: Over, program: &str, port: u16, args: &[&str]) -> Command {
     command
 }
 
-/// Waits until somebody listens on `port`, as the kernel's connection manager sees it.
-fn await_listener(port: u16, server: &mut Running) {
-    let address = format!("{port} ");
-    loop {
-        let listing = Command::new("rdma").args(["resource", "show", "cm_id"]).output();
-        let listing = listing.expect("the kernel's list");
-        let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
-        if listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address)) {
-            return;
-        }
-        if let Some(status) = server.try_wait().expect("its state") {
-            panic!("the server ended before it listened: {status}");
-        }
-    }
-}
-
 fn free_port(ip: &str) -> u16 {
-    let address: IpAddr = ip.parse().expect("address");
-    let free = TcpListener::bind((address, 0)).expect("a port");
-    free.local_addr().expect("its number").port()
+    rsock_tests::free_port(ip.parse().expect("address"))
 }
 
 fn run(program: &str, [server, client]: [Over; 2], ip: &str, args: &[&str]) -> String {
@@ -98,7 +80,7 @@ fn run(program: &str, [server, client]: [Over; 2], ip: &str, args: &[&str]) -> S
     let what = format!("{program} {args:?}, {server:?} serves {client:?}");
     let mut serving = command(server, program, port, args);
     let mut serving = Running::spawn(serving.args(["-b", ip])).expect("the server starts");
-    await_listener(port, &mut serving);
+    await_rdma_listener(port, &mut serving);
     let mut connecting = command(client, program, port, args);
     let connecting = Running::spawn(connecting.args(["-s", ip])).expect("the client starts");
     let out = connecting.output().expect("the client ends");
@@ -202,7 +184,7 @@ fn netperf_runs_through_librdmacms_own_preload_library() {
         let mut serving = dress(server, "netserver", port);
         let mut serving = Running::spawn(serving.args(["-D", "-f", "-N", "-L", IPV4]))
             .expect("the server starts");
-        await_listener(port, &mut serving);
+        await_rdma_listener(port, &mut serving);
         for test in ["TCP_RR", "TCP_STREAM"] {
             let mut netperf = dress(client, "netperf", port);
             netperf.args(["-H", IPV4, "-l", "1", "-P", "0", "-v", "0", "-t", test]);

@@ -4,6 +4,7 @@ use crate::compare::{Comparison, Need, Place, Row, Side, Unit, Verdict};
 use crate::probe::Placement;
 use crate::stat;
 use std::fmt::Write;
+use std::ops::Range;
 
 mod device;
 mod markdown;
@@ -14,6 +15,8 @@ const COLUMNS: [&str; 11] = [
     "", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "at least", "aim", "result",
     "CPUs",
 ];
+/// Those that end at the right.
+const NUMBERS: Range<usize> = 1..9;
 
 /// The table, and below it what a reader has to know.
 pub(crate) fn text(comparison: &Comparison) -> String {
@@ -33,7 +36,8 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     if env.runs < LEAST_RUNS {
         let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
     }
-    let widths = widths(comparison);
+    let head = COLUMNS.map(String::from);
+    let widths = widths([head.clone()].into_iter().chain(comparison.rows.iter().map(cells)));
     for (title, place) in [("Unpinned", false), ("Pinned to a CPU each", true)] {
         let rows: Vec<_> = comparison
             .rows
@@ -44,9 +48,9 @@ pub(crate) fn text(comparison: &Comparison) -> String {
             continue;
         }
         let _ = writeln!(out, "\n{title}");
-        line(&mut out, &COLUMNS.map(String::from), &widths);
+        line(&mut out, &head, &widths, &NUMBERS);
         for row in rows {
-            line(&mut out, &cells(row), &widths);
+            line(&mut out, &cells(row), &widths, &NUMBERS);
         }
     }
     device::text(&mut out, comparison);
@@ -214,20 +218,27 @@ fn notes(comparison: &Comparison) -> Vec<String> {
 /// A part of the bytes, below which a note says so: a stream begins on TCP.
 const NEARLY_ALL: f64 = 0.9;
 
-fn widths(comparison: &Comparison) -> [usize; 11] {
-    let mut widths = COLUMNS.map(str::len);
-    for row in &comparison.rows {
-        for (width, cell) in widths.iter_mut().zip(cells(row)) {
+/// The widest cell of each column.
+fn widths<const N: usize>(lines: impl IntoIterator<Item = [String; N]>) -> [usize; N] {
+    let mut widths = [0; N];
+    for cells in lines {
+        for (width, cell) in widths.iter_mut().zip(cells) {
             *width = cell.chars().count().max(*width);
         }
     }
     widths
 }
 
-fn line(out: &mut String, cells: &[String; 11], widths: &[usize; 11]) {
+/// One line of a table; the columns in `numbers` end at the right.
+fn line<const N: usize>(
+    out: &mut String,
+    cells: &[String; N],
+    widths: &[usize; N],
+    numbers: &Range<usize>,
+) {
     let mut line = String::new();
     for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
-        let _ = if (1..9).contains(&column) {
+        let _ = if numbers.contains(&column) {
             write!(line, "{cell:>width$}  ")
         } else {
             write!(line, "{cell:<width$}  ")

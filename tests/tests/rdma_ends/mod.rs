@@ -1,7 +1,7 @@
 //! One C program over rsocket(3) at both ends, over librdmacm's rsockets at one and ours at the other:
 //! many connections, both directions at once, and every way to end. It checks every byte.
 
-use rsock_tests::{Running, Watchdog, assert_worked, c_library};
+use rsock_tests::{Running, Watchdog, assert_worked, await_rdma_listener, c_library};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -59,7 +59,7 @@ fn end(over: Over, role: &str, ip: &str, port: u16, mode: &str) -> Running {
 fn start([server, client]: [Over; 2], ip: &str, mode: &str) -> [Running; 2] {
     let port = super::free_port(ip);
     let mut server = end(server, "server", ip, port, mode);
-    super::await_listener(port, &mut server);
+    await_rdma_listener(port, &mut server);
     [server, end(client, "client", ip, port, mode)]
 }
 

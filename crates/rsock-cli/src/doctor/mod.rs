@@ -81,6 +81,16 @@ impl Findings {
         self.add(check, State::Stopped, what.into(), Some(fix.into()));
     }
 
+    /// Whether `RSOCK_DEVICE` has one of the values that switch `what` off.
+    fn switch(&mut self, off: [&str; 2], what: &str) {
+        if let Ok(device) = std::env::var("RSOCK_DEVICE")
+            && off.contains(&device.as_str())
+        {
+            let what = format!("RSOCK_DEVICE={device} switches {what} off");
+            self.stopped("switch", what, "unset RSOCK_DEVICE");
+        }
+    }
+
     fn add(&mut self, check: &'static str, state: State, what: String, fix: Option<String>) {
         self.list.push(Finding { device: self.device, check, state, what, fix });
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Looks at the device called `only`, or at all of them.
 pub(super) fn look(only: Option<&str>) -> Findings {
     let mut findings = Findings::new(Device::Rdma);
-    switch(&mut findings);
+    findings.switch(["tcp", "soft"], "RDMA");
     libraries(&mut findings);
     connection_manager(&mut findings);
     let devices = match fabric::devices() {
@@ -53,17 +53,6 @@ pub(super) fn look(only: Option<&str>) -> Findings {
         }
     }
     findings
-}
-
-fn switch(findings: &mut Findings) {
-    match std::env::var("RSOCK_DEVICE") {
-        Ok(device) if device == "tcp" || device == "soft" => findings.stopped(
-            "switch",
-            format!("RSOCK_DEVICE={device} switches RDMA off"),
-            "unset RSOCK_DEVICE",
-        ),
-        _ => {}
-    }
 }
 
 fn libraries(findings: &mut Findings) {

@@ -15,7 +15,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 pub(super) fn look() -> Findings {
     let mut findings = Findings::new(Device::Soft);
-    switch(&mut findings);
+    findings.switch(["tcp", "rdma"], "shared memory");
     memory(&mut findings);
     names(&mut findings);
     owners(&mut findings);
@@ -27,17 +27,6 @@ pub(super) fn look() -> Findings {
         stream(&mut findings);
     }
     findings
-}
-
-fn switch(findings: &mut Findings) {
-    match std::env::var("RSOCK_DEVICE") {
-        Ok(device) if device == "tcp" || device == "rdma" => findings.stopped(
-            "switch",
-            format!("RSOCK_DEVICE={device} switches shared memory off"),
-            "unset RSOCK_DEVICE",
-        ),
-        _ => {}
-    }
 }
 
 /// Sealed memory files.

@@ -1,12 +1,15 @@
 //! The rows on an RDMA device, a table of their own: C's rsockets, rsock, and bare verbs as the limit.
 
 use super::markdown::{median, spread};
-use super::{promise, significant, verdict};
+use super::{line, promise, significant, verdict, widths};
 use crate::compare::{Comparison, Row, Side};
 use std::fmt::Write;
+use std::ops::Range;
 
 const COLUMNS: [&str; 9] =
     ["", "C rsockets", "rsock", "verbs", "ratio", "of verbs", "at least", "aim", "result"];
+/// Those that end at the right.
+const NUMBERS: Range<usize> = 1..8;
 
 /// For a terminal.
 pub(super) fn text(out: &mut String, comparison: &Comparison) {
@@ -14,19 +17,10 @@ pub(super) fn text(out: &mut String, comparison: &Comparison) {
     let Some(title) = title(comparison).filter(|_| !rows.is_empty()) else { return };
     let lines: Vec<_> =
         [COLUMNS.map(str::to_owned)].into_iter().chain(rows.iter().map(|r| cells(r))).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths = widths(lines.iter().cloned());
     let _ = writeln!(out, "\n{title}: ratio = rsock : C rsockets");
     for cells in &lines {
-        let mut line = String::new();
-        for (column, cell) in cells.iter().enumerate() {
-            let width = width(column).unwrap_or(0);
-            let _ = if (1..8).contains(&column) {
-                write!(line, "{cell:>width$}  ")
-            } else {
-                write!(line, "{cell:<width$}  ")
-            };
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
+        line(out, cells, &widths, &NUMBERS);
     }
 }
 
