@@ -12,7 +12,11 @@ fn await_listener(port: u16, server: &mut Running) {
     let ending = format!(".{port:04x}");
     await_listening(server, || {
         let names = fs::read_to_string("/proc/net/unix").expect("the kernel's list");
-        names.lines().any(|line| line.contains("@rsock.cm1.0106.") && line.ends_with(&ending))
+        names.lines().any(|line| {
+            // The flags of a socket that accepts; it has its name a moment before.
+            let accepts = line.split_whitespace().nth(3) == Some("00010000");
+            accepts && line.contains("@rsock.cm1.0106.") && line.ends_with(&ending)
+        })
     });
 }
 

@@ -57,9 +57,10 @@ fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Resu
         return Ok(());
     }
     match errno::read() {
-        // It is in the set already, or not yet or no longer: nothing is lost.
-        libc::EEXIST | libc::ENOENT => Ok(()),
-        e => Err(e),
+        e @ (libc::ENOMEM | libc::ENOSPC) => Err(e),
+        // It is in the set already, or not yet, or a read in another thread has found that it is no
+        // longer needed: nothing is lost.
+        _ => Ok(()),
     }
 }
 
