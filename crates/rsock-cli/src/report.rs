@@ -29,10 +29,12 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     );
     let _ = writeln!(
         out,
-        "Medians of {} (of short connections three times as many), sides measured in turn, {} s each.\n\
-         ratio = rsock : kernel TCP",
+        "Medians of {} (of short connections three times as many), sides measured in turn, {} s each.",
         env.runs, env.seconds_per_sample
     );
+    if comparison.rows.iter().any(|row| !row.is_on_device()) {
+        out.push_str("ratio = rsock : kernel TCP\n");
+    }
     if env.runs < LEAST_RUNS {
         let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
     }

@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// Seconds per sample
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
     time: u32,
-    /// Only rows whose name contains one of these
+    /// Only rows of these names, and those whose names go on with a dot (rdma: all of the device)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Print the rows' names and end
@@ -127,14 +127,22 @@ fn choose(only: &[String], pin: Pin, has_device: bool) -> Result<Vec<case::Case>
     let is_asked = |case: &case::Case| {
         // Without a device, its rows are run for whoever asks for them, to say so.
         (only.is_empty() && (has_device || !case.is_on_device()))
-            || only.iter().any(|part| case.id.contains(part.as_str()))
+            || only.iter().any(|name| is_called(&case.id, name))
     };
-    let cases: Vec<_> =
-        case::all().into_iter().filter(|case| fits(case) && is_asked(case)).collect();
+    let all = case::all();
+    if let Some(name) = only.iter().find(|name| !all.iter().any(|case| is_called(&case.id, name))) {
+        return Err(Error::Usage(format!("no row is called '{name}'; --list prints the names")));
+    }
+    let cases: Vec<_> = all.into_iter().filter(|case| fits(case) && is_asked(case)).collect();
     if cases.is_empty() {
-        return Err(Error::Usage(format!("no row's name contains {}", only.join(" or "))));
+        return Err(Error::Usage("none of these rows is measured with that --pin".into()));
     }
     Ok(cases)
+}
+
+/// Whether a row's name is `name` or belongs to its family: `rr` names `rr.nospin`, not `rdma.rr`.
+fn is_called(id: &str, name: &str) -> bool {
+    id.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Keeps this process and everything it starts on two CPUs, as the promises are made for two.
@@ -145,4 +153,32 @@ fn two_cpus() -> Result<[usize; 2], Error> {
     };
     affinity::bind(&[first, second])?;
     Ok([first, second])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(only: &str) -> Result<Vec<String>, Error> {
+        let only: Vec<_> = only.split(',').map(str::to_owned).collect();
+        Ok(choose(&only, Pin::No, false)?.into_iter().map(|case| case.id).collect())
+    }
+
+    #[test]
+    fn a_name_stands_for_its_row_and_those_below_it() {
+        assert_eq!(ids("rr.nospin,crr").unwrap(), ["rr.nospin", "crr"]);
+        assert_eq!(ids("rr").unwrap(), ["rr", "rr.nospin", "rr.onecpu", "rr.8pairs"]);
+    }
+
+    #[test]
+    fn a_name_of_no_row_is_refused_by_that_name_even_beside_others() {
+        let error = ids("crr,rrr").unwrap_err();
+        assert!(matches!(&error, Error::Usage(text) if text.contains("'rrr'")), "{error:?}");
+    }
+
+    #[test]
+    fn rows_that_the_placement_leaves_out_are_not_called_unknown() {
+        let error = ids("crr.pinned").unwrap_err();
+        assert!(matches!(&error, Error::Usage(text) if text.contains("--pin")), "{error:?}");
+    }
 }
