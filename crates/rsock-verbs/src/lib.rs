@@ -2,6 +2,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod datagram;
 mod device;
 mod error;
 pub mod family;
@@ -14,6 +15,7 @@ mod types;
 mod wc;
 mod wr;
 
+pub use datagram::*;
 pub use device::*;
 pub use error::{Error, PostError};
 pub use types::*;

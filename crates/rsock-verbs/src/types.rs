@@ -31,6 +31,11 @@ newtype! {
     QpNum(u32)
 }
 newtype! {
+    /// Queue key of datagrams: a queue takes only those that carry its own.
+    #[doc(alias = "qkey")]
+    QKey(u32)
+}
+newtype! {
     /// Address inside a region of *another* process or host. Never a pointer here.
     RemoteAddr(u64)
 }

@@ -1,16 +1,19 @@
 //! One test suite for every device: what the engine relies on, as the verbs promise it.
 //!
-//! A device's tests implement [`Fixture`] and call [`conformance_tests!`](crate::conformance_tests).
+//! A device's tests implement [`Fixture`] and call [`conformance_tests!`](crate::conformance_tests),
+//! with `@datagrams` before the fixture for those of a [`DatagramBackend`](crate::DatagramBackend).
 //! The suite asks the device what it can do and nothing else: no test knows which one it has.
 
 #![expect(clippy::missing_panics_doc, reason = "a test that fails panics")]
 
+mod datagrams;
 mod flow;
 mod send;
 mod state;
 mod waiting;
 mod write;
 
+pub use datagrams::*;
 pub use flow::*;
 pub use send::*;
 pub use state::*;
@@ -86,6 +89,20 @@ macro_rules! conformance_tests {
             wake_ups_before_the_sleep_are_not_lost
             bells_ring_for_completions
             many_queue_pairs_share_a_completion_queue
+        }
+    };
+    (@datagrams $fixture:expr) => {
+        $crate::conformance_tests! { @each $fixture;
+            datagrams_of_any_length_arrive_whole
+            datagrams_are_gathered_and_read_in_pieces
+            a_datagram_that_is_too_long_is_refused
+            datagrams_of_one_sender_arrive_in_order_and_every_loss_is_counted
+            a_full_queue_loses_what_comes_and_takes_more_once_it_is_read
+            a_datagram_with_another_key_is_lost
+            a_queue_takes_from_many_senders
+            datagrams_to_nobody_harm_nobody
+            threads_that_park_wake_for_datagrams
+            bells_ring_for_datagrams
         }
     };
     (@each $fixture:expr; $($name:ident)*) => {

@@ -14,6 +14,11 @@ impl Birth {
         Self { process: family::process(), forks: family::forks() }
     }
 
+    /// Whether the calling process made it, whatever it has forked since.
+    pub(super) fn is_here(self) -> bool {
+        self.process == family::process()
+    }
+
     /// Whether this process made it and has not forked since: then nobody else uses it, and what
     /// it holds in a segment can be given back.
     pub(super) fn is_private(self) -> bool {

@@ -25,6 +25,10 @@ pub(super) const QP_TABLE: u64 = REGION_TABLE + REGIONS as u64 * size_of::<Regio
 /// Where allocations begin.
 pub(super) const DATA: u64 = QP_TABLE + QPS as u64 * size_of::<QpEntry>() as u64;
 
+/// Flag beside a queue pair's access bits: it takes datagrams. Its lane has no capacities; in their
+/// place its entry has the Q_Key, and its head's count of receives is 1 while it takes any.
+pub(super) const DATAGRAMS: u32 = 1 << 30;
+
 /// Bytes that wait in a lane for SENDs whose payload does not fit a slot.
 pub(super) const STAGE: u64 = 64 << 10;
 /// Most payload of one staged entry.

@@ -73,7 +73,7 @@ pub(super) struct Zombie {
     /// Page allocations: offset and length.
     pub(super) spans: Vec<(u64, u64)>,
     /// The lines that the peer may still ring: held, not used.
-    pub(super) _ports: [Arc<Port>; 2],
+    pub(super) _ports: Vec<Arc<Port>>,
 }
 
 /// An offered link: what we send, and what we wait for an answer to.
@@ -431,6 +431,15 @@ impl Link {
         if is_last && !self.probe() {
             self.node.forget(self.id);
         }
+    }
+
+    /// Takes over what a datagram queue leaves until the peer has let go.
+    pub(super) fn retire(&self, rest: Zombie) {
+        let mut state = self.state();
+        state.zombies.push(rest);
+        let freed = self.reap(&mut state);
+        drop(state);
+        drop(freed);
     }
 
     /// Whether no queue pair uses it now.

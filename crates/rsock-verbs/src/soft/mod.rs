@@ -13,7 +13,7 @@
 //! State that must survive `fork` lives in [`crate::family`] memory.
 //!
 //! Where to read on: `layout.rs` what a segment holds, `link.rs` how processes meet, `qp/` the data path,
-//! `wait.rs` sleeping and waking.
+//! `ud/` datagrams, `wait.rs` sleeping and waking.
 
 mod alloc;
 mod barrier;
@@ -39,6 +39,7 @@ mod srq;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod ud;
 mod wait;
 
 pub use bell::{SoftBell, ringer};
@@ -52,6 +53,7 @@ pub use mr::SoftMr;
 pub use pd::SoftPd;
 pub use qp::SoftQp;
 pub use srq::SoftSrq;
+pub use ud::{SoftDestination, SoftUd};
 
 use std::sync::Arc;
 

@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where the parts of a lane lie in a segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) head_at: u64,
-    pub(super) slots_at: u64,
-    pub(super) slots: u32,
-    pub(super) caps_at: u64,
+pub(in crate::soft) struct Place {
+    pub(in crate::soft) head_at: u64,
+    pub(in crate::soft) slots_at: u64,
+    pub(in crate::soft) slots: u32,
+    pub(in crate::soft) caps_at: u64,
     /// 0 for none.
-    pub(super) n_caps: u32,
+    pub(in crate::soft) n_caps: u32,
 }
 
 /// # Invariants
 /// All pointers lie inside one mapping of the link that the queue pair holds; `slots` has
 /// `mask + 1` entries, `caps` has `caps_mask + 1` if it is there, and `stage` has [`STAGE`] bytes.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(in crate::soft) struct Lane {
     head: NonNull<LaneHead>,
     slots: NonNull<Slot>,
     stage: NonNull<u8>,
@@ -42,7 +42,7 @@ unsafe impl Sync for Lane {}
 
 impl Lane {
     /// The lane at `place`, if that is inside `mapping` and makes sense.
-    pub(super) fn at(mapping: &Mapping, place: &Place) -> Option<Self> {
+    pub(in crate::soft) fn at(mapping: &Mapping, place: &Place) -> Option<Self> {
         if !place.slots.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&place.slots) {
             return None;
         }
@@ -63,27 +63,27 @@ impl Lane {
     }
 
     #[inline(always)]
-    pub(super) fn head(&self) -> &LaneHead {
+    pub(in crate::soft) fn head(&self) -> &LaneHead {
         // SAFETY: by the type's invariant.
         unsafe { self.head.as_ref() }
     }
 
     #[inline(always)]
-    pub(super) fn slot(&self, index: u32) -> &Slot {
+    pub(in crate::soft) fn slot(&self, index: u32) -> &Slot {
         // SAFETY: the masked index is below the number of slots.
         let slot = unsafe { self.slots.add((index & self.mask) as usize) };
         // SAFETY: by the type's invariant.
         unsafe { slot.as_ref() }
     }
 
-    pub(super) fn n_slots(&self) -> u32 {
+    pub(in crate::soft) fn n_slots(&self) -> u32 {
         self.mask + 1
     }
 
     /// Byte capacity word of receive `index`; nothing on a shared receive queue or where receives
     /// have no memory.
     #[inline(always)]
-    pub(super) fn cap(&self, index: u32) -> Option<&AtomicU32> {
+    pub(in crate::soft) fn cap(&self, index: u32) -> Option<&AtomicU32> {
         let caps = self.caps?;
         // SAFETY: the masked index is below the number of capacities.
         let cap = unsafe { caps.add((index & self.caps_mask) as usize) };
@@ -93,7 +93,7 @@ impl Lane {
 
     /// Staged byte `at` of all, and how many follow before the stage wraps.
     #[expect(clippy::cast_possible_truncation, reason = "below the stage's size")]
-    pub(super) fn stage(&self, at: u64) -> (NonNull<u8>, usize) {
+    pub(in crate::soft) fn stage(&self, at: u64) -> (NonNull<u8>, usize) {
         let i = (at % STAGE) as usize;
         // SAFETY: below the stage's size.
         (unsafe { self.stage.add(i) }, STAGE as usize - i)
@@ -105,11 +105,11 @@ impl Lane {
 /// # Invariants
 /// `recv_wait` and `send_wait` lie inside the link's mapping of the peer's segment.
 #[derive(Debug)]
-pub(super) struct Outlet {
-    pub(super) lane: Lane,
+pub(in crate::soft) struct Outlet {
+    pub(in crate::soft) lane: Lane,
     recv_wait: NonNull<WaitLine>,
     send_wait: NonNull<WaitLine>,
-    pub(super) access: Access,
+    pub(in crate::soft) access: Access,
 }
 
 // SAFETY: wait lines are made of atomics.
@@ -119,7 +119,7 @@ unsafe impl Sync for Outlet {}
 
 impl Outlet {
     /// Connects `number` to the peer's queue pair `dest`.
-    pub(super) fn connect(link: &Link, number: QpNum, dest: QpNum) -> Result<Self, Error> {
+    pub(in crate::soft) fn connect(link: &Link, number: QpNum, dest: QpNum) -> Result<Self, Error> {
         let none = Error::Invalid("the peer has no such queue pair");
         let theirs = link.theirs();
         let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
@@ -156,7 +156,7 @@ impl Outlet {
 
     /// Wakes whoever waits for the peer's receive completions, after an entry was published.
     #[inline(always)]
-    pub(super) fn ring_recv(&self) {
+    pub(in crate::soft) fn ring_recv(&self) {
         // SAFETY: by the type's invariant.
         let line = unsafe { self.recv_wait.as_ref() };
         let bits = line.ring();
@@ -166,7 +166,7 @@ impl Outlet {
     }
 
     /// Wakes whoever waits for the peer's send completions, after room was made.
-    pub(super) fn ring_send(&self) {
+    pub(in crate::soft) fn ring_send(&self) {
         // SAFETY: by the type's invariant.
         let line = unsafe { self.send_wait.as_ref() };
         let bits = line.ring();
@@ -177,7 +177,7 @@ impl Outlet {
 }
 
 /// Publishes a queue pair for the peer to connect to.
-pub(super) fn publish(
+pub(in crate::soft) fn publish(
     own: &Mapping,
     number: QpNum,
     place: &Place,
@@ -200,7 +200,7 @@ pub(super) fn publish(
 }
 
 /// Takes the entry back.
-pub(super) fn withdraw(own: &Mapping, number: QpNum) {
+pub(in crate::soft) fn withdraw(own: &Mapping, number: QpNum) {
     if let Some(entry) = own_entry(own, number) {
         entry.number.store(0, Ordering::Release);
     }

@@ -7,7 +7,7 @@
 //! Invariants: a queue pair in the error state never touches its peer's lane again. A lane is given
 //! back only when the peer has said the same of it, or is dead.
 
-mod lane;
+pub(in crate::soft) mod lane;
 mod place;
 mod queue;
 mod recv;
@@ -297,7 +297,7 @@ impl Drop for SoftQp {
         if core.place.n_caps > 0 {
             spans.push((core.place.caps_at, u64::from(core.place.n_caps) * 4));
         }
-        let rest = Zombie { head_at: core.place.head_at, spans, _ports: core.ports.clone() };
+        let rest = Zombie { head_at: core.place.head_at, spans, _ports: core.ports.to_vec() };
         link.remove_qp(core, rest);
         link.node().numbers().give_back(core.number);
         self.recv_cq.waiters().prune();

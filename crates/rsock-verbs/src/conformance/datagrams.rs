@@ -1,0 +1,317 @@
+//! Datagrams: what a queue takes, what it loses, and that whoever waits learns of it.
+//!
+//! A device may lose datagrams. Where it counts what it loses, nothing else may be missing.
+
+use super::{Fixture, Side, Watchdog, pattern};
+use crate::datagram::{Arrived, DatagramBackend, DatagramError, DatagramQueue, Posted};
+use crate::device::{Bell, Context, Parked};
+use crate::types::{QKey, QpNum};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::IoSlice;
+use std::time::Duration;
+
+const KEY: QKey = QKey(0x0123_4567);
+
+/// A queue, and the way from it to the other end's.
+struct End<B: DatagramBackend> {
+    ud: B::Datagrams,
+    to: B::Destination,
+    side: Side<B>,
+}
+
+fn queue<B: DatagramBackend>(side: &Side<B>) -> B::Datagrams {
+    let ud = B::create_datagrams(&side.ctx, KEY).expect("queue");
+    ud.admit(&side.path).expect("admit");
+    ud
+}
+
+fn pair<F: Fixture<Backend: DatagramBackend>>(f: &F) -> [End<F::Backend>; 2] {
+    let [a, b] = f.sides();
+    let (of_a, of_b) = (queue(&a), queue(&b));
+    let to_b = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+    let to_a = of_b.destination(&b.path, of_a.qp_num(), KEY).expect("destination");
+    [End { ud: of_a, to: to_b, side: a }, End { ud: of_b, to: to_a, side: b }]
+}
+
+impl<B: DatagramBackend> End<B> {
+    fn send(&self, bytes: &[u8]) -> Posted {
+        let posted = self.ud.post(&self.to, &[IoSlice::new(bytes)]).expect("post");
+        self.ud.ring(&self.to);
+        posted
+    }
+
+    fn try_recv(&self) -> Option<(QpNum, Vec<u8>)> {
+        let mut got = None;
+        let any = self.ud.try_recv(&mut |arrived: &dyn Arrived| {
+            let mut bytes = vec![0; arrived.len()];
+            arrived.copy_out(0, &mut bytes);
+            got = Some((arrived.src(), bytes));
+        });
+        assert_eq!(any, got.is_some());
+        got
+    }
+
+    fn recv(&self) -> (QpNum, Vec<u8>) {
+        loop {
+            let epoch = self.ud.wake_epoch();
+            if let Some(got) = self.try_recv() {
+                return got;
+            }
+            self.ud.park_since(epoch, Some(Duration::from_millis(100)));
+        }
+    }
+}
+
+/// Every length up to the longest arrives with all its bytes, in both directions.
+pub fn datagrams_of_any_length_arrive_whole<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("lengths");
+    let [a, b] = pair(f);
+    let most = a.ud.max_len();
+    assert!(most >= 1024);
+    let lengths = [0, 1, 39, 40, 47, 48, 49, 63, 64, 65, 1000, 1024, most / 2, most - 1, most];
+    for (i, len) in (0u8..).zip(lengths.into_iter().cycle()).take(60) {
+        let (from, to) = if i % 3 == 0 { (&b, &a) } else { (&a, &b) };
+        let sent = pattern(len, i);
+        assert_eq!(from.send(&sent), Posted::Out);
+        assert_eq!(to.recv(), (from.ud.qp_num(), sent));
+    }
+    assert!(a.try_recv().is_none() && b.try_recv().is_none());
+}
+
+/// Pieces become one datagram, which can be read in other pieces.
+pub fn datagrams_are_gathered_and_read_in_pieces<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("pieces");
+    let [a, b] = pair(f);
+    for len in [3, 48, 700, 1024] {
+        let sent = pattern(len, 7);
+        let (head, rest) = sent.split_at(len / 3);
+        let pieces = [IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(rest)];
+        // Several, so that they lie in different places.
+        for _ in 0..100 {
+            a.ud.post(&a.to, &pieces).expect("post");
+            a.ud.ring(&a.to);
+            let mut seen = vec![0; len];
+            let (front, back) = seen.split_at_mut(len / 2);
+            let mut take = |arrived: &dyn Arrived| {
+                assert_eq!(arrived.len(), len);
+                arrived.copy_out(len / 2, back);
+                arrived.copy_out(0, front);
+                arrived.copy_out(len, &mut []);
+            };
+            while !b.ud.try_recv(&mut take) {
+                b.ud.park_since(b.ud.wake_epoch(), Some(Duration::from_millis(100)));
+            }
+            assert_eq!(seen, sent);
+        }
+    }
+}
+
+/// Longer than the longest is an error, and nothing arrives of it.
+pub fn a_datagram_that_is_too_long_is_refused<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("too long");
+    let [a, b] = pair(f);
+    let long = vec![1; a.ud.max_len() + 1];
+    let before = a.ud.counters();
+    let posted = a.ud.post(&a.to, &[IoSlice::new(&long)]);
+    assert_eq!(posted, Err(DatagramError::TooLong));
+    assert_eq!(a.ud.counters(), before);
+    a.send(b"next");
+    assert_eq!(b.recv().1, b"next");
+}
+
+/// A fast sender and a slow reader: what arrives is in order, and nothing is missing that was
+/// not counted.
+pub fn datagrams_of_one_sender_arrive_in_order_and_every_loss_is_counted<
+    F: Fixture<Backend: DatagramBackend>,
+>(
+    f: &F,
+) {
+    const N: u32 = 20_000;
+    let _dog = Watchdog::new("order");
+    let [a, b] = pair(f);
+    let last = std::thread::scope(|s| {
+        s.spawn(|| {
+            for i in 0..N {
+                let mut bytes = pattern(100, 1);
+                bytes[..4].copy_from_slice(&i.to_ne_bytes());
+                a.send(&bytes[..4 + i as usize % 97]);
+            }
+            // The end must arrive, so it is sent until it is not lost.
+            while a.send(&u32::MAX.to_ne_bytes()) == Posted::Lost {
+                std::thread::yield_now();
+            }
+        });
+        let mut next = 0;
+        loop {
+            let (_, bytes) = b.recv();
+            let i = u32::from_ne_bytes(bytes[..4].try_into().expect("number"));
+            if i == u32::MAX {
+                return next;
+            }
+            assert!(i >= next && bytes.len() == 4 + i as usize % 97, "{i} after {next}");
+            next = i + 1;
+        }
+    });
+    assert!(last > 0);
+    let (sent, got) = (a.ud.counters(), b.ud.counters());
+    assert!(sent.n_sent > u64::from(N));
+    assert_eq!((got.n_received, got.n_malformed), (sent.n_sent - sent.n_full, 0));
+}
+
+/// Nobody waits for a reader: the sender goes on, and what has no room is lost.
+pub fn a_full_queue_loses_what_comes_and_takes_more_once_it_is_read<
+    F: Fixture<Backend: DatagramBackend>,
+>(
+    f: &F,
+) {
+    let _dog = Watchdog::new("full");
+    let [a, b] = pair(f);
+    for round in 0..3 {
+        let mut n = 0;
+        for len in [500, 8] {
+            while a.send(&pattern(len, 3)) == Posted::Out {
+                n += 1;
+                assert!(n < 1 << 20, "a queue without a bound");
+            }
+        }
+        for _ in 0..100 {
+            a.send(&pattern(500, 3));
+        }
+        let mut got = 0;
+        while b.try_recv().is_some() {
+            got += 1;
+        }
+        assert!(got >= 16 && got == n, "{got} of {n} in round {round}");
+    }
+    let (sent, got) = (a.ud.counters(), b.ud.counters());
+    assert!(sent.n_full >= 300);
+    assert_eq!(sent.n_sent, got.n_received + sent.n_full);
+    assert_eq!(a.send(b"again"), Posted::Out);
+    assert_eq!(b.recv().1, b"again");
+}
+
+/// The Q_Key is looked at.
+pub fn a_datagram_with_another_key_is_lost<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("key");
+    let [a, b] = pair(f);
+    let other = QKey(KEY.0 + 1);
+    let to = a.ud.destination(&a.side.path, b.ud.qp_num(), other).expect("destination");
+    assert_eq!(a.ud.post(&to, &[IoSlice::new(b"lost")]), Ok(Posted::Lost));
+    a.ud.ring(&to);
+    a.send(b"taken");
+    assert_eq!(b.recv().1, b"taken");
+    let counters = a.ud.counters();
+    assert_eq!((counters.n_sent, counters.n_wrong_key, counters.n_full), (2, 1, 0));
+}
+
+/// Queues of one process and of others, all at once, into one queue.
+pub fn a_queue_takes_from_many_senders<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    const SENDERS: u8 = 6;
+    const EACH: u32 = 500;
+    let _dog = Watchdog::new("many senders");
+    let [a, b] = pair(f);
+    let senders: Vec<_> = (0..SENDERS).map(|_| queue(&a.side)).collect();
+    std::thread::scope(|s| {
+        for (i, ud) in (0u8..).zip(&senders) {
+            let (a, b) = (&a, &b);
+            s.spawn(move || {
+                let to = ud.destination(&a.side.path, b.ud.qp_num(), KEY).expect("destination");
+                for n in 0..EACH {
+                    let bytes = [&[i][..], &n.to_ne_bytes()].concat();
+                    while ud.post(&to, &[IoSlice::new(&bytes)]) == Ok(Posted::Lost) {
+                        std::thread::yield_now();
+                    }
+                    ud.ring(&to);
+                }
+            });
+        }
+        let mut next = [0u32; SENDERS as usize];
+        for _ in 0..u32::from(SENDERS) * EACH {
+            let (src, bytes) = b.recv();
+            let i = usize::from(bytes[0]);
+            assert_eq!(src, senders[i].qp_num());
+            assert_eq!(bytes[1..], next[i].to_ne_bytes());
+            next[i] += 1;
+        }
+    });
+    assert!(b.try_recv().is_none());
+}
+
+/// A number that no queue has, and one of a queue that is gone: an error or a loss, nothing worse.
+pub fn datagrams_to_nobody_harm_nobody<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("nobody");
+    let [a, b] = pair(f);
+    if let Ok(to) = a.ud.destination(&a.side.path, QpNum(0x00ff_fff0), KEY) {
+        let _ = a.ud.post(&to, &[IoSlice::new(b"lost")]);
+        a.ud.ring(&to);
+    }
+    assert_eq!(a.send(b"taken"), Posted::Out);
+    assert_eq!(b.recv().1, b"taken");
+    let End { ud, to, side } = b;
+    drop((ud, to));
+    for _ in 0..3000 {
+        let _ = a.ud.post(&a.to, &[IoSlice::new(&pattern(100, 1))]);
+        a.ud.ring(&a.to);
+    }
+    // A successor is reached, under its own number.
+    let ud = queue(&side);
+    let to = a.ud.destination(&a.side.path, ud.qp_num(), KEY).expect("destination");
+    assert_eq!(a.ud.post(&to, &[IoSlice::new(b"hello")]), Ok(Posted::Out));
+    let mut got = 0;
+    while !ud.try_recv(&mut |arrived: &dyn Arrived| got = arrived.len()) {
+        std::thread::yield_now();
+    }
+    assert_eq!(got, 5);
+}
+
+/// A parked thread wakes for each datagram, however the two interleave, and a bounded sleep ends.
+pub fn threads_that_park_wake_for_datagrams<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    const ROUNDS: u32 = 2000;
+    let _dog = Watchdog::new("park");
+    let [a, b] = pair(f);
+    let epoch = a.ud.wake_epoch();
+    assert_eq!(a.ud.park_since(epoch, Some(Duration::from_millis(1))), Parked::TimedOut);
+    a.ud.wake_waiters();
+    assert_eq!(a.ud.park_since(epoch, None), Parked::Woken);
+    let play = |me: &End<F::Backend>, first: bool| {
+        for i in 0..ROUNDS {
+            if first {
+                me.send(&i.to_ne_bytes());
+            }
+            let got = loop {
+                let epoch = me.ud.wake_epoch();
+                match me.try_recv() {
+                    Some((_, got)) => break got,
+                    None => assert_eq!(me.ud.park_since(epoch, None), Parked::Woken),
+                }
+            };
+            assert_eq!(got, i.to_ne_bytes());
+            if !first {
+                me.send(&i.to_ne_bytes());
+            }
+        }
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| play(&b, false));
+        play(&a, true);
+    });
+}
+
+/// An armed bell rings for the next datagram, wherever it comes from.
+pub fn bells_ring_for_datagrams<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("bell");
+    let [a, b] = pair(f);
+    let bell = b.side.ctx.create_bell().expect("bell");
+    for i in 0..500u32 {
+        assert!(b.ud.arm(&bell));
+        std::thread::scope(|s| {
+            s.spawn(|| a.send(&i.to_ne_bytes()));
+            let mut fds = [PollFd::new(&bell, PollFlags::IN)];
+            while poll(&mut fds, None).expect("poll") == 0 {}
+        });
+        assert!(!b.ud.arm(&bell), "there is something");
+        assert_eq!(b.recv().1, i.to_ne_bytes());
+        b.ud.disarm(&bell);
+        bell.drain();
+    }
+}

@@ -1,0 +1,148 @@
+//! What a device must provide for datagrams. Read this before any device.
+//!
+//! A [`DatagramQueue`] is an unreliable-datagram queue pair together with the slots that its
+//! messages lie in. Payload is copied once while it is posted and once while it is taken, so nothing
+//! of the caller's has to stay in place, and no request has a name: a datagram is out, or lost.
+//!
+//! Nobody waits for a receiver. A queue that is full loses what comes, and whoever can know it
+//! counts it: on the soft device the sender, so that there sent = received + lost.
+
+use crate::device::{Backend, Parked};
+use crate::error::Error;
+use crate::types::{QKey, QpNum};
+use std::fmt::Debug;
+use std::io::IoSlice;
+use std::time::Duration;
+
+/// A device that has datagrams.
+pub trait DatagramBackend: Backend {
+    /// An unreliable-datagram queue pair.
+    #[doc(alias = "IBV_QPT_UD")]
+    type Datagrams: DatagramQueue<Self>;
+    /// Where datagrams go: an address handle, and the number of a queue there.
+    #[doc(alias = "ibv_ah")]
+    type Destination: Clone + Debug + Send + Sync;
+
+    /// A datagram queue that takes what carries `key`.
+    ///
+    /// # Errors
+    /// When memory, numbers or descriptors run out.
+    fn create_datagrams(ctx: &Self::Context, key: QKey) -> Result<Self::Datagrams, Error>;
+}
+
+/// What has become of a datagram that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is on its way, as far as the sender can know.
+    Out,
+    /// It is lost, and counted: the receiver has no room, or another Q_Key.
+    Lost,
+}
+
+/// Why a datagram was not taken. `Copy` and free of allocation: this is the data path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DatagramError {
+    /// It is longer than [`DatagramQueue::max_len`]. (`EMSGSIZE`)
+    #[error("the datagram is too long")]
+    TooLong,
+    /// There is no such queue any more: find out anew where the peer is.
+    #[error("the destination is gone")]
+    Gone,
+}
+
+/// What a queue has done so far. All but `n_received` are known to the sender's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramCounters {
+    /// Datagrams posted, lost ones included.
+    pub n_sent: u64,
+    /// Of them, lost because the receiver's queue was full.
+    pub n_full: u64,
+    /// Of them, lost because the receiver has another Q_Key.
+    pub n_wrong_key: u64,
+    /// Datagrams taken.
+    pub n_received: u64,
+    /// What arrived and was no datagram: a peer broke the device's contract.
+    pub n_malformed: u64,
+}
+
+/// An arrived datagram, in the device's memory, where its sender may still be writing: it is reached
+/// by bounded copies only.
+pub trait Arrived {
+    /// The sender's queue pair, by its own word.
+    fn src(&self) -> QpNum;
+    /// Length in bytes.
+    fn len(&self) -> usize;
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Copies from `offset` into `dst`.
+    ///
+    /// # Panics
+    /// If the span lies outside the datagram.
+    fn copy_out(&self, offset: usize, dst: &mut [u8]);
+}
+
+/// An unreliable-datagram queue pair. Every method may be called by any thread at any time.
+pub trait DatagramQueue<B: DatagramBackend>: Debug + Send + Sync {
+    /// Its number, for peers.
+    fn qp_num(&self) -> QpNum;
+
+    /// Longest datagram, in bytes.
+    fn max_len(&self) -> usize;
+
+    /// Lets the peer at `path` send to this queue. Asking again changes nothing. Devices that take
+    /// datagrams from anybody do nothing.
+    ///
+    /// # Errors
+    /// When memory runs out; `PeerGone`.
+    fn admit(&self, path: &B::Path) -> Result<(), Error>;
+
+    /// The way to queue `dest` at `path`, whose Q_Key is taken to be `key`.
+    ///
+    /// # Errors
+    /// `Invalid` if the device knows that there is no such queue, or that it has not admitted us;
+    /// `PeerGone`, `PeerViolation`; when memory runs out.
+    #[doc(alias = "ibv_create_ah")]
+    fn destination(&self, path: &B::Path, dest: QpNum, key: QKey) -> Result<B::Destination, Error>;
+
+    /// Sends the pieces as one datagram, and tells nobody: [`Self::ring`] follows, at the latest
+    /// after a batch.
+    ///
+    /// # Errors
+    /// [`DatagramError`]; the datagram was not taken.
+    fn post(&self, to: &B::Destination, payload: &[IoSlice<'_>]) -> Result<Posted, DatagramError>;
+
+    /// Wakes whoever waits for what was posted to `to`.
+    fn ring(&self, to: &B::Destination);
+
+    /// Hands the oldest datagram to `take`; false if there is none. Inside `take` the queue is not
+    /// used.
+    fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool;
+
+    /// Whether `try_recv` would likely find something. Cheap, may be wrong both ways for a moment.
+    fn is_ready(&self) -> bool;
+
+    /// Asks for one ring of `bell` when something arrives; as
+    /// [`CompletionQueue::arm`](crate::CompletionQueue::arm).
+    fn arm(&self, bell: &B::Bell) -> bool;
+
+    /// Takes back an [`Self::arm`].
+    fn disarm(&self, bell: &B::Bell);
+
+    /// Counts the calls of [`Self::wake_waiters`]; wraps.
+    fn wake_epoch(&self) -> u32;
+
+    /// Sleeps until something may have arrived; as
+    /// [`CompletionQueue::park_since`](crate::CompletionQueue::park_since).
+    fn park_since(&self, epoch: u32, timeout: Option<Duration>) -> Parked;
+
+    /// Wakes every thread that parks or has armed a bell here.
+    fn wake_waiters(&self);
+
+    /// Lets go of what belongs to peers that have died. Costs a system call for each peer.
+    fn sweep(&self);
+
+    /// What was sent, received and lost.
+    fn counters(&self) -> DatagramCounters;
+}

@@ -1,0 +1,241 @@
+//! A process's way into one queue of another: what all of its own queues send through.
+//!
+//! There is one for each link and destination, because a lane has one writing process. It notices
+//! within some milliseconds of sending that the queue or its process is gone; until then datagrams
+//! are lost, as they are with any network.
+
+use super::SLOTS;
+use crate::datagram::{DatagramError, Posted};
+use crate::error::Error;
+use crate::family::{FamilyBox, Lock};
+use crate::soft::copy;
+use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry, STAGE};
+use crate::soft::link::Link;
+use crate::soft::qp::lane::Outlet;
+use crate::sync::slot::INLINE;
+use crate::types::{QKey, QpNum};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::IoSlice;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The writing end of a lane.
+#[derive(Debug)]
+pub(super) struct Feed {
+    outlet: Outlet,
+    key: QKey,
+    tx: FamilyBox<Lock<Tx>>,
+    link: Arc<Link>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tx {
+    /// Entries published.
+    tail: u32,
+    /// `tail` may grow to this.
+    slot_end: u32,
+    /// Staged bytes written, and taken by the receiver when last looked.
+    stage_tail: u64,
+    stage_head: u64,
+    /// When the receiver was last seen alive, in periods of [`LOOK_EVERY_MS`].
+    looked: u64,
+    /// Nothing of the lane is touched any more.
+    is_over: bool,
+}
+
+/// How often a sender asks whether the receiver is there, in milliseconds. It costs a system call.
+const LOOK_EVERY_MS: u64 = 8;
+
+/// Link, by its address, and number of the queue.
+type Key = (usize, u32);
+
+/// The feeds of this process. A link in use is not another one's address.
+static FEEDS: Mutex<Option<HashMap<Key, Arc<Feed>>>> = Mutex::new(None);
+
+fn feeds() -> MutexGuard<'static, Option<HashMap<Key, Arc<Feed>>>> {
+    FEEDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets go of lanes whose queue or process is gone.
+pub(super) fn sweep() {
+    let gone: Vec<_> = match &mut *feeds() {
+        Some(feeds) => feeds.extract_if(|_, feed| !feed.is_alive()).collect(),
+        None => Vec::new(),
+    };
+    // Links end here, without the lock.
+    drop(gone);
+}
+
+impl Feed {
+    /// The feed to queue `dest` over `link`, made if there is none yet; `own` claims it.
+    pub(super) fn to(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
+        let key = (Arc::as_ptr(link).addr(), dest.0);
+        let known = feeds().get_or_insert_default().get(&key).map(Arc::clone);
+        match known {
+            Some(feed) if feed.is_alive() => return Ok(feed),
+            // Of a queue that is gone, and whose number another one has.
+            Some(_) => sweep(),
+            None => {}
+        }
+        link.check_owner()?;
+        // One thread connects, the others find what it made.
+        let mut feeds = feeds();
+        match feeds.get_or_insert_default().entry(key) {
+            Entry::Occupied(made) => Ok(Arc::clone(made.get())),
+            Entry::Vacant(place) => Ok(Arc::clone(place.insert(Self::connect(link, own, dest)?))),
+        }
+    }
+
+    fn connect(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
+        let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
+        let none = Error::Invalid("the peer has no such queue, or has not admitted us");
+        let Some(entry) = link.theirs().at::<QpEntry>(at) else { return Err(none) };
+        // SYNC(qp-entry): pairs with the Release in `publish`.
+        if entry.number.load(Ordering::Acquire) != dest.0
+            || entry.access.load(Ordering::Relaxed) & DATAGRAMS == 0
+        {
+            return Err(if link.probe() { none } else { Error::PeerGone });
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "a key is 32 bits")]
+        let key = QKey(entry.caps_at.load(Ordering::Relaxed) as u32);
+        let tx = Tx { slot_end: SLOTS, ..Tx::default() };
+        let tx = FamilyBox::new(Lock::new(tx)).ok_or(Error::Exhausted("family memory"))?;
+        let outlet = Outlet::connect(link, own, dest)?;
+        if outlet.lane.n_slots() != SLOTS {
+            return Err(Error::PeerViolation("a lane of another size"));
+        }
+        Ok(Arc::new(Self { outlet, key, tx, link: Arc::clone(link) }))
+    }
+
+    /// The receiver's Q_Key.
+    pub(super) fn key(&self) -> QKey {
+        self.key
+    }
+
+    /// Publishes a datagram of `len` bytes, the pieces' sum, if there is room.
+    #[inline]
+    pub(super) fn post(
+        &self,
+        src: QpNum,
+        payload: &[IoSlice<'_>],
+        len: usize,
+    ) -> Result<Posted, DatagramError> {
+        let mut tx = self.tx.lock();
+        self.look(&mut tx)?;
+        let consumer = &self.outlet.lane.head().consumer;
+        if tx.slot_end == tx.tail {
+            // SYNC(slot-free): the receiver has read what lies below. Pairs with the Release in
+            // `Inlet::take`. A receiver that lies overwrites its own lane.
+            tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(SLOTS);
+            if tx.slot_end == tx.tail {
+                return Ok(Posted::Lost);
+            }
+        }
+        let slot = self.outlet.lane.slot(tx.tail);
+        #[expect(clippy::cast_possible_truncation, reason = "checked by the queue")]
+        let short = len as u32;
+        if len <= INLINE {
+            let words = gather_small(payload);
+            slot.publish(tx.tail, src.0, layout::Entry::SendInline { len: short }.encode(), &words);
+        } else {
+            if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > STAGE {
+                // SYNC(stage): as for slots.
+                tx.stage_head = consumer.stage_head.load(Ordering::Acquire);
+                if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > STAGE {
+                    return Ok(Posted::Lost);
+                }
+            }
+            self.stage(&mut tx, payload);
+            let entry = layout::Entry::SendStaged { len: short, last: true };
+            slot.publish_bare(tx.tail, src.0, entry.encode());
+        }
+        tx.tail = tx.tail.wrapping_add(1);
+        Ok(Posted::Out)
+    }
+
+    /// Wakes whoever sleeps at the other end, unless the lane is given up: its wait line would be
+    /// somebody else's.
+    #[inline]
+    pub(super) fn ring(&self) {
+        let tx = self.tx.lock();
+        if !tx.is_over {
+            self.outlet.ring_recv();
+        }
+    }
+
+    /// Copies the pieces to the stage, where there is room for them.
+    fn stage(&self, tx: &mut Tx, payload: &[IoSlice<'_>]) {
+        for piece in payload {
+            let mut rest: &[u8] = piece;
+            while !rest.is_empty() {
+                let (to, run) = self.outlet.lane.stage(tx.stage_tail);
+                let (now, later) = rest.split_at(rest.len().min(run));
+                // SAFETY: `now` is readable, and `run` bytes of the stage are writable at `to`.
+                unsafe { copy::plain(now.as_ptr(), to.as_ptr(), now.len()) };
+                tx.stage_tail = tx.stage_tail.wrapping_add(now.len() as u64);
+                rest = later;
+            }
+        }
+    }
+
+    /// Now and then makes sure that there is somebody to send to.
+    #[inline]
+    fn look(&self, tx: &mut Tx) -> Result<(), DatagramError> {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        let ms = now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
+        let now = ms / LOOK_EVERY_MS + 1;
+        if tx.looked == now && !tx.is_over { Ok(()) } else { self.look_now(tx, now) }
+    }
+
+    #[cold]
+    fn look_now(&self, tx: &mut Tx, now: u64) -> Result<(), DatagramError> {
+        let head = self.outlet.lane.head();
+        if tx.is_over {
+            return Err(DatagramError::Gone);
+        }
+        // SYNC(closed): pairs with the Release in `Inlet::drop`.
+        if head.consumer.posted.load(Ordering::Acquire) == 0 || !self.link.probe() {
+            tx.is_over = true;
+            // SYNC(detach): our last access. Pairs with the Acquire in `Link::reap`.
+            head.producer.detached.store(1, Ordering::Release);
+            return Err(DatagramError::Gone);
+        }
+        tx.looked = now;
+        Ok(())
+    }
+
+    /// Whether there is somebody to send to; asks the system.
+    fn is_alive(&self) -> bool {
+        let mut tx = self.tx.lock();
+        self.look_now(&mut tx, 0).is_ok()
+    }
+}
+
+#[cfg(test)]
+impl Feed {
+    /// Publishes an entry of any content, as a hostile sender would.
+    pub(super) fn forge(&self, src: u32, word: u64) {
+        let mut tx = self.tx.lock();
+        self.outlet.lane.slot(tx.tail).publish_bare(tx.tail, src, word);
+        tx.tail = tx.tail.wrapping_add(1);
+        self.outlet.ring_recv();
+    }
+}
+
+/// The pieces, at most [`INLINE`] bytes together, as words.
+#[inline]
+fn gather_small(payload: &[IoSlice<'_>]) -> [u64; INLINE / 8] {
+    let mut bytes = [0u8; INLINE];
+    let mut at = 0;
+    for piece in payload {
+        bytes[at..at + piece.len()].copy_from_slice(piece);
+        at += piece.len();
+    }
+    let mut words = [0; INLINE / 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    }
+    words
+}

@@ -1,0 +1,210 @@
+//! Where the datagrams of one process arrive: a lane in the segment that this process writes.
+//!
+//! The queue's owner, and the children it has forked, take from it under the queue's lock. What an
+//! entry says is checked on a private copy; what no honest sender writes is skipped and counted.
+
+use super::{MAX_LEN, SLOTS};
+use crate::datagram::Arrived;
+use crate::error::Error;
+use crate::family::{FamilyBox, FamilySafe};
+use crate::soft::birth::Birth;
+use crate::soft::copy;
+use crate::soft::layout::{DATAGRAMS, Entry, LaneHead, REVOKED, STAGE};
+use crate::soft::link::{Link, Zombie};
+use crate::soft::qp::lane::{self, Lane, Place};
+use crate::soft::wait::{Port, Waiters};
+use crate::sync::slot::INLINE;
+use crate::types::{Access, QKey, QpNum};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// One process's lane into a queue.
+#[derive(Debug)]
+pub(super) struct Inlet {
+    lane: Lane,
+    place: Place,
+    heads: FamilyBox<Heads>,
+    number: QpNum,
+    birth: Birth,
+    port: Arc<Port>,
+    link: Arc<Link>,
+}
+
+/// How far the lane was read. Written under the queue's lock.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+struct Heads {
+    slots: AtomicU32,
+    stage: AtomicU64,
+}
+
+// SAFETY: atomics only.
+unsafe impl FamilySafe for Heads {}
+
+/// What was found at the head of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Nothing,
+    Datagram,
+    Malformed,
+}
+
+/// A datagram in its slot, or on the stage.
+struct Found<'a> {
+    src: QpNum,
+    len: usize,
+    at: At<'a>,
+}
+
+enum At<'a> {
+    Slot([u8; INLINE]),
+    Stage(&'a Lane, u64),
+}
+
+impl Arrived for Found<'_> {
+    fn src(&self) -> QpNum {
+        self.src
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn copy_out(&self, offset: usize, dst: &mut [u8]) {
+        let end = offset.checked_add(dst.len()).filter(|end| *end <= self.len);
+        let end = end.unwrap_or_else(|| panic!("{} bytes at {offset} of {}", dst.len(), self.len));
+        match &self.at {
+            At::Slot(bytes) => dst.copy_from_slice(&bytes[offset..end]),
+            At::Stage(lane, start) => {
+                let (first, run) = lane.stage(start + offset as u64);
+                let (head, tail) = dst.split_at_mut(dst.len().min(run));
+                // SAFETY: `run` bytes are on the stage from `first` on; the sender may write them
+                // meanwhile, which tears bytes and no more.
+                unsafe { copy::plain(first.as_ptr(), head.as_mut_ptr(), head.len()) };
+                if !tail.is_empty() {
+                    let (rest, _) = lane.stage(0);
+                    // SAFETY: the stage goes on at its beginning, and is longer than a datagram.
+                    unsafe { copy::plain(rest.as_ptr(), tail.as_mut_ptr(), tail.len()) };
+                }
+            }
+        }
+    }
+}
+
+const _: () = assert!((MAX_LEN as u64) < STAGE);
+
+impl Inlet {
+    /// A lane for the process at the other end of `link`, published.
+    pub(super) fn open(
+        link: &Arc<Link>,
+        waiters: &Waiters,
+        number: QpNum,
+        key: QKey,
+    ) -> Result<Self, Error> {
+        link.check_owner()?;
+        let room = || Error::Exhausted("segment");
+        let heads = FamilyBox::new(Heads::default()).ok_or(Error::Exhausted("family memory"))?;
+        let port = waiters.port(link)?;
+        let head_at = link.alloc_block()?;
+        let slots_at = link.alloc(LANE).inspect_err(|_| link.free_block(head_at))?;
+        let place = Place { head_at, slots_at, slots: SLOTS, caps_at: 0, n_caps: 0 };
+        let head = link.own().at::<LaneHead>(head_at);
+        let (Some(lane), Some(head)) = (Lane::at(link.own(), &place), head) else {
+            link.free(slots_at, LANE);
+            link.free_block(head_at);
+            return Err(room());
+        };
+        head.clear();
+        head.consumer.posted.store(1, Ordering::Relaxed);
+        let birth = Birth::now();
+        let link = Arc::clone(link);
+        // From here on `Drop` takes everything back.
+        let inlet = Self { lane, place, heads, number, birth, port, link };
+        let access = Access::from_bits_retain(DATAGRAMS);
+        let at = inlet.port.at();
+        let published = Place { caps_at: key.0.into(), ..place };
+        lane::publish(inlet.link.own(), number, &published, access, at, at).ok_or_else(room)?;
+        Ok(inlet)
+    }
+
+    pub(super) fn is_from(&self, link: &Arc<Link>) -> bool {
+        Arc::ptr_eq(&self.link, link)
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    #[inline(always)]
+    pub(super) fn is_ready(&self) -> bool {
+        let head = self.heads.slots.load(Ordering::Relaxed);
+        self.lane.slot(head).is_published(head)
+    }
+
+    /// Hands the entry at the head to `take`. Under the queue's lock.
+    #[inline]
+    pub(super) fn take(&self, take: &mut dyn FnMut(&dyn Arrived)) -> Taken {
+        let head = self.heads.slots.load(Ordering::Relaxed);
+        let slot = self.lane.slot(head);
+        if !slot.is_published(head) {
+            return Taken::Nothing;
+        }
+        let stage = self.heads.stage.load(Ordering::Relaxed);
+        let (src, word) = slot.read();
+        let found = match Entry::decode(word) {
+            Some(Entry::SendInline { len }) => {
+                let mut bytes = [0; INLINE];
+                for (to, word) in bytes.chunks_exact_mut(8).zip(slot.payload()) {
+                    to.copy_from_slice(&word.to_ne_bytes());
+                }
+                Some((len, At::Slot(bytes)))
+            }
+            Some(Entry::SendStaged { len, last: true }) if len as usize <= MAX_LEN => {
+                Some((len, At::Stage(&self.lane, stage)))
+            }
+            _ => None,
+        };
+        let mut taken = Taken::Malformed;
+        if let Some((len, at)) = found {
+            let staged = matches!(at, At::Stage(..));
+            take(&Found { src: QpNum(src), len: len as usize, at });
+            taken = Taken::Datagram;
+            if staged {
+                let stage = stage.wrapping_add(len.into());
+                self.heads.stage.store(stage, Ordering::Relaxed);
+                // SYNC(stage): our reads come before. Pairs with the Acquire in `Feed::post`.
+                self.lane.head().consumer.stage_head.store(stage, Ordering::Release);
+            }
+        }
+        let head = head.wrapping_add(1);
+        self.heads.slots.store(head, Ordering::Relaxed);
+        // SYNC(slot-free): our reads come before. Pairs with the Acquire in `Feed::post`.
+        self.lane.head().consumer.head.store(head, Ordering::Release);
+        taken
+    }
+}
+
+impl Drop for Inlet {
+    fn drop(&mut self) {
+        // A child that lets go of what it inherited closes nothing of its parent's.
+        if !self.birth.is_here() {
+            return;
+        }
+        // Senders see it at their next look, and find out anew where the queue is.
+        self.lane.head().consumer.posted.store(0, Ordering::Release);
+        lane::withdraw(self.link.own(), self.number);
+        // A child that was forked meanwhile may be reading: then nothing is used again.
+        if !self.birth.is_private() {
+            return;
+        }
+        // Fails if a sender has claimed the lane: then it says when it lets go.
+        let claim = &self.lane.head().producer.claim;
+        let _ = claim.compare_exchange(0, REVOKED, Ordering::AcqRel, Ordering::Acquire);
+        let spans = vec![(self.place.slots_at, LANE)];
+        let ports = vec![Arc::clone(&self.port)];
+        self.link.retire(Zombie { head_at: self.place.head_at, spans, _ports: ports });
+    }
+}
+
+/// Bytes of a lane's slots and stage.
+const LANE: u64 = SLOTS as u64 * 64 + STAGE;

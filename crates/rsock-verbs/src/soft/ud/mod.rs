@@ -1,0 +1,292 @@
+//! Datagram queues: unreliable-datagram queue pairs in shared memory.
+//!
+//! A queue has one lane for each process that may send to it, in the segment that this process
+//! alone writes ([`inlet`]); a process has one feed for each queue that it sends to, whichever
+//! of its queues sends ([`feed`]). A lane that is full loses what comes, and its sender counts it.
+//!
+//! Invariants: an entry is whole, payload included, before it is published. A lane whose queue is
+//! gone is given back only when its feed has let go, or its process is dead.
+//!
+//! Locks: a queue's `rx` before its `inlets`; a feed's `tx`. None is held while anybody waits.
+
+mod feed;
+mod inlet;
+
+use super::birth::Birth;
+use super::context::SoftContext;
+use super::link::Link;
+use super::wait::Waiters;
+use super::{Soft, SoftBell};
+use crate::datagram::{
+    Arrived, DatagramBackend, DatagramCounters, DatagramError, DatagramQueue, Posted,
+};
+use crate::device::Parked;
+use crate::error::Error;
+use crate::family::{FamilyBox, FamilySafe, Lock};
+use crate::types::{QKey, QpNum};
+use feed::Feed;
+use inlet::{Inlet, Taken};
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
+
+/// Longest datagram, in bytes: a lane has room for eight of them.
+const MAX_LEN: usize = 8192;
+/// Entries of a lane.
+const SLOTS: u32 = 1024;
+
+/// A datagram queue.
+#[derive(Debug)]
+pub struct SoftUd {
+    number: QpNum,
+    key: QKey,
+    rx: FamilyBox<Lock<Rx>>,
+    counts: FamilyBox<Counts>,
+    /// Where datagrams arrive. Never waited for on the data path: a child may have been forked while
+    /// another thread held it.
+    inlets: RwLock<Vec<Arc<Inlet>>>,
+    waiters: Waiters,
+    birth: Birth,
+    ctx: SoftContext,
+}
+
+/// Where datagrams go.
+#[derive(Clone, Debug)]
+pub struct SoftDestination {
+    feed: Arc<Feed>,
+    is_key_right: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Rx {
+    /// The inlet that is looked at first, so that all get their turn.
+    turn: usize,
+}
+
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+struct Counts {
+    n_sent: AtomicU64,
+    n_full: AtomicU64,
+    n_wrong_key: AtomicU64,
+    received: Received,
+}
+
+/// On a line of its own: another thread than the sending one counts here.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+struct Received {
+    n_received: AtomicU64,
+    n_malformed: AtomicU64,
+}
+
+// SAFETY: atomics only.
+unsafe impl FamilySafe for Counts {}
+
+impl DatagramBackend for Soft {
+    type Datagrams = SoftUd;
+    type Destination = SoftDestination;
+
+    fn create_datagrams(ctx: &SoftContext, key: QKey) -> Result<SoftUd, Error> {
+        let room = || Error::Exhausted("family memory");
+        let (rx, counts) = (Lock::new(Rx::default()), Counts::default());
+        let (rx, counts) =
+            (FamilyBox::new(rx).ok_or_else(room)?, FamilyBox::new(counts).ok_or_else(room)?);
+        let waiters = Waiters::new()?;
+        let number = ctx.node().numbers().take().ok_or(Error::Exhausted("queue pairs"))?;
+        Ok(SoftUd {
+            number,
+            key,
+            rx,
+            counts,
+            inlets: RwLock::default(),
+            waiters,
+            birth: Birth::now(),
+            ctx: ctx.clone(),
+        })
+    }
+}
+
+impl SoftUd {
+    /// Runs `f` on the inlets, unless somebody is changing them at this moment.
+    #[inline]
+    fn with_inlets<R>(&self, f: impl FnOnce(&[Arc<Inlet>]) -> R) -> Option<R> {
+        match self.inlets.try_read() {
+            Ok(inlets) => Some(f(&inlets)),
+            Err(TryLockError::Poisoned(inlets)) => Some(f(&inlets.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Takes from the first of `inlets` that has something, beginning with `turn`'s.
+    fn take_from(
+        &self,
+        inlets: &[Arc<Inlet>],
+        turn: &mut usize,
+        take: &mut dyn FnMut(&dyn Arrived),
+    ) -> bool {
+        let first = *turn;
+        for i in 0..inlets.len() {
+            let at = (first + i) % inlets.len();
+            let inlet = &inlets[at];
+            // Bounded: a peer that publishes rubbish must not keep us here.
+            for _ in 0..SLOTS {
+                match inlet.take(take) {
+                    Taken::Datagram => {
+                        *turn = at + 1;
+                        self.counts.received.n_received.fetch_add(1, Ordering::Relaxed);
+                        return true;
+                    }
+                    Taken::Malformed => {
+                        self.counts.received.n_malformed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Taken::Nothing => break,
+                }
+            }
+        }
+        false
+    }
+}
+
+impl DatagramQueue<Soft> for SoftUd {
+    fn qp_num(&self) -> QpNum {
+        self.number
+    }
+
+    fn max_len(&self) -> usize {
+        MAX_LEN
+    }
+
+    fn admit(&self, path: &Arc<Link>) -> Result<(), Error> {
+        if !path.is_alive() {
+            return Err(Error::PeerGone);
+        }
+        let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        if inlets.iter().any(|inlet| inlet.is_from(path)) {
+            return Ok(());
+        }
+        inlets.push(Arc::new(Inlet::open(path, &self.waiters, self.number, self.key)?));
+        Ok(())
+    }
+
+    fn destination(
+        &self,
+        path: &Arc<Link>,
+        dest: QpNum,
+        key: QKey,
+    ) -> Result<SoftDestination, Error> {
+        let feed = Feed::to(path, self.number, dest)?;
+        let is_key_right = feed.key() == key;
+        Ok(SoftDestination { feed, is_key_right })
+    }
+
+    #[inline]
+    fn post(&self, to: &SoftDestination, payload: &[IoSlice<'_>]) -> Result<Posted, DatagramError> {
+        let len = payload.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
+        if len > MAX_LEN {
+            return Err(DatagramError::TooLong);
+        }
+        let lost = if to.is_key_right {
+            match to.feed.post(self.number, payload, len)? {
+                Posted::Out => None,
+                Posted::Lost => Some(&self.counts.n_full),
+            }
+        } else {
+            Some(&self.counts.n_wrong_key)
+        };
+        self.counts.n_sent.fetch_add(1, Ordering::Relaxed);
+        let Some(count) = lost else { return Ok(Posted::Out) };
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(Posted::Lost)
+    }
+
+    #[inline]
+    fn ring(&self, to: &SoftDestination) {
+        to.feed.ring();
+    }
+
+    #[inline]
+    fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool {
+        // Whoever competes for an empty queue would only make it slower for the others.
+        if !self.is_ready() {
+            return false;
+        }
+        let mut rx = self.rx.lock();
+        self.with_inlets(|inlets| self.take_from(inlets, &mut rx.turn, take)).unwrap_or(false)
+    }
+
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.with_inlets(|inlets| inlets.iter().any(|inlet| inlet.is_ready())).unwrap_or(false)
+    }
+
+    fn arm(&self, bell: &SoftBell) -> bool {
+        if self.is_ready() || !self.waiters.arm_bell(bell.id()) {
+            return false;
+        }
+        if self.is_ready() {
+            self.waiters.disarm_bell(bell.id());
+            return false;
+        }
+        true
+    }
+
+    fn disarm(&self, bell: &SoftBell) {
+        self.waiters.disarm_bell(bell.id());
+    }
+
+    fn wake_epoch(&self) -> u32 {
+        self.waiters.epoch()
+    }
+
+    fn park_since(&self, epoch: u32, timeout: Option<Duration>) -> Parked {
+        self.waiters.park(epoch, timeout, || self.is_ready())
+    }
+
+    fn wake_waiters(&self) {
+        self.waiters.wake_all();
+    }
+
+    fn sweep(&self) {
+        feed::sweep();
+        if !self.birth.is_here() {
+            return;
+        }
+        let is_over = |inlet: &mut Arc<Inlet>| !inlet.is_ready() && !inlet.link().probe();
+        let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        let over: Vec<_> = inlets.extract_if(.., is_over).collect();
+        drop(inlets);
+        drop(over);
+        self.waiters.prune();
+    }
+
+    fn counters(&self) -> DatagramCounters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { n_sent, n_full, n_wrong_key, received } = &*self.counts;
+        DatagramCounters {
+            n_sent: read(n_sent),
+            n_full: read(n_full),
+            n_wrong_key: read(n_wrong_key),
+            n_received: read(&received.n_received),
+            n_malformed: read(&received.n_malformed),
+        }
+    }
+}
+
+impl Drop for SoftUd {
+    fn drop(&mut self) {
+        // Inlets say to their senders that they are closed when they drop.
+        let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        let inlets = std::mem::take(&mut *inlets);
+        drop(inlets);
+        // A number that lived through a fork may still be known to somebody.
+        if self.birth.is_private() {
+            self.ctx.node().numbers().give_back(self.number);
+        }
+        feed::sweep();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! What only the soft device promises of datagrams: it knows when its peers end, and what they may
+//! have written.
+
+use super::*;
+use crate::conformance::{Fixture, Side, Watchdog};
+use crate::datagram::DatagramQueue;
+use crate::device::QueuePair;
+use crate::soft::testing::linked_pair;
+use crate::types::{Access, QpCap};
+use crate::{Context, ProtectionDomain, QpInit};
+
+struct Linked;
+
+impl Fixture for Linked {
+    type Backend = Soft;
+    fn sides(&self) -> [Side<Soft>; 2] {
+        let ctx = SoftContext::open().expect("device");
+        let (a, b) = linked_pair(&ctx).expect("link");
+        [a, b].map(|path| Side { ctx: ctx.clone(), path })
+    }
+}
+
+crate::conformance_tests!(@datagrams Linked);
+
+const KEY: QKey = QKey(7);
+
+fn queue(side: &Side<Soft>) -> SoftUd {
+    let ud = Soft::create_datagrams(&side.ctx, KEY).expect("queue");
+    ud.admit(&side.path).expect("admit");
+    ud
+}
+
+fn send(ud: &SoftUd, to: &SoftDestination, bytes: &[u8]) -> Result<Posted, DatagramError> {
+    let posted = ud.post(to, &[IoSlice::new(bytes)]);
+    ud.ring(to);
+    posted
+}
+
+#[test]
+fn a_sender_learns_that_its_destination_is_gone() {
+    let _dog = Watchdog::new("gone");
+    let [a, b] = Linked.sides();
+    let (of_a, of_b) = (queue(&a), queue(&b));
+    let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+    assert_eq!(send(&of_a, &to, b"one"), Ok(Posted::Out));
+    drop(of_b);
+    while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
+    // For good.
+    assert_eq!(send(&of_a, &to, b"more"), Err(DatagramError::Gone));
+}
+
+#[test]
+fn what_a_queue_took_of_a_segment_comes_back_once_its_senders_know() {
+    let _dog = Watchdog::new("memory");
+    let [a, b] = Linked.sides();
+    let before = b.path.in_use();
+    for _ in 0..3 {
+        let (of_a, of_b) = (queue(&a), queue(&b));
+        let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+        assert_eq!(send(&of_a, &to, &[1; 5000]), Ok(Posted::Out));
+        drop(of_b);
+        // Still ours to write, until we have seen that it is over.
+        assert!(b.path.in_use() > before);
+        while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
+        drop((of_a, to));
+    }
+    // What is left is reaped by the next who looks.
+    drop(queue(&b));
+    assert_eq!(b.path.in_use(), before);
+}
+
+#[test]
+fn peers_that_die_are_swept_out_and_what_they_sent_stays() {
+    let _dog = Watchdog::new("sweep");
+    let [a, b] = Linked.sides();
+    let (of_a, of_b) = (queue(&a), queue(&b));
+    let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+    send(&of_a, &to, b"last words").expect("sent");
+    a.path.hang_up();
+    of_b.sweep();
+    let mut got = 0;
+    assert!(of_b.try_recv(&mut |arrived: &dyn Arrived| got = arrived.len()));
+    assert_eq!(got, 10);
+    of_b.sweep();
+    assert!(of_b.inlets.read().expect("lock").is_empty());
+    while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
+    assert!(matches!(of_b.admit(&b.path), Err(Error::PeerGone)));
+}
+
+#[test]
+fn rubbish_is_skipped_and_counted() {
+    let [a, b] = Linked.sides();
+    let (of_a, of_b) = (queue(&a), queue(&b));
+    let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+    // No operation at all, a write, an inline length beyond the slot, a datagram in parts, one that
+    // is longer than any, and a message that does not fit.
+    let words = [0, 255, 1 | 8 << 8, 2 | 9 << 16, 3 | 49 << 8, 4 | 16384 << 16, 5 | 8193 << 16, 6];
+    for word in words {
+        to.feed.forge(1, word);
+    }
+    send(&of_a, &to, &[9; 300]).expect("sent");
+    let mut got = Vec::new();
+    let mut take = |arrived: &dyn Arrived| {
+        got = vec![0; arrived.len()];
+        arrived.copy_out(0, &mut got);
+    };
+    assert!(of_b.try_recv(&mut take));
+    assert_eq!(got, [9; 300]);
+    let counters = of_b.counters();
+    assert_eq!((counters.n_received, counters.n_malformed), (1, words.len() as u64));
+}
+
+#[test]
+fn a_stream_s_queue_pair_is_no_destination() {
+    let [a, b] = Linked.sides();
+    let of_a = queue(&a);
+    let pd = b.ctx.alloc_pd(&b.path).expect("pd");
+    let cq = b.ctx.create_cq(16, None).expect("cq");
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 64,
+        signal_all: false,
+    };
+    let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
+    let qp = pd.create_qp(&init).expect("queue pair");
+    qp.init(Access::empty()).expect("init");
+    let to = of_a.destination(&a.path, qp.qp_num(), KEY);
+    assert!(matches!(to, Err(Error::Invalid(_))));
+    // Nor one that has not admitted us.
+    let hidden = Soft::create_datagrams(&b.ctx, KEY).expect("queue");
+    let to = of_a.destination(&a.path, hidden.qp_num(), KEY);
+    assert!(matches!(to, Err(Error::Invalid(_))));
+}
