@@ -1,5 +1,6 @@
 //! The fuzzers' committed inputs through the fuzzers' own functions.
 
+use crate::dgram::header;
 use crate::proto::sim::bytes;
 use std::fs;
 use std::path::Path;
@@ -27,4 +28,9 @@ fn the_corpus_of_connection_data_passes() {
 #[test]
 fn the_corpus_of_schedules_passes() {
     replay("proto_ops", bytes::proto_ops);
+}
+
+#[test]
+fn the_corpus_of_datagrams_passes() {
+    replay("dgram", header::check_any);
 }

@@ -1,0 +1,8 @@
+//! Headers of datagrams, from a network that says anything.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use rsock_core::dgram::header;
+
+fuzz_target!(|data: &[u8]| header::check_any(data));
