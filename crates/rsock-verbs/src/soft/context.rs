@@ -7,6 +7,7 @@ use super::hello::{LinkId, NodeId, random};
 use super::layout::{MAX_SLOTS, QPS};
 use super::link::Link;
 use super::pd::SoftPd;
+use super::ud::Feeds;
 use super::{Soft, barrier};
 use crate::device::Context;
 use crate::error::Error;
@@ -32,6 +33,8 @@ pub(super) struct Node {
     pub(super) barrier: bool,
     /// What peers recognise this process by; see [`super::foreign`].
     pub(super) word: u64,
+    /// What datagrams go through.
+    pub(super) feeds: Feeds,
     process: ProcessId,
     links: Mutex<Links>,
     numbers: Mutex<Numbers>,
@@ -226,6 +229,7 @@ pub(super) fn node() -> Result<&'static Node, Error> {
             id: NodeId(random()?),
             barrier: barrier::register(),
             word: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            feeds: Feeds::default(),
             process: here,
             links: Mutex::default(),
             numbers: Mutex::default(),

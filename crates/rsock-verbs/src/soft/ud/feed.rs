@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The writing end of a lane.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(in crate::soft) struct Feed {
     outlet: Outlet,
     key: QKey,
     tx: FamilyBox<Lock<Tx>>,
@@ -51,38 +51,38 @@ const LOOK_EVERY_MS: u64 = 8;
 /// Link, by its address, and number of the queue.
 type Key = (usize, u32);
 
-/// The feeds of this process. A link in use is not another one's address.
-static FEEDS: Mutex<Option<HashMap<Key, Arc<Feed>>>> = Mutex::new(None);
+/// The feeds of a process. A link in use is not another one's address.
+#[derive(Debug, Default)]
+pub(in crate::soft) struct Feeds(Mutex<HashMap<Key, Arc<Feed>>>);
 
-fn feeds() -> MutexGuard<'static, Option<HashMap<Key, Arc<Feed>>>> {
-    FEEDS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+impl Feeds {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Feed>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-/// Lets go of lanes whose queue or process is gone.
-pub(super) fn sweep() {
-    let gone: Vec<_> = match &mut *feeds() {
-        Some(feeds) => feeds.extract_if(|_, feed| !feed.is_alive()).collect(),
-        None => Vec::new(),
-    };
-    // Links end here, without the lock.
-    drop(gone);
+    /// Lets go of lanes whose queue or process is gone.
+    pub(super) fn sweep(&self) {
+        let gone: Vec<_> = self.lock().extract_if(|_, feed| !feed.is_alive()).collect();
+        // Links end here, without the lock.
+        drop(gone);
+    }
 }
 
 impl Feed {
     /// The feed to queue `dest` over `link`, made if there is none yet; `own` claims it.
     pub(super) fn to(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
         let key = (Arc::as_ptr(link).addr(), dest.0);
-        let known = feeds().get_or_insert_default().get(&key).map(Arc::clone);
+        link.check_owner()?;
+        let feeds = &link.node().feeds;
+        let known = feeds.lock().get(&key).map(Arc::clone);
         match known {
             Some(feed) if feed.is_alive() => return Ok(feed),
             // Of a queue that is gone, and whose number another one has.
-            Some(_) => sweep(),
+            Some(_) => feeds.sweep(),
             None => {}
         }
-        link.check_owner()?;
         // One thread connects, the others find what it made.
-        let mut feeds = feeds();
-        match feeds.get_or_insert_default().entry(key) {
+        match feeds.lock().entry(key) {
             Entry::Occupied(made) => Ok(Arc::clone(made.get())),
             Entry::Vacant(place) => Ok(Arc::clone(place.insert(Self::connect(link, own, dest)?))),
         }

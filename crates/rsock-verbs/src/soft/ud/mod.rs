@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe, Lock};
 use crate::types::{QKey, QpNum};
 use feed::Feed;
+pub(super) use feed::Feeds;
 use inlet::{Inlet, Taken};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -249,10 +250,10 @@ impl DatagramQueue<Soft> for SoftUd {
     }
 
     fn sweep(&self) {
-        feed::sweep();
         if !self.birth.is_here() {
             return;
         }
+        self.ctx.node().feeds.sweep();
         let is_over = |inlet: &mut Arc<Inlet>| !inlet.is_ready() && !inlet.link().probe();
         let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
         let over: Vec<_> = inlets.extract_if(.., is_over).collect();
@@ -284,7 +285,10 @@ impl Drop for SoftUd {
         if self.birth.is_private() {
             self.ctx.node().numbers().give_back(self.number);
         }
-        feed::sweep();
+        // A child does not know who held its parent's locks.
+        if self.birth.is_here() {
+            self.ctx.node().feeds.sweep();
+        }
     }
 }
 
