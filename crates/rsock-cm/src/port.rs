@@ -29,6 +29,17 @@ impl Port {
         Ok(Self { fd, v6 })
     }
 
+    /// As [`Self::open`], of a UDP socket: the port of a datagram socket, which talks through it, too.
+    ///
+    /// # Errors
+    /// As `socket(2)`.
+    pub fn open_datagrams(v6: bool) -> Result<Self, Error> {
+        let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let fd = net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .map_err(Error::system("socket"))?;
+        Ok(Self { fd, v6 })
+    }
+
     /// Whether it is an IPv6 socket, which shows IPv4 addresses mapped.
     #[must_use]
     pub fn is_v6(&self) -> bool {
@@ -76,7 +87,10 @@ impl Port {
     }
 
     /// Takes a free port of the wildcard address, unless bound already.
-    pub(crate) fn bind_if_unbound(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn bind_if_unbound(&self) -> Result<(), Error> {
         if self.local_addr()?.port() != 0 {
             return Ok(());
         }

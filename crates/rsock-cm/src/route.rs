@@ -59,6 +59,12 @@ pub(crate) fn lookup(dest: SocketAddr) -> Result<Route, Error> {
     read_answer(&answer[..len.min(answer.len())])
 }
 
+/// Whether `ip` is an address of this host; false if the kernel does not say.
+#[must_use]
+pub fn is_local(ip: IpAddr) -> bool {
+    lookup(SocketAddr::new(ip, 0)).is_ok_and(|route| route.is_local)
+}
+
 fn question(dest: SocketAddr) -> Vec<u8> {
     let (family, ip, scope) = match dest {
         SocketAddr::V4(a) => (libc::AF_INET, a.ip().octets().to_vec(), 0),
