@@ -146,6 +146,63 @@ pub(crate) fn tick() -> u32 {
     secs.wrapping_mul(1000).wrapping_add(ms)
 }
 
+/// `setsockopt(2)`, of any option.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub(crate) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    value: &[u8],
+) -> io::Result<()> {
+    // SAFETY: the value is readable for its length during the call.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_setsockopt,
+            fd.as_raw_fd(),
+            level,
+            name,
+            value.as_ptr(),
+            libc::socklen_t::try_from(value.len()).unwrap_or(libc::socklen_t::MAX),
+        )
+    };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `getsockopt(2)`, of any option: at most `room` bytes.
+///
+/// # Errors
+/// As `getsockopt(2)`.
+pub(crate) fn option(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    room: usize,
+) -> io::Result<Vec<u8>> {
+    let mut value = vec![0u8; room.min(MAX_OPTION)];
+    let mut len = libc::socklen_t::try_from(value.len()).unwrap_or(0);
+    // SAFETY: the value has room for `len` bytes, and both outlive the call.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd.as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr(),
+            &raw mut len,
+        )
+    };
+    if r != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    value.truncate(usize::try_from(len).unwrap_or(0));
+    Ok(value)
+}
+
+/// Longest value of an option, in bytes.
+const MAX_OPTION: usize = 4096;
+
 /// Moves a descriptor of ours out of the way of the program's, which expects low numbers. Stays
 /// where it is if there is no room above.
 pub(crate) fn move_high(fd: OwnedFd) -> OwnedFd {

@@ -6,12 +6,15 @@
 
 use super::either::{ArmedOn, Bells, Established};
 use super::rsocket::Socket;
-use crate::engine::Interest;
+use crate::dgram::Datagram;
+use crate::engine::{Interest, ThreadBell};
 use crate::interrupt::Watch;
 use crate::sys;
+use rsock_verbs::Bell;
+use rsock_verbs::soft::{Soft, SoftBell};
 use rustix::event::PollFlags;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// What an entry of [`poll`] is about.
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 pub enum Source<'a> {
     /// A socket of the pure mode.
     Socket(&'a Socket),
+    /// A datagram socket.
+    Datagram(&'a Datagram),
     /// An ordinary descriptor; a negative one is skipped, as by `poll(2)`.
     Fd(RawFd),
 }
@@ -55,7 +60,12 @@ pub fn poll(
         Some(t) => sys::now().checked_add(t),
         None => None,
     };
-    let has_fds = entries.iter().any(|e| matches!(e.source, Source::Fd(fd) if fd >= 0));
+    let has_fds = entries.iter().any(|e| match e.source {
+        Source::Fd(fd) => fd >= 0,
+        // Has one besides its memory.
+        Source::Datagram(_) => true,
+        Source::Socket(_) => false,
+    });
     loop {
         let marks = marks(entries);
         // PERF: streams that are ready cost no system call. Who does not wait must still learn of
@@ -83,7 +93,7 @@ pub fn poll(
 fn marks(entries: &[PollEntry<'_>]) -> Vec<u32> {
     let mark = |e: &PollEntry<'_>| match e.source {
         Source::Socket(s) => s.established().map_or(0, |e| e.mark()),
-        Source::Fd(_) => 0,
+        Source::Datagram(_) | Source::Fd(_) => 0,
     };
     entries.iter().map(mark).collect()
 }
@@ -93,7 +103,7 @@ fn is_look_due(entries: &[PollEntry<'_>]) -> bool {
     // Each of them keeps its own time, so all are asked.
     let due = entries.iter().filter(|entry| match entry.source {
         Source::Socket(s) => s.established().is_none_or(Established::is_look_due),
-        Source::Fd(_) => false,
+        Source::Datagram(_) | Source::Fd(_) => false,
     });
     due.count() != 0
 }
@@ -103,6 +113,7 @@ fn look_at_sockets(entries: &mut [PollEntry<'_>]) -> usize {
     for entry in entries.iter_mut() {
         entry.revents = match entry.source {
             Source::Socket(socket) => socket.readiness(entry.events),
+            Source::Datagram(socket) => socket.readiness(entry.events, false),
             Source::Fd(_) => PollFlags::empty(),
         };
     }
@@ -115,6 +126,7 @@ fn look_at_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
         .iter()
         .map(|entry| match entry.source {
             Source::Fd(fd) => raw(fd, entry.events),
+            Source::Datagram(_) => raw(-1, entry.events),
             Source::Socket(s) => {
                 s.established().map_or(raw(-1, entry.events), |e| e.anchor_entry())
             }
@@ -126,6 +138,7 @@ fn look_at_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
     for (entry, fd) in entries.iter_mut().zip(&fds) {
         entry.revents = match entry.source {
             Source::Fd(_) => PollFlags::from_bits_retain(fd.revents.cast_unsigned()),
+            Source::Datagram(socket) => socket.readiness(entry.events, true),
             Source::Socket(socket) => {
                 if let Some(established) = socket.established() {
                     established.note_anchor(fd.revents);
@@ -140,13 +153,18 @@ fn look_at_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
 /// Spins where that is likely to pay: for the one stream of a set.
 fn spin(entries: &[PollEntry<'_>], marks: &[u32]) -> bool {
     let [entry] = entries else { return false };
-    let Source::Socket(socket) = entry.source else { return false };
+    let socket = match entry.source {
+        Source::Socket(socket) => socket,
+        Source::Datagram(socket) => return entry.events.contains(PollFlags::IN) && socket.spin(),
+        Source::Fd(_) => return false,
+    };
     let Some(established) = socket.established() else { return false };
     let interest =
         if entry.events.contains(PollFlags::IN) { Interest::Read } else { Interest::Write };
     established.spin(interest, marks[0])
 }
 
+/// Sleeps, with a bell armed for the datagram sockets of the set.
 fn sleep(
     entries: &[PollEntry<'_>],
     marks: &[u32],
@@ -154,17 +172,63 @@ fn sleep(
     sigmask: Option<&libc::sigset_t>,
     watch: Watch,
 ) -> io::Result<()> {
+    let datagrams = || {
+        entries.iter().filter_map(|entry| match entry.source {
+            Source::Datagram(socket) if entry.events.contains(PollFlags::IN) => Some(socket),
+            _ => None,
+        })
+    };
+    let Some(ctx) = datagrams().find_map(Datagram::context) else {
+        return sleep_beside(entries, marks, left, sigmask, watch, None);
+    };
+    Soft::with_bell(ctx, |bell| {
+        let armed: Vec<_> = datagrams().map(|socket| socket.arm(bell)).collect();
+        // Not armed for lack of room, or because something has come.
+        let is_short = armed.contains(&Some(false));
+        let is_ready = datagrams().any(|s| !s.readiness(PollFlags::IN, false).is_empty());
+        let result = if is_ready {
+            Ok(())
+        } else {
+            let left = if is_short { Some(left.map_or(CROWDED, |l| l.min(CROWDED))) } else { left };
+            sleep_beside(entries, marks, left, sigmask, watch, Some(bell))
+        };
+        datagrams().for_each(|socket| socket.disarm(bell));
+        bell.drain();
+        result
+    })?
+}
+
+/// How long a thread sleeps for which there is no place for a bell.
+const CROWDED: Duration = Duration::from_millis(1);
+
+fn sleep_beside(
+    entries: &[PollEntry<'_>],
+    marks: &[u32],
+    left: Option<Duration>,
+    sigmask: Option<&libc::sigset_t>,
+    watch: Watch,
+    bell: Option<&SoftBell>,
+) -> io::Result<()> {
     let streams = entries.iter().zip(marks).filter_map(|(e, mark)| match e.source {
         Source::Socket(s) => s.established().map(|e| (e, *mark)),
-        Source::Fd(_) => None,
+        Source::Datagram(_) | Source::Fd(_) => None,
     });
-    let mut fds = Vec::with_capacity(entries.len() + 1);
+    let mut fds = Vec::with_capacity(entries.len() + 2);
+    if let Some(bell) = bell {
+        fds.push(raw(bell.as_fd().as_raw_fd(), PollFlags::IN));
+    }
     let mut anchors = Vec::new();
     let mut until: Option<Instant> = None;
     let mut is_opening = false;
     for entry in entries {
         match entry.source {
             Source::Fd(fd) => fds.push(raw(fd, entry.events)),
+            Source::Datagram(socket) => {
+                if entry.events.contains(PollFlags::IN) {
+                    let limit = socket.poll_entries(&mut fds);
+                    until = [until, limit].into_iter().flatten().min();
+                }
+            }
             Source::Socket(socket) => match socket.established() {
                 Some(established) => {
                     anchors.push((fds.len(), established));

@@ -1,0 +1,283 @@
+//! Receiving: from the queue in shared memory and from the UDP socket, whose control packets are
+//! answered here.
+
+use super::header::UdpOp;
+use super::local::{Local, Next};
+use super::socket::{Datagram, Received, errno};
+use super::udp::Inbox;
+use crate::engine::spin_on;
+use crate::interrupt::{Section, Watch};
+use crate::sys;
+use rsock_cm::in_family;
+use rsock_verbs::{Arrived, DatagramQueue, QpNum};
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What came by UDP, or was peeked at, and waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) inbox: Inbox,
+    pub(super) datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// What the UDP socket reported, for the next call.
+    pub(super) error: Option<io::Error>,
+}
+
+/// Datagrams kept at most between the UDP socket and the program.
+const MOST_WAITING: usize = 256;
+/// Receptions from the queue before UDP and handshakes get their turn.
+const UDP_EVERY: u32 = 64;
+
+impl Datagram {
+    /// As `recvfrom(2)` into several buffers. `peek` as `MSG_PEEK`, `dont_wait` as `MSG_DONTWAIT`. A
+    /// datagram that is longer than the buffers is cut, and [`Received::full_len`] says so.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`; what UDP reports, for instance `ECONNREFUSED`.
+    #[doc(alias = "rrecvfrom")]
+    pub fn recv_from(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+        dont_wait: bool,
+    ) -> io::Result<Received> {
+        let mut received = match self.try_recv_local(bufs, peek)? {
+            Some(received) => received,
+            None => self.recv_slow(bufs, peek, dont_wait)?,
+        };
+        received.from = in_family(received.from, self.is_v6());
+        Ok(received)
+    }
+
+    fn recv_slow(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+        dont_wait: bool,
+    ) -> io::Result<Received> {
+        let nonblocking = dont_wait || self.is_nonblocking();
+        let watch = Watch::begin();
+        let local = self.local()?;
+        // Asked for when it is needed: it is a system call.
+        let mut deadline = None;
+        loop {
+            // PERF: who was served from memory looks there for a while before a system call.
+            let spun = match local {
+                Some(local) if !nonblocking && local.is_active() => spin_on(|| local.ud.is_ready()),
+                _ => false,
+            };
+            if !spun {
+                self.look_at_udp();
+            }
+            if let Some(received) = self.try_recv_local(bufs, peek)? {
+                return Ok(received);
+            }
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err(errno(libc::EBADF));
+            }
+            if nonblocking {
+                return Err(errno(libc::EAGAIN));
+            }
+            if spun {
+                continue;
+            }
+            let limit = || self.receive_timeout().and_then(|limit| sys::now().checked_add(limit));
+            let deadline = *deadline.get_or_insert_with(limit);
+            if sys::time_left(deadline) == Some(Duration::ZERO) {
+                return Err(errno(libc::EAGAIN));
+            }
+            self.sleep(local, deadline, watch)?;
+        }
+    }
+
+    /// Receives as many datagrams as there are, one into each of `bufs`; waits for the first as
+    /// [`Self::recv_from`] does. What was received is in the first entries of `out`, whose number is
+    /// returned. As `recvmmsg(2)` with `MSG_WAITFORONE`.
+    ///
+    /// # Errors
+    /// As [`Self::recv_from`].
+    #[doc(alias = "recvmmsg")]
+    pub fn recv_batch(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        out: &mut [Option<Received>],
+    ) -> io::Result<usize> {
+        let mut n = 0;
+        for (buf, place) in bufs.iter_mut().zip(out) {
+            let bufs = &mut [IoSliceMut::new(buf)];
+            let received = if n == 0 {
+                Some(self.recv_from(bufs, false, false)?)
+            } else {
+                // An error is the next call's.
+                self.try_recv_local(bufs, false).unwrap_or(None)
+            };
+            let Some(received) = received else { break };
+            *place = Some(Received { from: in_family(received.from, self.is_v6()), ..received });
+            n += 1;
+        }
+        Ok(n)
+    }
+
+    /// Receives what is there without a system call, as a rule.
+    #[inline]
+    fn try_recv_local(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+    ) -> io::Result<Option<Received>> {
+        let _section = Section::enter();
+        if self.n_waiting.load(Ordering::Acquire) != 0
+            && let Some(received) = self.take_waiting(bufs, peek)?
+        {
+            return Ok(Some(received));
+        }
+        let Some(Some(local)) = self.local.get() else { return Ok(None) };
+        if self.since_udp.load(Ordering::Relaxed) >= UDP_EVERY {
+            self.look_at_udp();
+        }
+        if peek {
+            return self.peek_local(local, bufs);
+        }
+        let peer = self.routes().peer;
+        loop {
+            let mut received = None;
+            let next = local.next(
+                |source| peer.is_none_or(|peer| peer == source),
+                |arrived, from, at| received = Some(scatter(arrived, from, at, bufs)),
+            );
+            match next {
+                Next::Nothing => return Ok(None),
+                Next::Dropped => _ = self.counts.n_foreign.fetch_add(1, Ordering::Relaxed),
+                Next::Taken => {
+                    self.since_udp.fetch_add(1, Ordering::Relaxed);
+                    return Ok(received);
+                }
+            }
+        }
+    }
+
+    /// Moves a datagram where it can be looked at twice.
+    fn peek_local(
+        &self,
+        local: &Local,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> io::Result<Option<Received>> {
+        let peer = self.routes().peer;
+        let mut waiting = self.waiting();
+        let next = local.next(
+            |source| peer.is_none_or(|peer| peer == source),
+            |arrived, from, at| {
+                let mut bytes = vec![0; arrived.len() - at];
+                arrived.copy_out(at, &mut bytes);
+                waiting.datagrams.push_back((from, bytes));
+            },
+        );
+        self.n_waiting.store(waiting.datagrams.len(), Ordering::Release);
+        drop(waiting);
+        match next {
+            Next::Taken => self.take_waiting(bufs, true),
+            Next::Nothing => Ok(None),
+            Next::Dropped => {
+                self.counts.n_foreign.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            }
+        }
+    }
+
+    #[cold]
+    fn take_waiting(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+    ) -> io::Result<Option<Received>> {
+        let mut waiting = self.waiting();
+        let received = match waiting.datagrams.front() {
+            Some((from, bytes)) => {
+                let mut rest = &bytes[..];
+                for buf in bufs {
+                    let n = buf.len().min(rest.len());
+                    buf[..n].copy_from_slice(&rest[..n]);
+                    rest = &rest[n..];
+                }
+                let full_len = bytes.len();
+                Some(Received { len: full_len - rest.len(), full_len, from: *from })
+            }
+            None => match waiting.error.take() {
+                Some(e) => {
+                    self.note_waiting(&waiting);
+                    return Err(e);
+                }
+                None => None,
+            },
+        };
+        if !peek && received.is_some() {
+            waiting.datagrams.pop_front();
+        }
+        self.note_waiting(&waiting);
+        Ok(received)
+    }
+
+    fn note_waiting(&self, waiting: &Waiting) {
+        let n = waiting.datagrams.len() + usize::from(waiting.error.is_some());
+        self.n_waiting.store(n, Ordering::Release);
+    }
+
+    /// Takes what came by UDP, answers it, and makes handshakes progress. Never waits.
+    pub(crate) fn look_at_udp(&self) {
+        let _section = Section::enter();
+        self.since_udp.store(0, Ordering::Relaxed);
+        let Ok(local) = self.local() else { return };
+        if let Some(local) = local {
+            self.meet(local);
+        }
+        let Ok(sender) = self.sender() else { return };
+        let mut waiting = self.waiting();
+        let Waiting { inbox, datagrams, error } = &mut *waiting;
+        if datagrams.len() >= MOST_WAITING || error.is_some() {
+            return;
+        }
+        let taken = inbox.take(self.port.as_fd(), |packet| {
+            let mut routes = self.routes();
+            let (from, now) = (packet.from, sys::now());
+            let number = packet.header.qp_num;
+            match packet.header.op {
+                UdpOp::Control => drop(routes.learn(from, |t| t.handle_control(from, number, now))),
+                UdpOp::Data => {
+                    drop(routes.learn(from, |t| t.handle_data(from, number, now)));
+                    let own = self.number_for(&mut routes, local, from);
+                    // Who has no queue that we could reach, or none of ours, has nothing to learn.
+                    if own != QpNum(0) {
+                        sender.control(from, own);
+                    }
+                    self.counts.n_received_by_udp.fetch_add(1, Ordering::Relaxed);
+                    datagrams.push_back((from, packet.payload.to_vec()));
+                }
+            }
+            datagrams.len() < MOST_WAITING
+        });
+        match taken {
+            Ok(n_bad) => _ = self.counts.n_bad_packets.fetch_add(n_bad, Ordering::Relaxed),
+            Err(e) => *error = Some(e),
+        }
+        self.note_waiting(&waiting);
+    }
+}
+
+fn scatter(
+    arrived: &dyn Arrived,
+    from: SocketAddr,
+    at: usize,
+    bufs: &mut [IoSliceMut<'_>],
+) -> Received {
+    let full_len = arrived.len() - at;
+    let mut len = 0;
+    for buf in bufs {
+        let n = buf.len().min(full_len - len);
+        arrived.copy_out(at + len, &mut buf[..n]);
+        len += n;
+    }
+    Received { len, full_len, from }
+}

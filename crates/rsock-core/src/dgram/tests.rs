@@ -1,0 +1,396 @@
+//! Sockets of one process with each other, and with peers that lie.
+
+mod hostile;
+
+use super::socket::{Datagram, Received};
+use rustix::event::PollFlags;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+const ADDRESSES: [&str; 2] = ["127.0.0.1:0", "[::1]:0"];
+
+fn bound(addr: &str) -> (Datagram, SocketAddr) {
+    let socket = Datagram::bound(addr.parse().expect("address")).expect("socket");
+    let addr = socket.local_addr().expect("address");
+    (socket, addr)
+}
+
+fn send(from: &Datagram, to: SocketAddr, bytes: &[u8]) {
+    let sent = from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
+    assert_eq!(sent, bytes.len());
+}
+
+fn recv(at: &Datagram) -> (Vec<u8>, SocketAddr) {
+    let mut buf = vec![0; 70_000];
+    let bufs = &mut [IoSliceMut::new(&mut buf)];
+    let Received { len, full_len, from } = at.recv_from(bufs, false, false).expect("received");
+    assert_eq!((len, from.is_ipv6()), (full_len, at.is_v6()));
+    buf.truncate(len);
+    (buf, rsock_cm::canonical(from))
+}
+
+fn try_recv(at: &Datagram) -> Option<Vec<u8>> {
+    let mut buf = vec![0; 70_000];
+    match at.recv_from(&mut [IoSliceMut::new(&mut buf)], false, true) {
+        Ok(received) => {
+            buf.truncate(received.len);
+            Some(buf)
+        }
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::WouldBlock, "{e}");
+            None
+        }
+    }
+}
+
+/// Talks until both directions go through memory. Every datagram arrives once, with its source.
+fn meet([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
+    let before = [a, b].map(|s| s.counters().local.n_sent);
+    for i in 0u32.. {
+        send(a, at_b, &i.to_ne_bytes());
+        assert_eq!(recv(b), (i.to_ne_bytes().to_vec(), at_a));
+        send(b, at_a, &[1; 3]);
+        assert_eq!(recv(a), (vec![1; 3], at_b));
+        let after = [a, b].map(|s| s.counters().local.n_sent);
+        if after[0] > before[0] && after[1] > before[1] {
+            return;
+        }
+    }
+}
+
+struct Watchdog {
+    _alive: std::sync::mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    fn new() -> Self {
+        let (alive, dead) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let over = std::sync::mpsc::RecvTimeoutError::Timeout;
+            if dead.recv_timeout(Duration::from_secs(60)) == Err(over) {
+                eprintln!("watchdog: a datagram test hangs");
+                std::process::abort();
+            }
+        });
+        Self { _alive: alive }
+    }
+}
+
+#[test]
+fn the_first_datagram_arrives_although_nothing_is_known() {
+    let _dog = Watchdog::new();
+    for addr in ADDRESSES {
+        let ((a, at_a), (b, at_b)) = (bound(addr), bound(addr));
+        send(&a, at_b, b"first");
+        assert_eq!(recv(&b), (b"first".to_vec(), at_a));
+        assert!(try_recv(&b).is_none(), "twice");
+        let (sent, got) = (a.counters(), b.counters());
+        assert_eq!((sent.n_by_udp, sent.local.n_sent, got.n_received_by_udp), (1, 0, 1));
+    }
+}
+
+#[test]
+fn a_conversation_moves_to_memory() {
+    let _dog = Watchdog::new();
+    for addr in ADDRESSES {
+        let ((a, at_a), (b, at_b)) = (bound(addr), bound(addr));
+        meet([(&a, at_a), (&b, at_b)]);
+        let by_udp = [a.counters().n_by_udp, b.counters().n_by_udp];
+        for len in [0, 1, 39, 40, 41, 100, 1400, 8000] {
+            send(&a, at_b, &vec![7; len]);
+            assert_eq!(recv(&b), (vec![7; len], at_a));
+        }
+        assert_eq!(by_udp, [a.counters().n_by_udp, b.counters().n_by_udp]);
+    }
+}
+
+#[test]
+fn sockets_that_sleep_wake_for_what_comes_either_way() {
+    const ROUNDS: u32 = 300;
+    let _dog = Watchdog::new();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for _ in 0..ROUNDS {
+                let (got, from) = recv(&b);
+                assert_eq!(from, at_a);
+                send(&b, at_a, &got);
+            }
+        });
+        for i in 0..ROUNDS {
+            send(&a, at_b, &i.to_ne_bytes());
+            assert_eq!(recv(&a), (i.to_ne_bytes().to_vec(), at_b));
+        }
+    });
+    let sent = a.counters();
+    assert_eq!(sent.n_by_udp + sent.local.n_sent, ROUNDS.into());
+    assert_eq!((sent.local.n_full, sent.n_bad_packets), (0, 0));
+}
+
+#[test]
+fn an_ipv6_socket_talks_to_an_ipv4_one() {
+    let _dog = Watchdog::new();
+    let (four, at_four) = bound("127.0.0.1:0");
+    let (six, at_six) = bound("[::]:0");
+    let to_six = SocketAddr::from(([127, 0, 0, 1], at_six.port()));
+    let mapped = SocketAddr::new("::ffff:127.0.0.1".parse().expect("ip"), at_four.port());
+    while four.counters().local.n_sent == 0 || six.counters().local.n_sent == 0 {
+        send(&four, to_six, b"to six");
+        assert_eq!(recv(&six), (b"to six".to_vec(), at_four));
+        send(&six, mapped, b"to four");
+        assert_eq!(recv(&four), (b"to four".to_vec(), to_six));
+    }
+}
+
+#[test]
+fn long_datagrams_go_by_udp_and_longer_ones_are_refused() {
+    let _dog = Watchdog::new();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    meet([(&a, at_a), (&b, at_b)]);
+    let most = 65_507 - 16;
+    for len in [8185, 20_000, most] {
+        let sent: Vec<u8> = (0u8..251).cycle().take(len).collect();
+        send(&a, at_b, &sent);
+        assert_eq!(recv(&b), (sent, at_a));
+    }
+    let long = vec![0; most + 1];
+    let refused = a.send_to(&[IoSlice::new(&long)], Some(at_b), false);
+    assert_eq!(refused.expect_err("too long").raw_os_error(), Some(libc::EMSGSIZE));
+}
+
+#[test]
+fn pieces_are_gathered_and_scattered_and_what_does_not_fit_is_cut() {
+    let _dog = Watchdog::new();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    for is_local in [false, true] {
+        if is_local {
+            meet([(&a, at_a), (&b, at_b)]);
+        }
+        let pieces = [&b"abc"[..], b"", b"defgh"].map(IoSlice::new);
+        let exchange = |sizes: [usize; 2]| {
+            assert_eq!(a.send_to(&pieces, Some(at_b), false).expect("sent"), 8);
+            let (mut first, mut second) = (vec![0; sizes[0]], vec![0; sizes[1]]);
+            let bufs = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+            let received = b.recv_from(bufs, false, false).expect("received");
+            ([first, second].concat(), received)
+        };
+        let whole = Received { len: 8, full_len: 8, from: at_a };
+        assert_eq!(exchange([2, 6]), (b"abcdefgh".to_vec(), whole));
+        let cut = Received { len: 5, full_len: 8, from: at_a };
+        assert_eq!(exchange([2, 3]), (b"abcde".to_vec(), cut));
+        // The rest of a datagram that was cut is gone.
+        assert!(try_recv(&b).is_none());
+    }
+}
+
+#[test]
+fn peeking_leaves_the_datagram_where_it_is() {
+    let _dog = Watchdog::new();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    for is_local in [false, true] {
+        if is_local {
+            meet([(&a, at_a), (&b, at_b)]);
+        }
+        send(&a, at_b, b"one");
+        send(&a, at_b, b"two");
+        for _ in 0..3 {
+            let mut buf = [0; 2];
+            let seen = b.recv_from(&mut [IoSliceMut::new(&mut buf)], true, false).expect("peek");
+            assert_eq!((seen, &buf), (Received { len: 2, full_len: 3, from: at_a }, b"on"));
+        }
+        assert_eq!((recv(&b).0, recv(&b).0), (b"one".to_vec(), b"two".to_vec()));
+    }
+}
+
+#[test]
+fn a_connected_socket_hears_its_peer_alone() {
+    let _dog = Watchdog::new();
+    let [(a, at_a), (b, at_b), (c, at_c)] = std::array::from_fn(|_| bound("127.0.0.1:0"));
+    // Both know b's queue before it connects.
+    meet([(&a, at_a), (&b, at_b)]);
+    meet([(&c, at_c), (&b, at_b)]);
+    b.connect(at_a).expect("connect");
+    assert_eq!(b.peer_addr().expect("peer"), at_a);
+    for _ in 0..5 {
+        send(&c, at_b, b"not for you");
+        send(&a, at_b, b"for you");
+        assert_eq!(recv(&b), (b"for you".to_vec(), at_a));
+        b.send_to(&[IoSlice::new(b"thanks")], None, false).expect("sent");
+        assert_eq!(recv(&a), (b"thanks".to_vec(), at_b));
+    }
+    assert!(try_recv(&b).is_none());
+    assert_eq!(b.counters().n_foreign, 5);
+}
+
+#[test]
+fn a_socket_without_a_destination_says_so() {
+    let (a, _) = bound("127.0.0.1:0");
+    let nowhere = a.send_to(&[IoSlice::new(b"x")], None, false).expect_err("no address");
+    assert_eq!(nowhere.raw_os_error(), Some(libc::EDESTADDRREQ));
+    assert_eq!(a.peer_addr().expect_err("no peer").raw_os_error(), Some(libc::ENOTCONN));
+}
+
+#[test]
+fn a_closed_port_of_a_connected_peer_is_reported() {
+    let _dog = Watchdog::new();
+    let (a, _) = bound("127.0.0.1:0");
+    let (b, at_b) = bound("127.0.0.1:0");
+    drop(b);
+    a.connect(at_b).expect("connect");
+    a.send_to(&[IoSlice::new(b"anybody?")], None, false).expect("sent");
+    let mut buf = [0; 8];
+    let refused = a.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false);
+    assert_eq!(refused.expect_err("refused").kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_peer_that_restarts_on_its_port_is_reached_again() {
+    let _dog = Watchdog::new();
+    let (a, at_a) = bound("127.0.0.1:0");
+    let (b, at_b) = bound("127.0.0.1:0");
+    meet([(&a, at_a), (&b, at_b)]);
+    drop(b);
+    for _ in 0..3 {
+        let b = Datagram::bound(at_b).expect("the port is free");
+        // What is on its way to the old queue may be lost.
+        while try_recv(&b).is_none() {
+            send(&a, at_b, b"still there?");
+        }
+        while try_recv(&b).is_some() {}
+        meet([(&a, at_a), (&b, at_b)]);
+    }
+}
+
+#[test]
+fn nothing_is_missing_but_what_was_counted() {
+    const N: u32 = 30_000;
+    let _dog = Watchdog::new();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    meet([(&a, at_a), (&b, at_b)]);
+    let (sent, got) = (a.counters(), b.counters());
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for i in 0..N {
+                send(&a, at_b, &[&i.to_ne_bytes()[..], &[0; 60]].concat());
+            }
+            // The last word must not be lost: it goes by UDP, behind an empty queue.
+            while b.counters().local.n_received - got.local.n_received
+                < a.counters().local.n_sent - sent.local.n_sent - a.counters().local.n_full
+            {
+                std::thread::yield_now();
+            }
+            send(&a, at_b, &vec![0; 10_000]);
+        });
+        let mut next = 0;
+        loop {
+            let bytes = recv(&b).0;
+            if bytes.len() == 10_000 {
+                break;
+            }
+            let i = u32::from_ne_bytes(bytes[..4].try_into().expect("number"));
+            assert!(i >= next, "{i} after {next}");
+            next = i + 1;
+        }
+    });
+    let (sent, got) = (a.counters().local, b.counters().local);
+    assert_eq!((sent.n_sent, got.n_malformed), (got.n_received + sent.n_full, 0));
+}
+
+#[test]
+fn batches_arrive_as_they_were_sent() {
+    let _dog = Watchdog::new();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    for is_local in [false, true] {
+        if is_local {
+            meet([(&a, at_a), (&b, at_b)]);
+        }
+        let batch: Vec<_> = [&b"one"[..], b"", b"three"].into_iter().map(IoSlice::new).collect();
+        assert_eq!(a.send_batch(&batch, Some(at_b)).expect("sent"), 3);
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            let mut bufs = [[0; 8]; 2];
+            let mut out = [None; 2];
+            let n = {
+                let mut bufs: Vec<_> = bufs.iter_mut().map(|b| IoSliceMut::new(b)).collect();
+                b.recv_batch(&mut bufs, &mut out).expect("received")
+            };
+            for (buf, received) in bufs.iter().zip(&out[..n]) {
+                let received = received.expect("received");
+                assert_eq!(received.from, at_a);
+                seen.push(buf[..received.len].to_vec());
+            }
+        }
+        assert_eq!(seen, [b"one".to_vec(), vec![], b"three".to_vec()]);
+    }
+}
+
+#[test]
+fn nothing_there_is_told_at_once_or_after_the_time_limit() {
+    let _dog = Watchdog::new();
+    let (a, _) = bound("127.0.0.1:0");
+    assert!(try_recv(&a).is_none());
+    a.set_nonblocking(true);
+    let mut buf = [0; 8];
+    let mut recv = || a.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false);
+    assert_eq!(recv().expect_err("nothing").kind(), ErrorKind::WouldBlock);
+    a.set_nonblocking(false);
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    let limit = Some(Duration::from_millis(20));
+    set_socket_timeout(a.as_fd(), Timeout::Recv, limit).expect("option");
+    assert_eq!(recv().expect_err("nothing").kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn closing_ends_a_wait_in_another_thread() {
+    let _dog = Watchdog::new();
+    for is_local in [false, true] {
+        let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+        if is_local {
+            meet([(&a, at_a), (&b, at_b)]);
+        }
+        std::thread::scope(|s| {
+            let waiting = s.spawn(|| {
+                let mut buf = [0; 8];
+                a.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false)
+            });
+            a.close();
+            let ended: io::Result<Received> = waiting.join().expect("thread");
+            assert_eq!(ended.expect_err("closed").raw_os_error(), Some(libc::EBADF));
+        });
+    }
+}
+
+#[test]
+fn readiness_is_seen_either_way() {
+    let _dog = Watchdog::new();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    let both = PollFlags::IN | PollFlags::OUT;
+    assert_eq!(b.readiness(both, true), PollFlags::OUT);
+    send(&a, at_b, b"by UDP");
+    while b.readiness(both, true) != both {}
+    assert_eq!(recv(&b).0, b"by UDP");
+    meet([(&a, at_a), (&b, at_b)]);
+    assert_eq!(b.readiness(both, true), PollFlags::OUT);
+    send(&a, at_b, b"through memory");
+    assert_eq!(b.readiness(both, false), both);
+    assert_eq!(recv(&b).0, b"through memory");
+}
+
+#[test]
+fn a_shared_port_stays_on_udp() {
+    let _dog = Watchdog::new();
+    let (a, at_a) = bound("127.0.0.1:0");
+    let b = Datagram::new(false).expect("socket");
+    rustix::net::sockopt::set_socket_reuseport(b.as_fd(), true).expect("option");
+    b.bind("127.0.0.1:0".parse().expect("address")).expect("bind");
+    let at_b = b.local_addr().expect("address");
+    for _ in 0..20 {
+        send(&a, at_b, b"there");
+        assert_eq!(recv(&b), (b"there".to_vec(), at_a));
+        send(&b, at_a, b"back");
+        assert_eq!(recv(&a), (b"back".to_vec(), at_b));
+    }
+    assert_eq!((a.counters().local.n_sent, b.counters().local.n_sent), (0, 0));
+}
