@@ -45,7 +45,8 @@ static void bad_descriptors(void)
 
 static void wrong_kinds(void)
 {
-	FAILS(rsocket(AF_INET, SOCK_DGRAM, 0), ENOTSUP);
+	FAILS(rsocket(AF_INET, SOCK_DGRAM, IPPROTO_TCP), ENOTSUP);
+	FAILS(rsocket(AF_INET, SOCK_RAW, 0), ENOTSUP);
 	FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), ENOTSUP);
 	FAILS(rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP), ENOTSUP);
 	FAILS(rsocket(AF_INET, SOCK_SEQPACKET, 0), ENOTSUP);

@@ -91,6 +91,12 @@ fn direct_writes_reach_memory_of_every_kind() {
     run("iomap");
 }
 
+#[test]
+fn datagrams_arrive_and_processes_that_restart_are_reached_again() {
+    run("datagrams");
+    run_with("datagrams", &[("RSOCK_SPIN_US", "0")]);
+}
+
 /// As on adapters without write-with-immediate, and without any spinning.
 #[test]
 fn the_other_wire_and_sleeping_at_once_change_nothing() {

@@ -1,27 +1,54 @@
 //! Sending and receiving.
 
+use crate::any::Received;
 use crate::errno::{error, ret_len};
 use crate::table::Entry;
 use crate::{arg, table};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 
 /// Sends; of the flags `MSG_DONTWAIT` counts. COMPAT: urgent data does not exist here and is
 /// refused, where C sends it as ordinary data.
-fn send(entry: &Entry, bufs: &[IoSlice<'_>], flags: c_int) -> io::Result<usize> {
+fn send(
+    entry: &Entry,
+    bufs: &[IoSlice<'_>],
+    to: Option<SocketAddr>,
+    flags: c_int,
+) -> io::Result<usize> {
     if flags & libc::MSG_OOB != 0 {
         return error(libc::EOPNOTSUPP);
     }
-    entry.socket.send(bufs, flags & libc::MSG_DONTWAIT != 0)
+    entry.socket.send(bufs, to, flags)
 }
 
-/// Receives; of the flags `MSG_DONTWAIT`, `MSG_PEEK` and `MSG_WAITALL` count.
+/// Receives; of the flags `MSG_DONTWAIT`, `MSG_PEEK` and `MSG_WAITALL` count, and `MSG_TRUNC` on
+/// datagrams.
 fn recv(entry: &Entry, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<usize> {
     if flags & libc::MSG_OOB != 0 {
         return error(libc::EINVAL);
     }
-    entry.socket.recv(bufs, RecvFlags::from_bits_retain(flags.cast_unsigned()))
+    entry.socket.recv(bufs, flags)
+}
+
+/// As [`recv`], with the source.
+fn recv_from(entry: &Entry, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<Received> {
+    if flags & libc::MSG_OOB != 0 {
+        return error(libc::EINVAL);
+    }
+    entry.socket.recv_from(bufs, flags)
+}
+
+/// The destination of a call; none where it names none.
+///
+/// # Safety
+/// `addr` is null or points to `len` readable bytes.
+unsafe fn destination(addr: *const sockaddr, len: socklen_t) -> io::Result<Option<SocketAddr>> {
+    if addr.is_null() && len == 0 {
+        return Ok(None);
+    }
+    // SAFETY: passed on.
+    unsafe { arg::address(addr, len) }.map(Some)
 }
 
 /// As `send(2)`. Never raises a signal: writing to a closed connection is `ECONNRESET`.
@@ -36,7 +63,7 @@ pub unsafe extern "C" fn rsend(
         let entry = table::get(fd)?;
         // SAFETY: the caller of `send(2)` promises `len` readable bytes.
         let bytes = unsafe { arg::bytes(buf, len) }?;
-        send(&entry, &[IoSlice::new(bytes)], flags)
+        send(&entry, &[IoSlice::new(bytes)], None, flags)
     })
 }
 
@@ -52,12 +79,11 @@ pub unsafe extern "C" fn rsendto(
 ) -> ssize_t {
     ret_len(|| {
         let entry = table::get(fd)?;
-        if !dest.is_null() || dest_len != 0 {
-            return error(libc::EISCONN);
-        }
+        // SAFETY: the caller of `sendto(2)` promises `dest_len` readable bytes.
+        let to = unsafe { destination(dest, dest_len) }?;
         // SAFETY: the caller of `sendto(2)` promises `len` readable bytes.
         let bytes = unsafe { arg::bytes(buf, len) }?;
-        send(&entry, &[IoSlice::new(bytes)], flags)
+        send(&entry, &[IoSlice::new(bytes)], to, flags)
     })
 }
 
@@ -74,9 +100,16 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -
         if !msg.msg_control.is_null() && msg.msg_controllen != 0 {
             return error(libc::ENOTSUP);
         }
+        // COMPAT: as C, a stream does not look at the address.
+        let to = if entry.socket.stream().is_ok() {
+            None
+        } else {
+            // SAFETY: the caller of `sendmsg(2)` promises a readable address.
+            unsafe { destination(msg.msg_name.cast(), msg.msg_namelen) }?
+        };
         // SAFETY: the caller of `sendmsg(2)` promises readable buffers.
         let bufs = unsafe { arg::gather(msg.msg_iov, msg.msg_iovlen) }?;
-        send(&entry, &bufs, flags)
+        send(&entry, &bufs, to, flags)
     })
 }
 
@@ -94,7 +127,7 @@ pub unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, n: c_int) -> ssiz
         let entry = table::get(fd)?;
         // SAFETY: the caller of `writev(2)` promises readable buffers.
         let bufs = unsafe { arg::gather(iov, arg::count(n)?) }?;
-        send(&entry, &bufs, 0)
+        send(&entry, &bufs, None, 0)
     })
 }
 
@@ -126,14 +159,15 @@ pub unsafe extern "C" fn rrecvfrom(
         }
         // SAFETY: the caller of `recvfrom(2)` promises `len` bytes that are ours to write.
         let bytes = unsafe { arg::bytes_mut(buf, len) }?;
-        let n = recv(&entry, &mut [IoSliceMut::new(bytes)], flags)?;
+        let received = recv_from(&entry, &mut [IoSliceMut::new(bytes)], flags)?;
         // SAFETY: the caller of `recvfrom(2)` promises room for what `src_len` says.
-        unsafe { arg::put_address(src, src_len, entry.socket.peer_addr()?) }?;
-        Ok(n)
+        unsafe { arg::put_address(src, src_len, received.from) }?;
+        Ok(received.told(flags))
     })
 }
 
-/// As `recvmsg(2)`: fills every buffer, and the address with the peer's. There is no control data.
+/// As `recvmsg(2)`: fills every buffer, and the address with the sender's, on a stream the peer's.
+/// There is no control data. `MSG_TRUNC` says that a datagram was cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     ret_len(|| {
@@ -145,13 +179,14 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
         let msg = unsafe { &mut *msg };
         // SAFETY: the caller of `recvmsg(2)` promises buffers that are ours to write.
         let mut bufs = unsafe { arg::scatter(msg.msg_iov, msg.msg_iovlen) }?;
-        let n = recv(&entry, &mut bufs, flags)?;
+        let received = recv_from(&entry, &mut bufs, flags)?;
+        let is_cut = received.full_len > received.len;
         msg.msg_controllen = 0;
-        msg.msg_flags = 0;
-        let peer = entry.socket.peer_addr()?;
+        msg.msg_flags = if is_cut { libc::MSG_TRUNC } else { 0 };
+        let from = received.from;
         // SAFETY: the caller of `recvmsg(2)` promises room for what `msg_namelen` says.
-        unsafe { arg::put_address(msg.msg_name.cast(), &raw mut msg.msg_namelen, peer) }?;
-        Ok(n)
+        unsafe { arg::put_address(msg.msg_name.cast(), &raw mut msg.msg_namelen, from) }?;
+        Ok(received.told(flags))
     })
 }
 

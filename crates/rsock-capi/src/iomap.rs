@@ -27,7 +27,7 @@ pub unsafe extern "C" fn riomap(
         // SAFETY: a caller of `riomap` keeps the memory valid, and lets the peer write it, until
         // `riounmap` or `rclose`.
         let memory = unsafe { CallerMemory::new(buf.cast(), len) };
-        let named = entry.socket.iomap(&memory, wanted, open)?;
+        let named = entry.socket.stream()?.iomap(&memory, wanted, open)?;
         Ok(named.cast_signed())
     })
     .unwrap_or(-1)
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn riomap(
 /// Takes back memory that was given to [`riomap`] with this address and length.
 #[unsafe(no_mangle)]
 pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
-    ret_unit(|| table::get(fd)?.socket.iounmap(buf.cast_const().cast(), len))
+    ret_unit(|| table::get(fd)?.socket.stream()?.iounmap(buf.cast_const().cast(), len))
 }
 
 /// Writes into the memory that the peer opened under `offset`, without its help; of the flags
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn riowrite(
         let entry = table::get(fd)?;
         // SAFETY: the caller promises `count` readable bytes, as of `write(2)`.
         let bytes = unsafe { arg::bytes(buf, count) }?;
-        entry.socket.put(bytes, offset.cast_unsigned(), flags & libc::MSG_DONTWAIT != 0)
+        entry.socket.stream()?.put(bytes, offset.cast_unsigned(), flags & libc::MSG_DONTWAIT != 0)
     })
     .unwrap_or(size_t::MAX)
 }

@@ -36,7 +36,9 @@ pub unsafe extern "C" fn rgetsockopt(
         if value.is_null() || len.is_null() {
             return error(libc::EFAULT);
         }
-        let found = entry.socket.option(level, name)?;
+        // SAFETY: not null, and the caller of `getsockopt(2)` promises a readable length.
+        let room = unsafe { len.read() } as usize;
+        let found = entry.socket.option(level, name, room)?;
         // SAFETY: the caller of `getsockopt(2)` promises room for what `len` says.
         unsafe { arg::put_value(value, len, &found) }
     })

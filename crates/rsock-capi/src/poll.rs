@@ -29,7 +29,7 @@ fn wait(wants: &[Want], timeout: Option<Duration>) -> io::Result<(Vec<PollFlags>
         .iter()
         .map(|want| PollEntry {
             source: match &want.entry {
-                Some(entry) => Source::Socket(&entry.socket),
+                Some(entry) => entry.socket.source(),
                 None => Source::Fd(want.fd),
             },
             events: want.events,

@@ -1,24 +1,34 @@
 //! Making, naming, connecting and ending sockets.
 
+use crate::any::AnySocket;
 use crate::errno::{error, ret_int, ret_unit};
 use crate::{arg, table};
 use libc::{c_int, sockaddr, socklen_t};
+use rsock_core::dgram::Datagram;
 use rsock_core::socket::Socket;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 
-/// As `socket(2)`: `AF_INET` or `AF_INET6`, `SOCK_STREAM`, with `SOCK_NONBLOCK` and `SOCK_CLOEXEC`.
-/// Anything else is `ENOTSUP`.
+/// As `socket(2)`: `AF_INET` or `AF_INET6`, `SOCK_STREAM` or `SOCK_DGRAM`, with `SOCK_NONBLOCK` and
+/// `SOCK_CLOEXEC`. Anything else is `ENOTSUP`.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     ret_int(|| {
         let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-        let v6 = match (domain, kind & !flags, protocol) {
-            (libc::AF_INET, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => false,
-            (libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => true,
+        let v6 = match domain {
+            libc::AF_INET => false,
+            libc::AF_INET6 => true,
             _ => return error(libc::ENOTSUP),
         };
-        let socket = Socket::new(v6)?;
+        let socket = match (kind & !flags, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+                AnySocket::Stream(Box::new(Socket::new(v6)?))
+            }
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+                AnySocket::Datagram(Box::new(Datagram::new(v6)?))
+            }
+            _ => return error(libc::ENOTSUP),
+        };
         socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
         table::insert(socket, flags & libc::SOCK_CLOEXEC != 0)
     })
@@ -41,7 +51,7 @@ pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     ret_unit(|| {
         let entry = table::get(fd)?;
         // As the kernel: a negative backlog is a large one.
-        entry.socket.listen(u32::try_from(backlog).unwrap_or(u32::MAX))
+        entry.socket.stream()?.listen(u32::try_from(backlog).unwrap_or(u32::MAX))
     })
 }
 
@@ -53,10 +63,10 @@ pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut sockl
         if !addr.is_null() && len.is_null() {
             return error(libc::EFAULT);
         }
-        let socket = entry.socket.accept()?;
+        let socket = entry.socket.stream()?.accept()?;
         let peer = socket.peer_addr()?;
         let close_on_exec = entry.close_on_exec.load(Ordering::Relaxed);
-        let accepted = table::insert(socket, close_on_exec)?;
+        let accepted = table::insert(AnySocket::Stream(Box::new(socket)), close_on_exec)?;
         // SAFETY: the caller of `accept(2)` promises room for what `len` says.
         unsafe { arg::put_address(addr, len, peer) }?;
         Ok(accepted)
@@ -70,7 +80,7 @@ pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen
         let entry = table::get(fd)?;
         // SAFETY: the caller of `connect(2)` promises `len` readable bytes.
         let addr = unsafe { arg::address(addr, len) }?;
-        entry.socket.connect(addr, None)
+        entry.socket.connect(addr)
     })
 }
 

@@ -3,9 +3,9 @@
 //! Two levels, as wide as descriptors go. Each number has a lock of its own, so threads that use
 //! different sockets do not meet here.
 
+use crate::any::AnySocket;
 use crate::errno::error;
 use libc::c_int;
-use rsock_core::socket::Socket;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 /// A socket that has a number.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) socket: Socket,
+    pub(crate) socket: AnySocket,
     /// `FD_CLOEXEC` as the program set it. The descriptors behind a socket are closed on exec
     /// whatever it says: in the new image they would be of no use.
     pub(crate) close_on_exec: AtomicBool,
@@ -50,7 +50,7 @@ pub(crate) fn get(fd: c_int) -> io::Result<Arc<Entry>> {
 ///
 /// # Errors
 /// `ENFILE` for a number that is larger than any descriptor has been.
-pub(crate) fn insert(socket: Socket, close_on_exec: bool) -> io::Result<c_int> {
+pub(crate) fn insert(socket: AnySocket, close_on_exec: bool) -> io::Result<c_int> {
     let fd = socket.as_fd().as_raw_fd();
     let Some((chunk, at)) = place(fd) else { return error(libc::ENFILE) };
     let cells = TABLE[chunk].get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());

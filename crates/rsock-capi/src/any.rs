@@ -1,0 +1,168 @@
+//! What a number stands for: a stream socket or a datagram socket.
+//!
+//! Calls that both have are passed on here; what only one has is refused as the system refuses it of
+//! the other kind.
+
+use crate::errno::error;
+use libc::c_int;
+use rsock_core::dgram::Datagram;
+use rsock_core::socket::{Socket, Source};
+use rustix::net::RecvFlags;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// A socket of either kind.
+#[derive(Debug)]
+pub(crate) enum AnySocket {
+    Stream(Box<Socket>),
+    Datagram(Box<Datagram>),
+}
+
+/// What was received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// Bytes that were stored.
+    pub(crate) len: usize,
+    /// Bytes that there were: more, of a datagram that was cut.
+    pub(crate) full_len: usize,
+    pub(crate) from: SocketAddr,
+}
+
+impl Received {
+    /// What the call returns: with `MSG_TRUNC` the real length.
+    pub(crate) fn told(&self, flags: c_int) -> usize {
+        if flags & libc::MSG_TRUNC == 0 { self.len } else { self.full_len }
+    }
+}
+
+/// Runs the same on either kind.
+macro_rules! either {
+    ($any:expr, $socket:ident => $do:expr) => {
+        match $any {
+            AnySocket::Stream($socket) => $do,
+            AnySocket::Datagram($socket) => $do,
+        }
+    };
+}
+
+impl AnySocket {
+    pub(crate) fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        either!(self, socket => socket.bind(addr))
+    }
+
+    pub(crate) fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        match self {
+            Self::Stream(socket) => socket.connect(to, None),
+            Self::Datagram(socket) => socket.connect(to),
+        }
+    }
+
+    /// Streams alone listen, accept and have iomaps.
+    pub(crate) fn stream(&self) -> io::Result<&Socket> {
+        match self {
+            Self::Stream(socket) => Ok(socket),
+            Self::Datagram(_) => error(libc::EOPNOTSUPP),
+        }
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Self::Stream(socket) => socket.shutdown(how),
+            // COMPAT: C does nothing, too.
+            Self::Datagram(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        either!(self, socket => socket.close());
+    }
+
+    /// Sends; of the flags `MSG_DONTWAIT` counts. An address is `EISCONN` on a stream.
+    pub(crate) fn send(
+        &self,
+        bufs: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        flags: c_int,
+    ) -> io::Result<usize> {
+        let dont_wait = flags & libc::MSG_DONTWAIT != 0;
+        match self {
+            Self::Stream(_) if to.is_some() => error(libc::EISCONN),
+            Self::Stream(socket) => socket.send(bufs, dont_wait),
+            Self::Datagram(socket) => socket.send_to(bufs, to, dont_wait),
+        }
+    }
+
+    /// Receives; of the flags `MSG_DONTWAIT` and `MSG_PEEK` count, and on a stream `MSG_WAITALL`.
+    /// The source is not asked for where it costs anything.
+    pub(crate) fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<usize> {
+        match self {
+            Self::Stream(socket) => {
+                socket.recv(bufs, RecvFlags::from_bits_retain(flags.cast_unsigned()))
+            }
+            Self::Datagram(_) => Ok(self.recv_from(bufs, flags)?.told(flags)),
+        }
+    }
+
+    /// As [`Self::recv`], with the source; on a stream that is the peer.
+    pub(crate) fn recv_from(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: c_int,
+    ) -> io::Result<Received> {
+        match self {
+            Self::Stream(socket) => {
+                let len = self.recv(bufs, flags)?;
+                Ok(Received { len, full_len: len, from: socket.peer_addr()? })
+            }
+            Self::Datagram(socket) => {
+                let peek = flags & libc::MSG_PEEK != 0;
+                let received = socket.recv_from(bufs, peek, flags & libc::MSG_DONTWAIT != 0)?;
+                let rsock_core::dgram::Received { len, full_len, from } = received;
+                Ok(Received { len, full_len, from })
+            }
+        }
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        either!(self, socket => socket.local_addr())
+    }
+
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        either!(self, socket => socket.peer_addr())
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        either!(self, socket => socket.is_nonblocking())
+    }
+
+    pub(crate) fn set_nonblocking(&self, on: bool) {
+        either!(self, socket => socket.set_nonblocking(on));
+    }
+
+    pub(crate) fn set_option(&self, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+        either!(self, socket => socket.set_option(level, name, value))
+    }
+
+    /// The value as C lays it out; the caller has room for so many bytes.
+    pub(crate) fn option(&self, level: c_int, name: c_int, room: usize) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Stream(socket) => socket.option(level, name),
+            Self::Datagram(socket) => socket.option(level, name, room),
+        }
+    }
+
+    /// For [`rsock_core::socket::poll`].
+    pub(crate) fn source(&self) -> Source<'_> {
+        match self {
+            Self::Stream(socket) => Source::Socket(socket),
+            Self::Datagram(socket) => Source::Datagram(socket),
+        }
+    }
+}
+
+impl AsFd for AnySocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        either!(self, socket => socket.as_fd())
+    }
+}
