@@ -6,12 +6,13 @@
 //! ```
 //!
 //! Or in two terminals, with `serve 127.0.0.1:7013` and `ask 127.0.0.1:7013`. Put
-//! `RSOCK_DEVICE=tcp` in front to see the same over kernel TCP.
+//! `RSOCK_DEVICE=tcp` in front to see the same over kernel TCP. The argument `--rsockets`, before the
+//! others, takes the pure mode; on an RDMA device, with `RSOCK_DEVICE=rdma` and its address:
+//! `--rsockets both 10.9.0.1:0`.
 
 #![forbid(unsafe_code)]
 
-use rsock_examples::Role;
-use rsock_tokio::{Builder, Listener};
+use rsock_examples::{EitherListener, Mode, Role};
 use std::error::Error;
 use std::io;
 use std::thread;
@@ -25,19 +26,21 @@ const LEN: usize = 64;
 type Done = Result<(), Box<dyn Error + Send + Sync>>;
 
 fn main() -> Done {
-    match Role::of("tokio_rpc")? {
-        Role::Serve(at) => Ok(in_one_thread(async { serve(listen(&at).await?).await })?),
-        Role::Ask(to) => in_one_thread(ask(to)),
-        Role::Both => {
+    match Mode::and_role("tokio_rpc")? {
+        (mode, Role::Serve(at)) => {
+            Ok(in_one_thread(async { serve(mode.listen(&at).await?).await })?)
+        }
+        (mode, Role::Ask(to)) => in_one_thread(ask(mode, to)),
+        (mode, Role::Both(at)) => {
             let (tell, told) = std::sync::mpsc::channel();
             thread::spawn(move || {
                 in_one_thread(async {
-                    let listener = listen("127.0.0.1:0").await?;
+                    let listener = mode.listen(&at).await?;
                     let _ = tell.send(listener.local_addr()?.to_string());
                     serve(listener).await
                 })
             });
-            in_one_thread(ask(told.recv()?))
+            in_one_thread(ask(mode, told.recv()?))
         }
     }
 }
@@ -47,15 +50,10 @@ fn in_one_thread<F: Future>(f: F) -> F::Output {
     runtime.expect("descriptors for a runtime").block_on(f)
 }
 
-async fn listen(at: &str) -> io::Result<Listener> {
-    let listener = Builder::new().nodelay(true).bind(at).await?;
-    println!("listening on {}", listener.local_addr()?);
-    Ok(listener)
-}
-
-async fn serve(listener: Listener) -> io::Result<()> {
+async fn serve(listener: EitherListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
         tokio::spawn(async move {
             let mut message = [0; LEN];
             loop {
@@ -74,13 +72,14 @@ fn call(message: &mut [u8; LEN]) {
     message[0] = message[0].wrapping_add(1);
 }
 
-async fn ask(to: String) -> Done {
+async fn ask(mode: Mode, to: String) -> Done {
     let mut clients = Vec::new();
     let began = Instant::now();
     for _ in 0..CLIENTS {
         let to = to.clone();
         clients.push(tokio::spawn(async move {
-            let mut stream = Builder::new().nodelay(true).connect(&to).await?;
+            let mut stream = mode.connect(&to).await?;
+            stream.set_nodelay(true)?;
             let mut message = [0; LEN];
             let mut calls = 0u32;
             while began.elapsed() < TIME {

@@ -68,25 +68,35 @@ fn wrong_arguments_are_an_error() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("usage: iomap_put"));
 }
 
-/// Runs `name` in one process, and as a server and a client; what the client says both times.
-fn both_ways(name: &str) -> [String; 2] {
-    let alone = example(name).output().expect("it runs");
+/// Runs `name` with `mode` in one process, and as a server and a client; what the client says both
+/// times.
+fn both_ways_with(name: &str, mode: &[&str]) -> [String; 2] {
+    let alone = example(name).args(mode).output().expect("it runs");
     assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
     let alone = String::from_utf8(alone.stdout).expect("text");
     let (first, alone) = alone.split_once('\n').expect("lines");
     assert!(first.starts_with("listening on "), "{first}");
 
-    let (_server, addr, _output) = start(example(name).args(["serve", "127.0.0.1:0"]));
-    let asked = example(name).args(["ask", &addr]).output().expect("it runs");
+    let (_server, addr, _output) = start(example(name).args(mode).args(["serve", "127.0.0.1:0"]));
+    let asked = example(name).args(mode).args(["ask", &addr]).output().expect("it runs");
     assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
     [alone.to_owned(), String::from_utf8(asked.stdout).expect("text")]
 }
 
+fn both_ways(name: &str) -> [String; 2] {
+    both_ways_with(name, &[])
+}
+
+/// As [`both_ways`], in both modes.
+fn all_ways(name: &str) -> Vec<String> {
+    [both_ways(name), both_ways_with(name, &["--rsockets"])].concat()
+}
+
 #[test]
-fn the_asynchronous_echo_moves_to_shared_memory() {
+fn the_asynchronous_echo_leaves_tcp() {
     let _watchdog = Watchdog::new(LIMIT);
-    for said in both_ways("tokio_echo") {
-        assert_eq!(said, "10000 echoes; in shared memory at the end: true\n");
+    for said in all_ways("tokio_echo") {
+        assert_eq!(said, "10000 echoes; past TCP at the end: true\n");
     }
 }
 
@@ -101,7 +111,7 @@ fn frames_arrive_whole() {
 #[test]
 fn axum_and_tonic_services_answer() {
     let _watchdog = Watchdog::new(LIMIT);
-    for said in both_ways("tokio_axum") {
+    for said in all_ways("tokio_axum") {
         assert_eq!(said, "hello, axum\nhello, hyper\nhello, rsock\n");
     }
     for said in both_ways("tokio_grpc") {
@@ -112,7 +122,7 @@ fn axum_and_tonic_services_answer() {
 #[test]
 fn calls_are_answered_and_counted() {
     let _watchdog = Watchdog::new(LIMIT);
-    for said in both_ways("tokio_rpc") {
+    for said in all_ways("tokio_rpc") {
         let rate = said.strip_prefix("32 clients: ").and_then(|s| s.split_once(' ')).unwrap().0;
         assert!(rate.parse::<u64>().unwrap() > 0, "{said}");
     }

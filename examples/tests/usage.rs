@@ -32,6 +32,7 @@ trait Net {
 
 struct Tokio;
 struct Rsock;
+struct Pure;
 
 impl Net for Tokio {
     type Stream = tokio::net::TcpStream;
@@ -53,6 +54,18 @@ impl Net for Rsock {
     }
 }
 
+impl Net for Pure {
+    type Stream = rsock_tokio::Stream;
+
+    async fn pair() -> io::Result<(Self::Stream, Self::Stream)> {
+        let listener = rsock_tokio::rsockets::Listener::bind("127.0.0.1:0").await?;
+        let to = listener.local_addr()?;
+        let (client, (server, _)) =
+            tokio::try_join!(rsock_tokio::rsockets::connect(to), listener.accept())?;
+        Ok((client, server))
+    }
+}
+
 /// Runs one use with streams of each kind in runtimes of each kind.
 macro_rules! uses {
     ($($name:ident => $case:ident;)*) => {$(
@@ -63,6 +76,7 @@ macro_rules! uses {
                 let mut runtime = || runtime.enable_all().build().unwrap();
                 runtime().block_on($case::<Tokio>());
                 runtime().block_on($case::<Rsock>());
+                runtime().block_on($case::<Pure>());
             }
         }
     )*};

@@ -4,7 +4,7 @@
 use crate::interrupt::{self, Watch};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +33,19 @@ pub(crate) fn ppoll(
         libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, mask, KERNEL_SIGSET)
     };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Has an epoll set watch `fd` for input, level-triggered.
+///
+/// # Errors
+/// As `epoll_ctl(2)`.
+pub(crate) fn epoll_add(set: BorrowedFd<'_>, fd: RawFd) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
+    let (set, event) = (set.as_raw_fd(), &raw mut event);
+    // SAFETY: `event` is a live event, which the kernel reads; a number that is no descriptor is
+    // an error.
+    let r = unsafe { libc::syscall(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, fd, event) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// As [`ppoll`], for a caller that must not miss a handler that runs just before it falls asleep:

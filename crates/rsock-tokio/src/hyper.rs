@@ -1,6 +1,7 @@
 //! Clients of hyper-util, and channels of tonic, over rsock.
 
 use crate::builder::Builder;
+use crate::rsockets;
 use crate::stream::Stream;
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -12,7 +13,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// Connects to the authority of a URI with an rsock [`Stream`]; `http` only, port 80 unless given.
+/// Connects to the authority of a URI with an rsock [`Stream`], of either mode; `http` only, port
+/// 80 unless given.
 ///
 /// # Examples
 ///
@@ -39,20 +41,38 @@ use tower_service::Service;
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connector {
-    settings: Builder,
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    TcpFirst(Builder),
+    Pure(rsockets::Builder),
+}
+
+impl Default for Mode {
+    fn default() -> Self {
+        Self::TcpFirst(Builder::new().nodelay(true))
+    }
 }
 
 impl Connector {
     /// With the default settings and `TCP_NODELAY`.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(Builder::new().nodelay(true))
+        Self::default()
     }
 
     /// With settings of your own.
     #[must_use]
     pub fn with(settings: Builder) -> Self {
-        Self { settings }
+        Self { mode: Mode::TcpFirst(settings) }
+    }
+
+    /// In the pure mode.
+    #[must_use]
+    pub fn rsockets(settings: rsockets::Builder) -> Self {
+        Self { mode: Mode::Pure(settings) }
     }
 }
 
@@ -66,7 +86,7 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let settings = self.settings;
+        let mode = self.mode;
         Box::pin(async move {
             let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
             if to.scheme_str().is_some_and(|scheme| scheme != "http") {
@@ -74,7 +94,11 @@ impl Service<Uri> for Connector {
             }
             let host = to.host().ok_or_else(|| invalid("a URI without a host"))?;
             let host = host.trim_start_matches('[').trim_end_matches(']');
-            let stream = settings.connect((host, to.port_u16().unwrap_or(80))).await?;
+            let to = (host, to.port_u16().unwrap_or(80));
+            let stream = match mode {
+                Mode::TcpFirst(settings) => settings.connect(to).await?,
+                Mode::Pure(settings) => settings.connect(to).await?,
+            };
             Ok(Io(TokioIo::new(stream)))
         })
     }

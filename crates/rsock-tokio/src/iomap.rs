@@ -1,10 +1,13 @@
 //! iomaps: memory that one end opens and the other writes into directly.
 //!
-//! Above `stream`. What they wait for has no event of its own (the peer looks for us, or takes
-//! messages again), and is over soon or never: these futures try again at growing intervals.
+//! Above `stream`. What a stream beside TCP waits for has no event of its own (the peer looks for
+//! us, or takes messages again), and is over soon or never: its futures try again at growing
+//! intervals. Those of the pure mode wait as writers do.
 
+use crate::shared::{Base, Side, unsupported};
 use crate::stream::Stream;
 use crate::timer::Timer;
+use rsock_core::socket::rsockets;
 use rsock_core::twin;
 use std::future::poll_fn;
 use std::io;
@@ -19,8 +22,8 @@ const PIECE: usize = 256 << 10;
 
 impl Stream {
     /// Waits until the peer has been found in shared memory: [`Self::open`] and [`Self::put`] work
-    /// from then on. Both ends must take part, by this method; bytes may be sent and received
-    /// meanwhile, and need not have been.
+    /// from then on. In the pure mode that is so from the start. Otherwise both ends must take part,
+    /// by this method; bytes may be sent and received meanwhile, and need not have been.
     ///
     /// # Errors
     /// `Unsupported` if it will never be, because the peer is on another host, is no rsock stream, or for
@@ -29,7 +32,8 @@ impl Stream {
     /// # Cancel safety
     /// Cancel safe: the search goes on where it was.
     pub async fn paired(&self) -> io::Result<()> {
-        let twin = self.shared.held_twin()?;
+        let Base::Tcp(tcp) = &self.shared.base else { return Ok(()) };
+        let twin = tcp.twin.as_ref().ok_or_else(unsupported)?;
         at_intervals(|| match twin.seek(self.as_fd())? {
             true => Ok(()),
             false => Err(io::ErrorKind::WouldBlock.into()),
@@ -50,10 +54,20 @@ impl Stream {
     /// # Cancel safety
     /// Cancel safe: a dropped future closes what it opened.
     pub async fn open(&self, len: usize, offset: u64) -> io::Result<Opened> {
-        let twin = self.shared.held_twin()?;
-        let opened = Opened(twin.open(len, offset)?);
-        at_intervals(|| twin.try_announce()).await?;
-        Ok(opened)
+        match &self.shared.base {
+            Base::Tcp(tcp) => {
+                let twin = tcp.twin.as_ref().ok_or_else(unsupported)?;
+                let opened = Opened(Memory::Twin(twin.open(len, offset)?));
+                at_intervals(|| twin.try_announce()).await?;
+                Ok(opened)
+            }
+            Base::Pure(pure) => {
+                let opened = Opened(Memory::Pure(pure.stream().open(len, offset)?));
+                // It goes ahead of whatever is sent, be that nothing.
+                self.shared.retry(Side::Write, || pure.try_send(&[])).await?;
+                Ok(opened)
+            }
+        }
     }
 
     /// Writes `bytes` into the memory that the peer opened under `offset`, without its help and
@@ -67,13 +81,12 @@ impl Stream {
     /// # Cancel safety
     /// A dropped future has written the first of the bytes, or none or all; putting them again is harmless.
     pub async fn put(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        let twin = self.shared.held_twin()?;
         let mut done = 0;
         for piece in bytes.chunks(PIECE) {
             let mut left = piece;
             while !left.is_empty() {
                 let at = offset.wrapping_add(done as u64);
-                match at_intervals(|| twin.try_put(left, at)).await {
+                match self.put_some(left, at).await {
                     Ok(n) => {
                         done += n;
                         left = &left[n..];
@@ -85,6 +98,18 @@ impl Stream {
             coop::consume_budget().await;
         }
         Ok(done)
+    }
+
+    async fn put_some(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        match &self.shared.base {
+            Base::Tcp(tcp) => {
+                let twin = tcp.twin.as_ref().ok_or_else(unsupported)?;
+                at_intervals(|| twin.try_put(bytes, offset)).await
+            }
+            Base::Pure(pure) => {
+                self.shared.retry(Side::Write, || pure.socket.try_put(bytes, offset)).await
+            }
+        }
     }
 }
 
@@ -140,19 +165,28 @@ async fn at_intervals<R>(mut io: impl FnMut() -> io::Result<R>) -> io::Result<R>
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Opened(twin::Opened);
+pub struct Opened(Memory);
+
+#[derive(Debug)]
+enum Memory {
+    Twin(twin::Opened),
+    Pure(rsockets::Opened),
+}
 
 impl Opened {
     /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        match &self.0 {
+            Memory::Twin(opened) => opened.len(),
+            Memory::Pure(opened) => opened.len(),
+        }
     }
 
     /// Whether it is empty; never true.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
     /// Copies out what is there now. Bytes that the peer is writing at this moment arrive torn.
@@ -160,7 +194,10 @@ impl Opened {
     /// # Panics
     /// If `at..at + dst.len()` is not inside.
     pub fn read_at(&self, at: usize, dst: &mut [u8]) {
-        self.0.read_at(at, dst);
+        match &self.0 {
+            Memory::Twin(opened) => opened.read_at(at, dst),
+            Memory::Pure(opened) => opened.read_at(at, dst),
+        }
     }
 
     /// Copies `src` in.
@@ -168,6 +205,9 @@ impl Opened {
     /// # Panics
     /// If `at..at + src.len()` is not inside.
     pub fn write_at(&self, at: usize, src: &[u8]) {
-        self.0.write_at(at, src);
+        match &self.0 {
+            Memory::Twin(opened) => opened.write_at(at, src),
+            Memory::Pure(opened) => opened.write_at(at, src),
+        }
     }
 }

@@ -4,14 +4,15 @@
 //! methods, [`AsyncRead`](tokio::io::AsyncRead) and [`AsyncWrite`](tokio::io::AsyncWrite). A
 //! connection begins as kernel TCP. Once both ends turn out to be rsock streams on one host, its
 //! bytes go through memory that the two processes share; otherwise it stays TCP, and nothing is
-//! lost but the gain.
+//! lost but the gain. The [`rsockets`] module speaks the rsockets protocol alone, to C programs
+//! too, and over RDMA devices.
 //!
 //! # Place in the stack
 //!
-//! A face over `rsock_core::twin`, like the preload library: what a stream may do and when it moves
-//! is decided there. Here is only waiting: the wakers of the tasks that wait for one stream, the
-//! doorbell that rings when something comes while all sleep, and the hub, a task in each runtime
-//! that looks after waiting streams before they go to sleep.
+//! A face over `rsock_core::twin`, like the preload library, and over `rsock_core::socket`: what a
+//! stream may do and when it moves is decided there. Here is only waiting: the wakers of the tasks
+//! that wait for one stream, the doorbell that rings when something comes while all sleep, and the
+//! hub, a task in each runtime that looks after waiting streams before they go to sleep.
 //!
 //! # Waiting
 //!
@@ -46,8 +47,8 @@
 //!
 //! # Features
 //!
-//! * `axum`: [`Listener`] is an `axum::serve::Listener`.
-//! * `hyper`: `Connector` for hyper-util's clients, and for tonic's channels.
+//! * `axum`: [`Listener`] is an `axum::serve::Listener`, and so is [`rsockets::Listener`].
+//! * `hyper`: `Connector` for hyper-util's clients, and for tonic's channels, in either mode.
 
 #![deny(unsafe_code)]
 
@@ -62,10 +63,14 @@ mod iomap;
 mod link;
 mod listener;
 mod owned;
+mod pure;
 mod ready;
+mod ring;
+pub mod rsockets;
 mod shared;
 mod split;
 mod stream;
+mod tcp;
 mod timer;
 mod wakers;
 mod watched;

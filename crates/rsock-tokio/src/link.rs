@@ -1,15 +1,15 @@
-//! What waits for one stream's ring: the twin, the wakers, and the doorbell that wakes them.
+//! What waits for one stream's ring: the ring, the wakers, and the doorbell that wakes them.
 //!
 //! Above `wakers`, below `shared`. A wait for the ring is in one of two states: *listed*, where the
 //! hub looks at the ring now and then, or *armed*, where the peer rings the doorbell. Invariant:
-//! while a task is in the wakers and the twin is paired, one of the two holds, or the wakers have
+//! while a task is in the wakers and the ring is there, one of the two holds, or the wakers have
 //! been woken since.
 
 use crate::hub::Hub;
+use crate::ring::{Bell, Mark, Ring};
 use crate::timer::Timer;
 use crate::wakers::{Waiter, Wakers};
 use crate::watched;
-use rsock_core::twin::{Doorbell, Mark, Twin};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,11 +21,11 @@ use tokio::runtime::Handle;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) twin: Arc<Twin>,
+    pub(crate) ring: Ring,
     pub(crate) wakers: Arc<Wakers>,
     /// Wakes all of `wakers`.
     waker: Waker,
-    bell: OnceLock<AsyncFd<Doorbell>>,
+    bell: OnceLock<AsyncFd<Bell>>,
     timer: OnceLock<Timer>,
     state: Mutex<State>,
     /// Whether a task may be in the wakers. Changed under `state`'s lock.
@@ -39,7 +39,7 @@ pub(crate) struct Link {
     /// The stream has been dropped.
     is_closed: AtomicBool,
     hub: OnceLock<Arc<Hub>>,
-    runtime: Handle,
+    pub(crate) runtime: Handle,
     spin: Duration,
 }
 
@@ -50,10 +50,10 @@ struct State {
 
 impl Link {
     /// Must be called inside a runtime.
-    pub(crate) fn new(twin: Arc<Twin>, spin: Duration) -> Arc<Self> {
+    pub(crate) fn new(ring: Ring, spin: Duration) -> Arc<Self> {
         let wakers = Arc::new(Wakers::default());
         Arc::new(Self {
-            twin,
+            ring,
             waker: Waker::from(Arc::clone(&wakers)),
             wakers,
             bell: OnceLock::new(),
@@ -103,7 +103,7 @@ impl Link {
     /// since before do not watch.
     pub(crate) fn note_pairing(&self) {
         if !self.is_known.load(Ordering::Relaxed)
-            && self.twin.is_paired()
+            && self.ring.is_there()
             && !self.is_known.swap(true, Ordering::AcqRel)
         {
             self.wakers.wake_all();
@@ -112,7 +112,7 @@ impl Link {
 
     fn disarm(&self, state: &mut State) {
         if let (true, Some(bell)) = (state.is_armed, self.bell.get()) {
-            self.twin.disarm(bell.get_ref());
+            self.ring.disarm(bell.get_ref());
             // It rang: a ring that lies in the kernel untaken is one that its sender pays for.
             if let Poll::Ready(Ok(mut guard)) = bell.poll_read_ready(&mut self.context()) {
                 bell.get_ref().drain();
@@ -125,18 +125,18 @@ impl Link {
     /// Looks at the ring actively, if that has helped lately and there is nobody else to look
     /// after. True if something has changed.
     pub(crate) fn spin(&self, mark: Mark) -> bool {
-        if self.spin.is_zero() || !self.twin.is_paired() {
-            return self.twin.has_changed(mark);
+        if self.spin.is_zero() || !self.ring.is_there() {
+            return self.ring.has_changed(mark);
         }
         let others = usize::from(!self.is_listed.load(Ordering::Relaxed));
-        self.hub().spin_alone(others, self.spin, || self.twin.has_changed(mark))
+        self.hub().spin_alone(others, self.spin, || self.ring.has_changed(mark))
     }
 
     /// Has the wakers woken when the ring changes after `mark`. Ready if it has, or may have,
     /// changed already. The caller has parked.
     pub(crate) fn watch(self: &Arc<Self>, mark: Mark) -> Poll<io::Result<()>> {
         let mut state = self.lock();
-        if self.twin.has_changed(mark) {
+        if self.ring.has_changed(mark) {
             return Poll::Ready(Ok(()));
         }
         if self.is_listed.load(Ordering::Acquire) {
@@ -170,7 +170,7 @@ impl Link {
             Err(e) => return Poll::Ready(Err(e)),
         };
         self.disarm(state);
-        if !self.twin.arm(bell.get_ref(), mark) {
+        if !self.ring.arm(bell.get_ref(), mark) {
             return Poll::Ready(Ok(()));
         }
         state.is_armed = true;
@@ -185,12 +185,12 @@ impl Link {
         }
     }
 
-    fn bell(&self) -> io::Result<&AsyncFd<Doorbell>> {
+    fn bell(&self) -> io::Result<&AsyncFd<Bell>> {
         if let Some(bell) = self.bell.get() {
             return Ok(bell);
         }
         let _inside = self.runtime.enter();
-        let bell = watched::watch(Doorbell::new()?)?;
+        let bell = watched::watch(self.ring.doorbell()?)?;
         Ok(self.bell.get_or_init(|| bell))
     }
 
@@ -219,7 +219,7 @@ impl Link {
     /// For the hub: whether there is a reason to wake, or none to go on looking.
     pub(crate) fn is_due(&self) -> bool {
         let mark = Mark::from_bits(self.mark.load(Ordering::Acquire));
-        self.twin.has_changed(mark) || self.is_closed.load(Ordering::Relaxed)
+        self.ring.has_changed(mark) || self.is_closed.load(Ordering::Relaxed)
     }
 
     /// For the hub: takes it off the list and wakes whoever waits.

@@ -1,16 +1,18 @@
-//! What the handles of one stream share: the socket, its twin, and how tasks wait for both.
+//! What the handles of one stream share: what it is, and how tasks wait for it.
 //!
 //! A wait follows one order everywhere: take a mark, try, park (be found by whoever wakes), then
 //! look at each source of events; whatever has happened since the try means trying again.
 
 use crate::link::Link;
+use crate::pure::Pure;
+use crate::ring::{Mark, Ring};
+use crate::tcp::Tcp;
 use crate::wakers::Waiter;
-use rsock_core::twin::{self, Mark, PinReason, PollEntry, Twin};
+use rsock_core::socket::{self, rsockets};
 use rustix::event::PollFlags;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
@@ -25,11 +27,20 @@ const ROUNDS: u32 = 8;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) socket: TcpStream,
+    pub(crate) base: Base,
     /// `None` where the stream can never leave TCP.
     link: Option<Arc<Link>>,
     /// Somebody else closes the connection.
     is_handed_over: AtomicBool,
+}
+
+/// What a stream is.
+#[derive(Debug)]
+pub(crate) enum Base {
+    /// A TCP socket, perhaps with a faster path beside it.
+    Tcp(Tcp),
+    /// A socket of the rsockets protocol.
+    Pure(Pure),
 }
 
 /// What a wait is for.
@@ -47,7 +58,7 @@ impl Side {
         }
     }
 
-    fn bit(self) -> u8 {
+    pub(crate) fn bit(self) -> u8 {
         match self {
             Self::Read => 1,
             Self::Write => 2,
@@ -64,21 +75,18 @@ impl Side {
 
 impl Shared {
     pub(crate) fn new(socket: TcpStream, spin: Duration, iomap_slots: u16) -> Self {
-        let twin = Twin::adopt_with(socket.as_fd(), iomap_slots);
-        let link = twin.map(|twin| Link::new(Arc::new(twin), spin));
-        Self { socket, link, is_handed_over: AtomicBool::new(false) }
+        let tcp = Tcp::new(socket, iomap_slots);
+        let ring = tcp.twin.clone().map(Ring::Twin);
+        let link = ring.map(|ring| Link::new(ring, spin));
+        Self { base: Base::Tcp(tcp), link, is_handed_over: AtomicBool::new(false) }
     }
 
-    pub(crate) fn twin(&self) -> Option<&Twin> {
-        self.link.as_ref().map(|link| &*link.twin)
-    }
-
-    /// The twin, to be held on to; `Unsupported` where the stream can never leave TCP.
-    pub(crate) fn held_twin(&self) -> io::Result<&Arc<Twin>> {
-        match &self.link {
-            Some(link) => Ok(&link.twin),
-            None => Err(rustix::io::Errno::OPNOTSUPP.into()),
-        }
+    /// A connected stream of the pure mode. Must be called inside a runtime.
+    pub(crate) fn pure(stream: rsockets::Stream, spin: Duration) -> io::Result<Self> {
+        let pure = Pure::new(stream)?;
+        let link = Link::new(Ring::Pure(Arc::clone(&pure.socket)), spin);
+        let is_handed_over = AtomicBool::new(false);
+        Ok(Self { base: Base::Pure(pure), link: Some(link), is_handed_over })
     }
 
     /// As [`Link::note_pairing`].
@@ -89,11 +97,18 @@ impl Shared {
     }
 
     /// Another kind of stream takes the connection over.
-    pub(crate) fn hand_over(&self) -> io::Result<rsock_core::socket::Stream> {
-        let socket = std::net::TcpStream::from(self.socket.as_fd().try_clone_to_owned()?);
+    pub(crate) fn hand_over(&self) -> io::Result<socket::Stream> {
+        let Base::Tcp(tcp) = &self.base else { return Err(unsupported()) };
+        let stream = tcp.hand_over()?;
         self.is_handed_over.store(true, Ordering::Relaxed);
-        let twin = self.link.as_ref().map(|link| Arc::clone(&link.twin));
-        Ok(rsock_core::socket::Stream::from_parts(socket, twin))
+        Ok(stream)
+    }
+
+    /// As [`Self::hand_over`], for a stream of the pure mode.
+    pub(crate) fn hand_over_pure(&self) -> io::Result<rsockets::Stream> {
+        let Base::Pure(pure) = &self.base else { return Err(unsupported()) };
+        self.is_handed_over.store(true, Ordering::Relaxed);
+        Ok(pure.stream())
     }
 
     pub(crate) fn try_recv(
@@ -101,35 +116,30 @@ impl Shared {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> io::Result<usize> {
-        let Some(link) = &self.link else {
-            return self.socket.try_io(Interest::READABLE, || {
-                plain_recv(&self.socket, bufs, flags | RecvFlags::DONTWAIT)
-            });
-        };
         if bufs.iter().all(|b| b.is_empty()) {
             return Ok(0);
         }
-        let fd = self.socket.as_fd();
-        let result = again(|| link.twin.recv(fd, bufs, flags | RecvFlags::DONTWAIT));
-        link.note_pairing();
+        let result = again(|| match &self.base {
+            Base::Tcp(tcp) => tcp.try_recv(bufs, flags),
+            Base::Pure(pure) => pure.try_recv(bufs, flags),
+        });
+        self.note_pairing();
         result
     }
 
     /// Bytes that a receive could return now.
     pub(crate) fn bytes_readable(&self) -> io::Result<usize> {
-        let fd = self.socket.as_fd();
-        match self.twin() {
-            Some(twin) => twin.bytes_readable(fd),
-            None => Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX)),
+        match &self.base {
+            Base::Tcp(tcp) => tcp.bytes_readable(),
+            Base::Pure(pure) => Ok(pure.socket.bytes_readable()),
         }
     }
 
     pub(crate) fn try_send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let Some(link) = &self.link else {
-            return self.socket.try_write_vectored(bufs);
-        };
-        let fd = self.socket.as_fd();
-        again(|| link.twin.send(fd, bufs, SendFlags::DONTWAIT))
+        again(|| match &self.base {
+            Base::Tcp(tcp) => tcp.try_send(bufs),
+            Base::Pure(pure) => pure.try_send(bufs),
+        })
     }
 
     pub(crate) fn poll_recv(
@@ -163,7 +173,7 @@ impl Shared {
             link.unpark(who);
         }
         for _ in 0..ROUNDS {
-            let mark = self.twin().map(Twin::mark);
+            let mark = self.link.as_ref().map(|link| link.ring.mark());
             match io() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 done => {
@@ -189,69 +199,25 @@ impl Shared {
     ) -> Poll<io::Result<()>> {
         let (Some(link), Some(mark)) = (&self.link, mark) else {
             // Trying has told the runtime already that the socket is not ready.
-            return self.poll_socket(cx, side);
+            return match &self.base {
+                Base::Tcp(tcp) => tcp.poll_socket(cx, side),
+                Base::Pure(_) => Poll::Pending,
+            };
         };
         if link.spin(mark) {
             return Poll::Ready(Ok(()));
         }
         link.park(who, cx.waker());
-        let event = self.poll_sources(link, side, mark);
+        let event = match &self.base {
+            Base::Tcp(tcp) => tcp.poll_sources(link, side, mark),
+            Base::Pure(pure) => pure.poll_sources(link, mark),
+        };
         if event.is_ready() {
             // Others who wait may have been about to look for the very event that is used up here.
             link.unpark(who);
             link.wakers.wake_all();
         }
         event
-    }
-
-    fn poll_sources(&self, link: &Arc<Link>, side: Side, mark: Mark) -> Poll<io::Result<()>> {
-        let mut everyone = link.context();
-        let patience = if side == Side::Write { link.twin.patience() } else { None };
-        if let Some(patience) = patience {
-            // On the ring, the socket does not tell when there is room, nor that nobody will make
-            // any: the ring does, or the next try.
-            if link.wait_at_most(patience)?.is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-        } else if link.wakers.watch(side.bit()) {
-            let socket = self.poll_socket(&mut everyone, side);
-            if socket.is_ready() {
-                link.wakers.unwatch(side.bit());
-                ready!(socket)?;
-                self.clear(side);
-                if side == Side::Read {
-                    link.twin.note_socket();
-                }
-                return Poll::Ready(Ok(()));
-            }
-        }
-        if !link.twin.is_paired() {
-            return Poll::Pending;
-        }
-        match link.watch(mark) {
-            Poll::Ready(Err(_)) => {
-                // No doorbell can be made: back to TCP. Until the peer has left too, look again
-                // and again.
-                link.twin.pin(self.socket.as_fd(), PinReason::Resources);
-                link.wakers.wake_all();
-                Poll::Pending
-            }
-            other => other,
-        }
-    }
-
-    fn poll_socket(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>> {
-        match side {
-            Side::Read => self.socket.poll_read_ready(cx),
-            Side::Write => self.socket.poll_write_ready(cx),
-        }
-    }
-
-    /// Forgets that the socket was ready: what comes after this shows as a new event, and the next
-    /// try sees what came before.
-    fn clear(&self, side: Side) {
-        let blocked = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-        let _ = self.socket.try_io(side.interest(), blocked);
     }
 
     /// What a try would do now, without trying: whether input, or room, is there or has ended.
@@ -263,18 +229,11 @@ impl Shared {
         if interest.is_writable() {
             events |= PollFlags::OUT;
         }
-        let entry = PollEntry {
-            fd: self.socket.as_raw_fd(),
-            twin: self.twin(),
-            events,
-            revents: PollFlags::empty(),
+        let found = match &self.base {
+            Base::Tcp(tcp) => tcp.events(events)?,
+            Base::Pure(pure) => pure.events(events),
         };
-        let mut entries = [entry];
-        twin::poll(&mut entries, Some(Duration::ZERO), None)?;
-        if let Some(link) = &self.link {
-            link.note_pairing();
-        }
-        let found = entries[0].revents;
+        self.note_pairing();
         let ended = PollFlags::ERR | PollFlags::HUP;
         let read = found.intersects(PollFlags::IN | PollFlags::RDHUP | ended);
         let write = found.intersects(PollFlags::OUT | ended);
@@ -295,15 +254,9 @@ impl Shared {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        let how = match how {
-            Shutdown::Read => rustix::net::Shutdown::Read,
-            Shutdown::Write => rustix::net::Shutdown::Write,
-            Shutdown::Both => rustix::net::Shutdown::Both,
-        };
-        let fd = self.socket.as_fd();
-        let done = match self.twin() {
-            Some(twin) => twin.shutdown(fd, how),
-            None => Ok(rustix::net::shutdown(fd, how)?),
+        let done = match &self.base {
+            Base::Tcp(tcp) => tcp.shutdown(how),
+            Base::Pure(pure) => pure.shutdown(how),
         };
         // A task that waits to read learns of it.
         if let Some(link) = &self.link {
@@ -317,11 +270,20 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(link) = &self.link {
             link.close();
-            if !self.is_handed_over.load(Ordering::Relaxed) {
-                link.twin.close(self.socket.as_fd());
-            }
+        }
+        if self.is_handed_over.load(Ordering::Relaxed) {
+            return;
+        }
+        match (&self.base, &self.link) {
+            (Base::Tcp(tcp), _) => tcp.close(),
+            (Base::Pure(pure), Some(link)) => pure.close(&link.runtime),
+            (Base::Pure(_), None) => {}
         }
     }
+}
+
+pub(crate) fn unsupported() -> io::Error {
+    rustix::io::Errno::OPNOTSUPP.into()
 }
 
 /// Tries again after a signal handler ran.
@@ -332,13 +294,4 @@ fn again<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
             done => return done,
         }
     }
-}
-
-fn plain_recv(
-    socket: &TcpStream,
-    bufs: &mut [IoSliceMut<'_>],
-    flags: RecvFlags,
-) -> io::Result<usize> {
-    let mut none = rustix::net::RecvAncillaryBuffer::default();
-    Ok(rustix::net::recvmsg(socket, bufs, &mut none, flags)?.bytes)
 }

@@ -1,9 +1,9 @@
-//! The stream, as `tokio::net::TcpStream`.
+//! The stream, as `tokio::net::TcpStream`; of either mode.
 
 use crate::builder::Builder;
-use crate::shared::{Shared, Side};
+use crate::shared::{Base, Shared, Side};
 use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use rsock_core::twin::{PinReason, Twin};
+use rsock_core::twin::PinReason;
 use rustix::net::RecvFlags;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,7 +16,8 @@ use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, ToSocketAddrs};
 
 /// A TCP connection that moves to shared memory once its peer turns out to be an rsock stream on
-/// the same host, and back when need be; the program sees one stream of bytes.
+/// the same host, and back when need be; the program sees one stream of bytes. Or a connection of
+/// the [pure mode](crate::rsockets), which is used in the same way.
 ///
 /// Reading and writing is by [`AsyncRead`](tokio::io::AsyncRead) and
 /// [`AsyncWrite`](tokio::io::AsyncWrite), or by the methods here, which take a shared reference. As
@@ -91,7 +92,8 @@ impl Stream {
     /// [`TcpStream::into_std`] it stays non-blocking until that is changed.
     ///
     /// # Errors
-    /// `EMFILE` if there is no room for another descriptor.
+    /// `EMFILE` if there is no room for another descriptor; `Unsupported` for a stream of the pure
+    /// mode, whose counterpart is [`rsockets::into_blocking`](crate::rsockets::into_blocking).
     pub fn into_std(self) -> io::Result<rsock_core::socket::Stream> {
         self.shared.hand_over()
     }
@@ -217,16 +219,24 @@ impl Stream {
         OwnedReadHalf::pair(self)
     }
 
-    /// Whether sending and receiving use shared memory now.
+    /// Whether sending and receiving bypass TCP now. A stream of the pure mode does from the start.
     #[must_use]
     pub fn on_ring(&self) -> (bool, bool) {
-        self.shared.twin().map_or((false, false), Twin::on_ring)
+        match &self.shared.base {
+            Base::Tcp(tcp) => tcp.twin.as_ref().map_or((false, false), |twin| twin.on_ring()),
+            Base::Pure(_) => (true, true),
+        }
     }
 
     /// Why the stream stays on TCP; [`PinReason::None`] if it need not.
     #[must_use]
     pub fn pin_reason(&self) -> PinReason {
-        self.shared.twin().map_or(PinReason::Configured, Twin::pin_reason)
+        match &self.shared.base {
+            Base::Tcp(tcp) => {
+                tcp.twin.as_ref().map_or(PinReason::Configured, |twin| twin.pin_reason())
+            }
+            Base::Pure(_) => PinReason::None,
+        }
     }
 }
 
@@ -238,7 +248,10 @@ macro_rules! of_the_socket {
             /// # Errors
             /// What the system call answers.
             pub fn $name(&self $(, $arg: $type)?) -> io::Result<$out> {
-                self.shared.socket.$name($($arg)?)
+                match &self.shared.base {
+                    Base::Tcp(tcp) => tcp.socket.$name($($arg)?),
+                    Base::Pure(pure) => pure.$name($($arg)?),
+                }
             }
         )*}
     };
@@ -249,13 +262,13 @@ of_the_socket! {
     local_addr() -> SocketAddr;
     /// Address of the peer.
     peer_addr() -> SocketAddr;
-    /// `TCP_NODELAY`; shared memory never delays.
+    /// `TCP_NODELAY`; only TCP ever delays.
     set_nodelay(on: bool) -> ();
     /// `TCP_NODELAY`.
     nodelay() -> bool;
-    /// `IP_TTL` of what still goes by TCP, in hops.
+    /// `IP_TTL` of what goes by TCP, in hops; not in the pure mode (`ENOPROTOOPT`).
     set_ttl(hops: u32) -> ();
-    /// `IP_TTL`, in hops.
+    /// `IP_TTL`, in hops; not in the pure mode.
     ttl() -> u32;
     /// The pending error of the socket (`SO_ERROR`), which is cleared.
     take_error() -> Option<io::Error>;
@@ -265,12 +278,16 @@ of_the_socket! {
 
 impl Stream {
     /// `SO_LINGER`: how long closing waits, in whole seconds, for unsent bytes; zero resets the
-    /// connection, `None` does not wait. A wait blocks the thread that drops the stream.
+    /// connection, `None` does not wait. A wait blocks the thread that drops the stream; in the
+    /// pure mode, one of the runtime's for blocking work.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        Ok(rustix::net::sockopt::set_socket_linger(&self.shared.socket, linger)?)
+        match &self.shared.base {
+            Base::Tcp(tcp) => Ok(rustix::net::sockopt::set_socket_linger(&tcp.socket, linger)?),
+            Base::Pure(pure) => pure.set_linger(linger),
+        }
     }
 }
 
@@ -284,22 +301,25 @@ impl From<TcpStream> for Stream {
 
 impl AsFd for Stream {
     /// The TCP socket. Reading or writing it past this type makes the stream stay on TCP, or
-    /// reports a fault.
+    /// reports a fault. In the pure mode a descriptor that is good for its number alone.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.socket.as_fd()
+        match &self.shared.base {
+            Base::Tcp(tcp) => tcp.socket.as_fd(),
+            Base::Pure(pure) => pure.socket.as_fd(),
+        }
     }
 }
 
 impl AsRawFd for Stream {
     fn as_raw_fd(&self) -> RawFd {
-        self.shared.socket.as_raw_fd()
+        self.as_fd().as_raw_fd()
     }
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
-            .field("socket", &self.shared.socket)
+            .field("base", &self.shared.base)
             .field("on_ring", &self.on_ring())
             .field("pin_reason", &self.pin_reason())
             .finish()

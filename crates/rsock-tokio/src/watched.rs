@@ -6,7 +6,8 @@
 
 #![allow(unsafe_code, reason = "the registration trusts the type to keep its descriptor")]
 
-use rsock_core::twin::Doorbell;
+use crate::ring::Bell;
+use rsock_core::socket::WaitSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use tokio::io::Interest;
@@ -15,7 +16,8 @@ use tokio::io::unix::AsyncFd;
 /// Types that own one descriptor from their making to their drop, and always name it.
 pub(crate) trait Owner: AsRawFd {}
 
-impl Owner for Doorbell {}
+impl Owner for Bell {}
+impl Owner for WaitSet {}
 impl Owner for OwnedFd {}
 
 /// Has the current runtime watch `owner` for input.

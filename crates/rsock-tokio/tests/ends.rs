@@ -1,20 +1,23 @@
 //! Runtimes that end while streams are open, used and waited for: nothing hangs and nothing stays
 //! behind.
 //!
-//! One test, alone in its process: it counts the process's descriptors and threads.
+//! One test, alone in its process: it counts the process's descriptors, threads and shared
+//! mappings.
 
 mod common;
 
 use common::{Watchdog, connect, connect_with, on_ring};
-use rsock_tokio::Builder;
+use rsock_tokio::{Builder, rsockets};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::Runtime;
 
-/// Descriptors and threads of this process.
-fn held() -> (usize, usize) {
+/// Descriptors, threads and shared mappings of this process.
+fn held() -> [usize; 3] {
     let count = |dir| std::fs::read_dir(dir).expect("proc").count();
-    (count("/proc/self/fd"), count("/proc/self/task"))
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("proc");
+    let shared = maps.lines().filter(|line| line.contains("/memfd:"));
+    [count("/proc/self/fd"), count("/proc/self/task"), shared.count()]
 }
 
 /// Leaves streams behind in every state there is.
@@ -46,9 +49,24 @@ async fn leave_open(round: u32) {
     if round.is_multiple_of(2) {
         tokio::spawn(async move { h.paired().await.map(|()| h) });
     }
+    // The pure mode: a reader, a writer, a connect that nobody accepts, and a listener without callers.
+    let listener = rsockets::Listener::bind("127.0.0.1:0").await.expect("bind");
+    let to = listener.local_addr().expect("address");
+    let (i, j) = tokio::join!(rsockets::connect(to), listener.accept());
+    let (mut i, (j, _)) = (i.expect("connect"), j.expect("accept"));
+    let reading = Arc::new(j);
+    let reader = Arc::clone(&reading);
+    tokio::spawn(async move { reader.recv(10).await });
+    if round.is_multiple_of(3) {
+        tokio::spawn(async move { while i.write_all(&[1; 100_000]).await.is_ok() {} });
+    }
+    tokio::spawn(async move { rsockets::connect(to).await });
+    if round.is_multiple_of(2) {
+        tokio::spawn(async move { listener.accept().await });
+    }
     // Held by a task that does nothing with them, until the runtime ends.
     tokio::spawn(async move {
-        let _held = (b, d, f, g);
+        let _held = (b, d, f, g, reading);
         std::future::pending::<()>().await;
     });
     for _ in 0..round {

@@ -2,22 +2,12 @@
 
 mod common;
 
-use common::Watchdog;
+use common::{Killed, Watchdog};
 use rsock_tokio::{Listener, Stream};
 use std::env;
 use std::io::ErrorKind;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-/// A child that is killed with its guard.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// In the environment of the other process: where to connect.
 const PEER: &str = "RSOCK_TEST_PEER";

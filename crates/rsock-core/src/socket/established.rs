@@ -52,6 +52,8 @@ pub(super) struct Established<M: Manager> {
 pub(super) enum Patience {
     /// Not at all.
     None,
+    /// Not at all, and the caller watches the anchor by itself.
+    Watched,
     /// Until then, or for ever.
     Until(Option<Instant>),
 }
@@ -254,7 +256,7 @@ where
         watch: Watch,
     ) -> io::Result<()> {
         let Patience::Until(deadline) = patience else {
-            if self.is_look_due() {
+            if matches!(patience, Patience::None) && self.is_look_due() {
                 self.look_at_anchor();
             }
             return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
@@ -359,6 +361,12 @@ where
         if fds[0].fd >= 0 && sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok() {
             self.note_anchor(fds[0].revents);
         }
+    }
+
+    /// As [`Self::look_at_anchor`]. Whether the connection is over.
+    pub(super) fn look_at_anchor_once(&self) -> bool {
+        self.look_at_anchor();
+        self.is_gone.load(Ordering::Acquire)
     }
 
     /// What could be done now. COMPAT: the hang-up shows once everything that arrived is read; C

@@ -19,6 +19,7 @@ pub mod rsockets;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use crate::engine::CallerMemory;
 pub use defaults::Defaults;
@@ -27,3 +28,4 @@ pub use options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQS
 pub use poll::{PollEntry, Source, poll};
 pub use rsocket::Socket;
 pub use stream::Stream;
+pub use waiting::{Doorbell, WaitSet};

@@ -125,7 +125,7 @@ impl Socket {
                 Ok(established) => return Ok(self.accepted(established)),
                 Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
                 Err(e) => match patience {
-                    Patience::None => return Err(e),
+                    Patience::None | Patience::Watched => return Err(e),
                     Patience::Until(deadline) => accepting.wait(deadline, watch)?,
                 },
             }
@@ -513,6 +513,17 @@ impl Socket {
 
     pub(super) fn established(&self) -> Option<&Established> {
         self.established.get()
+    }
+
+    /// As [`Self::drive`], and who connects to itself finds its own listener at work. An error is told
+    /// here, so `SO_ERROR` does not tell it again.
+    pub(super) fn drive_alone(&self) -> io::Result<bool> {
+        either::progress(&either::listeners(), sys::now());
+        let result = self.drive();
+        if result.is_err() {
+            self.error.store(0, Ordering::Relaxed);
+        }
+        result
     }
 
     /// What to poll while waiting for an event on a socket that is not connected, and until when.

@@ -73,7 +73,11 @@ impl Builder {
         self
     }
 
-    fn socket(&self, v6: bool) -> io::Result<Socket> {
+    /// A socket with these settings, which neither connects nor listens yet, for IPv6 or IPv4 addresses.
+    ///
+    /// # Errors
+    /// When descriptors or memory run out.
+    pub fn socket(&self, v6: bool) -> io::Result<Socket> {
         let socket = Socket::new(v6)?;
         if let Some(n) = self.iomap_slots {
             socket.set_option(SOL_RDMA, RDMA_IOMAPSIZE, &i32::from(n).to_ne_bytes())?;
@@ -93,7 +97,7 @@ impl Builder {
     pub fn connect(&self, to: SocketAddr) -> io::Result<Stream> {
         let socket = self.socket(to.is_ipv6())?;
         socket.connect(to, self.limit)?;
-        Ok(Stream { socket: Arc::new(socket) })
+        Ok(socket.into())
     }
 
     /// Listens at `at`; port 0 takes a free one.
@@ -132,7 +136,7 @@ impl Listener {
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let socket = self.socket.accept()?;
         let from = socket.peer_addr()?;
-        Ok((Stream { socket: Arc::new(socket) }, from))
+        Ok((socket.into(), from))
     }
 
     /// The address.
@@ -154,6 +158,26 @@ impl Listener {
 #[derive(Debug)]
 pub struct Stream {
     socket: Arc<Socket>,
+}
+
+impl From<Socket> for Stream {
+    /// Of a connected socket; reading and writing any other fails.
+    fn from(socket: Socket) -> Self {
+        Self { socket: Arc::new(socket) }
+    }
+}
+
+impl From<Arc<Socket>> for Stream {
+    /// As of the socket; it ends with the last of its owners.
+    fn from(socket: Arc<Socket>) -> Self {
+        Self { socket }
+    }
+}
+
+impl From<Stream> for Arc<Socket> {
+    fn from(stream: Stream) -> Self {
+        stream.socket
+    }
 }
 
 impl Stream {

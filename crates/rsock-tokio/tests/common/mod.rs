@@ -1,11 +1,12 @@
-//! What the tests of streams share: connected pairs, runtimes of both kinds, and a limit on
-//! hanging.
+//! What the tests of streams share: connected pairs, runtimes of both kinds, children that are
+//! killed, and a limit on hanging.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
 use rsock_tokio::{Listener, Stream};
 use std::future::Future;
 use std::pin::pin;
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -30,6 +31,16 @@ impl Watchdog {
             }
         });
         Self { _alive: alive }
+    }
+}
+
+/// A child that is killed with its guard.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,0 +1,160 @@
+//! A stream that begins as kernel TCP: the socket, its twin, and how a wait looks at both.
+//!
+//! Below `shared`, beside `pure`. While the twin is on its ring, the socket only tells of ends;
+//! otherwise it tells everything.
+
+use crate::link::Link;
+use crate::ring::Mark;
+use crate::shared::Side;
+use rsock_core::twin::{self, PinReason, PollEntry, Twin};
+use rustix::event::PollFlags;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    pub(crate) socket: TcpStream,
+    /// `None` where the stream can never leave TCP.
+    pub(crate) twin: Option<Arc<Twin>>,
+}
+
+impl Tcp {
+    pub(crate) fn new(socket: TcpStream, iomap_slots: u16) -> Self {
+        let twin = Twin::adopt_with(socket.as_fd(), iomap_slots).map(Arc::new);
+        Self { socket, twin }
+    }
+
+    /// Another kind of stream takes the connection over.
+    pub(crate) fn hand_over(&self) -> io::Result<rsock_core::socket::Stream> {
+        let socket = std::net::TcpStream::from(self.socket.as_fd().try_clone_to_owned()?);
+        Ok(rsock_core::socket::Stream::from_parts(socket, self.twin.clone()))
+    }
+
+    pub(crate) fn try_recv(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        match &self.twin {
+            Some(twin) => twin.recv(self.socket.as_fd(), bufs, flags),
+            None => self.socket.try_io(Interest::READABLE, || {
+                let mut none = rustix::net::RecvAncillaryBuffer::default();
+                Ok(rustix::net::recvmsg(&self.socket, bufs, &mut none, flags)?.bytes)
+            }),
+        }
+    }
+
+    pub(crate) fn try_send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &self.twin {
+            Some(twin) => twin.send(self.socket.as_fd(), bufs, SendFlags::DONTWAIT),
+            None => self.socket.try_write_vectored(bufs),
+        }
+    }
+
+    /// Bytes that a receive could return now.
+    pub(crate) fn bytes_readable(&self) -> io::Result<usize> {
+        let fd = self.socket.as_fd();
+        match &self.twin {
+            Some(twin) => twin.bytes_readable(fd),
+            None => Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX)),
+        }
+    }
+
+    /// Looks at the socket, and at the ring through `link`; the caller has parked.
+    pub(crate) fn poll_sources(
+        &self,
+        link: &Arc<Link>,
+        side: Side,
+        mark: Mark,
+    ) -> Poll<io::Result<()>> {
+        let Some(twin) = &self.twin else { return Poll::Pending };
+        let mut everyone = link.context();
+        let patience = if side == Side::Write { twin.patience() } else { None };
+        if let Some(patience) = patience {
+            // On the ring, the socket does not tell when there is room, nor that nobody will make
+            // any: the ring does, or the next try.
+            if link.wait_at_most(patience)?.is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+        } else if link.wakers.watch(side.bit()) {
+            let socket = self.poll_socket(&mut everyone, side);
+            if socket.is_ready() {
+                link.wakers.unwatch(side.bit());
+                ready!(socket)?;
+                self.clear(side);
+                if side == Side::Read {
+                    twin.note_socket();
+                }
+                return Poll::Ready(Ok(()));
+            }
+        }
+        if !twin.is_paired() {
+            return Poll::Pending;
+        }
+        match link.watch(mark) {
+            Poll::Ready(Err(_)) => {
+                // No doorbell can be made: back to TCP. Until the peer has left too, look again
+                // and again.
+                twin.pin(self.socket.as_fd(), PinReason::Resources);
+                link.wakers.wake_all();
+                Poll::Pending
+            }
+            other => other,
+        }
+    }
+
+    pub(crate) fn poll_socket(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>> {
+        match side {
+            Side::Read => self.socket.poll_read_ready(cx),
+            Side::Write => self.socket.poll_write_ready(cx),
+        }
+    }
+
+    /// Forgets that the socket was ready: what comes after this shows as a new event, and the next
+    /// try sees what came before.
+    fn clear(&self, side: Side) {
+        let blocked = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = self.socket.try_io(side.interest(), blocked);
+    }
+
+    /// Which of `events` hold now, as `poll(2)` tells them.
+    pub(crate) fn events(&self, events: PollFlags) -> io::Result<PollFlags> {
+        let entry = PollEntry {
+            fd: self.socket.as_raw_fd(),
+            twin: self.twin.as_deref(),
+            events,
+            revents: PollFlags::empty(),
+        };
+        let mut entries = [entry];
+        twin::poll(&mut entries, Some(Duration::ZERO), None)?;
+        Ok(entries[0].revents)
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => rustix::net::Shutdown::Read,
+            Shutdown::Write => rustix::net::Shutdown::Write,
+            Shutdown::Both => rustix::net::Shutdown::Both,
+        };
+        let fd = self.socket.as_fd();
+        match &self.twin {
+            Some(twin) => twin.shutdown(fd, how),
+            None => Ok(rustix::net::shutdown(fd, how)?),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        if let Some(twin) = &self.twin {
+            twin.close(self.socket.as_fd());
+        }
+    }
+}
