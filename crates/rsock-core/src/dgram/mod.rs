@@ -4,6 +4,19 @@
 //! clock, descriptor or lock. `udp.rs` sends and receives packets, `meet.rs` finds peers on this host,
 //! `local.rs` is the queue that they share memory with, and `socket.rs` with its neighbours
 //! `sending.rs`, `receiving.rs` and `waiting.rs` puts it together.
+//!
+//! ```
+//! use rsock_core::dgram::Datagram;
+//! use std::io::{IoSlice, IoSliceMut};
+//!
+//! let server = Datagram::bound("127.0.0.1:0".parse().unwrap())?;
+//! let client = Datagram::bound("127.0.0.1:0".parse().unwrap())?;
+//! client.send_to(&[IoSlice::new(b"hello")], Some(server.local_addr()?), false)?;
+//! let mut buf = [0; 64];
+//! let received = server.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false)?;
+//! assert_eq!((&buf[..received.len], received.from), (&b"hello"[..], client.local_addr()?));
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 mod generations;
 pub mod header;

@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// A datagram socket that speaks the rsockets protocol: to peers on this host through shared
 /// memory, once both know of each other, and to all through UDP.
@@ -210,6 +211,15 @@ impl Datagram {
     /// As `O_NONBLOCK`.
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    /// How long a call waits for a datagram, as `SO_RCVTIMEO`; `None` waits without end.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_recv_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        use rustix::net::sockopt::{Timeout, set_socket_timeout};
+        Ok(set_socket_timeout(&*self.port, Timeout::Recv, limit)?)
     }
 
     /// As `setsockopt(2)`, of the UDP socket. Sizes of queues at level `SOL_RDMA` are taken and have no

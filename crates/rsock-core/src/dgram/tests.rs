@@ -336,9 +336,7 @@ fn nothing_there_is_told_at_once_or_after_the_time_limit() {
     let mut recv = || a.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false);
     assert_eq!(recv().expect_err("nothing").kind(), ErrorKind::WouldBlock);
     a.set_nonblocking(false);
-    use rustix::net::sockopt::{Timeout, set_socket_timeout};
-    let limit = Some(Duration::from_millis(20));
-    set_socket_timeout(a.as_fd(), Timeout::Recv, limit).expect("option");
+    a.set_recv_timeout(Some(Duration::from_millis(20))).expect("option");
     assert_eq!(recv().expect_err("nothing").kind(), ErrorKind::WouldBlock);
 }
 

@@ -3,7 +3,7 @@
 //! Two kinds. [`Stream`] and [`Listener`] mirror `std::net`: they are TCP first and move to a
 //! faster path when both ends run rsock, so they reach any peer. [`rsockets`] speaks the rsockets
 //! protocol from the first byte, as C rsockets do: it reaches rsockets peers only, has iomaps, and
-//! the C interface is made of it ([`Socket`]).
+//! the C interface is made of it ([`Socket`]). [`Datagram`] speaks it with datagrams.
 
 mod accepting;
 mod defaults;
@@ -21,6 +21,7 @@ mod stream;
 mod tests;
 mod waiting;
 
+pub use crate::dgram::Datagram;
 pub use crate::engine::CallerMemory;
 pub use defaults::Defaults;
 pub use listener::Listener;
