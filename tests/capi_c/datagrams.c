@@ -175,7 +175,7 @@ static void processes(void)
 		}
 		while (rpoll(&p, 1, 100) == 1)
 			rrecv(fd, buf, sizeof(buf), 0);
-		for (i = 0; i < 5000; i++) {
+		for (i = 0; i < 1000; i++) {
 			CHECK(rsend(fd, &i, sizeof(i), 0) == sizeof(i));
 			CHECK(rrecv(fd, &seen, sizeof(seen), 0) == sizeof(seen) && seen == i);
 		}
@@ -186,11 +186,48 @@ static void processes(void)
 	CHECK(rclose(fd) == 0);
 }
 
+static void trips(int fd, int n)
+{
+	int i, seen;
+
+	for (i = 0; i < n; i++) {
+		CHECK(rsend(fd, &i, sizeof(i), 0) == sizeof(i));
+		CHECK(rrecv(fd, &seen, sizeof(seen), 0) == sizeof(seen) && seen == i);
+	}
+}
+
+/* A socket that parent and child have: either goes on with the peer that is known. */
+static void forks(void)
+{
+	struct sockaddr_in at = loopback(0);
+	pid_t peer = echo(&at), pid;
+	int fd = rsocket(AF_INET, SOCK_DGRAM, 0), life;
+
+	CHECK(rconnect(fd, SOCKADDR(at), sizeof(at)) == 0);
+	trips(fd, 500);
+	CHECK(shares_memory());
+	for (life = 0; life < 3; life++) {
+		pid = child();
+		if (pid == 0) {
+			trips(fd, 500);
+			CHECK(rclose(fd) == 0);
+			_exit(0);
+		}
+		CHECK(status_of(pid) == 0);
+		trips(fd, 500);
+	}
+	/* What the child keeps does not hold up the parent's end. */
+	CHECK(rclose(fd) == 0);
+	CHECK(kill(peer, SIGKILL) == 0);
+	status_of(peer);
+}
+
 int main(void)
 {
 	addresses();
 	waiting();
 	options();
 	processes();
+	forks();
 	return 0;
 }
