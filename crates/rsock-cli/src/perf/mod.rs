@@ -7,6 +7,7 @@
 mod client;
 mod death;
 mod device;
+mod dgram;
 mod hold;
 mod report;
 mod server;
@@ -68,6 +69,8 @@ enum Test {
         #[arg(long, default_value_t = 20)]
         runs: u32,
     },
+    /// Datagrams: round trips, one-way rate, and what was lost
+    Dgram(dgram::Args),
     /// Open streams, use each once and keep them: for `rsock compare`
     #[command(hide = true)]
     Hold(hold::Args),
@@ -130,6 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         | Test::Stream { common, .. }
         | Test::Connect { common, .. }
         | Test::Death { common, .. } => common,
+        Test::Dgram(args) => return dgram::run(args),
         Test::Hold(args) => return hold::run(args),
     };
     if common.cpu.len() > 2 {
@@ -180,7 +184,7 @@ fn run_on<D: Device>(test: &Test, common: &Common) -> Result<(), Error> {
         Test::Rr { size, rate, .. } => client::rr::<D>(&addr, size, common.time, rate),
         Test::Stream { size, .. } => client::stream::<D>(&addr, size, common.time),
         Test::Connect { size, .. } => client::connect::<D>(&addr, size, common.time),
-        Test::Death { .. } | Test::Hold(_) => unreachable!("handled above"),
+        Test::Death { .. } | Test::Dgram(_) | Test::Hold(_) => unreachable!("handled above"),
     };
     show(&report.map_err(Error::io(format!("{} to {addr} failed", D::NAME)))?, common.json)
 }
