@@ -12,6 +12,7 @@ mod bell;
 mod channel;
 mod context;
 mod convert;
+mod copy;
 mod cq;
 mod event;
 mod mr;

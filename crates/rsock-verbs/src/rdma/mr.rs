@@ -2,6 +2,7 @@
 
 use super::RdmaPd;
 use super::convert::{self, object};
+use super::copy::copy;
 use crate::device::MemoryRegion;
 use crate::error::Error;
 use crate::high_fd::verb;
@@ -80,7 +81,7 @@ impl RdmaMr {
     pub(super) unsafe fn copy_in_raw(&self, offset: usize, from: *const u8, len: usize) {
         let to = self.at(offset, len);
         // SAFETY: the span is inside the region, and the caller promises the source.
-        unsafe { ptr::copy_nonoverlapping(from, to, len) };
+        unsafe { copy(from, to, len) };
     }
 
     /// The span's first byte.
@@ -132,14 +133,14 @@ impl MemoryRegion for RdmaMr {
         let to = self.at(offset, src.len());
         // SAFETY: `src` is readable and the span is inside the region; a slice that Rust vouches
         // for does not overlap memory that others write.
-        unsafe { ptr::copy_nonoverlapping(src.as_ptr(), to, src.len()) };
+        unsafe { copy(src.as_ptr(), to, src.len()) };
     }
 
     #[inline]
     fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         let from = self.at(offset, dst.len());
         // SAFETY: as in `copy_in`, the other way.
-        unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), dst.len()) };
+        unsafe { copy(from, dst.as_mut_ptr(), dst.len()) };
     }
 
     /// The device has pinned them: nothing is given back.
