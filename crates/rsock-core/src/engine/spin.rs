@@ -3,9 +3,12 @@
 //! Spinning wins when the other end runs on another CPU and answers soon; it loses when both share
 //! one CPU, because then the other end cannot run while we spin. So the budget follows what
 //! happens: a hit while spinning raises it, a hit while *yielding* (the other end needed our CPU)
-//! and a sleep lower it. Two clock reads per wait, none per turn of the loop.
+//! and a sleep lower it. The clock is read while nothing is there, never between an arrival and the
+//! return: where the system call behind it is a real one, it takes as long as a tenth of a round trip.
+//!
+//! An end behind a device hardly needs our CPU, and answers later. There nobody yields, the budget is
+//! larger, and it is given up sooner: what a bulk transfer waits for is worth no spinning.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,6 +26,13 @@ const YIELDS: u32 = 12;
 const FREE_TURNS: u32 = 64;
 /// Turns of the spin loop between two looks at the clock.
 const TURNS: u32 = 32;
+
+/// Longest spin for an end behind a device. Nanoseconds.
+const FAR_MAX_NS: u32 = 100_000;
+/// As [`PROBE_NS`], there.
+const FAR_PROBE_NS: u32 = 50_000;
+/// As [`TURNS`], there.
+const FAR_TURNS: u32 = 16;
 
 /// A budget that learns. Plain atomics: races only cost precision.
 #[derive(Debug)]
@@ -44,7 +54,7 @@ impl Spin {
 
     /// Spins, then yields, until `ready` holds; false if it is time to sleep.
     pub(super) fn wait(&self, ready: impl Fn() -> bool) -> bool {
-        let max = max_ns();
+        let max = most(MAX_NS);
         if max == 0 {
             return ready();
         }
@@ -58,26 +68,14 @@ impl Spin {
                 std::hint::spin_loop();
             }
         }
-        let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
-        self.waits.store(waits, Ordering::Relaxed);
-        if budget < PROBE_NS && waits.is_multiple_of(PROBE_EVERY) {
+        if budget < PROBE_NS && self.is_probe_due() {
             budget = PROBE_NS.min(max);
         }
-        let start = Instant::now();
-        if budget != 0 {
-            let limit = Duration::from_nanos(budget.into());
-            loop {
-                for _ in 0..TURNS {
-                    if ready() {
-                        self.learn_hit(start.elapsed());
-                        return true;
-                    }
-                    std::hint::spin_loop();
-                }
-                if start.elapsed() >= limit {
-                    break;
-                }
-            }
+        if budget != 0
+            && let Some(took) = spin_for(budget, TURNS, std::hint::spin_loop, &ready)
+        {
+            self.learn_hit(took, MAX_NS);
+            return true;
         }
         for _ in 0..YIELDS {
             rustix::thread::sched_yield();
@@ -91,13 +89,67 @@ impl Spin {
         false
     }
 
-    fn learn_hit(&self, took: Duration) {
+    /// As [`Self::wait`], where the other end is behind a device.
+    pub(super) fn wait_far(&self, ready: impl Fn() -> bool) -> bool {
+        let max = most(FAR_MAX_NS);
+        let known = self.budget_ns.load(Ordering::Relaxed).min(max);
+        let is_probe = known < FAR_PROBE_NS && self.is_probe_due();
+        let budget = if is_probe { FAR_PROBE_NS.min(max) } else { known };
+        if budget == 0 {
+            return ready();
+        }
+        // Looking polls a queue of the device's, which takes long enough without a pause.
+        if let Some(took) = spin_for(budget, FAR_TURNS, || (), &ready) {
+            self.learn_hit(took, FAR_MAX_NS);
+            return true;
+        }
+        let less = if known < 2 * PROBE_NS { 0 } else { known / 2 };
+        self.budget_ns.store(less, Ordering::Relaxed);
+        false
+    }
+
+    /// Counts a wait. True for one that tries what did not help before.
+    fn is_probe_due(&self) -> bool {
+        let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
+        self.waits.store(waits, Ordering::Relaxed);
+        waits.is_multiple_of(PROBE_EVERY)
+    }
+
+    /// A hit after about `took`.
+    fn learn_hit(&self, took: Duration, max: u32) {
         let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
         let old = self.budget_ns.load(Ordering::Relaxed);
         // Room for three times the usual wait, approached slowly from above.
-        let want = took.saturating_mul(3).clamp(PROBE_NS, MAX_NS);
+        let want = took.saturating_mul(3).clamp(PROBE_NS, max);
         let new = if want > old { want } else { old - (old - want) / 16 };
-        self.budget_ns.store(new.min(max_ns()).max(2 * PROBE_NS), Ordering::Relaxed);
+        self.budget_ns.store(new.min(most(max)).max(2 * PROBE_NS), Ordering::Relaxed);
+    }
+}
+
+/// Spins until `ready` holds, and says after about how long; `None` after `budget` nanoseconds. Looks at
+/// the clock every `turns` turns.
+#[inline]
+fn spin_for(
+    budget: u32,
+    turns: u32,
+    pause: impl Fn(),
+    ready: impl Fn() -> bool,
+) -> Option<Duration> {
+    let limit = Duration::from_nanos(budget.into());
+    let start = Instant::now();
+    let (mut looked, mut chunk) = (Duration::ZERO, Duration::ZERO);
+    loop {
+        for _ in 0..turns {
+            if ready() {
+                return Some(looked + chunk);
+            }
+            pause();
+        }
+        let now = start.elapsed();
+        (looked, chunk) = (now, now.saturating_sub(looked));
+        if looked >= limit {
+            return None;
+        }
     }
 }
 
@@ -116,11 +168,74 @@ pub fn longest_spin(default: Duration) -> Duration {
     crate::env::spin_us().map_or(default, |us| Duration::from_micros(us.into()))
 }
 
-/// The process-wide cap: `RSOCK_SPIN_US`, or none of it on a single CPU.
-fn max_ns() -> u32 {
-    static MAX: OnceLock<u32> = OnceLock::new();
-    *MAX.get_or_init(|| match crate::env::spin_us() {
-        Some(us) => us.saturating_mul(1000),
-        None => MAX_NS,
-    })
+/// The process-wide cap: `RSOCK_SPIN_US`, or `default`. Nanoseconds.
+fn most(default: u32) -> u32 {
+    crate::env::spin_us().map_or(default, |us| us.saturating_mul(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Something that is there at the `n`th look.
+    fn ready_at(n: u32) -> impl Fn() -> bool {
+        let looks = Cell::new(0);
+        move || {
+            looks.set(looks.get() + 1);
+            looks.get() >= n
+        }
+    }
+
+    fn with_budget(nanos: u32) -> Spin {
+        let spin = Spin::new();
+        spin.budget_ns.store(nanos, Ordering::Relaxed);
+        spin
+    }
+
+    fn budget(spin: &Spin) -> u32 {
+        spin.budget_ns.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn who_answers_when_it_gets_our_cpu_is_not_spun_for() {
+        let spin = with_budget(0);
+        assert!(spin.wait(ready_at(YIELDS)));
+        assert_eq!(budget(&spin), 0);
+    }
+
+    #[test]
+    fn waits_in_vain_end_and_lower_the_budget() {
+        for wait in [Spin::wait, Spin::wait_far] {
+            let spin = with_budget(2 * PROBE_NS);
+            assert!(!wait(&spin, || false));
+            assert!(budget(&spin) < 2 * PROBE_NS);
+        }
+    }
+
+    #[test]
+    fn bulk_is_waited_for_asleep_but_for_a_probe() {
+        let spin = with_budget(FAR_MAX_NS);
+        let mut n_spun = 0;
+        for _ in 0..10 * PROBE_EVERY {
+            let looks = Cell::new(0);
+            let never = || {
+                looks.set(looks.get() + 1);
+                false
+            };
+            assert!(!spin.wait_far(never));
+            n_spun += u32::from(looks.get() > 1);
+        }
+        assert!((10..20).contains(&n_spun), "{n_spun}");
+    }
+
+    #[test]
+    fn a_probe_that_hits_brings_spinning_back() {
+        let spin = with_budget(0);
+        for _ in 1..PROBE_EVERY {
+            assert!(!spin.wait_far(|| false));
+        }
+        assert!(spin.wait_far(ready_at(2)));
+        assert!(budget(&spin) >= PROBE_NS);
+    }
 }

@@ -56,7 +56,8 @@ impl<B: Backend> Stream<B> {
             Interest::Read => &mail.recv_spin,
             Interest::Write => &mail.send_spin,
         };
-        spin.wait(|| self.has_changed(mark))
+        let has_changed = || self.has_changed(mark);
+        if B::SENDS_WAIT { spin.wait_far(has_changed) } else { spin.wait(has_changed) }
     }
 
     /// Sleeps until something changes, at most for `timeout`. The cheapest sleep there is, but it
