@@ -289,7 +289,12 @@ impl<B: Backend> Stream<B> {
         let mut send = self.ring.lock_send();
         self.absorb(&mut send);
         let mut rest = Rest::new(bufs);
-        let mut size = TransferSize::new(self.config.first_message, self.config.max_message);
+        // A receiver that has enough to copy need not start early.
+        let is_ahead =
+            B::SENDS_WAIT && rest.len > self.config.first_message && !self.parts.qp.is_idle();
+        let max = self.config.max_message;
+        let mut size =
+            TransferSize::new(if is_ahead { max } else { self.config.first_message }, max);
         let mut sent = 0;
         while rest.len != 0 {
             match send.half.peek(size.step(rest.len)) {
