@@ -8,7 +8,7 @@ use super::udp::Sender;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_cm::canonical;
-use rsock_verbs::{DatagramError, DatagramQueue, QpNum};
+use rsock_verbs::{DatagramError, DatagramQueue, Posted, QpNum};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -41,9 +41,8 @@ impl Datagram {
         to: Option<SocketAddr>,
         dont_wait: bool,
     ) -> io::Result<usize> {
-        let ring = self.post(bufs, to, dont_wait)?;
-        if let Some((local, way)) = ring {
-            local.ud.ring(&way.to);
+        if let Some(posted) = self.post(bufs, to, dont_wait)? {
+            posted.ring();
         }
         Ok(bufs.iter().map(|b| b.len()).sum())
     }
@@ -55,12 +54,12 @@ impl Datagram {
     /// As [`Self::send_to`].
     #[doc(alias = "sendmmsg")]
     pub fn send_batch(&self, batch: &[IoSlice<'_>], to: Option<SocketAddr>) -> io::Result<usize> {
-        let mut last: Option<(&Local, Arc<Way>)> = None;
+        let mut last: Option<PostedOver<'_>> = None;
         let mut n = 0;
         let mut result = Ok(());
         for datagram in batch {
             match self.post(&[IoSlice::new(datagram)], to, false) {
-                Ok(ring) => last = ring.or(last),
+                Ok(posted) => last = posted.or(last),
                 Err(e) => {
                     result = Err(e);
                     break;
@@ -68,19 +67,19 @@ impl Datagram {
             }
             n += 1;
         }
-        if let Some((local, way)) = last {
-            local.ud.ring(&way.to);
+        if let Some(posted) = last {
+            posted.ring();
         }
         if n == 0 { result.map(|()| 0) } else { Ok(n) }
     }
 
-    /// Sends without waking the receiver; the way to ring, if it went into shared memory.
+    /// Sends without waking the receiver; where to ring, if it went into shared memory.
     fn post(
         &self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
         dont_wait: bool,
-    ) -> io::Result<Option<(&Local, Arc<Way>)>> {
+    ) -> io::Result<Option<PostedOver<'_>>> {
         let _section = Section::enter();
         let local = self.local()?;
         let mut routes = self.routes();
@@ -91,7 +90,7 @@ impl Datagram {
         if let Some(local) = local {
             if let Some(way) = routes.way(local, to) {
                 match post_over(local, &way, bufs) {
-                    Ok(()) => return Ok(Some((local, way))),
+                    Ok(posted) => return Ok(Some(PostedOver { local, way, posted })),
                     // More than a lane takes, but perhaps not more than UDP does.
                     Err(DatagramError::TooLong) => {}
                     Err(DatagramError::Gone) => routes.forget(to),
@@ -216,12 +215,30 @@ impl Routes {
     }
 }
 
-fn post_over(local: &Local, way: &Way, bufs: &[IoSlice<'_>]) -> Result<(), DatagramError> {
+/// What was sent through shared memory, and has not been rung for.
+struct PostedOver<'a> {
+    local: &'a Local,
+    way: Arc<Way>,
+    posted: Posted,
+}
+
+impl PostedOver<'_> {
+    fn ring(self) {
+        self.local.ud.ring(&self.way.to);
+        if self.posted == Posted::Lost {
+            // The receiver has had no CPU for a while. If it waits for ours, whatever else we send is
+            // lost as well; if it does not, this costs little.
+            rustix::thread::sched_yield();
+        }
+    }
+}
+
+fn post_over(local: &Local, way: &Way, bufs: &[IoSlice<'_>]) -> Result<Posted, DatagramError> {
     let header = IoSlice::new(way.header.as_bytes());
     if let [buf] = bufs {
-        return local.ud.post(&way.to, &[header, *buf]).map(drop);
+        return local.ud.post(&way.to, &[header, *buf]);
     }
     let mut pieces = vec![header];
     pieces.extend_from_slice(bufs);
-    local.ud.post(&way.to, &pieces).map(drop)
+    local.ud.post(&way.to, &pieces)
 }
