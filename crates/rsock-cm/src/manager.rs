@@ -106,7 +106,8 @@ pub enum Progress<M: Manager> {
     /// Nothing new.
     Pending,
     /// The way to the peer is known: make a queue pair on this device for this path and call
-    /// [`Connecting::send_request`]. Said once.
+    /// [`Connecting::send_request`]. Said again if the peer cannot take that queue pair's number: make
+    /// another one before the first is dropped, and request anew.
     Path(ContextOf<M>, PathOf<M>),
     /// The listener accepted: bring the queue pair up, then call [`Connecting::establish`].
     Accepted(Answer),

@@ -185,6 +185,77 @@ fn queue_pairs_of_a_connection_exchange_messages() {
     }
 }
 
+/// Connects with the queue pair number that `number` gives for each path that is offered, to a peer that
+/// accepts whatever comes. How many were asked for, and the connection's two ends.
+fn connect_as(
+    listener: &mut Listener,
+    mut number: impl FnMut(usize) -> QpNum,
+) -> (usize, Option<[Connection; 2]>) {
+    let to = listener.local_addr();
+    let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
+    let now = Instant::now();
+    let mut connecting =
+        RdmaManager.connect(port, to, now, now + Duration::from_secs(3600)).expect("connect");
+    let (mut n, mut client, mut server) = (0, None, None);
+    loop {
+        match connecting.progress(Instant::now()) {
+            Ok(Progress::Pending) => {}
+            Ok(Progress::Path(..)) => {
+                connecting.send_request(number(n), b"hello").expect("request");
+                n += 1;
+            }
+            Ok(Progress::Accepted(_)) => client = Some(connecting.establish().expect("ready")),
+            Err(Error::Refused) => return (n, None),
+            other => panic!("{other:?}"),
+        }
+        match listener.try_next(Instant::now()).expect("listener") {
+            None => {}
+            Some(Event::Request(request)) => {
+                // In this host each end has numbers of its own.
+                let answer = QpNum(request.qp_num.0 ^ 0x8_0000);
+                listener.accept(request.id, answer, b"hi").expect("accept");
+            }
+            Some(Event::Established { connection, .. }) => server = Some(connection),
+            Some(other) => panic!("{other:?}"),
+        }
+        if client.is_some() && server.is_some() {
+            return (n, client.zip(server).map(<[Connection; 2]>::from));
+        }
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::from_borrowed_fd(connecting.as_fd(), connecting.interest()),
+        ];
+        let _ = poll(&mut fds, None);
+    }
+}
+
+/// The peer's kernel refuses a queue pair that it believes to be connected: another one will do, and
+/// if none does it is a refusal.
+#[test]
+fn a_number_that_the_peer_still_knows_is_exchanged_for_another() {
+    let _dog = Watchdog::new("stale numbers");
+    let mut listener = listen("10.9.0.1:0");
+    // Connections that live: a number that only lingers is forgotten some day.
+    let known: Vec<QpNum> =
+        (0..=TRIES).map(|n| QpNum(0x70_0000 + u32::try_from(n).expect("few"))).collect();
+    let connections: Vec<_> = known
+        .iter()
+        .map(|known| match connect_as(&mut listener, |_| *known) {
+            (1, Some(connection)) => connection,
+            (n, _) => panic!("{n} requests"),
+        })
+        .collect();
+    let number = |n| if n == 0 { known[TRIES] } else { QpNum(0x71_0000) };
+    let (n, other) = connect_as(&mut listener, number);
+    assert_eq!((n, other.is_some()), (2, true));
+    let (n, none) = connect_as(&mut listener, |n| known[n]);
+    assert_eq!((n, none.is_some()), (TRIES, false));
+    drop(connections);
+}
+
+/// Queue pairs that a connect tries.
+const TRIES: usize = 17;
+
 fn run(line: &str) -> Command {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().expect("program"));

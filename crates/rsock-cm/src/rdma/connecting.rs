@@ -32,6 +32,8 @@ pub struct Connecting {
     state: State,
     /// Attempts at the step under way; each gets twice the time of the one before.
     attempts: u32,
+    /// Requests with a queue pair whose number the peer still knew from another connection.
+    n_stale: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -59,14 +61,21 @@ impl Connecting {
         }
         let channel = Channel::new()?;
         let id = Id::new(&channel)?;
-        let local = port.local_addr()?;
-        if local.port() != 0 {
-            id.bind(local, false).map_err(bind_error)?;
-        }
         let state = State::Address;
-        let mut this = Self { id, channel, port, dest, deadline, state, attempts: 0 };
-        this.resolve(now)?;
+        let mut this = Self { id, channel, port, dest, deadline, state, attempts: 0, n_stale: 0 };
+        this.begin(now)?;
         Ok(this)
+    }
+
+    /// Starts with a new identifier.
+    fn begin(&mut self, now: Instant) -> Result<(), Error> {
+        let local = self.port.local_addr()?;
+        if local.port() != 0 {
+            self.id.bind(local, false).map_err(bind_error)?;
+        }
+        self.state = State::Address;
+        self.attempts = 0;
+        self.resolve(now)
     }
 
     /// Starts the step under way, again.
@@ -112,10 +121,17 @@ impl Connecting {
                 let private_data = padded(news, PrivateData::REPLY)?;
                 return Ok(Some(Progress::Accepted(Answer { qp_num: news.qp_num, private_data })));
             }
+            (State::Requested(_), Kind::RDMA_CM_EVENT_REJECTED)
+                if news.status == REJECTED_AS_STALE && self.n_stale < MOST_STALE =>
+            {
+                // Another queue pair has another number. An identifier asks only once.
+                self.n_stale += 1;
+                self.id = Id::new(&self.channel)?;
+                self.begin(now)?;
+            }
             (_, Kind::RDMA_CM_EVENT_REJECTED) => {
                 if news.status != REJECTED_BY_CONSUMER {
-                    // Nobody listens; or, as in C, anything else that keeps the peer's kernel from it,
-                    // for instance that it has not forgotten our queue pair's number yet.
+                    // Nobody listens; or, as in C, anything else that keeps the peer's kernel from it.
                     return Err(Error::Refused);
                 }
                 return Ok(Some(Progress::Rejected(padded(news, PrivateData::REJECT)?)));
@@ -234,3 +250,12 @@ const FIRST_TRY: Duration = Duration::from_secs(1);
 /// # Source
 /// Linux, `include/rdma/ib_cm.h`: `IB_CM_REJ_CONSUMER_DEFINED`.
 const REJECTED_BY_CONSUMER: i32 = 28;
+
+/// The kernel's word: the peer has, or had a moment ago, a connection with a queue pair of ours that
+/// has this number.
+///
+/// # Source
+/// Linux, `include/rdma/ib_cm.h`: `IB_CM_REJ_STALE_CONN`.
+const REJECTED_AS_STALE: i32 = 10;
+/// Queue pairs that are tried, beside the first one: a device may give numbers away in turn.
+const MOST_STALE: u32 = 16;
