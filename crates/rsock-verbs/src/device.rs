@@ -147,6 +147,21 @@ pub trait ProtectionDomain<B: Backend>: Debug + Send + Sync {
     /// # Errors
     /// When memory runs out or a limit is exceeded.
     fn create_qp(self: &Arc<Self>, init: &QpInit<'_, B>) -> Result<B::Qp, Error>;
+
+    /// A new queue pair in state `Reset` with a completion queue for its sends and receives that has no
+    /// channel, and is its own to look at: what lies behind it the device may share among many.
+    ///
+    /// # Errors
+    /// When memory runs out or a limit is exceeded.
+    fn create_lane(
+        self: &Arc<Self>,
+        ctx: &B::Context,
+        cap: QpCap,
+    ) -> Result<(Arc<B::Cq>, B::Qp), Error> {
+        let cq = ctx.create_cq(cap.max_send_wr + cap.max_recv_wr, None)?;
+        let qp = self.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;
+        Ok((cq, qp))
+    }
 }
 
 /// Registered memory. A peer may write it at any time, so it is reached by bounded copies only:

@@ -11,9 +11,10 @@ use std::net::IpAddr;
 struct Loopback {
     over: &'static str,
     mtu: u32,
+    has_lanes: bool,
 }
 
-const OVER_IPV4: Loopback = Loopback { over: "10.9.0.1", mtu: 4096 };
+const OVER_IPV4: Loopback = Loopback { over: "10.9.0.1", mtu: 4096, has_lanes: false };
 
 fn open() -> RdmaContext {
     let name = std::env::var("LAB_DEVICE").expect("the lab names its device");
@@ -33,9 +34,20 @@ impl Fixture for Loopback {
         assert_eq!(path.mtu(), Some(self.mtu));
         [Side { ctx: ctx.clone(), path: path.clone() }, Side { ctx, path }]
     }
+
+    fn has_lanes(&self) -> bool {
+        self.has_lanes
+    }
 }
 
 rsock_verbs::conformance_tests!(OVER_IPV4);
+
+/// The same, all tests at once on a few completion queues.
+mod lanes {
+    use super::{Loopback, OVER_IPV4};
+
+    rsock_verbs::conformance_tests!(Loopback { has_lanes: true, ..OVER_IPV4 });
+}
 
 #[test]
 fn a_device_is_found_by_name_and_says_what_it_can() {
@@ -53,7 +65,10 @@ fn payloads_are_cut_into_packets_that_the_path_carries() {
 
 #[test]
 fn addresses_of_both_families_lead_to_the_device() {
-    rsock_verbs::conformance::receives_complete_in_order(&Loopback { over: "fd09::1", mtu: 4096 });
+    rsock_verbs::conformance::receives_complete_in_order(&Loopback {
+        over: "fd09::1",
+        ..OVER_IPV4
+    });
     let ctx = open();
     let own = ctx.find_gid(gid("10.9.0.1")).expect("the lab's address");
     assert!(own.is_roce_v2 && own.port == 1);

@@ -20,7 +20,7 @@ use crate::proto::{
 use rsock_verbs::family::{FamilyBox, Lock};
 use rsock_verbs::{
     Access, Backend, CompletionQueue, Context, Error, MemoryRegion, PostError, ProtectionDomain,
-    QpCap, QpInit, QpNum, QueuePair, RecvWr, RemoteAddr, Retry, SendFlags, SendOp, Sge, WrId,
+    QpCap, QpNum, QueuePair, RecvWr, RemoteAddr, Retry, SendFlags, SendOp, Sge, WrId,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
@@ -106,7 +106,6 @@ impl<B: Backend> Preparing<B> {
         let max_message = config.max_message.min(usize::try_from(max_inline).unwrap_or(usize::MAX));
         let first_message = config.first_message.min(max_message);
         let config = &Config { max_message, first_message, ..*config };
-        let cq = ctx.create_cq(depth + B::SEND_DEPTH, None)?;
         let cap = QpCap {
             max_send_wr: B::SEND_DEPTH,
             max_recv_wr: depth,
@@ -116,7 +115,7 @@ impl<B: Backend> Preparing<B> {
             max_inline: max_inline.min(COPIED),
             signal_all: false,
         };
-        let qp = pd.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;
+        let (cq, qp) = pd.create_lane(ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
         let recv = RecvHalf::new(RecvConfig {
             region: region.addr().wrapping_add(layout.ring as u64),

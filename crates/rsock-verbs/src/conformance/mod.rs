@@ -38,6 +38,10 @@ pub trait Fixture {
     type Backend: Backend;
     /// Two ends that reach each other; they may be in one process, even one context.
     fn sides(&self) -> [Side<Self::Backend>; 2];
+    /// Whether ends get their completion queues as streams do, where a test can do with that.
+    fn has_lanes(&self) -> bool {
+        false
+    }
 }
 
 /// One end: an opened device, and the path to the other end.
@@ -190,7 +194,7 @@ pub(crate) struct End<B: Backend> {
 
 impl Setup {
     pub(crate) fn build<F: Fixture>(&self, f: &F) -> [End<F::Backend>; 2] {
-        let [a, b] = f.sides().map(|side| self.end(side));
+        let [a, b] = f.sides().map(|side| self.end(side, f.has_lanes()));
         if self.connected {
             self.connect(&a, b.qp.qp_num());
             self.connect(&b, a.qp.qp_num());
@@ -198,18 +202,23 @@ impl Setup {
         [a, b]
     }
 
-    fn end<B: Backend>(&self, side: Side<B>) -> End<B> {
+    fn end<B: Backend>(&self, side: Side<B>, has_lane: bool) -> End<B> {
         let ctx = &side.ctx;
         let pd = ctx.alloc_pd(&side.path).expect("pd");
         let channel = self.channel.then(|| ctx.create_channel().expect("channel"));
-        let cq = ctx.create_cq(256, channel.as_ref()).expect("cq");
         let mr = pd.alloc_mr(self.mr_len, self.mr_access).expect("mr");
         let sge = self.cap.max_recv_sge;
         let srq = self.srq_depth.map(|depth| pd.create_srq(depth, sge).expect("srq"));
         let max_inline = ctx.attr().max_inline.min(4 << 20);
         let cap = QpCap { max_inline, ..self.cap };
-        let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: srq.as_ref(), cap };
-        let qp = pd.create_qp(&init).expect("qp");
+        let (cq, qp) = if has_lane && channel.is_none() && srq.is_none() {
+            pd.create_lane(ctx, cap).expect("lane")
+        } else {
+            let cq = ctx.create_cq(256, channel.as_ref()).expect("cq");
+            let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: srq.as_ref(), cap };
+            let qp = pd.create_qp(&init).expect("qp");
+            (cq, qp)
+        };
         qp.init(self.qp_access).expect("init");
         End { max_inline, qp, srq, mr, cq, channel, pd, side }
     }

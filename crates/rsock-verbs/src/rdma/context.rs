@@ -2,7 +2,8 @@
 
 use super::channel::RdmaChannel;
 use super::convert::{count, object, zero};
-use super::cq::RdmaCq;
+use super::cq::{OwnCq, RdmaCq};
+use super::lane::{Lane, Shards};
 use super::path::RdmaPath;
 use super::pd::RdmaPd;
 use super::{Rdma, RdmaBell};
@@ -45,6 +46,7 @@ struct Inner {
     n_ports: u8,
     /// The domains in use, one per port and peer host.
     domains: Mutex<Vec<Weak<RdmaPd>>>,
+    shards: Shards,
 }
 
 // SAFETY: libibverbs's contexts may be used from any thread.
@@ -107,9 +109,16 @@ impl RdmaContext {
         raw: NonNull<ibv_context>,
         name: String,
     ) -> Result<Self, Error> {
-        let domains = Mutex::default();
-        let mut inner =
-            Inner { raw, verbs, name, attr: NOTHING, max_srq_wr: 0, n_ports: 0, domains };
+        let mut inner = Inner {
+            raw,
+            verbs,
+            name,
+            attr: NOTHING,
+            max_srq_wr: 0,
+            n_ports: 0,
+            domains: Mutex::default(),
+            shards: Shards::default(),
+        };
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open and `attr` is writable.
         let rc = unsafe { verbs.ibv_query_device(raw.as_ptr(), attr.as_mut_ptr()) };
@@ -218,6 +227,11 @@ impl RdmaContext {
         self.0.raw.as_ptr()
     }
 
+    /// A part of a shared completion queue; `None` if there is none with room for `n` completions.
+    pub(super) fn lane(&self, n: u32) -> Result<Option<Arc<Lane>>, Error> {
+        self.0.shards.lane(self, n)
+    }
+
     pub(super) fn max_srq_wr(&self) -> u32 {
         self.0.max_srq_wr
     }
@@ -259,7 +273,7 @@ impl Context<Rdma> for RdmaContext {
         if depth == 0 || depth > self.0.attr.max_cqe {
             return Err(Error::Invalid("completion queue depth"));
         }
-        RdmaCq::new(self, depth, channel)
+        Ok(Arc::new(RdmaCq::own(OwnCq::new(self, depth, channel)?)))
     }
 
     fn create_bell(&self) -> Result<RdmaBell, Error> {

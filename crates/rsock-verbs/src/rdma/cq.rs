@@ -1,14 +1,16 @@
-//! Completion queues.
+//! Completion queues: a lane of a shared one, or one of the device's for whoever asks for it.
 //!
-//! Each has a completion channel of the device's to itself, whose descriptor becomes readable at the
-//! next completion after the queue was armed. Bells, parked threads and the caller's channel watch that
-//! descriptor, so an event wakes all of them; whoever takes it away wakes the others first.
+//! Each of the latter kind has a completion channel of the device's to itself, whose descriptor becomes
+//! readable at the next completion after the queue was armed. Bells, parked threads and the caller's
+//! channel watch that descriptor, so an event wakes all of them; whoever takes it away wakes the others
+//! first.
 //!
 //! Verbs cannot tell whether a queue is empty without polling, so looking fills a stash, which the
 //! next poll empties first.
 
 use super::channel::RdmaChannel;
 use super::convert::{int, object, zero};
+use super::lane::Lane;
 use super::sends::{RECEIVE, SIGNALED, Sends};
 use super::waiters::Waiters;
 use super::{Rdma, RdmaBell, RdmaContext};
@@ -30,13 +32,101 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 /// A completion queue.
+#[derive(Debug)]
+pub struct RdmaCq(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Own(Arc<OwnCq>),
+    Lane(Arc<Lane>),
+}
+
+/// Runs the same call on whichever kind it is.
+macro_rules! on {
+    ($cq:expr, $inner:ident => $do:expr) => {
+        match &$cq.0 {
+            Kind::Own($inner) => $do,
+            Kind::Lane($inner) => $do,
+        }
+    };
+}
+
+impl RdmaCq {
+    pub(super) fn own(queue: Arc<OwnCq>) -> Self {
+        Self(Kind::Own(queue))
+    }
+
+    pub(super) fn lane(lane: Arc<Lane>) -> Self {
+        Self(Kind::Lane(lane))
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_cq {
+        match &self.0 {
+            Kind::Own(own) => own.raw(),
+            Kind::Lane(lane) => lane.queue().raw(),
+        }
+    }
+
+    /// A queue pair completes its sends here.
+    pub(super) fn attach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+        on!(self, cq => cq.attach(qp_num, sends));
+    }
+
+    /// The queue pair is gone.
+    pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+        on!(self, cq => cq.detach(qp_num, sends));
+    }
+}
+
+impl CompletionQueue<Rdma> for RdmaCq {
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        on!(self, cq => cq.poll(out))
+    }
+
+    fn is_ready(&self) -> bool {
+        on!(self, cq => cq.is_ready())
+    }
+
+    fn req_notify(&self) -> Result<(), Error> {
+        match &self.0 {
+            Kind::Own(own) => own.req_notify(),
+            Kind::Lane(_) => Err(Error::Invalid("no completion channel")),
+        }
+    }
+
+    fn arm(&self, bell: &RdmaBell) -> bool {
+        on!(self, cq => cq.arm(bell))
+    }
+
+    fn disarm(&self, bell: &RdmaBell) {
+        on!(self, cq => cq.disarm(bell));
+    }
+
+    fn park(&self, timeout: Option<Duration>) -> Parked {
+        self.park_since(self.wake_epoch(), timeout)
+    }
+
+    fn wake_epoch(&self) -> u32 {
+        on!(self, cq => cq.wake_epoch())
+    }
+
+    fn park_since(&self, epoch: u32, timeout: Option<Duration>) -> Parked {
+        on!(self, cq => cq.park_since(epoch, timeout))
+    }
+
+    fn wake_waiters(&self) {
+        on!(self, cq => cq.wake_waiters());
+    }
+}
+
+/// A completion queue of the device's.
 ///
 /// # Invariants
 /// `raw` and `events` came from the calls that create them and are destroyed exactly once, in `drop`,
 /// in this order; queue pairs that complete here hold this value. Every event taken from `events` is
 /// acknowledged at once.
 #[derive(Debug)]
-pub struct RdmaCq {
+pub(super) struct OwnCq {
     raw: NonNull<ibv_cq>,
     events: NonNull<ibv_comp_channel>,
     /// Completions that were found while looking. Its lock is held while polling, so that none
@@ -53,11 +143,11 @@ pub struct RdmaCq {
 }
 
 // SAFETY: libibverbs's queues and channels may be used from any thread.
-unsafe impl Send for RdmaCq {}
+unsafe impl Send for OwnCq {}
 // SAFETY: as above, by several at once.
-unsafe impl Sync for RdmaCq {}
+unsafe impl Sync for OwnCq {}
 
-impl RdmaCq {
+impl OwnCq {
     pub(super) fn new(
         ctx: &RdmaContext,
         depth: u32,
@@ -109,12 +199,16 @@ impl RdmaCq {
         self.senders().insert(qp_num.0, Arc::downgrade(sends));
     }
 
-    pub(super) fn detach(&self, qp_num: QpNum) {
-        self.senders().remove(&qp_num.0);
+    pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+        let mut senders = self.senders();
+        // The number may be another one's by now.
+        if senders.get(&qp_num.0).is_some_and(|other| other.as_ptr() == Arc::as_ptr(sends)) {
+            senders.remove(&qp_num.0);
+        }
     }
 
     /// Where events arrive.
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is live; its descriptor does not change.
         let fd = unsafe { (*self.events.as_ptr()).fd };
         // SAFETY: the descriptor lives as long as the channel, so as long as `self`.
@@ -131,28 +225,41 @@ impl RdmaCq {
         let mut left = room;
         let mut swallowed = false;
         while left > 0 {
-            let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
             let asked = left.min(BATCH);
-            let n = i32::try_from(asked).unwrap_or(0);
-            // SAFETY: the queue is live and there is room for `n` entries.
-            let n = unsafe { inline::poll_cq(self.raw(), n, wcs.as_mut_ptr().cast()) };
-            let n = usize::try_from(n).unwrap_or(0).min(asked);
-            for wc in &wcs[..n] {
-                // SAFETY: the driver has filled the first `n`.
-                let wc = unsafe { wc.assume_init_ref() };
-                match self.completion(wc) {
-                    Some(wc) => {
-                        sink(wc);
-                        left -= 1;
-                    }
-                    None => swallowed = true,
+            let is_all = self.take_some(asked, |_, completion| match completion {
+                Some(completion) => {
+                    sink(completion);
+                    left -= 1;
                 }
-            }
-            if n < asked {
+                None => swallowed = true,
+            });
+            if !is_all {
                 break;
             }
         }
         swallowed
+    }
+
+    /// Takes up to [`BATCH`] completions from the device, each with its queue pair's number, and `None`
+    /// for one that only makes room. Whether there may be more.
+    pub(super) fn take_batch(&self, sink: impl FnMut(QpNum, Option<Completion>)) -> bool {
+        self.take_some(BATCH, sink)
+    }
+
+    /// As [`Self::take_batch`], up to `n`; whether there were so many.
+    fn take_some(&self, n: usize, mut sink: impl FnMut(QpNum, Option<Completion>)) -> bool {
+        let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+        let asked = n.min(BATCH);
+        let n = i32::try_from(asked).unwrap_or(0);
+        // SAFETY: the queue is live and there is room for `n` entries.
+        let n = unsafe { inline::poll_cq(self.raw(), n, wcs.as_mut_ptr().cast()) };
+        let n = usize::try_from(n).unwrap_or(0).min(asked);
+        for wc in &wcs[..n] {
+            // SAFETY: the driver has filled the first `n`.
+            let wc = unsafe { wc.assume_init_ref() };
+            sink(QpNum(wc.qp_num), self.completion(wc));
+        }
+        n == asked
     }
 
     /// A completion in our words; `None` for one that only makes room.
@@ -198,19 +305,24 @@ impl RdmaCq {
         self.look(&mut self.stash())
     }
 
+    /// Takes one event, if there is one.
+    pub(super) fn take_event(&self) -> bool {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        let (verbs, events) = (self.ctx.verbs(), self.events.as_ptr());
+        // SAFETY: the channel is live and both places are writable.
+        if unsafe { verbs.ibv_get_cq_event(events, &raw mut cq, &raw mut context) } != 0 {
+            return false;
+        }
+        // SAFETY: the event is of this queue, the channel's only one, and is acknowledged once.
+        unsafe { verbs.ibv_ack_cq_events(cq, 1) };
+        true
+    }
+
     /// Takes events that nobody has taken, and wakes whoever waited for them.
     fn take_events(&self) {
         let mut any = false;
-        loop {
-            let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-            let (verbs, events) = (self.ctx.verbs(), self.events.as_ptr());
-            // SAFETY: the channel is live and both places are writable.
-            if unsafe { verbs.ibv_get_cq_event(events, &raw mut cq, &raw mut context) } != 0 {
-                break;
-            }
+        while self.take_event() {
             any = true;
-            // SAFETY: the event is of this queue, the channel's only one, and is acknowledged once.
-            unsafe { verbs.ibv_ack_cq_events(cq, 1) };
         }
         if !any {
             return;
@@ -234,14 +346,14 @@ impl RdmaCq {
     }
 
     /// The device is to raise an event at the next completion.
-    fn request_event(&self) -> Result<(), Error> {
+    pub(super) fn request_event(&self) -> Result<(), Error> {
         // SAFETY: the queue is live.
         let rc = unsafe { inline::req_notify_cq(self.raw(), false) };
         zero("ibv_req_notify_cq", rc)
     }
 }
 
-impl Drop for RdmaCq {
+impl Drop for OwnCq {
     fn drop(&mut self) {
         let verbs = self.ctx.verbs();
         // SAFETY: made by `ibv_create_cq`; no queue pair completes here any longer.
@@ -251,8 +363,8 @@ impl Drop for RdmaCq {
     }
 }
 
-impl CompletionQueue<Rdma> for RdmaCq {
-    fn poll(&self, out: &mut [Completion]) -> usize {
+impl OwnCq {
+    pub(super) fn poll(&self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;
         }
@@ -277,7 +389,7 @@ impl CompletionQueue<Rdma> for RdmaCq {
         n
     }
 
-    fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         if self.n_stashed.load(Ordering::Relaxed) != 0 {
             return true;
         }
@@ -289,7 +401,7 @@ impl CompletionQueue<Rdma> for RdmaCq {
         }
     }
 
-    fn req_notify(&self) -> Result<(), Error> {
+    pub(super) fn req_notify(&self) -> Result<(), Error> {
         let Some((channel, place)) = &self.channel else {
             return Err(Error::Invalid("no completion channel"));
         };
@@ -300,7 +412,7 @@ impl CompletionQueue<Rdma> for RdmaCq {
         self.request_event()
     }
 
-    fn arm(&self, bell: &RdmaBell) -> bool {
+    pub(super) fn arm(&self, bell: &RdmaBell) -> bool {
         if self.is_surely_ready() {
             return false;
         }
@@ -314,20 +426,16 @@ impl CompletionQueue<Rdma> for RdmaCq {
         false
     }
 
-    fn disarm(&self, bell: &RdmaBell) {
+    pub(super) fn disarm(&self, bell: &RdmaBell) {
         bell.forget(self.fd());
         self.waiters.unregister(bell.event());
     }
 
-    fn park(&self, timeout: Option<Duration>) -> Parked {
-        self.park_since(self.wake_epoch(), timeout)
-    }
-
-    fn wake_epoch(&self) -> u32 {
+    pub(super) fn wake_epoch(&self) -> u32 {
         self.waiters.epoch()
     }
 
-    fn park_since(&self, epoch: u32, timeout: Option<Duration>) -> Parked {
+    pub(super) fn park_since(&self, epoch: u32, timeout: Option<Duration>) -> Parked {
         if self.is_surely_ready() {
             return Parked::Woken;
         }
@@ -360,10 +468,10 @@ impl CompletionQueue<Rdma> for RdmaCq {
         parked
     }
 
-    fn wake_waiters(&self) {
+    pub(super) fn wake_waiters(&self) {
         self.waiters.wake_all();
     }
 }
 
 /// Completions taken in one call.
-const BATCH: usize = 16;
+pub(super) const BATCH: usize = 16;

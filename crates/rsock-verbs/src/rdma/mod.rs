@@ -7,6 +7,9 @@
 //!   only a few bytes while it posts: `sends.rs` signals requests behind the caller's back, and copies;
 //! * sleeping: every completion queue has a completion channel of its own, which bells, parked threads
 //!   and the caller's channel all watch (`cq.rs`, `waiters.rs`).
+//!
+//! Queue pairs of streams share a few completion queues (`lane.rs`, `watch.rs`), and memory for what
+//! they send (`pool.rs`).
 
 mod bell;
 mod channel;
@@ -15,6 +18,7 @@ mod convert;
 mod copy;
 mod cq;
 mod event;
+mod lane;
 mod mr;
 mod path;
 mod pd;
@@ -23,6 +27,7 @@ mod qp;
 mod sends;
 mod srq;
 mod waiters;
+mod watch;
 
 pub use bell::RdmaBell;
 pub use channel::RdmaChannel;
@@ -41,7 +46,9 @@ pub struct Rdma;
 
 impl crate::device::Backend for Rdma {
     const NAME: &'static str = "rdma";
-    const SEND_DEPTH: u32 = 128;
+    // One less than a power of two: drivers round up, soft RoCE what is one more than this, and the places of
+    // a send queue are the most of what the kernel has to keep for a stream.
+    const SEND_DEPTH: u32 = 127;
     const SENDS_WAIT: bool = true;
     const PINS: bool = true;
     type Context = RdmaContext;

@@ -5,10 +5,10 @@ use super::mr::RdmaMr;
 use super::pool::Pool;
 use super::qp::RdmaQp;
 use super::srq::RdmaSrq;
-use super::{Rdma, RdmaContext, RdmaPath};
-use crate::device::{ProtectionDomain, QpInit};
+use super::{Rdma, RdmaContext, RdmaCq, RdmaPath};
+use crate::device::{Context, ProtectionDomain, QpInit};
 use crate::error::Error;
-use crate::types::{Access, Gid};
+use crate::types::{Access, Gid, QpCap};
 use rsock_rdma_sys::verbs::ibv_pd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -101,5 +101,19 @@ impl ProtectionDomain<Rdma> for RdmaPd {
 
     fn create_qp(self: &Arc<Self>, init: &QpInit<'_, Rdma>) -> Result<RdmaQp, Error> {
         RdmaQp::new(self, init)
+    }
+
+    fn create_lane(
+        self: &Arc<Self>,
+        ctx: &RdmaContext,
+        cap: QpCap,
+    ) -> Result<(Arc<RdmaCq>, RdmaQp), Error> {
+        let n = cap.max_send_wr + cap.max_recv_wr;
+        let cq = match ctx.lane(n)? {
+            Some(lane) => Arc::new(RdmaCq::lane(lane)),
+            None => ctx.create_cq(n, None)?,
+        };
+        let qp = RdmaQp::new(self, &QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;
+        Ok((cq, qp))
     }
 }

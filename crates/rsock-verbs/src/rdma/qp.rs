@@ -180,9 +180,9 @@ impl RdmaQp {
 
 impl Drop for RdmaQp {
     fn drop(&mut self) {
-        self.send_cq.detach(self.qp_num);
         // SAFETY: made by `ibv_create_qp`, and `self` is its only owner.
         let _ = unsafe { self.pd.ctx().verbs().ibv_destroy_qp(self.raw.as_ptr()) };
+        self.send_cq.detach(self.qp_num, &self.sends);
     }
 }
 

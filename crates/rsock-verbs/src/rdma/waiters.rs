@@ -58,20 +58,25 @@ impl Waiters {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on `event` is rung.
-    pub(super) fn register(&self, event: &Arc<Event>) {
+    /// From here on `event` is rung. False if it was before.
+    pub(super) fn register(&self, event: &Arc<Event>) -> bool {
         let mut list = self.list();
-        if !list.iter().any(|other| Arc::ptr_eq(other, event)) {
+        let is_new = !list.iter().any(|other| Arc::ptr_eq(other, event));
+        if is_new {
             list.push(Arc::clone(event));
         }
         // SYNC(waiters): before the waiter looks at the epoch; pairs with `wake_all`.
         self.n.store(list.len(), Ordering::SeqCst);
+        is_new
     }
 
-    pub(super) fn unregister(&self, event: &Arc<Event>) {
+    /// Whether it was registered.
+    pub(super) fn unregister(&self, event: &Arc<Event>) -> bool {
         let mut list = self.list();
+        let n = list.len();
         list.retain(|other| !Arc::ptr_eq(other, event));
         self.n.store(list.len(), Ordering::SeqCst);
+        list.len() != n
     }
 
     pub(super) fn wake_all(&self) {
