@@ -8,7 +8,7 @@
 //! Nothing here enters a libc symbol that the preload library exports.
 
 use rustix::process::{Resource, getrlimit};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Never above this, however large the limit is: the kernel's table grows with the number.
@@ -36,6 +36,19 @@ pub fn raise(fd: OwnedFd) -> OwnedFd {
         word.fetch_or(bit, Ordering::Relaxed);
     }
     raised
+}
+
+/// As [`raise`], for a descriptor that C code keeps at `place` and will close itself: call [`forget`]
+/// before it does.
+///
+/// # Safety
+/// The descriptor is open, and whoever uses it looks its number up at `place` each time.
+pub unsafe fn raise_at(place: &mut RawFd) {
+    if !is_own(*place) {
+        // SAFETY: open, says the caller; and owned by `place`, which is given the new number.
+        let fd = unsafe { OwnedFd::from_raw_fd(*place) };
+        *place = raise(fd).into_raw_fd();
+    }
 }
 
 /// Closes a descriptor that [`raise`] returned.

@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use rsock_rdma_sys::cm::{Cm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
-use rsock_verbs::QpNum;
 use rsock_verbs::family::{ProcessId, process};
+use rsock_verbs::{QpNum, own_fd};
 use rustix::fs::OFlags;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -76,6 +76,10 @@ impl Channel {
                 _ => Error::System { call: "rdma_create_event_channel", source },
             });
         };
+        // SAFETY: the channel is live, and nobody else knows of it yet.
+        let fd = unsafe { &mut (*raw.as_ptr()).fd };
+        // SAFETY: librdmacm looks the descriptor up in the channel at each call.
+        unsafe { own_fd::raise_at(fd) };
         // INVARIANT: made here, destroyed by `drop`.
         let this = Arc::new(Self { raw, cm, owner: process() });
         let flags = rustix::fs::fcntl_getfl(&*this).map_err(Error::system("fcntl"))?;
@@ -148,6 +152,7 @@ unsafe fn copy(event: *const rdma_cm_event) -> News {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        own_fd::forget(self.as_fd().as_raw_fd());
         if self.is_own() {
             // SAFETY: made by `rdma_create_event_channel`; no identifier is left on it.
             unsafe { self.cm.rdma_destroy_event_channel(self.raw.as_ptr()) };

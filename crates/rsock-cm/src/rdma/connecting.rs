@@ -16,7 +16,7 @@ use rsock_verbs::QpNum;
 use rsock_verbs::rdma::RdmaPath;
 use rustix::event::PollFlags;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,9 @@ use std::time::{Duration, Instant};
 pub struct Connecting {
     id: Arc<Id>,
     channel: Arc<Channel>,
-    port: Arc<Port>,
+    /// Where to connect from, if that is not left to the connection manager.
+    local: Option<SocketAddr>,
+    port: Option<Arc<Port>>,
     dest: SocketAddr,
     deadline: Instant,
     state: State,
@@ -55,6 +57,31 @@ impl Connecting {
         now: Instant,
         deadline: Instant,
     ) -> Result<Self, Error> {
+        let local = Some(port.local_addr()?).filter(|local| local.port() != 0);
+        Self::new(local, Some(port), remote, now, deadline)
+    }
+
+    /// Starts to connect from our address `local`, and a port of the connection manager's own choice:
+    /// for somebody who has the ports of kernel TCP already.
+    ///
+    /// # Errors
+    /// `Unreachable` if no device has that address; as [`manager::Manager::connect`].
+    pub fn from(
+        local: IpAddr,
+        remote: SocketAddr,
+        now: Instant,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
+        Self::new(Some(SocketAddr::new(local, 0)), None, remote, now, deadline)
+    }
+
+    fn new(
+        local: Option<SocketAddr>,
+        port: Option<Arc<Port>>,
+        remote: SocketAddr,
+        now: Instant,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
         let dest = destination(remote);
         if dest.port() == 0 {
             return Err(Error::Refused);
@@ -62,15 +89,15 @@ impl Connecting {
         let channel = Channel::new()?;
         let id = Id::new(&channel)?;
         let state = State::Address;
-        let mut this = Self { id, channel, port, dest, deadline, state, attempts: 0, n_stale: 0 };
+        let (attempts, n_stale) = (0, 0);
+        let mut this = Self { id, channel, local, port, dest, deadline, state, attempts, n_stale };
         this.begin(now)?;
         Ok(this)
     }
 
     /// Starts with a new identifier.
     fn begin(&mut self, now: Instant) -> Result<(), Error> {
-        let local = self.port.local_addr()?;
-        if local.port() != 0 {
+        if let Some(local) = self.local {
             self.id.bind(local, false).map_err(bind_error)?;
         }
         self.state = State::Address;
@@ -212,12 +239,13 @@ impl manager::Connecting<RdmaManager> for Connecting {
         self.state = State::Over;
         let addrs = (manager::Connecting::local_addr(self), self.dest);
         let (id, channel) = (Arc::clone(&self.id), Arc::clone(&self.channel));
-        Ok(Connection::new(id, channel, path, addrs, Some(Arc::clone(&self.port))))
+        Ok(Connection::new(id, channel, path, addrs, self.port.clone()))
     }
 
     fn local_addr(&self) -> SocketAddr {
         // Unknown until the route is.
-        self.id.local_addr().or_else(|| self.port.local_addr().ok()).unwrap_or(self.dest)
+        let held = || self.port.as_ref().and_then(|port| port.local_addr().ok());
+        self.id.local_addr().or_else(held).unwrap_or(self.dest)
     }
 
     fn peer_addr(&self) -> SocketAddr {

@@ -7,7 +7,7 @@ use rsock_rdma_sys::cm::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, rdma_cm_id, rdma_conn_param, rdma_port_space,
 };
 use rsock_rdma_sys::verbs::{ibv_qp_attr, ibv_qp_state};
-use rsock_verbs::{QpNum, QpState, Retry};
+use rsock_verbs::{QpNum, QpState, Retry, own_fd};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -169,6 +169,12 @@ impl Id {
         let ctx = unsafe { (*self.raw()).verbs };
         if ctx.is_null() {
             return Err(no_device);
+        }
+        // SAFETY: librdmacm keeps the contexts that it names open, and changes nothing in them.
+        let shown = unsafe { &mut *ctx };
+        for fd in [&mut shown.cmd_fd, &mut shown.async_fd] {
+            // SAFETY: libibverbs looks its descriptors up in the context at each call.
+            unsafe { own_fd::raise_at(fd) };
         }
         // SAFETY: librdmacm keeps the contexts that it names open.
         let device = unsafe { (*ctx).device };

@@ -30,7 +30,7 @@ pub struct Listener {
     backlog: u32,
     next: u64,
     /// Holds the port for as long as we listen.
-    _port: Arc<Port>,
+    _port: Option<Arc<Port>>,
 }
 
 /// A client that has asked.
@@ -45,16 +45,29 @@ struct Pending {
 impl Listener {
     pub(super) fn listen(port: Arc<Port>, backlog: u32) -> Result<Self, Error> {
         port.bind_if_unbound()?;
-        let local = port.local_addr()?;
+        let this = Self::begin(port.local_addr()?, port.is_v6_only(), backlog)?;
+        port.make_exclusive()?;
+        Ok(Self { _port: Some(port), ..this })
+    }
+
+    /// Listens on the device that has the address `local`, at its port, whatever kernel TCP does there:
+    /// for somebody who has a TCP connection of that address.
+    ///
+    /// # Errors
+    /// `AddressInUse`; `System` with `ENODEV` if no device has the address.
+    pub fn at(local: SocketAddr, backlog: u32) -> Result<Self, Error> {
+        Self::begin(local, local.is_ipv6(), backlog)
+    }
+
+    fn begin(local: SocketAddr, v6_only: bool, backlog: u32) -> Result<Self, Error> {
         let channel = Channel::new()?;
         let id = Id::new(&channel)?;
-        id.bind(local, port.is_v6_only()).map_err(bind_error)?;
+        id.bind(local, v6_only).map_err(bind_error)?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         // The kernel's own limit cannot be changed later, and is on requests that nobody has seen.
         id.listen(MAX_BACKLOG)?;
-        port.make_exclusive()?;
         let pending = HashMap::new();
-        Ok(Self { pending, id, channel, local, backlog, next: 0, _port: port })
+        Ok(Self { pending, id, channel, local, backlog, next: 0, _port: None })
     }
 
     /// What an event means; `None` if there may be another.

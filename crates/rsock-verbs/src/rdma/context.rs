@@ -9,6 +9,7 @@ use super::pd::RdmaPd;
 use super::{Rdma, RdmaBell};
 use crate::device::Context;
 use crate::error::Error;
+use crate::own_fd;
 use crate::types::{DeviceAttr, Gid};
 use rsock_rdma_sys::verbs::{
     Verbs, ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_gid_type, ibv_port_attr,
@@ -109,6 +110,12 @@ impl RdmaContext {
         raw: NonNull<ibv_context>,
         name: String,
     ) -> Result<Self, Error> {
+        // SAFETY: the context is open, and nobody else knows of it yet.
+        let ctx = unsafe { &mut *raw.as_ptr() };
+        for fd in [&mut ctx.cmd_fd, &mut ctx.async_fd] {
+            // SAFETY: libibverbs looks its descriptors up in the context at each call.
+            unsafe { own_fd::raise_at(fd) };
+        }
         let mut inner = Inner {
             raw,
             verbs,
@@ -239,6 +246,10 @@ impl RdmaContext {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // SAFETY: the context is open, and nobody else uses it any longer.
+        let ctx = unsafe { self.raw.as_ref() };
+        own_fd::forget(ctx.cmd_fd);
+        own_fd::forget(ctx.async_fd);
         // SAFETY: opened by `ibv_open_device`, and nothing made from it is left.
         let _ = unsafe { self.verbs.ibv_close_device(self.raw.as_ptr()) };
     }

@@ -17,6 +17,7 @@ use super::{Rdma, RdmaBell, RdmaContext};
 use crate::device::{CompletionQueue, Parked};
 use crate::error::Error;
 use crate::high_fd::verb;
+use crate::own_fd;
 use crate::types::{QpNum, WrId};
 use crate::wc::{Completion, WcOp, WcStatus};
 use rsock_rdma_sys::inline;
@@ -25,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -157,6 +158,10 @@ impl OwnCq {
         // SAFETY: the context is open.
         let events = unsafe { verbs.ibv_create_comp_channel(ctx.raw()) };
         let events = object("ibv_create_comp_channel", events)?;
+        // SAFETY: the channel is live, and nobody else knows of it yet.
+        let fd = unsafe { &mut (*events.as_ptr()).fd };
+        // SAFETY: libibverbs looks the descriptor up in the channel at each call.
+        unsafe { own_fd::raise_at(fd) };
         // SAFETY: the context is open and the channel is live.
         let raw = unsafe {
             verbs.ibv_create_cq(ctx.raw(), int(depth), ptr::null_mut(), events.as_ptr(), 0)
@@ -358,6 +363,7 @@ impl Drop for OwnCq {
         let verbs = self.ctx.verbs();
         // SAFETY: made by `ibv_create_cq`; no queue pair completes here any longer.
         let _ = unsafe { verbs.ibv_destroy_cq(self.raw.as_ptr()) };
+        own_fd::forget(self.fd().as_raw_fd());
         // SAFETY: made by `ibv_create_comp_channel`; its only queue is gone.
         let _ = unsafe { verbs.ibv_destroy_comp_channel(self.events.as_ptr()) };
     }
