@@ -79,12 +79,13 @@ pub fn describe(reason: PinReason) -> &'static str {
         PinReason::Remote => "the peer is on another host",
         PinReason::PathFailed => "the fast path failed",
         PinReason::Configured => "switched off by configuration",
+        PinReason::NoTrust => "no key shared with the peer's host, and no rule that trusts it",
     }
 }
 
 fn pin_reason(byte: u8) -> Option<PinReason> {
     /// Every reason; [`describe`] stops compiling when one is added.
-    const ALL: [PinReason; 14] = [
+    const ALL: [PinReason; 15] = [
         PinReason::None,
         PinReason::Epoll,
         PinReason::Fork,
@@ -99,6 +100,7 @@ fn pin_reason(byte: u8) -> Option<PinReason> {
         PinReason::Remote,
         PinReason::PathFailed,
         PinReason::Configured,
+        PinReason::NoTrust,
     ];
     ALL.into_iter().find(|reason| *reason as u8 == byte)
 }

@@ -75,6 +75,15 @@ pub(crate) fn sleep(
     result
 }
 
+/// Resets a TCP connection: the peer hears of it at once, and the descriptor stays open.
+pub(crate) fn disconnect(fd: BorrowedFd<'_>) {
+    // `AF_UNSPEC` is 0, and so is the rest.
+    let nowhere = [0u16; 8];
+    let len = size_of_val(&nowhere);
+    // SAFETY: a live address of that length. It fails where there is nothing to reset.
+    unsafe { libc::syscall(libc::SYS_connect, fd.as_raw_fd(), nowhere.as_ptr(), len) };
+}
+
 /// A kernel signal set as libc's, which begins with it.
 fn widen(kernel: u64) -> libc::sigset_t {
     // SAFETY: a signal set is plain words, and all zeros is the empty one.

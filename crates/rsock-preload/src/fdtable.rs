@@ -14,7 +14,7 @@ use crate::process;
 use crate::slot::{self, Handle, Key, Side};
 use libc::c_int;
 use rsock_core::interrupt::Section;
-use rsock_core::twin::{PinReason, Twin};
+use rsock_core::twin::{self, PinReason, Twin};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,7 @@ static TABLE: Chunked<AtomicU64, PER_CHUNK, CHUNKS> = Chunked::new();
 /// A table word.
 ///
 /// Bits 1:0 are the kind. A twin has its slot in bits 31:8 and the slot's generation above; all
-/// others have a flag in bit 2 and the reason to stay on TCP in bits 11:4.
+/// others have flags in bits 3:2 and the reason to stay on TCP in bits 11:4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word(u64);
 
@@ -44,6 +44,8 @@ const ADOPTING: u64 = 2;
 const TWIN: u64 = 3;
 /// A candidate whose connection was still being made.
 const CONNECTING: u64 = 1 << 2;
+/// A candidate that came out of `accept`.
+const ACCEPTED: u64 = 1 << 3;
 
 impl Word {
     const NOTHING: Self = Self(0);
@@ -191,7 +193,9 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
         if rustix::net::sockopt::socket_protocol(socket)? != Some(rustix::net::ipproto::TCP) {
             return Ok(None);
         }
-        let Some(twin) = Twin::adopt(socket) else { return Ok(None) };
+        let side =
+            if claim.0 & ACCEPTED != 0 { twin::Side::Accepted } else { twin::Side::Connected };
+        let Some(twin) = Twin::adopt(socket, Some(side)) else { return Ok(None) };
         Ok(slot::insert(twin))
     });
     let Ok(Some(key)) = adopted else {
@@ -217,8 +221,11 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
 
 /// A stream socket has connected, or (`connecting`) has begun to.
 pub(crate) fn note_stream(fd: c_int, connecting: bool) {
+    note_candidate(fd, if connecting { CONNECTING } else { 0 });
+}
+
+fn note_candidate(fd: c_int, begun: u64) {
     let Some(entry) = entry_or_map(fd) else { return };
-    let begun = if connecting { CONNECTING } else { 0 };
     loop {
         let old = Word(entry.load(Ordering::Acquire));
         let new = match old.kind() {
@@ -252,7 +259,7 @@ pub(crate) fn note_disconnected(fd: c_int) {
 /// its listener forbids.
 pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
     note_made(fd);
-    note_stream(fd, false);
+    note_candidate(fd, ACCEPTED);
     let inherited = entry(listener).map_or(PinReason::None, |e| {
         let word = Word(e.load(Ordering::Relaxed));
         if word.kind() == TWIN { PinReason::None } else { word.reason() }
@@ -415,13 +422,46 @@ pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
     true
 }
 
-/// The process is about to fork: every stream goes to, or stays on, TCP.
-pub(crate) fn pin_all_for_fork() {
+/// The process is about to fork: every stream is on TCP while two processes hold it.
+pub(crate) fn prepare_fork() {
     for fd in known(0, u32::MAX) {
         let Some(entry) = entry(fd) else { continue };
+        let word = Word(entry.load(Ordering::Relaxed));
         // Sockets that are not connected may well be used by one side alone.
-        if Word(entry.load(Ordering::Relaxed)).kind() != EMPTY {
+        if word.kind() == EMPTY {
+            continue;
+        }
+        if word.kind() == CANDIDATE && word.0 & CONNECTING == 0 {
+            // One twin, which both processes know: two would not know of each other's bytes.
+            drop(settle(fd, entry, Side::Send));
+        }
+        let Some(handle) = find(fd, Side::Send) else {
             pin(fd, PinReason::Fork);
+            continue;
+        };
+        let section = Section::enter();
+        log::line(format_args!("fd {fd}: about to be inherited"));
+        let _ = guard::enter(|| {
+            handle.twin().before_fork(handle.fd());
+            Ok(())
+        });
+        drop(section);
+    }
+}
+
+/// The process is about to end.
+pub(crate) fn finish() {
+    if process::is_borrowed() {
+        return;
+    }
+    for fd in known(0, u32::MAX) {
+        if is_stream(fd)
+            && let Some(handle) = find(fd, Side::Send)
+        {
+            let _ = guard::enter(|| {
+                handle.twin().finish();
+                Ok(())
+            });
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What happens to the table when the process forks.
 //!
-//! In this step a stream that a child inherits goes, or stays, on TCP: whichever of the two goes on
-//! using it then finds all bytes in one place. The child keeps the parent's view of the table.
+//! A stream that a child inherits goes, or stays, on TCP: whichever of the two goes on using it then
+//! finds all bytes in one place. One that had not moved yet may do so again once a single process holds
+//! it. The child keeps the parent's view of the table.
 
 use crate::{fdtable, log, signal};
 use rsock_verbs::family;
@@ -14,8 +15,9 @@ pub(crate) fn register() {
 }
 
 unsafe extern "C" fn prepare() {
+    fdtable::prepare_fork();
+    // After the last block that the child will know: what is made later is the parent's to reuse.
     family::note_fork();
-    fdtable::pin_all_for_fork();
     // The child must not inherit this lock from a thread that it does not have.
     signal::lock_for_fork();
 }

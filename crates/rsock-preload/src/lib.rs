@@ -42,6 +42,17 @@ extern "C" fn init() {
     log::line(format_args!("loaded"));
 }
 
+/// Runs when the program returns from `main` or calls `exit`.
+extern "C" fn fini() {
+    fdtable::finish();
+}
+
+#[cfg(not(test))]
+#[used]
+// As below; called without arguments.
+#[unsafe(link_section = ".fini_array")]
+static FINI: extern "C" fn() = fini;
+
 #[cfg(not(test))]
 #[used]
 // The section holds function pointers that the loader calls once with C's calling convention;

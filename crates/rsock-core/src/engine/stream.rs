@@ -520,7 +520,10 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn try_send_ext(&self, ext: Ext) -> bool {
         let _section = Section::enter();
-        self.parts.post_message(None, &[], proto::Msg::Ext(ext).encode()).is_ok()
+        // The last word before bytes take another way, which must not be faster: see `is_drained`.
+        let is_last = B::SENDS_WAIT && ext == Ext::Down;
+        let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
+        self.parts.post_flagged(None, &[], proto::Msg::Ext(ext).encode(), flags).is_ok()
     }
 
     /// Extension messages that arrived so far, without taking them; makes progress first if

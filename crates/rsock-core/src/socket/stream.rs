@@ -228,7 +228,7 @@ impl From<TcpStream> for Stream {
     /// Takes over a connected socket through which no byte has passed yet. (One that has been used
     /// works too, and stays on TCP.)
     fn from(socket: TcpStream) -> Self {
-        let twin = Twin::adopt(socket.as_fd()).map(Arc::new);
+        let twin = Twin::adopt(socket.as_fd(), None).map(Arc::new);
         Self::from_parts(socket, twin)
     }
 }

@@ -7,15 +7,16 @@
 //! a short time a process that nobody sees stays behind with the stream and carries the bytes
 //! ([`super::relay`]); the program goes on with another socket in the old one's place.
 
+use super::path::Path;
 use super::rx::has_ended;
-use super::state::{FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_TX_SHUT, RxMode};
-use super::{PinReason, Twin, detached, relay, substitute};
-use crate::engine::{ExtSeen, Stream};
+use super::state::{FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_TX_SHUT, RxMode, TxMode};
+use super::{FLAG_PINNED, PinReason, Search, Twin, detached, relay, substitute};
+use crate::engine::ExtSeen;
 use crate::interrupt::Section;
 use crate::stat::{self, Direction};
 use crate::sys;
 use rsock_verbs::family;
-use rsock_verbs::soft::{self, Soft};
+use rsock_verbs::soft;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::Shutdown;
 use std::io;
@@ -24,6 +25,8 @@ use std::time::Duration;
 /// How long a peer may take to leave the ring. One that is in a call, or comes back to its stream at
 /// all often, does so much faster.
 const BOUND: Duration = Duration::from_millis(10);
+/// The same for a peer on another host.
+const FAR_BOUND: Duration = Duration::from_millis(200);
 
 /// Who may want what lies unread in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +56,8 @@ impl Twin {
             return true;
         }
         self.pin(fd, reason);
-        let Some(path) = self.path.get() else { return true };
-        let deadline = sys::now().checked_add(BOUND);
+        let Some(path) = self.path() else { return self.is_settled() };
+        let deadline = sys::now().checked_add(if path.is_far() { FAR_BOUND } else { BOUND });
         loop {
             let mark = path.mark();
             if self.is_off_ring(fd, path, need) {
@@ -78,10 +81,17 @@ impl Twin {
     /// When a process or a descriptor is needed and cannot be had: `EAGAIN`, `EMFILE`... Then the
     /// stream is as it was.
     pub fn hand_over(&self, fd: BorrowedFd<'_>, claim: Claim) -> io::Result<Option<OwnedFd>> {
-        let Some(path) = self.path.get().filter(|_| !self.is_plain()) else { return Ok(None) };
+        let Some(path) = self.path().filter(|_| !self.is_plain()) else { return Ok(None) };
         if self.is_off_ring(fd, path, Need::Both) {
             return Ok(None);
         }
+        let Some(stream) = path.soft() else {
+            // No process of ours could go on with a device of this one. What lies on the ring would be
+            // lost to whoever goes on with the socket, so the connection is.
+            sys::disconnect(fd);
+            self.dirs.raise(FLAG_TX_PLAIN | FLAG_RX_PLAIN);
+            return Ok(None);
+        };
         let (near, far) = substitute::pair(fd)?;
         // What this end is done with stays so.
         for (flag, how) in [(FLAG_TX_SHUT, Shutdown::Write), (FLAG_RX_SHUT, Shutdown::Read)] {
@@ -92,7 +102,7 @@ impl Twin {
         // The blocks of this stream get a second owner, as by a fork of the program's.
         family::note_fork();
         let holders = &self.dirs.holders.0;
-        let keep = [Some(fd), Some(far.as_fd()), Some(path.link_fd()), soft::ringer()];
+        let keep = [Some(fd), Some(far.as_fd()), Some(stream.link_fd()), soft::ringer()];
         let note = |pid| holders.add(pid);
         let begun = detached::spawn(keep, note, || {
             // Its descriptor is not among those kept. Nobody else is at it, or it is another's for good.
@@ -121,9 +131,34 @@ impl Twin {
         self.dirs.holders.0.has_others(family::process().0)
     }
 
+    /// The process is about to fork. A stream that has found its peer goes back to TCP, for good; another does
+    /// not look for its peer as long as more than one process holds it.
+    pub fn before_fork(&self, fd: BorrowedFd<'_>) {
+        if self.path.get().is_none() && !self.has(FLAG_PINNED) {
+            // In this order: who looks sees either.
+            self.dirs.holders.0.expect_child();
+            if let Ok(mut search) = self.search.try_lock() {
+                // The child must not inherit what the peer will find.
+                if !search.is_over() {
+                    *search = Search::new();
+                }
+                if self.path.get().is_none() {
+                    return;
+                }
+            }
+        }
+        match self.path() {
+            // The child could do nothing with what the device brings.
+            Some(path) if path.is_far() => {
+                let _ = self.leave_ring(fd, Need::Both, PinReason::Fork);
+            }
+            _ => self.pin(fd, PinReason::Fork),
+        }
+    }
+
     /// One more process holds this stream: this one, a forked child.
     pub fn note_inherited(&self) {
-        self.dirs.holders.0.add(family::process().0);
+        self.dirs.holders.0.add_child(family::process().0);
     }
 
     /// This process holds this stream no more: it has closed its last descriptor.
@@ -131,7 +166,14 @@ impl Twin {
         self.dirs.holders.0.remove(family::process().0);
     }
 
-    fn is_off_ring(&self, fd: BorrowedFd<'_>, path: &Stream<Soft>, need: Need) -> bool {
+    /// Whether the kernel alone has everything, as a child can tell that has no part in the ring.
+    fn is_settled(&self) -> bool {
+        let tx = self.dirs.tx.0.lock().mode;
+        let rx = self.dirs.rx.0.lock().mode;
+        (tx, rx) == (TxMode::Tcp, RxMode::Tcp)
+    }
+
+    fn is_off_ring(&self, fd: BorrowedFd<'_>, path: &Path, need: Need) -> bool {
         let _section = Section::enter();
         {
             let mut tx = self.dirs.tx.0.lock();
@@ -148,7 +190,8 @@ impl Twin {
             // In this order: after either, nothing more comes to the ring. What TCP still has up to
             // the offset at which the peer moved up, if it ever did, is followed by what it has
             // after it, so that offset means nothing any more.
-            let is_last = path.ext_seen().contains(ExtSeen::DOWN) || has_ended(fd);
+            let is_last =
+                path.ext_seen().contains(ExtSeen::DOWN) || !path.is_far() && has_ended(fd);
             if !is_last || path.bytes_readable() != 0 {
                 return false;
             }

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Processes that are known by name; with more, a stream counts as held by others for good.
 const MOST: usize = 14;
+/// A child that is being made, and has not said who it is.
+const UNBORN: u32 = u32::MAX;
 
 /// The processes that hold a stream.
 #[derive(Debug)]
@@ -52,6 +54,22 @@ impl Holders {
         }
     }
 
+    /// This process is about to have a child, which will hold the stream too.
+    pub(super) fn expect_child(&self) {
+        self.add(UNBORN);
+    }
+
+    /// This process is the child that was expected.
+    pub(super) fn add_child(&self, pid: u32) {
+        let is_known = self.pids.iter().any(|at| at.load(Ordering::Relaxed) == pid);
+        let take = |at: &AtomicU32| {
+            at.compare_exchange(UNBORN, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if !is_known && !self.pids.iter().any(take) {
+            self.add(pid);
+        }
+    }
+
     pub(super) fn remove(&self, pid: u32) {
         for at in &self.pids {
             let _ = at.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -77,6 +95,9 @@ impl Holders {
 
 /// Whether the process runs; one that has exited and was not waited for does not.
 fn is_alive(pid: u32) -> bool {
+    if pid == UNBORN {
+        return true;
+    }
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => {
@@ -107,6 +128,21 @@ mod tests {
             std::thread::yield_now();
         }
         child.wait().expect("wait");
+    }
+
+    #[test]
+    fn a_child_is_a_holder_from_before_it_is_born() {
+        let holders = Holders::new();
+        let me = process().0;
+        holders.expect_child();
+        assert!(holders.has_others(me));
+        // Told once for each descriptor.
+        holders.expect_child();
+        holders.add_child(1);
+        holders.add_child(1);
+        assert!(holders.has_others(me));
+        holders.remove(1);
+        assert!(!holders.has_others(me));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! what is opened is announced in its queue, so both come before any byte that is sent later, on
 //! the ring or on TCP.
 
+use super::path::Path;
 use super::{FIRST_LOOK, Twin};
 use crate::engine::{IomapError, SendError, Stream};
 use crate::interrupt::Section;
@@ -34,7 +35,7 @@ impl Twin {
     }
 
     fn found(&self) -> io::Result<&Stream<Soft>> {
-        self.path.get().map(|path| &**path).ok_or_else(|| Errno::NOTCONN.into())
+        self.path().and_then(Path::soft).ok_or_else(|| Errno::NOTCONN.into())
     }
 
     /// Opens `len` bytes of fresh zeroed memory to the peer under `offset`, for as long as the
@@ -126,7 +127,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if let Some(path) = self.twin.path.get() {
+        if let Some(path) = self.twin.path().and_then(Path::soft) {
             path.close_region(&self.region);
         }
     }

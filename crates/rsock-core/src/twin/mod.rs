@@ -22,15 +22,21 @@
 //! What is handed to a program without rings leaves the ring first, or has its bytes carried on by a
 //! process of ours (`handover`, `relay`).
 //!
+//! Between hosts the stream lies on an RDMA device (`far`, `path`). Then TCP may be faster than the ring, so a
+//! writer waits after `Down` until the device has brought it; and what was sent may be lost, so the
+//! end of TCP counts only with an end on the ring.
+//!
 //! A reader that has invited and not yet seen `Up` reads TCP only as far as the kernel's queue
 //! reached *before* it looked for `Up`: bytes written after a later `Down` cannot be among them.
 
 mod detached;
+mod far;
 mod handover;
 mod holders;
 mod iomap;
 mod offset;
 mod pair;
+mod path;
 mod pin;
 mod poll;
 mod relay;
@@ -51,18 +57,20 @@ pub use pin::PinReason;
 pub use poll::{PollEntry, poll};
 pub use waiting::{Doorbell, Mark};
 
-use crate::engine::{Config, ExtSeen, Stream};
+use crate::engine::{Config, ExtSeen};
 use crate::interrupt::Section;
 use crate::proto::{iomap_size_from_wire, iomap_size_to_wire};
 use crate::stat::{self, Direction};
 use crate::sys;
 use pair::{Search, Step, Subject};
+use path::Path;
 use rsock_verbs::family::FamilyBox;
-use rsock_verbs::soft::Soft;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::net::Shutdown;
 use rx::queued;
-use state::{Directions, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, RxMode, TxMode};
+use state::{
+    Directions, FLAG_BROKEN, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, RxMode, TxMode,
+};
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -76,7 +84,9 @@ pub struct Twin {
     dirs: FamilyBox<Directions>,
     /// The search for the peer. Private to the process: a forked child does not search.
     search: Mutex<Search>,
-    path: OnceLock<Box<Stream<Soft>>>,
+    path: OnceLock<Box<Path>>,
+    /// Which end of the connection it is, for a peer on another host.
+    side: Option<Side>,
     tuple: OnceLock<Option<Tuple>>,
     looking_since: OnceLock<std::time::Instant>,
     /// Inode of the socket, from the first look on: a short connection does not ask for it.
@@ -85,6 +95,15 @@ pub struct Twin {
     stand_in: Mutex<Option<standin::StandIn>>,
     /// Buffers that the peer may open to us at once.
     iomap_slots: u16,
+}
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that called `connect`.
+    Connected,
+    /// The one that came out of `accept`.
+    Accepted,
 }
 
 /// How a wait on the ring was spent.
@@ -101,18 +120,24 @@ const FIRST_LOOK: u32 = 6;
 const GIVE_UP: (u32, Duration) = (1024, Duration::from_secs(1));
 /// How long a full ring may stay without progress before a writer moves to TCP.
 const PATIENCE: Duration = Duration::from_millis(5);
+/// The same between hosts, where news of progress take longer.
+const FAR_PATIENCE: Duration = Duration::from_millis(20);
+/// How long the end of a stream between hosts may take to arrive. A peer that is there answers within the
+/// network's round trip.
+const LINGER: Duration = Duration::from_secs(5);
 /// How long the cheapest sleep may last before descriptors are watched too.
 const PARK: Duration = Duration::from_millis(5);
 
 impl Twin {
     /// Wraps a connected TCP socket through which no byte has passed yet. `None` if it can never be accelerated
-    /// (switched off, no memory): then the caller forgets about it.
+    /// (switched off, no memory): then the caller forgets about it. With a peer on another host the two
+    /// sides do different things; without a side the connection stays on TCP then.
     #[must_use]
-    pub fn adopt(fd: BorrowedFd<'_>) -> Option<Self> {
-        Self::adopt_with(fd, 0)
+    pub fn adopt(fd: BorrowedFd<'_>, side: Option<Side>) -> Option<Self> {
+        Some(Self { side, ..Self::adopt_with(fd, 0)? })
     }
 
-    /// As [`Self::adopt`], with room for that many buffers that the peer may [open](Self::open) to us. The wire
+    /// As [`Self::adopt`] without a side, with room for that many buffers that the peer may [open](Self::open) to us. The wire
     /// knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
     #[must_use]
     pub fn adopt_with(_fd: BorrowedFd<'_>, iomap_slots: u16) -> Option<Self> {
@@ -123,6 +148,7 @@ impl Twin {
             dirs: FamilyBox::new(Directions::new())?,
             search: Mutex::new(Search::new()),
             path: OnceLock::new(),
+            side: None,
             tuple: OnceLock::new(),
             looking_since: OnceLock::new(),
             inode: OnceLock::new(),
@@ -146,7 +172,9 @@ impl Twin {
             if how != Shutdown::Read {
                 // WIRE: the end of the stream goes into the ring before it reaches the socket, so
                 // that a FIN without it means that the peer closed or died.
-                if let (Some(path), TxMode::Ring) = (self.path.get(), tx.mode) {
+                if let Some(path) = self.path()
+                    && (tx.mode == TxMode::Ring || path.is_far())
+                {
                     path.shutdown(std::net::Shutdown::Write);
                 }
                 self.dirs.raise(state::FLAG_TX_SHUT);
@@ -160,7 +188,7 @@ impl Twin {
     /// # Errors
     /// As `ioctl(FIONREAD)`.
     pub fn bytes_readable(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        let Some(path) = self.path.get() else { return queued(fd) };
+        let Some(path) = self.path() else { return queued(fd) };
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
         // Before looking for `Up`: bytes written after a later `Down` cannot be among them.
@@ -220,12 +248,84 @@ impl Twin {
     /// The program is about to close its last descriptor of this twin (the kernel decides whether
     /// it really is the last of all). Bytes that nobody read make the close a reset, as on TCP.
     pub fn close(&self, fd: BorrowedFd<'_>) {
-        let Some(path) = self.path.get() else { return };
+        let Some(path) = self.path() else { return };
         let shared =
             matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed) || self.is_shared();
-        if !shared && path.bytes_readable() != 0 {
+        if !shared && path.bytes_readable() != 0 || !self.end(path) {
             let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
         }
+    }
+
+    /// The process is about to end, and with it what it has not brought to another host yet.
+    pub fn finish(&self) {
+        if let Some(path) = self.path() {
+            self.end(path);
+        }
+    }
+
+    /// Ends a stream between hosts and waits until the peer's device has everything, which takes no call of
+    /// the peer's. False if it may not.
+    fn end(&self, path: &Path) -> bool {
+        if !path.is_far() || self.has(FLAG_BROKEN) {
+            return true;
+        }
+        let _section = Section::enter();
+        path.shutdown(std::net::Shutdown::Both);
+        let deadline = sys::now().checked_add(LINGER);
+        loop {
+            let mark = path.mark();
+            if path.has_failed() {
+                // Nothing was under way on the ring if it was not in use.
+                return self.dirs.tx.0.lock().mode == TxMode::Tcp;
+            }
+            if path.is_drained() {
+                return true;
+            }
+            let left = sys::time_left(deadline).unwrap_or_default();
+            if left.is_zero() {
+                return false;
+            }
+            let _ = path.park(mark, left.min(PARK));
+        }
+    }
+
+    /// The path, if it is of use to this process.
+    #[inline]
+    fn path(&self) -> Option<&Path> {
+        self.path.get().map(|path| &**path).filter(|path| !path.is_inherited())
+    }
+
+    /// The descriptor to be watched beside the socket and the ring while waiting: of the search, or of the
+    /// connection between hosts.
+    fn side_fd(&self) -> Option<RawFd> {
+        match self.path() {
+            Some(path) => path.fate_fd(),
+            None => self.search_fd(),
+        }
+    }
+
+    /// Does what is to be done when [`Self::side_fd`] has become readable.
+    fn on_side_ready(&self, fd: BorrowedFd<'_>) {
+        match self.path() {
+            Some(path) => self.mind_fate(path),
+            None => self.on_search_ready(fd),
+        }
+    }
+
+    /// Ends the connection between hosts, which is broken. By TCP's end, which is said again until it is heard,
+    /// as a reset is not: without an end on the ring it is none to the peer's reader, nor to ours.
+    fn break_connection(&self, fd: BorrowedFd<'_>) -> io::Error {
+        self.pin_for(PinReason::PathFailed);
+        if !self.has(FLAG_BROKEN) {
+            self.dirs.raise(FLAG_BROKEN);
+            // Not the kernel's to answer for any more.
+            self.dirs.lower(FLAG_RX_PLAIN);
+            let _ = rustix::net::shutdown(fd, Shutdown::Both);
+            if let Some(path) = self.path() {
+                path.cut();
+            }
+        }
+        rustix::io::Errno::CONNRESET.into()
     }
 
     /// Why the stream stays on TCP; `None` if it need not.
@@ -270,7 +370,7 @@ impl Twin {
     #[cold]
     fn look(&self, fd: BorrowedFd<'_>, calls: u32) {
         let Ok(mut search) = self.search.try_lock() else { return };
-        if search.is_over() || self.has(FLAG_PINNED) {
+        if search.is_over() || self.has(FLAG_PINNED) || self.is_shared() {
             return;
         }
         let since = *self.looking_since.get_or_init(sys::now);
@@ -289,16 +389,15 @@ impl Twin {
             self.give_up(PinReason::Resources);
             return;
         }
-        let tuple = self.tuple.get_or_init(|| {
-            Tuple::of(fd).ok().flatten().filter(|t| t.role().is_some() && t.is_local())
-        });
+        let tuple =
+            self.tuple.get_or_init(|| Tuple::of(fd).ok().flatten().filter(|t| t.role().is_some()));
         let Some(tuple) = tuple else {
             drop(search);
             self.give_up(PinReason::Remote);
             return;
         };
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
-        let subject = Subject { socket: fd, tuple, config: &config };
+        let subject = Subject { socket: fd, tuple, config: &config, side: self.side };
         match search.step(subject) {
             Step::Pending => {}
             Step::Paired(stream) => {

@@ -6,9 +6,11 @@
 //! checked against the kernel's view of the connection), the segments they share, the connection
 //! data of an rsockets stream. Bytes keep flowing on TCP meanwhile.
 
-use super::PinReason;
+use super::far;
+use super::path::Path;
 use super::tuple::{Role, Tuple};
 use super::verify::{self, SocketId};
+use super::{PinReason, Side};
 use crate::engine::{Config, Preparing, Stream};
 use crate::proto::{CONN_DATA_LEN, ConnData};
 use crate::sys;
@@ -41,6 +43,8 @@ pub(super) enum Search {
     Greeted { peer: Peer, offer: Box<Offer> },
     /// We asked the peer and wait for the reply.
     Asked { peer: Peer, preparing: Box<Preparing<Soft>> },
+    /// The peer is looked for on another host.
+    Far(far::Search),
     /// Over, one way or the other.
     Over,
 }
@@ -67,7 +71,7 @@ pub(super) enum Step {
     /// Nothing yet.
     Pending,
     /// A path to the peer exists.
-    Paired(Box<Stream<Soft>>),
+    Paired(Box<Path>),
     /// It will not work: stay on TCP.
     Failed(PinReason),
 }
@@ -78,6 +82,7 @@ pub(super) struct Subject<'a> {
     pub(super) socket: BorrowedFd<'a>,
     pub(super) tuple: &'a Tuple,
     pub(super) config: &'a Config,
+    pub(super) side: Option<Side>,
 }
 
 enum Next {
@@ -96,13 +101,17 @@ impl Search {
             Self::Published(fd) => Some(fd.as_raw_fd()),
             Self::Visited(visit) => Some(visit.visitor.socket.as_raw_fd()),
             Self::Greeted { peer, .. } | Self::Asked { peer, .. } => Some(peer.socket.as_raw_fd()),
+            Self::Far(search) => search.fd(),
             Self::Idle { .. } | Self::Over => None,
         }
     }
 
     /// Whether nobody has been found so far.
     pub(super) fn is_unanswered(&self) -> bool {
-        matches!(self, Self::Idle { .. } | Self::Published(_))
+        match self {
+            Self::Far(search) => search.is_unanswered(),
+            other => matches!(other, Self::Idle { .. } | Self::Published(_)),
+        }
     }
 
     /// Whether nothing can come of another step.
@@ -112,6 +121,21 @@ impl Search {
 
     /// Takes as many steps as can be taken now. Never waits.
     pub(super) fn step(&mut self, subject: Subject<'_>) -> Step {
+        if let Self::Idle { .. } = self
+            && far::is_meant(subject.tuple)
+        {
+            match far::Search::begin(subject) {
+                Ok(search) => *self = Self::Far(search),
+                Err(reason) => return Step::Failed(reason),
+            }
+        }
+        if let Self::Far(search) = self {
+            let step = search.step(subject);
+            if !matches!(step, Step::Pending) {
+                *self = Self::Over;
+            }
+            return step;
+        }
         let mut state = std::mem::replace(self, Self::Over);
         loop {
             let before = std::mem::discriminant(&state);
@@ -126,7 +150,7 @@ impl Search {
                     return Step::Pending;
                 }
                 Ok(Next::Stay(next)) => state = next,
-                Ok(Next::Paired(stream)) => return Step::Paired(stream),
+                Ok(Next::Paired(stream)) => return Step::Paired(Box::new(Path::Soft(*stream))),
                 Err(reason) => return Step::Failed(reason),
             }
         }
@@ -145,7 +169,7 @@ impl Search {
             Self::Visited(visit) => serve(subject, visit),
             Self::Greeted { peer, offer } => greet(subject, peer, offer),
             Self::Asked { peer, preparing } => complete(subject, peer, preparing),
-            Self::Over => Ok(Next::Stay(Self::Over)),
+            Self::Far(_) | Self::Over => Ok(Next::Stay(self)),
         }
     }
 }

@@ -27,16 +27,18 @@ pub enum PinReason {
     Untrusted,
     /// The peer does not run rsock, or has not been found.
     NoPeer,
-    /// The peer's address is not on this host.
+    /// The peer is on another host, and no RDMA device reaches it.
     Remote,
     /// The path failed or the peer broke the protocol.
     PathFailed,
     /// Switched off by configuration.
     Configured,
+    /// The peer is on another host, with which this one shares no key and which no rule trusts.
+    NoTrust,
 }
 
 impl PinReason {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::None,
         Self::Epoll,
         Self::Fork,
@@ -51,6 +53,7 @@ impl PinReason {
         Self::Remote,
         Self::PathFailed,
         Self::Configured,
+        Self::NoTrust,
     ];
 
     pub(super) fn from_u8(value: u8) -> Self {

@@ -7,17 +7,16 @@
 //!
 //! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
 
+use super::path::{Arming, Bells, Path};
 use super::rx::Deaf;
 use super::state::{RxMode, TxMode};
 use super::{PATIENCE, Twin, Waited};
-use crate::engine::{Armed, Stream, ThreadBell, WITHOUT_BELL, spin_on};
+use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::stat::Direction;
 use crate::sys;
-use rsock_verbs::Bell;
-use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
 use rustix::event::PollFlags;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
@@ -53,9 +52,9 @@ struct State<'a> {
     /// The end of the socket means input: nothing else can come from the ring.
     end_is_input: bool,
     /// The ring to be armed, with the mark taken before looking.
-    ring: Option<(&'a Stream<Soft>, u32)>,
+    ring: Option<(&'a Path, u32)>,
     /// In its place: the ring that brings nothing, but on which the peer may ask something.
-    asking: Option<(&'a Stream<Soft>, u32)>,
+    asking: Option<(&'a Path, u32)>,
     /// A full ring is given this long before the writer moves to TCP.
     impatient: bool,
     deaf: Option<Deaf<'a>>,
@@ -73,7 +72,7 @@ impl Twin {
             impatient: false,
             deaf: None,
         };
-        let path = self.path.get();
+        let path = self.path();
         let mark = path.map_or(0, |p| p.mark());
         if events.intersects(INPUT) {
             let mut rx = self.dirs.rx.0.lock();
@@ -86,7 +85,7 @@ impl Twin {
                     state.ring = Some((path, mark));
                     state.kernel |= PollFlags::RDHUP;
                     state.end_is_input = true;
-                    if path.has_input() {
+                    if path.has_input() || path.is_cut() {
                         state.ready |= events & INPUT;
                     }
                 }
@@ -94,6 +93,8 @@ impl Twin {
                     state.ring = Some((path, mark));
                     state.kernel |= events & INPUT;
                 }
+                // The parent's: a receive says so.
+                (RxMode::Ring | RxMode::Clamped, None) => state.ready |= events & INPUT,
                 _ => {
                     state.kernel |= events & INPUT;
                     if !self.is_plain() {
@@ -105,7 +106,14 @@ impl Twin {
         self.answer_leave();
         if events.intersects(OUTPUT) {
             let mut tx = self.dirs.tx.0.lock();
+            if tx.mode == TxMode::Leaving {
+                self.settle_tx(&mut tx);
+            }
             match (tx.mode, path) {
+                (TxMode::Leaving, Some(path)) => {
+                    state.ring = Some((path, mark));
+                    state.impatient = true;
+                }
                 (TxMode::Ring, Some(path)) => {
                     if path.has_room() {
                         tx.full_since = None;
@@ -165,12 +173,12 @@ pub fn poll(
     };
     if n <= FEW {
         let mut states = [const { None }; FEW];
-        let mut fds = [NO_FD; 2 * FEW + 1];
-        run(entries, &mut states[..n], &mut fds[..=2 * n], &limits)
+        let mut fds = [NO_FD; 2 * FEW + Bells::MOST];
+        run(entries, &mut states[..n], &mut fds[..2 * n + Bells::MOST], &limits)
     } else {
         let mut states = Vec::new();
         states.resize_with(n, || None);
-        let mut fds = vec![NO_FD; 2 * n + 1];
+        let mut fds = vec![NO_FD; 2 * n + Bells::MOST];
         run(entries, &mut states, &mut fds, &limits)
     }
 }
@@ -182,7 +190,7 @@ struct Limits<'a> {
     watch: Watch,
 }
 
-/// `states` has a place for each entry; `fds` too, and one for the doorbell, and another for each
+/// `states` has a place for each entry; `fds` too, and those of the doorbells, and another for each
 /// entry's search.
 fn run<'a>(
     entries: &mut [PollEntry<'a>],
@@ -345,30 +353,23 @@ fn sleep<'a>(
     limits: &Limits<'_>,
 ) -> io::Result<Slept> {
     let n = entries.len();
-    let mut with = |bell: Option<&SoftBell>| {
+    let rings = states.iter().flatten().filter_map(|state| state.ring.or(state.asking));
+    Bells::with(rings.map(|(path, _)| path), |bells| {
         if n <= FEW {
             let mut armed = [const { None }; FEW];
-            sleep_armed(bell, &mut armed[..n], entries, states, fds, left, limits)
+            sleep_armed(bells, &mut armed[..n], entries, states, fds, left, limits)
         } else {
             let mut armed = Vec::new();
             armed.resize_with(n, || None);
-            sleep_armed(bell, &mut armed, entries, states, fds, left, limits)
+            sleep_armed(bells, &mut armed, entries, states, fds, left, limits)
         }
-    };
-    if states.iter().flatten().any(|state| state.ring.is_some() || state.asking.is_some())
-        && let Ok(ctx) = SoftContext::open()
-        && let Ok(slept) = Soft::with_bell(&ctx, |bell| with(Some(bell)))
-    {
-        return slept;
-    }
-    with(None)
+    })
 }
 
-/// `armed` has a place for each entry. Without a doorbell, which nobody needs who has no ring, it
-/// sleeps for moments if there is one.
+/// `armed` has a place for each entry. Where there is no doorbell for a ring, it sleeps for moments.
 fn sleep_armed<'a>(
-    bell: Option<&'a SoftBell>,
-    armed: &mut [Option<Armed<'a, Soft>>],
+    bells: Bells<'a>,
+    armed: &mut [Option<Arming<'a>>],
     entries: &[PollEntry<'_>],
     states: &'a [Option<State<'_>>],
     fds: &mut [libc::pollfd],
@@ -382,20 +383,20 @@ fn sleep_armed<'a>(
         let ring = state.ring.as_ref().or(state.asking.as_ref());
         let Some((path, mark)) = ring else { continue };
         shorten(state.impatient.then_some(PATIENCE));
-        let Some(bell) = bell else {
-            shorten(state.ring.is_some().then_some(WITHOUT_BELL));
-            continue;
-        };
-        let Some(now) = path.arm(bell, *mark) else { return Ok(Slept::Changed) };
-        shorten(now.bound());
-        *armed = Some(now);
+        match bells.arm(path, *mark) {
+            Arming::Changed => return Ok(Slept::Changed),
+            Arming::Without => shorten(state.ring.is_some().then_some(WITHOUT_BELL)),
+            arming => {
+                shorten(arming.bound());
+                *armed = Some(arming);
+            }
+        }
     }
     let n = entries.len();
-    let rung = bell.map_or(-1, |bell| bell.as_fd().as_raw_fd());
-    fds[n] = libc::pollfd { fd: rung, events: libc::POLLIN, revents: 0 };
-    let mut end = n + 1;
+    let mut end = n + Bells::MOST;
+    fds[n..end].copy_from_slice(&bells.entries());
     for entry in entries {
-        if let Some(fd) = entry.twin.and_then(Twin::search_fd) {
+        if let Some(fd) = entry.twin.and_then(Twin::side_fd) {
             fds[end] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             end += 1;
         }
@@ -409,15 +410,13 @@ fn sleep_armed<'a>(
         slept = sys::sleep(&mut fds[..n], Some(moment), limits.sigmask, limits.watch);
     }
     armed.fill_with(|| None);
-    if let Some(bell) = bell.filter(|_| fds[n].revents != 0) {
-        bell.drain();
-    }
-    for search in fds[n + 1..end].iter().filter(|f| f.revents != 0) {
-        let searching = |e: &&PollEntry<'_>| e.twin.and_then(Twin::search_fd) == Some(search.fd);
+    bells.drain(&fds[n..n + Bells::MOST]);
+    for search in fds[n + Bells::MOST..end].iter().filter(|f| f.revents != 0) {
+        let searching = |e: &&PollEntry<'_>| e.twin.and_then(Twin::side_fd) == Some(search.fd);
         if let Some((entry, twin)) = entries.iter().find(searching).and_then(|e| Some((e, e.twin?)))
         {
             // SAFETY: the program keeps the descriptor open during its own call.
-            twin.on_search_ready(unsafe { BorrowedFd::borrow_raw(entry.fd) });
+            twin.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.fd) });
         }
     }
     slept.map(|_| Slept::Events)

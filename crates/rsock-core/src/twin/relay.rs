@@ -200,7 +200,7 @@ impl Relay<'_> {
     /// process this is its end, with a reset if something is unread, as TCP has it.
     fn end_with_program(&self, was_reset: bool) -> Step {
         let unread = || {
-            let ring = self.twin.path.get().map_or(0, |path| path.bytes_readable());
+            let ring = self.twin.path().map_or(0, |path| path.bytes_readable());
             was_reset || !self.inward.is_empty() || ring != 0
         };
         if !self.twin.dirs.holders.0.has_others(self.me) && unread() {

@@ -1,18 +1,19 @@
 //! The receiving direction.
 
+use super::path::{Arming, Bells, Fate, Path};
 use super::state::{
-    FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_RX_SLEEPY, Flags, Rx, RxMode,
+    FLAG_BROKEN, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_RX_SLEEPY, Flags, Rx,
+    RxMode,
 };
 use super::tx::is_nonblocking;
 use super::{FIRST_LOOK, PARK, PinReason, Twin, Waited, offset};
-use crate::engine::{ExtSeen, Interest, RecvError, Stream, ThreadBell, WITHOUT_BELL, Wake};
+use crate::engine::{ExtSeen, Interest, RecvError, Wake};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
 use crate::proto::{Ext, UP_MASK};
 use crate::stat::{self, Direction};
 use crate::sys;
-use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg, sockopt};
 use std::io::{self, IoSliceMut};
@@ -52,6 +53,9 @@ impl Drop for Deaf<'_> {
 
 /// Every how many-th empty-handed read of the ring looks whether the peer is still there.
 pub(super) const LOOK_EVERY: u32 = 8;
+/// How long the end of a stream on the ring may take after the socket's. The writer saw its bytes
+/// arrive before it closed the socket.
+const GRACE: Duration = Duration::from_secs(3);
 /// How long `MSG_PEEK | MSG_WAITALL` waits before it looks for more bytes again.
 const AGAIN: Duration = Duration::from_millis(1);
 
@@ -69,7 +73,7 @@ impl Twin {
     ) -> io::Result<usize> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
-        let is_paired = self.path.get().is_some();
+        let is_paired = self.path().is_some();
         if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !is_paired {
             return Ok(kernel_recv(fd, bufs, flags)?);
         }
@@ -159,7 +163,11 @@ impl Twin {
     ) -> Result<usize, Blocked<'_>> {
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
-        let Some(path) = self.path.get() else {
+        let Some(path) = self.path() else {
+            if rx.mode != RxMode::Tcp {
+                // The parent's stream: only the parent can go on with it.
+                return Err(Blocked::Error(Errno::CONNRESET.into()));
+            }
             let mut calls = rx.calls;
             self.count(fd, &mut calls);
             rx.calls = calls;
@@ -176,6 +184,10 @@ impl Twin {
                 RxMode::Invited => {
                     // Bytes queued before we look for `Up` were written before it.
                     let queued = queued(fd)?;
+                    if queued != 0 {
+                        // Another thread may be taking it from the device just now.
+                        path.bytes_readable();
+                    }
                     if path.ext_seen().intersects(ExtSeen::UP | ExtSeen::DOWN) {
                         continue;
                     }
@@ -183,6 +195,7 @@ impl Twin {
                         return self.tcp_recv(fd, &mut rx, bufs, queued, flags);
                     }
                     return match peek_one(fd) {
+                        Ok(0) if path.is_far() => self.far_end(fd, &mut rx, path),
                         Ok(0) => Ok(0),
                         Ok(_)
                             if self::queued(fd)? == 0 && !path.ext_seen().contains(ExtSeen::UP) =>
@@ -193,6 +206,10 @@ impl Twin {
                             self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags)
                         }
                         Ok(_) => continue,
+                        // What has come to an end here ends on TCP too, if that word gets through.
+                        Err(Errno::AGAIN) if path.is_cut() && !path.has_eof() => {
+                            self.far_end(fd, &mut rx, path)
+                        }
                         Err(Errno::AGAIN) => {
                             self.quiet_stand_in(&rx, path);
                             Err(Blocked::Both(mark))
@@ -216,7 +233,7 @@ impl Twin {
                 RxMode::Ring => match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
                     Ok(0) => return self.at_end(fd, path).unwrap_or(Ok(0)),
                     Ok(n) => {
-                        self.took_from_ring(&mut rx, n, flags);
+                        self.took_from_ring(&mut rx, path, n, flags);
                         rx.idle_reads = 0;
                         return Ok(n + self.tcp_after(fd, &mut rx, path, bufs, n, flags));
                     }
@@ -226,14 +243,19 @@ impl Twin {
                             continue;
                         }
                         let look = rx.idle_reads.is_multiple_of(LOOK_EVERY);
-                        if (look || self.has(FLAG_RX_SHUT))
-                            && has_ended(fd)
-                            && let Some(end) = self.at_end(fd, path)
-                        {
-                            return end;
+                        if (look || self.has(FLAG_RX_SHUT)) && (path.is_cut() || has_ended(fd)) {
+                            if path.is_far() {
+                                return self.far_end(fd, &mut rx, path);
+                            }
+                            if let Some(end) = self.at_end(fd, path) {
+                                return end;
+                            }
                         }
                         self.quiet_stand_in(&rx, path);
                         return Err(Blocked::Ring(mark));
+                    }
+                    Err(RecvError::Failed(_)) if path.is_far() => {
+                        return Err(Blocked::Error(self.break_off_rx(fd, &mut rx)));
                     }
                     Err(RecvError::Failed(errno)) => {
                         // The device noticed the peer's death; TCP knows how it ended.
@@ -254,14 +276,14 @@ impl Twin {
     fn ring_after(
         &self,
         rx: &mut Rx,
-        path: &Stream<Soft>,
+        path: &Path,
         bufs: &mut [IoSliceMut<'_>],
         got: usize,
         flags: RecvFlags,
     ) -> usize {
         let peek = flags.contains(RecvFlags::PEEK);
         let more = with_tail(bufs, got, usize::MAX, |tail| path.try_recv(tail, peek)).unwrap_or(0);
-        self.took_from_ring(rx, more, flags);
+        self.took_from_ring(rx, path, more, flags);
         more
     }
 
@@ -270,12 +292,12 @@ impl Twin {
         &self,
         fd: BorrowedFd<'_>,
         rx: &mut Rx,
-        path: &Stream<Soft>,
+        path: &Path,
         bufs: &mut [IoSliceMut<'_>],
         got: usize,
         flags: RecvFlags,
     ) -> usize {
-        let is_last = |path: &Stream<Soft>| {
+        let is_last = |path: &Path| {
             let left = if flags.contains(RecvFlags::PEEK) { got } else { 0 };
             // In this order: with `Down` seen, all that came before it is counted.
             path.ext_arrived().contains(ExtSeen::DOWN) && path.bytes_readable() == left
@@ -287,10 +309,10 @@ impl Twin {
             .unwrap_or(0)
     }
 
-    fn took_from_ring(&self, rx: &mut Rx, n: usize, flags: RecvFlags) {
+    fn took_from_ring(&self, rx: &mut Rx, path: &Path, n: usize, flags: RecvFlags) {
         if !flags.contains(RecvFlags::PEEK) {
             rx.ring_bytes += n as u64;
-            self.count_bytes(Direction::Recv, stat::Path::Soft, n);
+            self.count_bytes(Direction::Recv, path.kind(), n);
         }
     }
 
@@ -299,7 +321,7 @@ impl Twin {
         &self,
         fd: BorrowedFd<'_>,
         rx: &mut Rx,
-        path: &Stream<Soft>,
+        path: &Path,
     ) -> Result<(), io::Error> {
         loop {
             match rx.mode {
@@ -333,7 +355,7 @@ impl Twin {
                         return Ok(());
                     }
                     rx.mode = RxMode::Ring;
-                    self.note_path(Direction::Recv, stat::Path::Soft);
+                    self.note_path(Direction::Recv, path.kind());
                 }
                 RxMode::Ring => {
                     self.settle_rx(rx);
@@ -352,7 +374,7 @@ impl Twin {
     }
 
     /// Invites the peer to write to the ring, if nothing forbids it.
-    fn invite(&self, fd: BorrowedFd<'_>, rx: &mut Rx, path: &Stream<Soft>) -> bool {
+    fn invite(&self, fd: BorrowedFd<'_>, rx: &mut Rx, path: &Path) -> bool {
         if self.has(FLAG_PINNED) {
             self.settle_rx(rx);
             return false;
@@ -362,8 +384,9 @@ impl Twin {
             return false;
         }
         match offset::read(fd) {
-            Ok(n) if n == rx.tcp_bytes => {}
-            Ok(n) if n < rx.tcp_bytes => return false,
+            Ok(Some(n)) if n == rx.tcp_bytes => {}
+            Ok(Some(n)) if n < rx.tcp_bytes => return false,
+            Ok(None) => return false,
             // Somebody else reads from the descriptor, past us.
             _ => {
                 self.pin_for(PinReason::ForeignWriter);
@@ -380,17 +403,17 @@ impl Twin {
 
     /// Does what a pinned direction has to do: ask the peer to leave the ring, or be plain.
     pub(super) fn settle_rx(&self, rx: &mut Rx) {
-        if !self.has(FLAG_PINNED) {
+        if !self.has(FLAG_PINNED) || self.has(FLAG_BROKEN) {
             return;
         }
         if rx.mode == RxMode::Tcp {
             self.dirs.raise(FLAG_RX_PLAIN);
-            if let Some(path) = self.path.get() {
+            if let Some(path) = self.path() {
                 // No read comes by here any more that could.
                 self.quiet_stand_in(rx, path);
             }
         } else if !rx.has_asked
-            && let Some(path) = self.path.get()
+            && let Some(path) = self.path()
         {
             rx.has_asked = path.try_send_ext(Ext::Leave);
         }
@@ -406,6 +429,8 @@ impl Twin {
     ) -> Result<usize, Blocked<'_>> {
         let flags = flags.difference(RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
         match with_tail(bufs, 0, limit, |bufs| kernel_recv(fd, bufs, flags)) {
+            // We ended it, not the peer.
+            Ok(0) if self.has(FLAG_BROKEN) => Err(Blocked::Error(Errno::CONNRESET.into())),
             Ok(n) => {
                 if !flags.contains(RecvFlags::PEEK) {
                     rx.tcp_bytes += n as u64;
@@ -420,11 +445,7 @@ impl Twin {
 
     /// The socket has ended, and the ring was empty: what a read answers, or `None` if the ring has
     /// something after all.
-    fn at_end<'a>(
-        &'a self,
-        fd: BorrowedFd<'_>,
-        path: &Stream<Soft>,
-    ) -> Option<Result<usize, Blocked<'a>>> {
+    fn at_end<'a>(&'a self, fd: BorrowedFd<'_>, path: &Path) -> Option<Result<usize, Blocked<'a>>> {
         let socket = peek_one(fd);
         // Whatever the peer did before it ended the socket is visible in the ring by now.
         if path.ext_seen().contains(ExtSeen::DOWN) || path.bytes_readable() != 0 {
@@ -443,6 +464,51 @@ impl Twin {
         })
     }
 
+    /// The socket of a connection between hosts has ended, and nothing is on the ring: what a read
+    /// answers. Without an end on the ring too something may be lost, or on its way still.
+    fn far_end<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Path,
+    ) -> Result<usize, Blocked<'a>> {
+        match peek_one(fd) {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(e) => return Err(Blocked::Error(e.into())),
+        }
+        if self.has(FLAG_RX_SHUT) {
+            return Ok(0);
+        }
+        // In this order: what came before the cut is seen after it.
+        let fate = path.fate();
+        let has_end = path.has_eof();
+        let news = ExtSeen::UP | ExtSeen::DOWN;
+        if path.bytes_readable() != 0 || path.ext_seen().intersects(news) {
+            return Err(Blocked::Short);
+        }
+        if path.has_failed() {
+            return Err(Blocked::Error(self.break_off_rx(fd, rx)));
+        }
+        if has_end {
+            return Ok(0);
+        }
+        if fate == Fate::Removed && !has_ended(fd) {
+            return Err(Blocked::Both(path.mark()));
+        }
+        let since = *rx.ended_since.get_or_insert_with(sys::now);
+        if fate == Fate::Cut || since.elapsed() >= GRACE {
+            return Err(Blocked::Error(self.break_off_rx(fd, rx)));
+        }
+        Err(Blocked::Short)
+    }
+
+    /// As `break_off`, met while receiving.
+    fn break_off_rx(&self, fd: BorrowedFd<'_>, rx: &mut Rx) -> io::Error {
+        rx.mode = RxMode::Tcp;
+        self.note_path(Direction::Recv, stat::Path::Tcp);
+        self.break_connection(fd)
+    }
+
     fn wait_for_data(
         &self,
         fd: BorrowedFd<'_>,
@@ -455,10 +521,14 @@ impl Twin {
         if left == Some(Duration::ZERO) {
             return Err(Errno::AGAIN.into());
         }
-        let result = match (&blocked, self.path.get()) {
+        let result = match (&blocked, self.path()) {
             (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, *watch),
             (Blocked::Both(mark), Some(path)) => {
-                sleep_with_bell(fd, libc::POLLIN, path, *mark, left, *watch).map(drop)
+                let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, *watch);
+                if matches!(slept, Ok(true)) {
+                    self.mind_fate(path);
+                }
+                slept.map(drop)
             }
             (Blocked::Short, _) => {
                 let moment = left.map_or(AGAIN, |left| left.min(AGAIN));
@@ -508,7 +578,7 @@ impl Twin {
     fn wait_for_ring(
         &self,
         fd: BorrowedFd<'_>,
-        path: &Stream<Soft>,
+        path: &Path,
         mark: u32,
         left: Option<Duration>,
         watch: Watch,
@@ -531,6 +601,7 @@ impl Twin {
         let began = sys::now();
         let socket = sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)?;
         if socket {
+            self.mind_fate(path);
             self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
         } else if began.elapsed() < PARK {
             self.dirs.lower(FLAG_RX_SLEEPY);
@@ -544,37 +615,28 @@ impl Twin {
 pub(super) fn sleep_with_bell(
     fd: BorrowedFd<'_>,
     events: i16,
-    path: &Stream<Soft>,
+    path: &Path,
     mark: u32,
     left: Option<Duration>,
     watch: Watch,
 ) -> io::Result<bool> {
-    let with_bell = |bell: &SoftBell| {
-        let Some(armed) = path.arm(bell, mark) else { return Ok(false) };
-        let left = match (left, armed.bound()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let mut fds = [
-            libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 },
-            libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 },
-        ];
+    Bells::with(std::iter::once(path), |bells| {
+        let armed = bells.arm(path, mark);
+        if matches!(armed, Arming::Changed) {
+            return Ok(false);
+        }
+        let left = [left, armed.bound()].into_iter().flatten().min();
+        let socket = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+        let [first, second] = bells.entries();
+        let fate = path.fate_fd().unwrap_or(-1);
+        let fate = libc::pollfd { fd: fate, events: libc::POLLIN, revents: 0 };
+        let mut fds = [socket, first, second, fate];
         let slept = sys::sleep(&mut fds, left, None, watch);
         drop(armed);
-        if fds[1].revents != 0 {
-            rsock_verbs::Bell::drain(bell);
-        }
-        slept.map(|_| fds[0].revents != 0)
-    };
-    if let Ok(ctx) = SoftContext::open()
-        && let Ok(slept) = Soft::with_bell(&ctx, with_bell)
-    {
-        return slept;
-    }
-    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
-    let moment = left.map_or(WITHOUT_BELL, |left| left.min(WITHOUT_BELL));
-    sys::sleep(&mut fds, Some(moment), None, watch)?;
-    Ok(fds[0].revents != 0)
+        bells.drain(&fds[1..]);
+        let has_news = fds[3].revents != 0 && path.fate() != Fate::Goes;
+        slept.map(|_| fds[0].revents != 0 || has_news)
+    })
 }
 
 /// The absolute offset that `low` names, if it lies a plausible way ahead of `at`.

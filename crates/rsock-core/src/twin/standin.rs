@@ -6,17 +6,15 @@
 //! readable from the moment that the ring may have something until a read found it empty.
 
 use super::Twin;
+use super::path::{AnyBell, Path};
 use super::state::{FLAG_STANDIN, Rx, RxMode};
-use crate::engine::Stream;
 use crate::interrupt::Section;
-use rsock_verbs::soft::{Soft, SoftContext};
-use rsock_verbs::{Backend, Bell, Context};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::sync::PoisonError;
 
 /// The doorbell of a twin in an epoll set.
-pub(super) type StandIn = <Soft as Backend>::Bell;
+pub(super) type StandIn = AnyBell;
 
 impl Twin {
     /// The descriptor to add to an epoll set beside the twin's, with the same data and interest in
@@ -27,7 +25,7 @@ impl Twin {
     /// `EMFILE`, `ENFILE`, `ENOMEM`: there is no descriptor for it. A set without it may sleep
     /// although there are bytes.
     pub fn stand_in(&self, fd: BorrowedFd<'_>) -> io::Result<Option<RawFd>> {
-        let Some(path) = self.path.get() else { return Ok(None) };
+        let Some(path) = self.path() else { return Ok(None) };
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
         if self.steer_rx(fd, &mut rx, path).is_ok() && rx.mode == RxMode::Tcp {
@@ -35,8 +33,7 @@ impl Twin {
         }
         let mut slot = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
-            let bell =
-                SoftContext::open().and_then(|ctx| ctx.create_bell()).map_err(io::Error::from)?;
+            let bell = path.create_bell()?;
             listen(path, &bell);
             *slot = Some(bell);
             self.dirs.raise(FLAG_STANDIN);
@@ -46,7 +43,7 @@ impl Twin {
 
     /// A read found the ring empty: the stand-in is quiet until something comes, or gone if nothing
     /// can. The caller holds the lock of the direction.
-    pub(super) fn quiet_stand_in(&self, rx: &Rx, path: &Stream<Soft>) {
+    pub(super) fn quiet_stand_in(&self, rx: &Rx, path: &Path) {
         if !self.has(FLAG_STANDIN) {
             return;
         }
@@ -64,7 +61,7 @@ impl Twin {
 }
 
 /// Arms, and rings if something is there already (or nobody else could).
-fn listen(path: &Stream<Soft>, bell: &StandIn) {
+fn listen(path: &Path, bell: &StandIn) {
     if !path.arm_standing(bell) || path.has_input() {
         bell.ring();
     }

@@ -13,6 +13,9 @@ pub(super) enum TxMode {
     Tcp,
     /// The ring.
     Ring,
+    /// Nothing, until the peer's device has taken what we sent on the ring, the last word included:
+    /// what TCP brings must not overtake it. Between hosts only; it takes no call of the peer's.
+    Leaving,
 }
 
 /// State of the sending direction, behind its lock.
@@ -61,6 +64,8 @@ pub(super) struct Rx {
     pub(super) is_declined: bool,
     /// We asked the peer to leave the ring.
     pub(super) has_asked: bool,
+    /// Since when the socket has ended without an end on the ring.
+    pub(super) ended_since: Option<Instant>,
 }
 
 /// Both directions, and what is read without a lock.
@@ -104,6 +109,9 @@ pub(super) const FLAG_STANDIN: u32 = 1 << 6;
 /// The last wait for input was a long one: watch descriptors at once.
 pub(super) const FLAG_RX_SLEEPY: u32 = 1 << 5;
 
+/// The path between hosts failed with bytes under way, and the connection with it.
+pub(super) const FLAG_BROKEN: u32 = 1 << 8;
+
 /// Keeps a value on cache lines of its own.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -129,6 +137,7 @@ impl Directions {
                 idle_reads: 0,
                 is_declined: false,
                 has_asked: false,
+                ended_since: None,
             })),
             shared: Line(Flags {
                 bits: AtomicU32::new(0),

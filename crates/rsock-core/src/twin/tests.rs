@@ -20,7 +20,7 @@ struct End {
 
 impl End {
     fn new(socket: TcpStream) -> Self {
-        let twin = Twin::adopt(socket.as_fd()).expect("family memory");
+        let twin = Twin::adopt(socket.as_fd(), None).expect("family memory");
         Self { socket, twin }
     }
 
@@ -444,9 +444,14 @@ fn a_killed_peer_ends_the_stream() {
     watchdog(|| {
         let (a, b) = connect();
         rsock_verbs::family::note_fork();
+        a.twin.before_fork(a.socket.as_fd());
+        b.twin.before_fork(b.socket.as_fd());
         // SAFETY: the child uses only the two ends, and leaves without running exit handlers.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            a.twin.note_inherited();
+            b.twin.note_inherited();
+            b.twin.note_released();
             drop(b);
             let mut byte = [0];
             loop {
@@ -456,6 +461,7 @@ fn a_killed_peer_ends_the_stream() {
                 }
             }
         }
+        a.twin.note_released();
         drop(a);
         let mut byte = [0];
         for _ in 0..2_000 {
@@ -589,7 +595,7 @@ fn what_is_put_lies_in_the_peers_memory_before_later_bytes() {
         let twin = Twin::adopt_with(socket.as_fd(), 1).expect("family memory");
         let putter = End { socket, twin };
         let (socket, _) = listener.accept().expect("accept");
-        let twin = Arc::new(Twin::adopt(socket.as_fd()).expect("family memory"));
+        let twin = Arc::new(Twin::adopt(socket.as_fd(), None).expect("family memory"));
 
         let errno = |e: io::Error| e.raw_os_error().expect("of the system");
         assert_eq!(twin.open(8, 0).map_err(errno).expect_err("not found yet"), libc::ENOTCONN);

@@ -1,15 +1,15 @@
 //! The sending direction.
 
+use super::path::{Fate, Path};
 use super::rx::sleep_with_bell;
 use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
-use super::{PATIENCE, PinReason, Twin, Waited, offset};
-use crate::engine::{ExtSeen, Interest, SendError, Stream, Wake};
+use super::{FAR_PATIENCE, PATIENCE, PinReason, Twin, Waited, offset};
+use crate::engine::{ExtSeen, Interest, SendError, Wake};
 use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::proto::{Ext, UP_MASK};
 use crate::stat::{self, Direction};
 use crate::sys;
-use rsock_verbs::soft::Soft;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg, sockopt};
@@ -97,15 +97,24 @@ impl Twin {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
-        if let Some(path) = self.path.get() {
+        if let Some(path) = self.path() {
+            let mark = path.mark();
             self.steer_tx(fd, &mut tx, path);
-            if tx.mode == TxMode::Ring {
-                match self.ring_send(&mut tx, path, pieces) {
+            match tx.mode {
+                TxMode::Ring => match self.ring_send(fd, &mut tx, path, pieces) {
                     // Moved to TCP: below.
                     Err(Blocked::Ring(_)) if tx.mode == TxMode::Tcp => {}
                     done => return done,
+                },
+                TxMode::Leaving if path.has_failed() => {
+                    return Err(Blocked::Error(self.break_off(fd, &mut tx)));
                 }
+                TxMode::Leaving => return Err(Blocked::Ring(mark)),
+                TxMode::Tcp => {}
             }
+        } else if tx.mode != TxMode::Tcp {
+            // The parent's stream: only the parent can go on with it.
+            return Err(Blocked::Error(Errno::CONNRESET.into()));
         } else {
             let mut calls = tx.calls;
             self.count(fd, &mut calls);
@@ -118,10 +127,11 @@ impl Twin {
     }
 
     /// Moves this direction up or down if it is time. The caller holds the lock.
-    fn steer_tx(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Stream<Soft>) {
-        if tx.mode == TxMode::Tcp || self.has(FLAG_PINNED) {
+    fn steer_tx(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) {
+        if tx.mode != TxMode::Ring || self.has(FLAG_PINNED) {
             self.settle_tx(tx);
-            if !self.has(FLAG_PINNED | FLAG_TX_SHUT) && self.has(FLAG_PAIRED) {
+            let may_move = tx.mode == TxMode::Tcp && self.has(FLAG_PAIRED);
+            if may_move && !self.has(FLAG_PINNED | FLAG_TX_SHUT) {
                 self.move_up(fd, tx, path);
             }
             return;
@@ -137,6 +147,7 @@ impl Twin {
         };
         if due {
             tx.looked_at = now;
+            self.mind_fate(path);
         }
         if seen.contains(ExtSeen::LEAVE) || due && is_deserted(fd, path) {
             self.move_down(tx, path);
@@ -144,8 +155,13 @@ impl Twin {
     }
 
     /// Moves to the ring if the reader has invited us.
-    fn move_up(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Stream<Soft>) {
-        if !path.ext_seen().contains(ExtSeen::READY) {
+    fn move_up(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) {
+        if !path.ext_seen().contains(ExtSeen::READY) || path.is_cut() {
+            return;
+        }
+        if path.has_failed() {
+            self.pin_for(PinReason::PathFailed);
+            self.settle_tx(tx);
             return;
         }
         match offset::written(fd) {
@@ -162,14 +178,15 @@ impl Twin {
             path.take_ext(ExtSeen::READY);
             tx.mode = TxMode::Ring;
             tx.full_since = None;
-            self.note_path(Direction::Send, stat::Path::Soft);
+            self.note_path(Direction::Send, path.kind());
         }
     }
 
     fn ring_send(
         &self,
+        fd: BorrowedFd<'_>,
         tx: &mut Tx,
-        path: &Stream<Soft>,
+        path: &Path,
         pieces: &[IoSlice<'_>],
     ) -> Result<usize, Blocked> {
         let mark = path.mark();
@@ -177,12 +194,16 @@ impl Twin {
             Ok(n) => {
                 tx.full_since = None;
                 tx.ring_bytes += n as u64;
-                self.count_bytes(Direction::Send, stat::Path::Soft, n);
+                self.count_bytes(Direction::Send, path.kind(), n);
                 Ok(n)
             }
             Err(SendError::WouldBlock) => {
                 self.ring_is_full(tx, path);
                 Err(Blocked::Ring(mark))
+            }
+            // What has been sent may not have arrived, and TCP cannot know.
+            Err(SendError::Failed(_)) if path.is_far() => {
+                Err(Blocked::Error(self.break_off(fd, tx)))
             }
             // The end of the connection, seen from the ring: TCP knows what to answer.
             Err(SendError::Closed | SendError::Failed(libc::ECONNRESET)) => {
@@ -197,11 +218,12 @@ impl Twin {
     }
 
     /// Notes that the ring is full; moves down once the reader has been idle for long enough.
-    pub(super) fn ring_is_full(&self, tx: &mut Tx, path: &Stream<Soft>) {
+    pub(super) fn ring_is_full(&self, tx: &mut Tx, path: &Path) {
+        let patience = if path.is_far() { FAR_PATIENCE } else { PATIENCE };
         let now = sys::now();
         match tx.full_since {
             None => tx.full_since = Some(now),
-            Some(since) if now.duration_since(since) >= PATIENCE => {
+            Some(since) if now.duration_since(since) >= patience => {
                 self.move_down(tx, path);
             }
             Some(_) => {}
@@ -210,18 +232,28 @@ impl Twin {
 
     /// Does what a pinned direction, or one whose reader asked to be left alone, has to do.
     pub(super) fn settle_tx(&self, tx: &mut Tx) {
-        let Some(path) = self.path.get() else {
-            if self.has(FLAG_PINNED) {
+        let Some(path) = self.path() else {
+            if self.has(FLAG_PINNED) && tx.mode == TxMode::Tcp {
                 self.dirs.raise(FLAG_TX_PLAIN);
             }
             return;
         };
+        if tx.mode == TxMode::Leaving {
+            // Not on a failure, which also ends all waiting: see `try_send`.
+            if path.is_drained() && !path.has_failed() {
+                tx.mode = TxMode::Tcp;
+                if self.has(FLAG_PINNED) {
+                    self.dirs.raise(FLAG_TX_PLAIN);
+                }
+            }
+            return;
+        }
         let asked = path.ext_arrived().contains(ExtSeen::LEAVE);
         if !self.has(FLAG_PINNED) && !asked {
             return;
         }
         // On TCP already it is an answer: do not expect us on the ring.
-        if self.move_down(tx, path) && self.has(FLAG_PINNED) {
+        if self.move_down(tx, path) && self.has(FLAG_PINNED) && tx.mode == TxMode::Tcp {
             self.dirs.raise(FLAG_TX_PLAIN);
         }
     }
@@ -229,7 +261,7 @@ impl Twin {
     /// Leaves the ring if the reader has asked for it: one that is about to hand its stream over waits
     /// for that, and who only reads would not come by here otherwise.
     pub(super) fn answer_leave(&self) {
-        if self.path.get().is_some_and(|path| path.ext_seen().contains(ExtSeen::LEAVE)) {
+        if self.path().is_some_and(|path| path.ext_seen().contains(ExtSeen::LEAVE)) {
             let _section = Section::enter();
             let mut tx = self.dirs.tx.0.lock();
             self.settle_tx(&mut tx);
@@ -238,8 +270,8 @@ impl Twin {
 
     /// The path on which the reader may ask us to leave the ring. Who sleeps on TCP has to be woken
     /// by that: even if we are on TCP too, an answer is waited for.
-    pub(super) fn asking_path(&self) -> Option<&Stream<Soft>> {
-        self.path.get().filter(|_| !self.has(FLAG_TX_PLAIN)).map(|path| &**path)
+    pub(super) fn asking_path(&self) -> Option<&Path> {
+        self.path().filter(|_| !self.has(FLAG_TX_PLAIN))
     }
 
     /// Sleeps until the socket has one of `events` or the reader asks us to leave the ring, which is
@@ -247,7 +279,7 @@ impl Twin {
     pub(super) fn sleep_on_socket(
         &self,
         fd: BorrowedFd<'_>,
-        path: &Stream<Soft>,
+        path: &Path,
         events: i16,
         left: Option<Duration>,
         watch: Watch,
@@ -259,15 +291,32 @@ impl Twin {
     }
 
     /// Moves to TCP, or says that we stay there. False if the ring takes no message now.
-    pub(super) fn move_down(&self, tx: &mut Tx, path: &Stream<Soft>) -> bool {
+    pub(super) fn move_down(&self, tx: &mut Tx, path: &Path) -> bool {
         if !path.try_send_ext(Ext::Down) {
             return false;
         }
         path.take_ext(ExtSeen::READY | ExtSeen::LEAVE);
-        tx.mode = TxMode::Tcp;
+        let overtakes = path.is_far() && tx.mode == TxMode::Ring && !path.is_drained();
+        tx.mode = if overtakes { TxMode::Leaving } else { TxMode::Tcp };
         tx.full_since = None;
         self.note_path(Direction::Send, stat::Path::Tcp);
         true
+    }
+
+    /// Leaves a device that is being taken away, as long as it still carries something.
+    pub(super) fn mind_fate(&self, path: &Path) {
+        if path.is_far() && path.fate() == Fate::Removed {
+            self.pin_for(PinReason::PathFailed);
+        }
+    }
+
+    /// The path between hosts failed, and nobody knows what of the bytes sent has arrived. So the connection
+    /// ends, whatever TCP still could do. The caller holds the lock.
+    fn break_off(&self, fd: BorrowedFd<'_>, tx: &mut Tx) -> io::Error {
+        tx.mode = TxMode::Tcp;
+        self.note_path(Direction::Send, stat::Path::Tcp);
+        self.dirs.raise(FLAG_TX_PLAIN);
+        self.break_connection(fd)
     }
 
     /// Waits until sending may go on. The ring is waited for a bounded time only: then the caller's
@@ -284,7 +333,7 @@ impl Twin {
         if left == Some(Duration::ZERO) {
             return Err(Errno::AGAIN.into());
         }
-        match (blocked, self.path.get()) {
+        match (blocked, self.path()) {
             (Blocked::Ring(mark), Some(path)) => {
                 if path.spin(Interest::Write, *mark) {
                     self.count_wait(Direction::Send, Waited::Spinning);
@@ -331,7 +380,7 @@ impl Twin {
 /// A half-close is none: it stands in the ring before the socket knows of it. Where in doubt, TCP
 /// is slower, never wrong.
 #[cold]
-fn is_deserted(fd: BorrowedFd<'_>, path: &Stream<Soft>) -> bool {
+fn is_deserted(fd: BorrowedFd<'_>, path: &Path) -> bool {
     let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
     if !sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0) {
         return false;

@@ -9,20 +9,21 @@
 //! Every waiter must have the doorbell once [`Twin::is_paired`]: a receive invites the peer to the
 //! ring from then on, where the socket shows nothing.
 
+use super::path::{AnyBell, Path};
 use super::rx::LOOK_EVERY;
 use super::state::TxMode;
 use super::{PATIENCE, Twin};
 use crate::interrupt::Section;
 use crate::sys;
-use rsock_verbs::soft::{Soft, SoftContext};
-use rsock_verbs::{Backend, Bell, Context};
+use rsock_verbs::Context;
+use rsock_verbs::soft::SoftContext;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::time::Duration;
 
 /// A descriptor that becomes readable when something comes on a ring it is armed for.
 #[derive(Debug)]
-pub struct Doorbell(<Soft as Backend>::Bell);
+pub struct Doorbell(AnyBell);
 
 /// What had happened on a ring when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,8 @@ impl Doorbell {
     /// # Errors
     /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
     pub fn new() -> io::Result<Self> {
-        Ok(Self(SoftContext::open().and_then(|ctx| ctx.create_bell())?))
+        let bell = SoftContext::open().and_then(|ctx| ctx.create_bell())?;
+        Ok(Self(AnyBell::Soft(bell)))
     }
 
     /// Empties it, once it has rung. A doorbell holds a few unread rings only, and a full one
@@ -77,19 +79,19 @@ impl Twin {
     /// Whether the peer has been found, so that input may come on the ring.
     #[must_use]
     pub fn is_paired(&self) -> bool {
-        self.path.get().is_some()
+        self.path().is_some()
     }
 
     /// A mark to take before trying.
     #[must_use]
     pub fn mark(&self) -> Mark {
-        Mark(self.path.get().map(|path| path.mark()))
+        Mark(self.path().map(Path::mark))
     }
 
     /// Whether anything has come on the ring since. A few loads, for spinning.
     #[must_use]
     pub fn has_changed(&self, mark: Mark) -> bool {
-        match (self.path.get(), mark.0) {
+        match (self.path(), mark.0) {
             (Some(path), Some(mark)) => path.has_changed(mark),
             (Some(_), None) => true,
             (None, _) => false,
@@ -102,7 +104,7 @@ impl Twin {
     /// A bell that rang is armed no more: disarm it, and arm it again.
     #[must_use]
     pub fn arm(&self, bell: &Doorbell, mark: Mark) -> bool {
-        let Some(path) = self.path.get() else { return false };
+        let Some(path) = self.path() else { return false };
         let _section = Section::enter();
         if path.arm_standing(&bell.0) && !self.has_changed(mark) {
             return true;
@@ -113,7 +115,7 @@ impl Twin {
 
     /// Takes back an [`Self::arm`] that returned true.
     pub fn disarm(&self, bell: &Doorbell) {
-        if let Some(path) = self.path.get() {
+        if let Some(path) = self.path() {
             let _section = Section::enter();
             path.disarm(&bell.0);
         }
