@@ -1,9 +1,17 @@
 //! Two hosts on one wire, each with an RDMA device. `cargo xtask test` runs this in two guests of the
 //! lab at once.
 
+use rsock_core::stat::{self, Connection};
+use rsock_core::twin::PinReason;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog, await_rdma_listener, c_library};
-use std::process::{Command, Stdio};
+use rsock_tests::{Running, Watchdog, await_rdma_listener, c_library, preload_library, tools};
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 /// `rstream` of rdmacm-utils: over its own rsockets, or over `librsock.so`.
@@ -58,4 +66,303 @@ fn c_rsockets_connect_to_us_on_another_host() {
 #[test]
 fn we_connect_to_c_rsockets_on_another_host() {
     rstream_between_hosts("we-connect", false);
+}
+
+/// What a host's configuration says of the other.
+#[derive(Clone, Copy, Debug)]
+enum Trust {
+    Nobody,
+    Everybody,
+    Key(&'static str),
+}
+
+/// A configuration file.
+fn config(name: &str, trust: Trust) -> PathBuf {
+    let file = env::temp_dir().join(format!("{name}.toml"));
+    let text = match trust {
+        Trust::Nobody => String::new(),
+        Trust::Everybody => "trust_fabric = [\"10.9.0.0/24\", \"fd09::/64\"]\n".to_owned(),
+        Trust::Key(key) => {
+            let place = env::temp_dir().join(format!("{name}.key"));
+            fs::write(&place, key).expect("a key");
+            fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).expect("its mode");
+            format!("key_file = {place:?}\n")
+        }
+    };
+    fs::write(&file, text).expect("a configuration");
+    file
+}
+
+/// A program with the preload library.
+fn with_shim(program: &str, config: &Path) -> Command {
+    let mut command = tools::require(program).command();
+    command.env("LD_PRELOAD", preload_library()).env("RSOCK_CONFIG", config);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// One end of a transfer of blocks: `tests/scripts/blocks.py`.
+struct Blocks {
+    process: Running,
+    out: BufReader<ChildStdout>,
+}
+
+impl Blocks {
+    fn start(mut command: Command, args: &[&str]) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/blocks.py");
+        let command = command.arg(script).args(args).stderr(Stdio::inherit());
+        let mut process = Running::spawn(command).expect("python starts");
+        let out = BufReader::new(process.stdout.take().expect("piped"));
+        Self { process, out }
+    }
+
+    /// A server, listening.
+    fn serve(guest: &Guest, command: Command, how: &str) -> Self {
+        let mut this = Self::start(command, &["serve", &guest.ip().to_string(), BLOCKS, how]);
+        assert_eq!(this.line(), "listening");
+        this
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("its output");
+        line.trim_end().to_owned()
+    }
+
+    /// What it says at its end.
+    fn outcome(mut self) -> String {
+        let mut text = String::new();
+        self.out.read_to_string(&mut text).expect("its output");
+        let status = self.process.wait().expect("its end");
+        assert!(status.success(), "{status}: {text}");
+        text.lines().last().unwrap_or("nothing").to_owned()
+    }
+}
+
+const BLOCKS: &str = "7500";
+
+/// Waits until `is_meant` holds for a connection of this guest's with the other.
+fn await_connection(guest: &Guest, is_meant: impl Fn(&Connection) -> bool) {
+    let peer = guest.peer_ip();
+    loop {
+        let (processes, _) = stat::read_all().expect("the processes");
+        let mut all = processes.iter().flat_map(|process| &process.connections);
+        if all.any(|c| c.peer.ip() == peer && is_meant(c)) {
+            return;
+        }
+        thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// Waits until a connection has left TCP.
+fn is_over_rdma(guest: &Guest) {
+    let path = stat::Path::Rdma as usize;
+    await_connection(guest, |c| c.tx.bytes[path] + c.rx.bytes[path] > 0);
+}
+
+/// Sends blocks from guest b to a; what both ends said: a's, then b's. `seen` is called in both while
+/// the transfer goes on.
+fn transfer(
+    guest: &Guest,
+    trust: Trust,
+    how: &str,
+    client: &[&str],
+    seen: impl FnOnce(&Guest),
+) -> [String; 2] {
+    let python = || with_shim("python3", &config(BLOCKS, trust));
+    let blocks = match guest.role {
+        Role::A => {
+            let server = Blocks::serve(guest, python(), how);
+            guest.meet("listening");
+            server
+        }
+        Role::B => {
+            guest.meet("listening");
+            let to = guest.peer_ip().to_string();
+            let to = [&client[..1], &[to.as_str(), BLOCKS], &client[1..]];
+            Blocks::start(python(), &to.concat())
+        }
+    };
+    seen(guest);
+    let own = blocks.outcome();
+    guest.give(&own);
+    guest.meet("over");
+    let other = guest.take();
+    match guest.role {
+        Role::A => [own, other],
+        Role::B => [other, own],
+    }
+}
+
+fn assert_all_arrived([received, sent]: &[String; 2]) {
+    assert!(sent.ends_with(" end") && sent == received, "sent: {sent}, received: {received}");
+}
+
+#[test]
+fn a_forking_server_pairs_in_the_child() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("forking");
+    let ends = transfer(&guest, Trust::Everybody, "fork", &["send", "6"], is_over_rdma);
+    assert_all_arrived(&ends);
+}
+
+#[test]
+fn hosts_that_share_a_key_pair_and_bytes_go_both_ways() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("key");
+    let key = Trust::Key("a key that both hosts have");
+    let ends = transfer(&guest, key, "back", &["echo", "300"], is_over_rdma);
+    assert_all_arrived(&ends);
+}
+
+#[test]
+fn hosts_that_do_not_trust_each_other_stay_on_tcp_and_say_so() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("no-trust");
+    let ends = transfer(&guest, Trust::Nobody, "", &["send", "4"], |guest| {
+        await_connection(guest, |c| c.pin == Some(PinReason::NoTrust));
+    });
+    assert_all_arrived(&ends);
+}
+
+#[test]
+fn a_host_with_another_key_is_refused() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("other-key");
+    let key = match guest.role {
+        Role::A => "the key of the first host",
+        Role::B => "the key of the second host",
+    };
+    let ends = transfer(&guest, Trust::Key(key), "", &["send", "6"], |guest| {
+        if guest.role == Role::A {
+            await_connection(guest, |c| c.pin == Some(PinReason::Untrusted));
+        }
+    });
+    assert_all_arrived(&ends);
+}
+
+/// Waits until somebody listens on `port`, by the kernel's list.
+fn await_listener(port: u16) {
+    let local = format!(":{port:04X}");
+    let is_listening = |table: &str| {
+        let text = fs::read_to_string(table).unwrap_or_default();
+        text.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
+        })
+    };
+    while !is_listening("/proc/net/tcp") && !is_listening("/proc/net/tcp6") {
+        thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// Runs `clients` in guest b, one after the other, against one `server` in guest a. Each must be seen on
+/// RDMA; what they said.
+fn programs(name: &'static str, server: [&str; 2], port: u16, clients: &[&str]) -> Vec<String> {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin(name);
+    let config = config(name, Trust::Everybody);
+    let ip = |ip: std::net::IpAddr| move |arg: &str| arg.replace("IP", &ip.to_string());
+    if guest.role == Role::A {
+        let mut command = with_shim(server[0], &config);
+        command.args(server[1].split_whitespace().map(ip(guest.ip())));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let _server = Running::spawn(&mut command).expect("the server starts");
+        await_listener(port);
+        guest.meet("listening");
+        guest.meet("done");
+        return Vec::new();
+    }
+    guest.meet("listening");
+    let mut all = Vec::new();
+    for &client in clients {
+        let mut words = client.split_whitespace();
+        let mut command = with_shim(words.next().expect("a program"), &config);
+        command.args(words.map(ip(guest.peer_ip())));
+        let client = Running::spawn(&mut command).expect("the client starts");
+        is_over_rdma(&guest);
+        let out = client.output().expect("its end");
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{command:?}: {}\n{said}{complained}", out.status);
+        all.push(said);
+    }
+    guest.meet("done");
+    all
+}
+
+/// Netserver forks for each connection; its client asks over the first what it measures over another.
+#[test]
+fn netperf() {
+    let said = programs(
+        "netperf",
+        ["netserver", "-D -4 -L IP -p 12865"],
+        12865,
+        &[
+            "netperf -4 -H IP -p 12865 -P 0 -l 3 -t TCP_STREAM",
+            "netperf -4 -H IP -p 12865 -P 0 -l 3 -t TCP_MAERTS",
+            "netperf -4 -H IP -p 12865 -P 0 -l 3 -t TCP_RR",
+        ],
+    );
+    for result in said {
+        let numbers: Vec<f64> = result.split_whitespace().flat_map(str::parse).collect();
+        assert!(numbers.len() >= 5 && numbers[4] > 0.0, "{result}");
+    }
+}
+
+#[test]
+fn iperf3() {
+    let clients = ["iperf3 -c IP -p 5201 -t 3", "iperf3 -c IP -p 5201 -t 3 -R -P 2 -l 2000"];
+    let said = programs("iperf3", ["iperf3", "-s -p 5201"], 5201, &clients);
+    assert!(said.iter().all(|text| text.contains("receiver")), "{said:?}");
+}
+
+/// What must hold when the way between two hosts breaks while they use it: either the stream survived,
+/// whole, or an end says that it did not. Never less than was sent, with a clean end.
+fn assert_nothing_lost_unsaid([received, sent]: &[String; 2]) {
+    if received.ends_with(" end") || sent.ends_with(" end") {
+        assert_eq!(received, sent);
+    }
+}
+
+fn run(command: &str) -> Running {
+    let mut words = command.split_whitespace();
+    let mut run = Command::new(words.next().expect("a program"));
+    Running::spawn(run.args(words)).expect("it starts")
+}
+
+/// The device goes as soon as nobody uses it any more, so a stream that uses it must let go of it, or end.
+#[test]
+fn the_device_is_removed_in_mid_transfer() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("removed");
+    let removing = std::cell::Cell::new(None);
+    let ends = transfer(&guest, Trust::Everybody, "", &["send", "8"], |guest| {
+        is_over_rdma(guest);
+        if guest.role == Role::B {
+            removing.set(Some(run("rdma link del rxe0")));
+        }
+    });
+    assert_nothing_lost_unsaid(&ends);
+    if let Some(removing) = removing.take() {
+        assert!(removing.wait().expect("its end").success());
+        let adding = run("rdma link add rxe0 type rxe netdev eth0");
+        assert!(adding.wait().expect("its end").success());
+    }
+    guest.meet("device is back");
+}
+
+#[test]
+fn the_wire_goes_down_in_mid_transfer() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("down");
+    let ends = transfer(&guest, Trust::Everybody, "", &["send", "8"], |guest| {
+        is_over_rdma(guest);
+        if guest.role == Role::B {
+            assert!(run("ip link set eth0 down").wait().expect("its end").success());
+            thread::park_timeout(Duration::from_secs(4));
+            assert!(run("ip link set eth0 up").wait().expect("its end").success());
+        }
+    });
+    assert_nothing_lost_unsaid(&ends);
 }

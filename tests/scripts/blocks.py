@@ -1,0 +1,118 @@
+"""Blocks that can be computed from their number, from one host to another.
+
+serve ADDRESS PORT [fork]   receives from one client, in a forked child if so told, and checks each byte
+send ADDRESS PORT SECONDS   sends for so long
+echo ADDRESS PORT COUNT     sends so many blocks and receives each back (from "serve ADDRESS PORT back")
+
+Each end prints how many blocks went well, and how the stream ended: "end" or the name of an error.
+A sender that was given a file as its last argument waits, after its first blocks, until that is there.
+"""
+
+import errno
+import os
+import socket
+import struct
+import sys
+import time
+
+LEN = 32768
+
+
+def block(number):
+    return struct.pack(">Q", number) * (LEN // 8)
+
+
+def receive(stream, back):
+    number = 0
+    while True:
+        data = b""
+        while len(data) < LEN:
+            more = stream.recv(LEN - len(data))
+            if not more:
+                if data != block(number)[: len(data)]:
+                    raise SystemExit("wrong bytes at the end of block %d" % number)
+                return number
+            data += more
+        if data != block(number):
+            raise SystemExit("wrong bytes in block %d" % number)
+        number += 1
+        print("block %d" % number, flush=True)
+        if back:
+            stream.sendall(data)
+
+
+def outcome(what):
+    try:
+        number = what()
+        return "%d end" % number
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error))
+
+
+def serve(address, port, how):
+    listener = socket.create_server((address, port))
+    print("listening", flush=True)
+    stream, _ = listener.accept()
+    if how == "fork" or how == "back":
+        child = os.fork()
+        if child != 0:
+            stream.close()
+            _, status = os.waitpid(child, 0)
+            sys.exit(os.waitstatus_to_exitcode(status))
+    print(outcome(lambda: receive(stream, how == "back")), flush=True)
+    stream.close()
+
+
+def connect(address, port):
+    stream = socket.socket()
+    source = os.environ.get("SOURCE_PORT")
+    if source:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stream.bind(("", int(source)))
+    stream.connect((address, port))
+    return stream
+
+
+def send(stream, seconds):
+    number = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        stream.sendall(block(number))
+        number += 1
+    stream.shutdown(socket.SHUT_WR)
+    # The peer closes when it has read everything.
+    if stream.recv(1):
+        raise SystemExit("bytes where none were sent")
+    return number
+
+
+def echo(stream, count):
+    for number in range(count):
+        data = block(number)
+        stream.sendall(data)
+        got = b""
+        while len(got) < LEN:
+            more = stream.recv(LEN - len(got))
+            if not more:
+                raise SystemExit("the end in block %d" % number)
+            got += more
+        if got != data:
+            raise SystemExit("wrong bytes in block %d" % number)
+    return count
+
+
+def main():
+    what, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    more = sys.argv[4] if len(sys.argv) > 4 else ""
+    if what == "serve":
+        serve(address, port, more)
+        return
+    stream = connect(address, port)
+    if what == "send":
+        print(outcome(lambda: send(stream, float(more))), flush=True)
+    else:
+        print(outcome(lambda: echo(stream, int(more))), flush=True)
+    stream.close()
+
+
+main()
