@@ -1,19 +1,18 @@
 """Blocks that can be computed from their number, from one host to another.
 
 serve ADDRESS PORT [fork]   receives from one client, in a forked child if so told, and checks each byte
-send ADDRESS PORT SECONDS   sends for so long
-echo ADDRESS PORT COUNT     sends so many blocks and receives each back (from "serve ADDRESS PORT back")
+send ADDRESS PORT           sends until its standard input ends
+echo ADDRESS PORT           the same, and receives each block back (from "serve ADDRESS PORT back")
 
 Each end prints how many blocks went well, and how the stream ended: "end" or the name of an error.
-A sender that was given a file as its last argument waits, after its first blocks, until that is there.
 """
 
 import errno
 import os
+import select
 import socket
 import struct
 import sys
-import time
 
 LEN = 32768
 
@@ -73,10 +72,9 @@ def connect(address, port):
     return stream
 
 
-def send(stream, seconds):
+def send(stream):
     number = 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while not select.select([0], [], [], 0)[0]:
         stream.sendall(block(number))
         number += 1
     stream.shutdown(socket.SHUT_WR)
@@ -86,8 +84,9 @@ def send(stream, seconds):
     return number
 
 
-def echo(stream, count):
-    for number in range(count):
+def echo(stream):
+    number = 0
+    while not select.select([0], [], [], 0)[0]:
         data = block(number)
         stream.sendall(data)
         got = b""
@@ -98,7 +97,8 @@ def echo(stream, count):
             got += more
         if got != data:
             raise SystemExit("wrong bytes in block %d" % number)
-    return count
+        number += 1
+    return number
 
 
 def main():
@@ -109,9 +109,9 @@ def main():
         return
     stream = connect(address, port)
     if what == "send":
-        print(outcome(lambda: send(stream, float(more))), flush=True)
+        print(outcome(lambda: send(stream)), flush=True)
     else:
-        print(outcome(lambda: echo(stream, int(more))), flush=True)
+        print(outcome(lambda: echo(stream)), flush=True)
     stream.close()
 
 

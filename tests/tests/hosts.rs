@@ -110,7 +110,7 @@ struct Blocks {
 impl Blocks {
     fn start(mut command: Command, args: &[&str]) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/blocks.py");
-        let command = command.arg(script).args(args).stderr(Stdio::inherit());
+        let command = command.arg(script).args(args).stdin(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = Running::spawn(command).expect("python starts");
         let out = BufReader::new(process.stdout.take().expect("piped"));
         Self { process, out }
@@ -141,23 +141,29 @@ impl Blocks {
 
 const BLOCKS: &str = "7500";
 
-/// Waits until `is_meant` holds for a connection of this guest's with the other.
-fn await_connection(guest: &Guest, is_meant: impl Fn(&Connection) -> bool) {
+/// The connections of this guest's programs with the other.
+fn connections(guest: &Guest) -> Vec<Connection> {
     let peer = guest.peer_ip();
-    loop {
-        let (processes, _) = stat::read_all().expect("the processes");
-        let mut all = processes.iter().flat_map(|process| &process.connections);
-        if all.any(|c| c.peer.ip() == peer && is_meant(c)) {
-            return;
-        }
+    let (processes, _) = stat::read_all().expect("the processes");
+    let all = processes.into_iter().flat_map(|process| process.connections);
+    all.filter(|c| c.peer.ip() == peer).collect()
+}
+
+/// Waits until `is_meant` holds for one of them.
+fn await_connection(guest: &Guest, is_meant: impl Fn(&Connection) -> bool) {
+    while !connections(guest).iter().any(&is_meant) {
         thread::park_timeout(Duration::from_millis(20));
     }
 }
 
+fn has_used_rdma(c: &Connection) -> bool {
+    let path = stat::Path::Rdma as usize;
+    c.tx.bytes[path] + c.rx.bytes[path] > 0
+}
+
 /// Waits until a connection has left TCP.
 fn is_over_rdma(guest: &Guest) {
-    let path = stat::Path::Rdma as usize;
-    await_connection(guest, |c| c.tx.bytes[path] + c.rx.bytes[path] > 0);
+    await_connection(guest, has_used_rdma);
 }
 
 /// Sends blocks from guest b to a; what both ends said: a's, then b's. `seen` is called in both while
@@ -166,7 +172,7 @@ fn transfer(
     guest: &Guest,
     trust: Trust,
     how: &str,
-    client: &[&str],
+    client: &str,
     seen: impl FnOnce(&Guest),
 ) -> [String; 2] {
     let python = || with_shim("python3", &config(BLOCKS, trust));
@@ -179,11 +185,14 @@ fn transfer(
         Role::B => {
             guest.meet("listening");
             let to = guest.peer_ip().to_string();
-            let to = [&client[..1], &[to.as_str(), BLOCKS], &client[1..]];
-            Blocks::start(python(), &to.concat())
+            Blocks::start(python(), &[client, &to, BLOCKS])
         }
     };
+    let mut blocks = blocks;
     seen(guest);
+    guest.meet("seen");
+    // A sender goes on until now.
+    blocks.process.stdin.take();
     let own = blocks.outcome();
     guest.give(&own);
     guest.meet("over");
@@ -202,7 +211,7 @@ fn assert_all_arrived([received, sent]: &[String; 2]) {
 fn a_forking_server_pairs_in_the_child() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("forking");
-    let ends = transfer(&guest, Trust::Everybody, "fork", &["send", "6"], is_over_rdma);
+    let ends = transfer(&guest, Trust::Everybody, "fork", "send", is_over_rdma);
     assert_all_arrived(&ends);
 }
 
@@ -211,7 +220,7 @@ fn hosts_that_share_a_key_pair_and_bytes_go_both_ways() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("key");
     let key = Trust::Key("a key that both hosts have");
-    let ends = transfer(&guest, key, "back", &["echo", "300"], is_over_rdma);
+    let ends = transfer(&guest, key, "back", "echo", is_over_rdma);
     assert_all_arrived(&ends);
 }
 
@@ -219,7 +228,7 @@ fn hosts_that_share_a_key_pair_and_bytes_go_both_ways() {
 fn hosts_that_do_not_trust_each_other_stay_on_tcp_and_say_so() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("no-trust");
-    let ends = transfer(&guest, Trust::Nobody, "", &["send", "4"], |guest| {
+    let ends = transfer(&guest, Trust::Nobody, "", "send", |guest| {
         await_connection(guest, |c| c.pin == Some(PinReason::NoTrust));
     });
     assert_all_arrived(&ends);
@@ -233,7 +242,7 @@ fn a_host_with_another_key_is_refused() {
         Role::A => "the key of the first host",
         Role::B => "the key of the second host",
     };
-    let ends = transfer(&guest, Trust::Key(key), "", &["send", "6"], |guest| {
+    let ends = transfer(&guest, Trust::Key(key), "", "send", |guest| {
         if guest.role == Role::A {
             await_connection(guest, |c| c.pin == Some(PinReason::Untrusted));
         }
@@ -279,8 +288,15 @@ fn programs(name: &'static str, server: [&str; 2], port: u16, clients: &[&str]) 
         let mut words = client.split_whitespace();
         let mut command = with_shim(words.next().expect("a program"), &config);
         command.args(words.map(ip(guest.peer_ip())));
-        let client = Running::spawn(&mut command).expect("the client starts");
-        is_over_rdma(&guest);
+        let mut client = Running::spawn(&mut command).expect("the client starts");
+        let mut last = Vec::new();
+        while !connections(&guest).iter().any(has_used_rdma) {
+            if client.try_wait().expect("its state").is_some() {
+                panic!("{command:?} ended without having left TCP: {last:?}");
+            }
+            last = Some(connections(&guest)).filter(|all| !all.is_empty()).unwrap_or(last);
+            thread::park_timeout(Duration::from_millis(20));
+        }
         let out = client.output().expect("its end");
         let said = String::from_utf8_lossy(&out.stdout).into_owned();
         let complained = String::from_utf8_lossy(&out.stderr);
@@ -337,7 +353,7 @@ fn the_device_is_removed_in_mid_transfer() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("removed");
     let removing = std::cell::Cell::new(None);
-    let ends = transfer(&guest, Trust::Everybody, "", &["send", "8"], |guest| {
+    let ends = transfer(&guest, Trust::Everybody, "", "send", |guest| {
         is_over_rdma(guest);
         if guest.role == Role::B {
             removing.set(Some(run("rdma link del rxe0")));
@@ -356,7 +372,7 @@ fn the_device_is_removed_in_mid_transfer() {
 fn the_wire_goes_down_in_mid_transfer() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("down");
-    let ends = transfer(&guest, Trust::Everybody, "", &["send", "8"], |guest| {
+    let ends = transfer(&guest, Trust::Everybody, "", "send", |guest| {
         is_over_rdma(guest);
         if guest.role == Role::B {
             assert!(run("ip link set eth0 down").wait().expect("its end").success());

@@ -44,8 +44,9 @@ pub(super) struct Asked {
     code: [u8; CODE_LEN],
 }
 
-/// How long the peer may take to answer. It is in a call, or will be soon, if its connection is in use.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the peer may take to answer: the kernel repeats a request that was lost after about four
+/// seconds. Somebody who does not listen refuses at once.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Whether a peer at the other end of `tuple` is to be looked for in this way.
 pub(super) fn is_meant(tuple: &Tuple) -> bool {
@@ -85,7 +86,7 @@ impl Search {
 
     /// Whether nobody has been found so far.
     pub(super) fn is_unanswered(&self) -> bool {
-        !matches!(self, Self::Accepted { .. })
+        matches!(self, Self::Listening(_) | Self::Idle)
     }
 
     /// Takes as many steps as can be taken now. Never waits.

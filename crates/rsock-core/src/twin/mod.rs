@@ -118,6 +118,9 @@ const FIRST_LOOK: u32 = 6;
 /// Calls, and time since the first look, after which a connection whose peer never showed itself
 /// stops looking. Both: a writer of small pieces makes a thousand calls before its reader makes six.
 const GIVE_UP: (u32, Duration) = (1024, Duration::from_secs(1));
+/// The time for a peer on another host, whose first request may be lost, and who may have to load the libraries of
+/// its device first.
+const FAR_GIVE_UP: Duration = Duration::from_secs(15);
 /// How long a full ring may stay without progress before a writer moves to TCP.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// The same between hosts, where news of progress take longer.
@@ -374,7 +377,8 @@ impl Twin {
             return;
         }
         let since = *self.looking_since.get_or_init(sys::now);
-        if calls >= GIVE_UP.0 && search.is_unanswered() && since.elapsed() >= GIVE_UP.1 {
+        let give_up = if search.is_far() { FAR_GIVE_UP } else { GIVE_UP.1 };
+        if calls >= GIVE_UP.0 && search.is_unanswered() && since.elapsed() >= give_up {
             *search = Search::Over;
             drop(search);
             self.give_up(PinReason::NoPeer);

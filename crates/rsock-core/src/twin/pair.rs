@@ -114,6 +114,11 @@ impl Search {
         }
     }
 
+    /// Whether the peer is looked for on another host.
+    pub(super) fn is_far(&self) -> bool {
+        matches!(self, Self::Far(_))
+    }
+
     /// Whether nothing can come of another step.
     pub(super) fn is_over(&self) -> bool {
         matches!(self, Self::Over)
