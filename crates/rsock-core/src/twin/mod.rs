@@ -63,7 +63,7 @@ use crate::proto::{iomap_size_from_wire, iomap_size_to_wire};
 use crate::stat::{self, Direction};
 use crate::sys;
 use pair::{Search, Step, Subject};
-use path::Path;
+use path::{Path, Place};
 use rsock_verbs::family::FamilyBox;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::net::Shutdown;
@@ -84,7 +84,7 @@ pub struct Twin {
     dirs: FamilyBox<Directions>,
     /// The search for the peer. Private to the process: a forked child does not search.
     search: Mutex<Search>,
-    path: OnceLock<Box<Path>>,
+    path: Place,
     /// Which end of the connection it is, for a peer on another host.
     side: Option<Side>,
     tuple: OnceLock<Option<Tuple>>,
@@ -150,7 +150,7 @@ impl Twin {
         Some(Self {
             dirs: FamilyBox::new(Directions::new())?,
             search: Mutex::new(Search::new()),
-            path: OnceLock::new(),
+            path: Place::default(),
             side: None,
             tuple: OnceLock::new(),
             looking_since: OnceLock::new(),

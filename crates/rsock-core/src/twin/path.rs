@@ -6,6 +6,8 @@
 //! child of a fork cannot use what its parent has ([`Path::is_inherited`]). Invariant: a child never
 //! touches an RDMA stream of its parent, not even to drop it.
 
+#![forbid(unsafe_code)]
+
 use crate::engine::{
     Armed, ExtSeen, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
 };
@@ -19,8 +21,9 @@ use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
 use rsock_verbs::{Bell, Context};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::ManuallyDrop;
 use std::net::Shutdown;
+use std::ops::Deref;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -30,7 +33,7 @@ macro_rules! on {
         match $path {
             Self::Soft($stream) => $do,
             Self::Rdma(far) => {
-                let $stream = &*far.stream;
+                let $stream = &far.stream;
                 $do
             }
         }
@@ -45,15 +48,12 @@ pub(super) enum Path {
     Rdma(Far),
 }
 
-/// A stream on an RDMA device.
-///
-/// # Invariants
-/// The fields are dropped in their order, by `drop` in the process `owner`, and nowhere else.
+/// A stream on an RDMA device. Declared in the order in which the parts must go.
 #[derive(Debug)]
 pub(super) struct Far {
-    stream: ManuallyDrop<Stream<Rdma>>,
-    connection: ManuallyDrop<Connection>,
-    ctx: ManuallyDrop<RdmaContext>,
+    stream: Stream<Rdma>,
+    connection: Connection,
+    ctx: RdmaContext,
     owner: ProcessId,
     /// The peer has let go of it.
     is_cut: AtomicBool,
@@ -72,27 +72,29 @@ pub(super) enum Fate {
 
 impl Far {
     pub(super) fn new(stream: Stream<Rdma>, connection: Connection, ctx: RdmaContext) -> Self {
-        Self {
-            stream: ManuallyDrop::new(stream),
-            connection: ManuallyDrop::new(connection),
-            ctx: ManuallyDrop::new(ctx),
-            owner: process(),
-            is_cut: AtomicBool::new(false),
-        }
+        Self { stream, connection, ctx, owner: process(), is_cut: AtomicBool::new(false) }
     }
 }
 
-impl Drop for Far {
+/// The place of a twin's path.
+///
+/// In a child of a fork it goes without a word: what the parent has on a device is the parent's.
+#[derive(Debug, Default)]
+pub(super) struct Place(OnceLock<Box<Path>>);
+
+impl Deref for Place {
+    type Target = OnceLock<Box<Path>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        if self.owner != process() {
-            return;
+        if self.0.get().is_some_and(|path| path.is_inherited()) {
+            std::mem::forget(self.0.take());
         }
-        // SAFETY: `self` is being dropped; nobody uses the field again. So below.
-        unsafe { ManuallyDrop::drop(&mut self.stream) };
-        // SAFETY: as above.
-        unsafe { ManuallyDrop::drop(&mut self.connection) };
-        // SAFETY: as above.
-        unsafe { ManuallyDrop::drop(&mut self.ctx) };
     }
 }
 
@@ -353,7 +355,7 @@ impl Bells<'_> {
         let needs_soft = paths.clone().any(|path| !path.is_far());
         let ctx = paths.clone().find_map(|path| match path {
             Path::Soft(_) => None,
-            Path::Rdma(far) => Some(&*far.ctx),
+            Path::Rdma(far) => Some(&far.ctx),
         });
         let mut with_soft = |soft: Option<&SoftBell>| {
             if let Some(ctx) = ctx
