@@ -8,8 +8,8 @@
 //! Nothing here enters a libc symbol that the preload library exports.
 
 use rustix::process::{Resource, getrlimit};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Never above this, however large the limit is: the kernel's table grows with the number.
 const HIGHEST: u64 = 8192;
@@ -23,32 +23,52 @@ static OWN: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 
 /// Moves `fd` up and registers it. If there is no room above it stays where it is.
 #[must_use]
 pub fn raise(fd: OwnedFd) -> OwnedFd {
+    if let Some(high) = duplicate(fd.as_fd()) {
+        close(fd);
+        return high;
+    }
+    register(fd.as_raw_fd());
+    fd
+}
+
+/// Another number for the same file, up where ours are, and registered.
+fn duplicate(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST).min(HIGHEST);
     let from = RawFd::try_from(limit - ROOM.min(limit / 4)).unwrap_or(0);
-    let raised = match rustix::io::fcntl_dupfd_cloexec(&fd, from) {
-        Ok(high) => {
-            close(fd);
-            high
-        }
-        Err(_) => fd,
-    };
-    if let Some((word, bit)) = place(raised.as_raw_fd()) {
+    let high = rustix::io::fcntl_dupfd_cloexec(fd, from).ok()?;
+    register(high.as_raw_fd());
+    Some(high)
+}
+
+fn register(fd: RawFd) {
+    if let Some((word, bit)) = place(fd) {
         word.fetch_or(bit, Ordering::Relaxed);
     }
-    raised
 }
 
 /// As [`raise`], for a descriptor that C code keeps at `place` and will close itself: call [`forget`]
-/// before it does.
+/// before it does. Of several threads that do so at once, one does it.
 ///
 /// # Safety
-/// The descriptor is open, and whoever uses it looks its number up at `place` each time.
-pub unsafe fn raise_at(place: &mut RawFd) {
-    if !is_own(*place) {
-        // SAFETY: open, says the caller; and owned by `place`, which is given the new number.
-        let fd = unsafe { OwnedFd::from_raw_fd(*place) };
-        *place = raise(fd).into_raw_fd();
+/// `place` is valid for reads and writes, and its descriptor open; whoever uses it looks its number up
+/// there each time, and does so only after its own call of this.
+pub unsafe fn raise_at(place: *mut RawFd) {
+    // SAFETY: valid and aligned, says the caller, and every writer is this function.
+    let number = unsafe { AtomicI32::from_ptr(place) };
+    let low = number.load(Ordering::Acquire);
+    if is_own(low) {
+        return;
     }
+    // SAFETY: open, says the caller; and closed by whoever replaces its number below, only.
+    let Some(high) = duplicate(unsafe { BorrowedFd::borrow_raw(low) }) else {
+        register(low);
+        return;
+    };
+    let high = high.into_raw_fd();
+    let swapped = number.compare_exchange(low, high, Ordering::AcqRel, Ordering::Acquire);
+    let surplus = if swapped.is_ok() { low } else { high };
+    // SAFETY: taken out of `place` here, or never seen there.
+    close(unsafe { OwnedFd::from_raw_fd(surplus) });
 }
 
 /// Closes a descriptor that [`raise`] returned.

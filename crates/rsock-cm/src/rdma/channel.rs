@@ -77,7 +77,7 @@ impl Channel {
             });
         };
         // SAFETY: the channel is live, and nobody else knows of it yet.
-        let fd = unsafe { &mut (*raw.as_ptr()).fd };
+        let fd = unsafe { &raw mut (*raw.as_ptr()).fd };
         // SAFETY: librdmacm looks the descriptor up in the channel at each call.
         unsafe { own_fd::raise_at(fd) };
         // INVARIANT: made here, destroyed by `drop`.

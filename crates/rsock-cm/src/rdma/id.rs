@@ -170,10 +170,13 @@ impl Id {
         if ctx.is_null() {
             return Err(no_device);
         }
-        // SAFETY: librdmacm keeps the contexts that it names open, and changes nothing in them.
-        let shown = unsafe { &mut *ctx };
-        for fd in [&mut shown.cmd_fd, &mut shown.async_fd] {
-            // SAFETY: libibverbs looks its descriptors up in the context at each call.
+        // SAFETY: librdmacm keeps the contexts that it names open.
+        let cmd_fd = unsafe { &raw mut (*ctx).cmd_fd };
+        // SAFETY: as above.
+        let async_fd = unsafe { &raw mut (*ctx).async_fd };
+        for fd in [cmd_fd, async_fd] {
+            // SAFETY: libibverbs looks its descriptors up in the context at each call, and calls of
+            // ours that use this context come after this.
             unsafe { own_fd::raise_at(fd) };
         }
         // SAFETY: librdmacm keeps the contexts that it names open.

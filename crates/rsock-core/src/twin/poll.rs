@@ -10,6 +10,7 @@
 use super::path::{Arming, Bells, Path};
 use super::rx::Deaf;
 use super::state::{RxMode, TxMode};
+use super::tx::is_stuck;
 use super::{PATIENCE, Twin, Waited};
 use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
@@ -110,6 +111,10 @@ impl Twin {
                 self.settle_tx(&mut tx);
             }
             match (tx.mode, path) {
+                // A send says so.
+                (TxMode::Leaving, Some(path)) if is_stuck(&tx, path) => {
+                    state.ready |= events & OUTPUT;
+                }
                 (TxMode::Leaving, Some(path)) => {
                     state.ring = Some((path, mark));
                     state.impatient = true;
@@ -122,6 +127,8 @@ impl Twin {
                         self.ring_is_full(&mut tx, path);
                         if tx.mode == TxMode::Tcp {
                             state.kernel |= events & OUTPUT;
+                        } else if is_stuck(&tx, path) {
+                            state.ready |= events & OUTPUT;
                         } else {
                             state.ring = Some((path, mark));
                             state.impatient = true;

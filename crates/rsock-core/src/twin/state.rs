@@ -30,6 +30,8 @@ pub(super) struct Tx {
     pub(super) calls: u32,
     /// Since when the ring has been full without progress.
     pub(super) full_since: Option<Instant>,
+    /// In `Leaving`: since when.
+    pub(super) leaving_since: Option<Instant>,
     /// When a sender on the ring last looked at the socket ([`crate::sys::tick`]).
     pub(super) looked_at: u32,
 }
@@ -126,6 +128,7 @@ impl Directions {
                 ring_bytes: 0,
                 calls: 0,
                 full_since: None,
+                leaving_since: None,
                 looked_at: 0,
             })),
             rx: Line(Lock::new(Rx {

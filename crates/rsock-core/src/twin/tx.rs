@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// Every how many-th send on the ring looks for messages from the peer.
 const LISTEN_EVERY: u32 = 16;
+/// How long a device may be silent about what it was given. It repeats a request a few times, for less
+/// than that, and then says that it failed; but the kernel's soft RoCE (seen in Linux 6.1) may forget
+/// to, when its interface goes down with requests under way.
+const STUCK: Duration = Duration::from_secs(30);
 /// Pieces handed to the kernel, or to the ring, at once.
 const PIECES: usize = 16;
 
@@ -27,6 +31,8 @@ enum Blocked {
     Tcp,
     /// The ring is full; the mark was taken before.
     Ring(u32),
+    /// TCP must not be used before what is on the ring has arrived; the mark was taken before.
+    Leaving(u32),
     /// It failed.
     Error(io::Error),
 }
@@ -73,7 +79,12 @@ impl Twin {
                 }
                 Err(Blocked::Error(e)) => break e,
                 Err(blocked) => {
-                    if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
+                    // Who has left for good may watch the kernel's socket alone, which has room all
+                    // the time, and tells of none: such a call waits.
+                    let is_watched = matches!(blocked, Blocked::Leaving(_))
+                        && self.has(FLAG_PINNED)
+                        && sent == 0;
+                    if !is_watched && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
                         break Errno::AGAIN.into();
                     }
                     let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
@@ -104,12 +115,15 @@ impl Twin {
                 TxMode::Ring => match self.ring_send(fd, &mut tx, path, pieces) {
                     // Moved to TCP: below.
                     Err(Blocked::Ring(_)) if tx.mode == TxMode::Tcp => {}
+                    Err(Blocked::Ring(mark)) if tx.mode == TxMode::Leaving => {
+                        return Err(Blocked::Leaving(mark));
+                    }
                     done => return done,
                 },
-                TxMode::Leaving if path.has_failed() => {
+                TxMode::Leaving if is_stuck(&tx, path) => {
                     return Err(Blocked::Error(self.break_off(fd, &mut tx)));
                 }
-                TxMode::Leaving => return Err(Blocked::Ring(mark)),
+                TxMode::Leaving => return Err(Blocked::Leaving(mark)),
                 TxMode::Tcp => {}
             }
         } else if tx.mode != TxMode::Tcp {
@@ -199,6 +213,9 @@ impl Twin {
             }
             Err(SendError::WouldBlock) => {
                 self.ring_is_full(tx, path);
+                if is_stuck(tx, path) {
+                    return Err(Blocked::Error(self.break_off(fd, tx)));
+                }
                 Err(Blocked::Ring(mark))
             }
             // What has been sent may not have arrived, and TCP cannot know.
@@ -298,6 +315,7 @@ impl Twin {
         path.take_ext(ExtSeen::READY | ExtSeen::LEAVE);
         let overtakes = path.is_far() && tx.mode == TxMode::Ring && !path.is_drained();
         tx.mode = if overtakes { TxMode::Leaving } else { TxMode::Tcp };
+        tx.leaving_since = overtakes.then(sys::now);
         tx.full_since = None;
         self.note_path(Direction::Send, stat::Path::Tcp);
         true
@@ -334,7 +352,7 @@ impl Twin {
             return Err(Errno::AGAIN.into());
         }
         match (blocked, self.path()) {
-            (Blocked::Ring(mark), Some(path)) => {
+            (Blocked::Ring(mark) | Blocked::Leaving(mark), Some(path)) => {
                 if path.spin(Interest::Write, *mark) {
                     self.count_wait(Direction::Send, Waited::Spinning);
                     return Ok(());
@@ -373,6 +391,17 @@ impl Twin {
                 }
             }
         }
+    }
+}
+
+/// Whether what was sent to another host will never be known to have arrived.
+pub(super) fn is_stuck(tx: &Tx, path: &Path) -> bool {
+    let is_long = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() >= STUCK);
+    match tx.mode {
+        TxMode::Tcp => false,
+        TxMode::Leaving => path.has_failed() || is_long(tx.leaving_since),
+        // Not even the word that we leave could be posted.
+        TxMode::Ring => path.is_far() && is_long(tx.full_since),
     }
 }
 

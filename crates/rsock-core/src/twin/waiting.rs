@@ -12,9 +12,8 @@
 use super::path::{AnyBell, Path};
 use super::rx::LOOK_EVERY;
 use super::state::TxMode;
-use super::{PATIENCE, Twin};
+use super::{FAR_PATIENCE, PATIENCE, Twin};
 use crate::interrupt::Section;
-use crate::sys;
 use rsock_verbs::Context;
 use rsock_verbs::soft::SoftContext;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -75,6 +74,9 @@ impl Mark {
     }
 }
 
+/// The shortest wait that [`Twin::patience`] asks for.
+const SHORTEST: Duration = Duration::from_micros(100);
+
 impl Twin {
     /// Whether the peer has been found, so that input may come on the ring.
     #[must_use]
@@ -134,10 +136,16 @@ impl Twin {
     pub fn patience(&self) -> Option<Duration> {
         let _section = Section::enter();
         let tx = self.dirs.tx.0.lock();
-        if tx.mode != TxMode::Ring {
-            return None;
+        match tx.mode {
+            TxMode::Tcp => None,
+            TxMode::Leaving => Some(PATIENCE),
+            TxMode::Ring => {
+                let is_far = self.path().is_some_and(Path::is_far);
+                let patience = if is_far { FAR_PATIENCE } else { PATIENCE };
+                let since = tx.full_since.map_or(Duration::ZERO, |since| since.elapsed());
+                // Never nothing: the word that the writer leaves may have to wait too.
+                Some(patience.saturating_sub(since).max(SHORTEST))
+            }
         }
-        let since = tx.full_since.map_or(Duration::ZERO, |since| sys::now().duration_since(since));
-        Some(PATIENCE.saturating_sub(since))
     }
 }

@@ -110,10 +110,14 @@ impl RdmaContext {
         raw: NonNull<ibv_context>,
         name: String,
     ) -> Result<Self, Error> {
-        // SAFETY: the context is open, and nobody else knows of it yet.
-        let ctx = unsafe { &mut *raw.as_ptr() };
-        for fd in [&mut ctx.cmd_fd, &mut ctx.async_fd] {
-            // SAFETY: libibverbs looks its descriptors up in the context at each call.
+        let ctx = raw.as_ptr();
+        // SAFETY: the context is open.
+        let cmd_fd = unsafe { &raw mut (*ctx).cmd_fd };
+        // SAFETY: as above.
+        let async_fd = unsafe { &raw mut (*ctx).async_fd };
+        for fd in [cmd_fd, async_fd] {
+            // SAFETY: nobody else knows of the context yet, and libibverbs looks its descriptors up in
+            // it at each call.
             unsafe { own_fd::raise_at(fd) };
         }
         let mut inner = Inner {

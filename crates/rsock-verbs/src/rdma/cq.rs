@@ -159,7 +159,7 @@ impl OwnCq {
         let events = unsafe { verbs.ibv_create_comp_channel(ctx.raw()) };
         let events = object("ibv_create_comp_channel", events)?;
         // SAFETY: the channel is live, and nobody else knows of it yet.
-        let fd = unsafe { &mut (*events.as_ptr()).fd };
+        let fd = unsafe { &raw mut (*events.as_ptr()).fd };
         // SAFETY: libibverbs looks the descriptor up in the channel at each call.
         unsafe { own_fd::raise_at(fd) };
         // SAFETY: the context is open and the channel is live.
