@@ -11,5 +11,5 @@ pub mod proto;
 pub mod socket;
 pub mod stat;
 mod sys;
-mod trust;
+pub mod trust;
 pub mod twin;

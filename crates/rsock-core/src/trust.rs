@@ -17,7 +17,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Bytes of a code.
@@ -55,32 +55,90 @@ pub(crate) struct Claim<'a> {
     pub(crate) request: Option<&'a [u8; CODE_LEN]>,
 }
 
+/// What a configuration says of other hosts, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Where it was read.
+    pub file: PathBuf,
+    /// Whether it names a key.
+    pub has_key: bool,
+    /// Networks that it trusts without one.
+    pub n_rules: usize,
+}
+
+/// Why a configuration trusts nobody.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It cannot be read; most often there is none.
+    #[error("{}: {source}", file.display())]
+    File {
+        /// Where it was looked for.
+        file: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// A line is no setting, or its value makes no sense.
+    #[error("{}: line {line} is no setting", file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// The key cannot be read or used: `PermissionDenied` also if everybody could read it, `InvalidData`
+    /// if it is too short.
+    #[error("{}: {source}", file.display())]
+    Key {
+        /// The key's file.
+        file: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+}
+
+/// Reads this host's configuration, as programs do when they first need it.
+///
+/// # Errors
+/// [`Fault`]; then connections to other hosts stay on TCP.
+pub fn examine() -> Result<Summary, Fault> {
+    let file = file();
+    let trust = Trust::read(&file)?;
+    Ok(Summary { has_key: trust.key.is_some(), n_rules: trust.rules.len(), file })
+}
+
+fn file() -> PathBuf {
+    std::env::var_os("RSOCK_CONFIG").map_or_else(|| DEFAULT_FILE.into(), PathBuf::from)
+}
+
 /// The configuration of this host, read at the first call. What cannot be read, or is no configuration,
 /// trusts nobody.
 pub(crate) fn trust() -> &'static Trust {
     static TRUST: OnceLock<Trust> = OnceLock::new();
-    TRUST.get_or_init(|| {
-        let file = std::env::var_os("RSOCK_CONFIG").unwrap_or_else(|| DEFAULT_FILE.into());
-        Trust::read(Path::new(&file)).unwrap_or_default()
-    })
+    TRUST.get_or_init(|| Trust::read(&file()).unwrap_or_default())
 }
 
 impl Trust {
-    fn read(file: &Path) -> io::Result<Self> {
-        let text = fs::read_to_string(file)?;
-        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    fn read(file: &Path) -> Result<Self, Fault> {
+        let text = fs::read_to_string(file)
+            .map_err(|source| Fault::File { file: file.to_owned(), source })?;
         let mut this = Self::default();
-        for line in text.lines().map(str::trim) {
+        for (i, line) in text.lines().map(str::trim).enumerate() {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
+            let invalid = || Fault::Line { file: file.to_owned(), line: i + 1 };
             let (name, value) = line.split_once('=').ok_or_else(invalid)?;
             match (name.trim_end(), Value::parse(value.trim_start()).ok_or_else(invalid)?) {
                 ("trust_fabric", Value::List(rules)) => {
                     let rules: Option<Vec<_>> = rules.into_iter().map(Network::parse).collect();
                     this.rules = rules.ok_or_else(invalid)?;
                 }
-                ("key_file", Value::Text(name)) => this.key = Some(Key::read(Path::new(name))?),
+                ("key_file", Value::Text(name)) => {
+                    let key = Key::read(Path::new(name));
+                    this.key =
+                        Some(key.map_err(|source| Fault::Key { file: name.into(), source })?);
+                }
                 // A misspelt name must not pass for a setting.
                 _ => return Err(invalid()),
             }
@@ -340,10 +398,9 @@ mod tests {
         // The line's end is not part of it.
         assert_eq!(trust.code(claim(&data)), keyed(b"0123456789abcdef").code(claim(&data)));
         mode(0o604).expect("mode");
-        assert_eq!(
-            Trust::read(&file).expect_err("open to all").kind(),
-            io::ErrorKind::PermissionDenied
-        );
+        let fault = Trust::read(&file).expect_err("open to all");
+        let is_denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;
+        assert!(matches!(&fault, Fault::Key { source, .. } if is_denied(source)), "{fault}");
         for bad in [
             "trust_fabric = \"10.9.0.0/24\"",
             "trust_fabric = [1]",
@@ -354,7 +411,8 @@ mod tests {
             "trust_fabric = [\"10.9.0.1/24\"]",
         ] {
             fs::write(&file, bad).expect("a file");
-            assert!(Trust::read(&file).is_err(), "{bad}");
+            let fault = Trust::read(&file).expect_err(bad);
+            assert!(matches!(fault, Fault::Line { line: 1, .. }), "{bad}: {fault}");
         }
         fs::remove_dir_all(&dir).expect("removed");
     }

@@ -3,6 +3,7 @@
 //! It does not guess from versions or names where it can try: it makes the objects that a stream needs,
 //! as the user that runs it and under that user's limits, and says what the system answered.
 
+mod hosts;
 mod rdma;
 mod soft;
 
@@ -107,7 +108,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         all.extend(soft::look().list);
     }
     match asked {
-        None | Some("rdma") => all.extend(rdma::look(None).list),
+        None | Some("rdma") => {
+            all.extend(rdma::look(None).list);
+            all.extend(hosts::look().list);
+        }
         Some("soft") => {}
         Some(name) => all.extend(rdma::look(Some(name)).list),
     }

@@ -1,0 +1,115 @@
+//! Other hosts: whether this one can prove to them who it is, or trusts them without a proof. Programs that
+//! use RDMA themselves do without; connections that begin on TCP stay there.
+
+use super::{Device, Findings};
+use rsock_core::trust::{self, Fault, Summary};
+use std::io;
+
+pub(super) fn look() -> Findings {
+    let mut findings = Findings::new(Device::Rdma);
+    match trust::examine() {
+        Ok(summary) => say(&mut findings, &summary),
+        Err(fault) => {
+            let (why, fix) = explain(&fault);
+            findings.limited("hosts", format!("{STAYS}: {why}"), fix);
+        }
+    }
+    findings
+}
+
+fn say(findings: &mut Findings, summary: &Summary) {
+    let file = summary.file.display();
+    let rules = match summary.n_rules {
+        1 => "a network that is trusted".to_owned(),
+        n => format!("{n} networks that are trusted"),
+    };
+    match (summary.has_key, summary.n_rules) {
+        (true, 0) => findings.fine("hosts", format!("{file} names a key for other hosts")),
+        (true, _) => {
+            findings.fine("hosts", format!("{file} names a key for other hosts, and {rules}"))
+        }
+        (false, 0) => {
+            let why = format!("{STAYS}: {file} names no key and no network");
+            findings.limited("hosts", why, MAKE_KEY);
+        }
+        (false, _) => findings.fine("hosts", format!("{file} names {rules}, and no key")),
+    }
+}
+
+/// What is wrong, and what to do.
+fn explain(fault: &Fault) -> (String, String) {
+    match fault {
+        Fault::File { file, source } if source.kind() == io::ErrorKind::NotFound => {
+            (format!("there is no {}", file.display()), MAKE_KEY.to_owned())
+        }
+        Fault::File { file, .. } => (fault.to_string(), format!("chmod 644 {}", file.display())),
+        Fault::Key { file, source } => {
+            let file = file.display();
+            let fix = match source.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    format!("chmod 640 {file}, in a group of the users who run programs")
+                }
+                io::ErrorKind::InvalidData => {
+                    format!("head -c 32 /dev/urandom | base64 > {file}, and the same on each host")
+                }
+                _ => format!("copy it from another host to {file}"),
+            };
+            let why = match source.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    format!("the key {file} is not ours to read, or everybody's")
+                }
+                io::ErrorKind::InvalidData => format!("the key {file} is shorter than 16 bytes"),
+                _ => format!("the key: {fault}"),
+            };
+            (why, fix)
+        }
+        _ => (
+            fault.to_string(),
+            "it takes key_file = \"FILE\" and trust_fabric = [\"NETWORK/LENGTH\"]".to_owned(),
+        ),
+    }
+}
+
+const STAYS: &str = "connections that begin on TCP stay there between hosts";
+const MAKE_KEY: &str = "write key_file = \"/etc/rsock.key\" into /etc/rsock.toml, and a key into that \
+    file, on each host: docs/hosts.md";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+
+    fn fault(kind: io::ErrorKind) -> Fault {
+        Fault::Key { file: "/k".into(), source: kind.into() }
+    }
+
+    #[test]
+    fn what_a_configuration_lacks_decides_the_fix() {
+        let none = Fault::File { file: "/c".into(), source: io::ErrorKind::NotFound.into() };
+        for (fault, why, fix) in [
+            (none, "there is no /c", "key_file"),
+            (fault(io::ErrorKind::PermissionDenied), "not ours to read", "chmod 640 /k"),
+            (fault(io::ErrorKind::InvalidData), "shorter than 16", "/dev/urandom"),
+            (fault(io::ErrorKind::NotFound), "/k", "copy it"),
+            (Fault::Line { file: "/c".into(), line: 3 }, "/c: line 3", "trust_fabric"),
+        ] {
+            let (what, how) = explain(&fault);
+            assert!(what.contains(why) && how.contains(fix), "{what}; {how}");
+        }
+    }
+
+    #[test]
+    fn a_key_or_a_network_is_enough() {
+        for (has_key, n_rules, state) in [
+            (true, 0, State::Fine),
+            (false, 2, State::Fine),
+            (true, 1, State::Fine),
+            (false, 0, State::Limited),
+        ] {
+            let mut findings = Findings::new(Device::Rdma);
+            say(&mut findings, &Summary { file: "/c".into(), has_key, n_rules });
+            let [found] = &findings.list[..] else { panic!("one line: {findings:?}") };
+            assert_eq!(found.state, state, "{}", found.what);
+        }
+    }
+}
