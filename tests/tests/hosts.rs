@@ -3,6 +3,7 @@
 
 mod hosts_claims;
 mod hosts_faults;
+mod hosts_tokio;
 
 use rsock_core::stat::{self, Connection};
 use rsock_core::twin::PinReason;

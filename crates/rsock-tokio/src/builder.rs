@@ -2,6 +2,7 @@
 
 use crate::listener::Listener;
 use crate::stream::Stream;
+use rsock_core::twin::Side;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -82,7 +83,7 @@ impl Builder {
     /// # Cancel safety
     /// Dropping the future abandons the attempt; no connection is left behind.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
-        self.wrap(TcpStream::connect(addr).await?)
+        self.stream(TcpStream::connect(addr).await?, Some(Side::Connected))
     }
 
     /// As [`Listener::bind`].
@@ -102,10 +103,15 @@ impl Builder {
     /// # Errors
     /// As `setsockopt(2)`, if an option was asked for.
     pub fn wrap(&self, socket: TcpStream) -> io::Result<Stream> {
+        self.stream(socket, None)
+    }
+
+    /// `end`: which end of the connection it is, for a peer on another host.
+    fn stream(&self, socket: TcpStream, end: Option<Side>) -> io::Result<Stream> {
         if let Some(on) = self.nodelay {
             socket.set_nodelay(on)?;
         }
-        Ok(Stream::new(socket, self.spin, self.iomap_slots))
+        Ok(Stream::new(socket, end, self.spin, self.iomap_slots))
     }
 
     /// As [`Listener::poll_accept`]'s last step.
@@ -113,6 +119,6 @@ impl Builder {
         &self,
         (socket, peer): (TcpStream, SocketAddr),
     ) -> io::Result<(Stream, SocketAddr)> {
-        Ok((self.wrap(socket)?, peer))
+        Ok((self.stream(socket, Some(Side::Accepted))?, peer))
     }
 }

@@ -54,7 +54,7 @@ impl Ring {
 
     pub(crate) fn doorbell(&self) -> io::Result<Bell> {
         Ok(match self {
-            Self::Twin(_) => Bell::Twin(twin::Doorbell::new()?),
+            Self::Twin(twin) => Bell::Twin(twin.create_doorbell()?),
             Self::Pure(socket) => Bell::Pure(socket.doorbell()?),
         })
     }

@@ -9,6 +9,7 @@ use crate::ring::{Mark, Ring};
 use crate::tcp::Tcp;
 use crate::wakers::Waiter;
 use rsock_core::socket::{self, rsockets};
+use rsock_core::twin;
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -74,8 +75,13 @@ impl Side {
 }
 
 impl Shared {
-    pub(crate) fn new(socket: TcpStream, spin: Duration, iomap_slots: u16) -> Self {
-        let tcp = Tcp::new(socket, iomap_slots);
+    pub(crate) fn new(
+        socket: TcpStream,
+        end: Option<twin::Side>,
+        spin: Duration,
+        iomap_slots: u16,
+    ) -> Self {
+        let tcp = Tcp::new(socket, end, iomap_slots);
         let ring = tcp.twin.clone().map(Ring::Twin);
         let link = ring.map(|ring| Link::new(ring, spin));
         Self { base: Base::Tcp(tcp), link, is_handed_over: AtomicBool::new(false) }

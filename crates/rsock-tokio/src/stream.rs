@@ -3,7 +3,7 @@
 use crate::builder::Builder;
 use crate::shared::{Base, Shared, Side};
 use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use rsock_core::twin::PinReason;
+use rsock_core::twin::{self, PinReason};
 use rustix::net::RecvFlags;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,14 +16,16 @@ use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, ToSocketAddrs};
 
 /// A TCP connection that moves to shared memory once its peer turns out to be an rsock stream on
-/// the same host, and back when need be; the program sees one stream of bytes. Or a connection of
-/// the [pure mode](crate::rsockets), which is used in the same way.
+/// the same host, or to RDMA if it is one on a host that shares a key with ours or is trusted, and back
+/// when need be; the program sees one stream of bytes. Or a connection of the
+/// [pure mode](crate::rsockets), which is used in the same way.
 ///
 /// Reading and writing is by [`AsyncRead`](tokio::io::AsyncRead) and
 /// [`AsyncWrite`](tokio::io::AsyncWrite), or by the methods here, which take a shared reference. As
 /// with Tokio's own stream, one task at a time is woken for reading and one for writing by the
 /// traits; any number may wait in the `async` methods. Dropping it closes the connection, and
-/// resets it if received bytes were not read, as the kernel does.
+/// resets it if received bytes were not read, as the kernel does. A drop of a stream that used RDMA waits
+/// until the peer's device has everything: a round trip, at most five seconds.
 ///
 /// # Examples
 ///
@@ -49,8 +51,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(socket: TcpStream, spin: Duration, iomap_slots: u16) -> Self {
-        Self { shared: Arc::new(Shared::new(socket, spin, iomap_slots)) }
+    pub(crate) fn new(
+        socket: TcpStream,
+        end: Option<twin::Side>,
+        spin: Duration,
+        iomap_slots: u16,
+    ) -> Self {
+        Self { shared: Arc::new(Shared::new(socket, end, spin, iomap_slots)) }
     }
 
     /// Connects to any TCP peer, as [`TcpStream::connect`].
@@ -295,7 +302,7 @@ impl From<TcpStream> for Stream {
     /// Takes over a connected socket through which no byte has passed yet. (One that has been used
     /// works too, and stays on TCP.)
     fn from(socket: TcpStream) -> Self {
-        Self::new(socket, crate::builder::longest_spin(), 0)
+        Self::new(socket, None, crate::builder::longest_spin(), 0)
     }
 }
 

@@ -27,8 +27,9 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    pub(crate) fn new(socket: TcpStream, iomap_slots: u16) -> Self {
-        let twin = Twin::adopt_with(socket.as_fd(), iomap_slots).map(Arc::new);
+    /// `end`: which end of the connection it is, for a peer on another host.
+    pub(crate) fn new(socket: TcpStream, end: Option<twin::Side>, iomap_slots: u16) -> Self {
+        let twin = Twin::adopt_with(socket.as_fd(), end, iomap_slots).map(Arc::new);
         Self { socket, twin }
     }
 
@@ -78,10 +79,13 @@ impl Tcp {
     ) -> Poll<io::Result<()>> {
         let Some(twin) = &self.twin else { return Poll::Pending };
         let mut everyone = link.context();
-        let patience = if side == Side::Write { twin.patience() } else { None };
+        let patience = match side {
+            Side::Write => twin.patience(),
+            Side::Read => twin.grace(),
+        };
         if let Some(patience) = patience {
             // On the ring, the socket does not tell when there is room, nor that nobody will make
-            // any: the ring does, or the next try.
+            // any: the ring does, or the next try. Nor does it tell twice that it has ended.
             if link.wait_at_most(patience)?.is_ready() {
                 return Poll::Ready(Ok(()));
             }

@@ -137,13 +137,13 @@ impl Twin {
     /// sides do different things; without a side the connection stays on TCP then.
     #[must_use]
     pub fn adopt(fd: BorrowedFd<'_>, side: Option<Side>) -> Option<Self> {
-        Some(Self { side, ..Self::adopt_with(fd, 0)? })
+        Self::adopt_with(fd, side, 0)
     }
 
-    /// As [`Self::adopt`] without a side, with room for that many buffers that the peer may [open](Self::open) to us. The wire
-    /// knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
+    /// As [`Self::adopt`], with room for that many buffers that the peer may [open](Self::open) to us. The
+    /// wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
     #[must_use]
-    pub fn adopt_with(_fd: BorrowedFd<'_>, iomap_slots: u16) -> Option<Self> {
+    pub fn adopt_with(_fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {
         if !crate::env::is_enabled() {
             return None;
         }
@@ -151,7 +151,7 @@ impl Twin {
             dirs: FamilyBox::new(Directions::new())?,
             search: Mutex::new(Search::new()),
             path: Place::default(),
-            side: None,
+            side,
             tuple: OnceLock::new(),
             looking_since: OnceLock::new(),
             inode: OnceLock::new(),

@@ -559,7 +559,7 @@ fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
 fn an_armed_doorbell_rings_and_an_old_mark_arms_nothing() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
-        let bell = Doorbell::new().expect("a doorbell");
+        let bell = b.twin.create_doorbell().expect("a doorbell");
         let is_rung = || {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&bell);
             let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
@@ -592,7 +592,7 @@ fn what_is_put_lies_in_the_peers_memory_before_later_bytes() {
     watchdog(|| {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
-        let twin = Twin::adopt_with(socket.as_fd(), 1).expect("family memory");
+        let twin = Twin::adopt_with(socket.as_fd(), None, 1).expect("family memory");
         let putter = End { socket, twin };
         let (socket, _) = listener.accept().expect("accept");
         let twin = Arc::new(Twin::adopt(socket.as_fd(), None).expect("family memory"));

@@ -11,11 +11,9 @@
 
 use super::path::{AnyBell, Path};
 use super::rx::LOOK_EVERY;
-use super::state::TxMode;
+use super::state::{FLAG_BROKEN, TxMode};
 use super::{FAR_PATIENCE, PATIENCE, Twin};
 use crate::interrupt::Section;
-use rsock_verbs::Context;
-use rsock_verbs::soft::SoftContext;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::time::Duration;
@@ -29,15 +27,6 @@ pub struct Doorbell(AnyBell);
 pub struct Mark(Option<u32>);
 
 impl Doorbell {
-    /// A new one.
-    ///
-    /// # Errors
-    /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
-    pub fn new() -> io::Result<Self> {
-        let bell = SoftContext::open().and_then(|ctx| ctx.create_bell())?;
-        Ok(Self(AnyBell::Soft(bell)))
-    }
-
     /// Empties it, once it has rung. A doorbell holds a few unread rings only, and a full one
     /// cannot be rung.
     pub fn drain(&self) {
@@ -84,6 +73,15 @@ impl Twin {
         self.path().is_some()
     }
 
+    /// A doorbell for this twin, once it [is paired](Self::is_paired).
+    ///
+    /// # Errors
+    /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`); `ENOTCONN` before it is paired.
+    pub fn create_doorbell(&self) -> io::Result<Doorbell> {
+        let path = self.path().ok_or(rustix::io::Errno::NOTCONN)?;
+        path.create_bell().map(Doorbell)
+    }
+
     /// A mark to take before trying.
     #[must_use]
     pub fn mark(&self) -> Mark {
@@ -128,6 +126,17 @@ impl Twin {
     pub fn note_socket(&self) {
         let _section = Section::enter();
         self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
+    }
+
+    /// After a receive that would have blocked: when to try again although nothing tells, or `None` if
+    /// something does. The socket has ended, and the end of the stream may still be on its way.
+    #[must_use]
+    pub fn grace(&self) -> Option<Duration> {
+        if !self.path().is_some_and(Path::is_far) || self.has(FLAG_BROKEN) {
+            return None;
+        }
+        let _section = Section::enter();
+        self.dirs.rx.0.lock().ended_since.map(|_| PATIENCE)
     }
 
     /// After a send that would have blocked: how long to wait for the ring at most before trying
