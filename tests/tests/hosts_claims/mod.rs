@@ -1,8 +1,9 @@
 //! Another user of a host who claims a connection between two hosts: nothing on the fabric says who
 //! speaks, so what refuses him is that he lacks the hosts' key.
 //!
-//! He is a thread of the test with another user's rights. He knows the connection's numbers and the
-//! words on the wire, and answers with a code that he has seen.
+//! He is this program once more, run by that user, which ends: a process that has used an RDMA device
+//! keeps it from being removed. He knows the connection's numbers and the words on the wire, and answers
+//! with a code that he has seen.
 
 use super::{
     Blocks, Trust, assert_all_arrived, await_connection, config, connections, has_used_rdma,
@@ -12,16 +13,17 @@ use rsock_cm::manager::{Connecting as _, Listening as _};
 use rsock_cm::rdma::{Connecting, Event, Listener, Progress};
 use rsock_core::twin::PinReason;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Watchdog, tools};
+use rsock_tests::{Running, Watchdog, tools};
 use rsock_verbs::QpNum;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Gid, Uid};
-use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::process::Stdio;
-use std::sync::mpsc::channel;
-use std::thread;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const KEY: Trust = Trust::Key("a key that the impostor has not");
@@ -34,11 +36,68 @@ const AT_PORT: usize = 40;
 const AT_VERSION: usize = 42;
 const AT_CODE: usize = 44;
 
-/// Takes another user's rights, who has nothing to do with either program, for the calling thread.
-fn become_another_user() {
-    let (user, group) = (Uid::from_raw(65534), Gid::from_raw(65534));
-    set_thread_res_gid(group, group, group).expect("another group");
-    set_thread_res_uid(user, user, user).expect("another user");
+/// Tells this program which part it plays: `answer ADDRESS`, or `ask ADDRESS ADDRESS`.
+const PART: &str = "IMPOSTOR";
+/// A user who has nothing to do with either program.
+const NOBODY: u32 = 65534;
+
+/// The other user's process, which plays `part` in `test`.
+struct Impostor {
+    process: Running,
+    out: BufReader<ChildStdout>,
+}
+
+impl Impostor {
+    fn start(test: &str, part: &str) -> Self {
+        // Where everybody may run it, wherever the tests were built.
+        let copy = env::temp_dir().join("impostor");
+        fs::copy(env::current_exe().expect("this program"), &copy).expect("a copy");
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).expect("its mode");
+        let test = format!("hosts_claims::{test}");
+        let mut command = Command::new(copy);
+        command.args(["--exact", &test, "--nocapture"]).env(PART, part).current_dir("/");
+        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Running::spawn(&mut command).expect("the impostor starts");
+        let out = BufReader::new(process.stdout.take().expect("piped"));
+        Self { process, out }
+    }
+
+    fn await_word(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            let n = self.out.read_line(&mut line).expect("its output");
+            assert_ne!(n, 0, "the impostor ended without having said: {word}");
+        }
+    }
+
+    /// Lets it go.
+    fn end(mut self) {
+        self.process.stdin.take();
+        assert!(self.process.wait().expect("its end").success());
+    }
+}
+
+/// Plays the part that this process was started for, if it is an impostor's.
+fn is_impostor() -> bool {
+    let Ok(part) = env::var(PART) else { return false };
+    let mut words = part.split_whitespace();
+    let is_answer = words.next() == Some("answer");
+    let mut address =
+        || -> SocketAddr { words.next().and_then(|w| w.parse().ok()).expect("where") };
+    if is_answer {
+        let at = address();
+        let mut listener = Listener::at(at, 1).expect("anybody may listen");
+        println!("listening");
+        answer_one(&mut listener, at.port());
+        println!("answered");
+        // Until then the answer must not be followed by an end.
+        std::io::stdin().read_to_end(&mut Vec::new()).expect("the test goes on");
+    } else {
+        let (from, to) = (address(), address());
+        println!("{}", if is_rejected(from, to) { "rejected" } else { "accepted" });
+    }
+    true
 }
 
 fn sleep_on(fd: impl AsFd) {
@@ -65,6 +124,9 @@ fn answer_one(listener: &mut Listener, port: u16) {
 
 #[test]
 fn another_user_at_the_address_of_a_client_is_not_believed() {
+    if is_impostor() {
+        return;
+    }
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("impostor-answers");
     let python = || with_shim("python3", &config("impostor-answers", KEY));
@@ -77,28 +139,22 @@ fn another_user_at_the_address_of_a_client_is_not_believed() {
             guest.meet("refused");
             blocks.end(&guest)
         }
-        Role::B => thread::scope(|scope| {
+        Role::B => {
+            let test = "another_user_at_the_address_of_a_client_is_not_believed";
             let at = SocketAddr::new(guest.ip(), PORTS[1]);
-            let (listens, is_listening) = channel();
-            let impostor = scope.spawn(move || {
-                become_another_user();
-                // Before the client, who will find its place on the device taken.
-                let mut listener = Listener::at(at, 1).expect("anybody may listen");
-                listens.send(()).expect("the test waits");
-                answer_one(&mut listener, at.port());
-                listener
-            });
-            is_listening.recv().expect("the impostor listens");
+            let mut impostor = Impostor::start(test, &format!("answer {at}"));
+            // Before the client, who will find its place on the device taken.
+            impostor.await_word("listening");
             guest.meet("listening");
             let mut command = python();
             command.env("SOURCE_PORT", client);
             let to = guest.peer_ip().to_string();
             let blocks = Blocks::start(command, &["send", &to, &server]);
-            let listener = impostor.join().expect("the impostor's end");
+            impostor.await_word("answered");
             guest.meet("refused");
-            drop(listener);
+            impostor.end();
             blocks.end(&guest)
-        }),
+        }
     };
     assert_all_arrived(&ends);
 }
@@ -143,6 +199,9 @@ fn words(port: u16) -> [u8; 56] {
 
 #[test]
 fn another_user_who_comes_in_a_servers_place_is_not_believed() {
+    if is_impostor() {
+        return;
+    }
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("impostor-asks");
     let [server, client] = PORTS.map(|port| port.to_string());
@@ -155,11 +214,10 @@ fn another_user_who_comes_in_a_servers_place_is_not_believed() {
             guest.meet("listening");
             let [from, to] =
                 [(guest.ip(), PORTS[0]), (guest.peer_ip(), PORTS[1])].map(SocketAddr::from);
-            let rejected = thread::spawn(move || {
-                become_another_user();
-                is_rejected(from, to)
-            });
-            assert!(rejected.join().expect("the impostor's end"), "the client took a stranger");
+            let test = "another_user_who_comes_in_a_servers_place_is_not_believed";
+            let mut impostor = Impostor::start(test, &format!("ask {from} {to}"));
+            impostor.await_word("rejected");
+            impostor.end();
             guest.meet("refused");
             blocks.end(&guest)
         }

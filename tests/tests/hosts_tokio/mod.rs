@@ -1,4 +1,5 @@
-//! Streams of `rsock-tokio` between two hosts.
+//! Streams of `rsock-tokio` between two hosts. They are in this process, which keeps the device from being
+//! removed from then on: the tests that do that come before.
 
 use rsock_tests::Watchdog;
 use rsock_tests::hosts::{Guest, Role};
