@@ -64,7 +64,7 @@ pub(super) struct Far {
 pub(super) enum Fate {
     /// It goes on.
     Goes,
-    /// The peer let go of it: closed, gave up, or died. Bytes that it had not brought here are lost.
+    /// The peer let go of it: closed, gave up, died, or its device is being taken away. TCP tells which.
     Cut,
     /// Our device is being taken away, and works still, perhaps.
     Removed,

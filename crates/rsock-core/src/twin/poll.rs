@@ -86,7 +86,7 @@ impl Twin {
                     state.ring = Some((path, mark));
                     state.kernel |= PollFlags::RDHUP;
                     state.end_is_input = true;
-                    if path.has_input() || path.is_cut() {
+                    if path.has_input() {
                         state.ready |= events & INPUT;
                     }
                 }

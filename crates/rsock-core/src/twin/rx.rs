@@ -206,10 +206,6 @@ impl Twin {
                             self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags)
                         }
                         Ok(_) => continue,
-                        // What has come to an end here ends on TCP too, if that word gets through.
-                        Err(Errno::AGAIN) if path.is_cut() && !path.has_eof() => {
-                            self.far_end(fd, &mut rx, path)
-                        }
                         Err(Errno::AGAIN) => {
                             self.quiet_stand_in(&rx, path);
                             Err(Blocked::Both(mark))
@@ -243,7 +239,7 @@ impl Twin {
                             continue;
                         }
                         let look = rx.idle_reads.is_multiple_of(LOOK_EVERY);
-                        if (look || self.has(FLAG_RX_SHUT)) && (path.is_cut() || has_ended(fd)) {
+                        if (look || self.has(FLAG_RX_SHUT)) && has_ended(fd) {
                             if path.is_far() {
                                 return self.far_end(fd, &mut rx, path);
                             }
@@ -254,6 +250,8 @@ impl Twin {
                         self.quiet_stand_in(&rx, path);
                         return Err(Blocked::Ring(mark));
                     }
+                    // The peer had left before that: TCP goes on.
+                    Err(RecvError::Failed(_)) if path.ext_seen().contains(ExtSeen::DOWN) => {}
                     Err(RecvError::Failed(_)) if path.is_far() => {
                         return Err(Blocked::Error(self.break_off_rx(fd, &mut rx)));
                     }
@@ -380,7 +378,8 @@ impl Twin {
             return false;
         }
         let deaf = self.dirs.shared.0.deaf_waiters.load(Ordering::Acquire) != 0;
-        if !self.has(FLAG_PAIRED) || deaf || rx.is_declined || has_ended(fd) {
+        let forbidden = deaf || rx.is_declined || path.is_cut();
+        if !self.has(FLAG_PAIRED) || forbidden || has_ended(fd) {
             return false;
         }
         match offset::read(fd) {
@@ -496,7 +495,9 @@ impl Twin {
             return Err(Blocked::Both(path.mark()));
         }
         let since = *rx.ended_since.get_or_insert_with(sys::now);
-        if fate == Fate::Cut || since.elapsed() >= GRACE {
+        // Even of a cut connection: a device that is being taken away is cut off first, and still carries
+        // what its process gives it.
+        if since.elapsed() >= GRACE {
             return Err(Blocked::Error(self.break_off_rx(fd, rx)));
         }
         Err(Blocked::Short)
