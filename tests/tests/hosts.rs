@@ -2,7 +2,6 @@
 //! lab at once.
 
 mod hosts_claims;
-mod hosts_faults;
 mod hosts_tokio;
 
 use rsock_core::stat::{self, Connection};
@@ -260,104 +259,4 @@ fn a_host_with_another_key_is_refused() {
         }
     });
     assert_all_arrived(&ends);
-}
-
-/// Waits until somebody listens on `port`, by the kernel's list.
-fn await_listener(port: u16) {
-    let local = format!(":{port:04X}");
-    let is_listening = |table: &str| {
-        let text = fs::read_to_string(table).unwrap_or_default();
-        text.lines().any(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
-        })
-    };
-    while !is_listening("/proc/net/tcp") && !is_listening("/proc/net/tcp6") {
-        thread::park_timeout(Duration::from_millis(20));
-    }
-}
-
-/// Runs `clients` in guest b, one after the other, against one `server` in guest a. Each must be seen on
-/// RDMA; what they said.
-fn programs(name: &'static str, server: [&str; 2], port: u16, clients: &[&str]) -> Vec<String> {
-    let _watchdog = Watchdog::new(Duration::from_secs(240));
-    let guest = Guest::begin(name);
-    let config = config(name, Trust::Everybody);
-    let ip = |ip: std::net::IpAddr| move |arg: &str| arg.replace("IP", &ip.to_string());
-    if guest.role == Role::A {
-        let mut command = with_shim(server[0], &config);
-        command.args(server[1].split_whitespace().map(ip(guest.ip())));
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let _server = Running::spawn(&mut command).expect("the server starts");
-        await_listener(port);
-        guest.meet("listening");
-        guest.meet("done");
-        return Vec::new();
-    }
-    guest.meet("listening");
-    let run = |&client: &&str| seen_on_rdma(&guest, &config, client);
-    let all = clients.iter().map(run).collect();
-    guest.meet("done");
-    all
-}
-
-/// Runs `client` for so many seconds, in the place of `LONG`, that it is seen on RDMA; what it said. Finding
-/// the peer may take longer than a short run: a lost request is repeated after seconds.
-fn seen_on_rdma(guest: &Guest, config: &Path, client: &str) -> String {
-    let mut seconds = 3;
-    loop {
-        let long = seconds.to_string();
-        let mut words = client.split_whitespace();
-        let mut command = with_shim(words.next().expect("a program"), config);
-        let to = guest.peer_ip().to_string();
-        command.args(words.map(|arg| arg.replace("IP", &to).replace("LONG", &long)));
-        let mut client = Running::spawn(&mut command).expect("the client starts");
-        let mut last = Vec::new();
-        let is_seen = loop {
-            let now = connections(guest);
-            if now.iter().any(has_used_rdma) {
-                break true;
-            }
-            if client.try_wait().expect("its state").is_some() {
-                break false;
-            }
-            last = Some(now).filter(|all| !all.is_empty()).unwrap_or(last);
-            thread::park_timeout(Duration::from_millis(20));
-        };
-        let out = client.output().expect("its end");
-        let said = String::from_utf8_lossy(&out.stdout).into_owned();
-        let complained = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{command:?}: {}\n{said}{complained}", out.status);
-        if is_seen {
-            return said;
-        }
-        assert!(seconds < 40, "{command:?} ended without having left TCP: {last:?}");
-        seconds *= 2;
-    }
-}
-
-/// Netserver forks for each connection; its client asks over the first what it measures over another.
-#[test]
-fn netperf() {
-    let said = programs(
-        "netperf",
-        ["netserver", "-D -4 -L IP -p 12865"],
-        12865,
-        &[
-            "netperf -4 -H IP -p 12865 -P 0 -l LONG -t TCP_STREAM",
-            "netperf -4 -H IP -p 12865 -P 0 -l LONG -t TCP_MAERTS",
-            "netperf -4 -H IP -p 12865 -P 0 -l LONG -t TCP_RR",
-        ],
-    );
-    for result in said {
-        let numbers: Vec<f64> = result.split_whitespace().flat_map(str::parse).collect();
-        assert!(numbers.len() >= 5 && numbers[4] > 0.0, "{result}");
-    }
-}
-
-#[test]
-fn iperf3() {
-    let clients = ["iperf3 -c IP -p 5201 -t LONG", "iperf3 -c IP -p 5201 -t LONG -R -P 2 -l 2000"];
-    let said = programs("iperf3", ["iperf3", "-s -p 5201"], 5201, &clients);
-    assert!(said.iter().all(|text| text.contains("receiver")), "{said:?}");
 }
