@@ -137,7 +137,8 @@ fn ask(
 ) -> Result<Next, PinReason> {
     match (connecting.progress(sys::now()), asked) {
         (Ok(Progress::Pending), asked) => Ok(Next::Stay(Search::Connecting { connecting, asked })),
-        (Ok(Progress::Path(ctx, path)), None) => {
+        // Again, where the peer still knew the queue pair's number from another connection.
+        (Ok(Progress::Path(ctx, path)), _) => {
             let preparing = Preparing::new(&ctx, &path, subject.config);
             let preparing = Box::new(preparing.map_err(|_| PinReason::Resources)?);
             let (data, code) = words(subject, &preparing, None);
