@@ -57,6 +57,16 @@ impl Guest {
         assert!(met.success(), "the other guest never came to {point}");
     }
 
+    /// A new file beside what the lab keeps of a failure, for what a program says.
+    ///
+    /// # Panics
+    /// If the guests' directory cannot be written.
+    #[must_use]
+    pub fn file(&self, what: &str) -> fs::File {
+        let place = PathBuf::from(variable("LAB_OUT")).join(format!("{}.{what}", self.name));
+        fs::File::create(place).expect("the guests' directory")
+    }
+
     /// Leaves `text` for the other guest, to be [taken](Self::take) after a meeting.
     ///
     /// # Panics

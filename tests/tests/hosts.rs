@@ -2,6 +2,7 @@
 //! lab at once.
 
 mod hosts_claims;
+mod hosts_faults;
 mod hosts_tokio;
 
 use rsock_core::stat::{self, Connection};
@@ -11,6 +12,8 @@ use rsock_tests::{Running, Watchdog, await_rdma_listener, c_library, preload_lib
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
@@ -259,4 +262,126 @@ fn a_host_with_another_key_is_refused() {
         }
     });
     assert_all_arrived(&ends);
+}
+
+/// Waits until somebody listens on `port`, by the kernel's list.
+fn await_listener(port: u16) {
+    let local = format!(":{port:04X}");
+    let is_listening = |table: &str| {
+        let text = fs::read_to_string(table).unwrap_or_default();
+        text.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
+        })
+    };
+    while !is_listening("/proc/net/tcp") && !is_listening("/proc/net/tcp6") {
+        thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// Runs `clients` in guest b, one after the other, against a `server` in guest a at each of `ports`. Each
+/// must be seen on RDMA; what they said.
+fn programs(
+    name: &'static str,
+    server: [&str; 2],
+    ports: Range<u16>,
+    clients: &[&str],
+) -> Vec<String> {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin(name);
+    let config = config(name, Trust::Everybody);
+    if guest.role == Role::A {
+        let said = guest.file("server");
+        let start = |port| {
+            let mut command = with_shim(server[0], &config);
+            command.args(arguments(server[1], guest.ip(), port));
+            let [out, err] = [(); 2].map(|()| said.try_clone().expect("a descriptor"));
+            command.stdout(out).stderr(err);
+            Running::spawn(&mut command).expect("the server starts")
+        };
+        let _servers: Vec<_> = ports.clone().map(start).collect();
+        ports.for_each(await_listener);
+        guest.meet("listening");
+        guest.meet("done");
+        return Vec::new();
+    }
+    guest.meet("listening");
+    let mut ports = ports.cycle();
+    let run = |&client: &&str| seen_on_rdma(&guest, &config, client, &mut ports);
+    let all = clients.iter().map(run).collect();
+    guest.meet("done");
+    all
+}
+
+/// The words of a command line, with the address and the port in their places.
+fn arguments(line: &str, ip: IpAddr, port: u16) -> Vec<String> {
+    let [ip, port] = [ip.to_string(), port.to_string()];
+    line.split_whitespace().map(|word| word.replace("IP", &ip).replace("PORT", &port)).collect()
+}
+
+/// Runs `client` for so many seconds, in the place of `LONG`, that it is seen on RDMA; what it said. Finding
+/// the peer may take longer than a short run: a lost request is repeated after seconds.
+fn seen_on_rdma(
+    guest: &Guest,
+    config: &Path,
+    client: &str,
+    ports: &mut impl Iterator<Item = u16>,
+) -> String {
+    let mut seconds = 3;
+    loop {
+        let port = ports.next().expect("a port");
+        let (program, words) = client.split_once(' ').expect("a program and its arguments");
+        let mut command = with_shim(program, config);
+        let words = words.replace("LONG", &seconds.to_string());
+        command.args(arguments(&words, guest.peer_ip(), port));
+        let mut client = Running::spawn(&mut command).expect("the client starts");
+        let mut last = Vec::new();
+        let is_seen = loop {
+            let now = connections(guest);
+            if now.iter().any(has_used_rdma) {
+                break true;
+            }
+            if client.try_wait().expect("its state").is_some() {
+                break false;
+            }
+            last = Some(now).filter(|all| !all.is_empty()).unwrap_or(last);
+            thread::park_timeout(Duration::from_millis(20));
+        };
+        let out = client.output().expect("its end");
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{command:?}: {}\n{said}{complained}", out.status);
+        if is_seen {
+            return said;
+        }
+        assert!(seconds < 40, "{command:?} ended without having left TCP: {last:?}");
+        seconds *= 2;
+    }
+}
+
+/// Netserver forks for each connection; its client asks over the first what it measures over another.
+#[test]
+fn netperf() {
+    let said = programs(
+        "netperf",
+        ["netserver", "-D -4 -L IP -p PORT"],
+        12865..12866,
+        &[
+            "netperf -4 -H IP -p PORT -P 0 -l LONG -t TCP_STREAM",
+            "netperf -4 -H IP -p PORT -P 0 -l LONG -t TCP_MAERTS",
+            "netperf -4 -H IP -p PORT -P 0 -l LONG -t TCP_RR",
+        ],
+    );
+    for result in said {
+        let numbers: Vec<f64> = result.split_whitespace().flat_map(str::parse).collect();
+        assert!(numbers.len() >= 5 && numbers[4] > 0.0, "{result}");
+    }
+}
+
+/// A port for each try: a server gives up its listener after a test, and resets whoever has come by then.
+#[test]
+fn iperf3() {
+    let clients = ["iperf3 -c IP -p PORT -t LONG", "iperf3 -c IP -p PORT -t LONG -R -P 2 -l 2000"];
+    let said = programs("iperf3", ["iperf3", "-s -p PORT"], 5201..5211, &clients);
+    assert!(said.iter().all(|text| text.contains("receiver")), "{said:?}");
 }

@@ -1,0 +1,128 @@
+//! The way between two hosts breaks while a connection uses it: an error or a continuation on TCP, never
+//! a hang, never a wrong byte.
+//!
+//! Every test leaves the device as it found it.
+
+use super::{Blocks, Trust, begin_transfer, is_over_rdma, transfer};
+use rsock_tests::hosts::{Guest, Role};
+use rsock_tests::{Running, Watchdog};
+use std::cell::Cell;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+/// Either the stream survived, whole, or an end says that it did not. Never less than was sent, with a
+/// clean end.
+fn assert_nothing_lost_unsaid([received, sent]: &[String; 2]) {
+    if received.ends_with(" end") || sent.ends_with(" end") {
+        assert_eq!(received, sent);
+    }
+}
+
+fn start(command: &str) -> Running {
+    let mut words = command.split_whitespace();
+    let mut run = Command::new(words.next().expect("a program"));
+    Running::spawn(run.args(words)).expect("it starts")
+}
+
+fn run(command: &str) {
+    assert!(start(command).wait().expect("its end").success(), "{command}");
+}
+
+const REMOVE: &str = "rdma link del rxe0";
+
+fn bring_device_back() {
+    run("rdma link add rxe0 type rxe netdev eth0");
+}
+
+/// Undoes what `ip link set eth0 down` does. The IPv6 address goes with it; and the kernel's soft RoCE
+/// (seen in Linux 6.1) may answer no connection request any more, to any program, if one was to be sent
+/// meanwhile: the queue pair for those fails, and nobody mends it.
+fn bring_wire_back(guest: &Guest) {
+    run("ip link set eth0 up");
+    let last = if guest.role == Role::A { 1 } else { 2 };
+    run(&format!("ip addr replace fd09::{last}/64 dev eth0 nodad"));
+}
+
+fn renew_device() {
+    run(REMOVE);
+    bring_device_back();
+}
+
+/// The device goes as soon as nobody uses it any more, so a stream that uses it must let go of it, or end.
+#[test]
+fn the_device_is_removed_in_mid_transfer() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("removed");
+    let removing = Cell::new(None);
+    let ends = transfer(&guest, Trust::Everybody, "", "send", |guest| {
+        is_over_rdma(guest);
+        if guest.role == Role::B {
+            removing.set(Some(start(REMOVE)));
+        }
+    });
+    assert_nothing_lost_unsaid(&ends);
+    if let Some(removing) = removing.take() {
+        assert!(removing.wait().expect("its end").success());
+        bring_device_back();
+    }
+    guest.meet("device is back");
+}
+
+#[test]
+fn the_wire_goes_down_in_mid_transfer() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("down");
+    let ends = transfer(&guest, Trust::Everybody, "", "send", |guest| {
+        is_over_rdma(guest);
+        if guest.role == Role::B {
+            run("ip link set eth0 down");
+            thread::park_timeout(Duration::from_secs(4));
+            bring_wire_back(guest);
+        }
+    });
+    assert_nothing_lost_unsaid(&ends);
+    if guest.role == Role::B {
+        renew_device();
+    }
+    guest.meet("device is back");
+}
+
+/// Drops whatever this guest sends from now on. Without an interface that goes down or an address that
+/// is asked for in vain: what waits for either may outlive a queue pair, which the kernel's soft RoCE (seen
+/// in Linux 6.1) does not survive.
+fn fall_silent(guest: &Guest) {
+    let last = if guest.role == Role::A { 2 } else { 1 };
+    let neighbour = format!("10.9.0.{last} lladdr 52:54:00:00:09:0{last}");
+    run(&format!("ip neigh replace {neighbour} dev eth0 nud permanent"));
+    run("tc qdisc replace dev eth0 root netem loss 100%");
+}
+
+fn speak_again() {
+    run("tc qdisc del dev eth0 root");
+}
+
+/// As when it is powered off: nobody there says anything any more.
+#[test]
+fn a_receiver_that_falls_silent_is_an_error_to_the_sender() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("silent");
+    let blocks: Blocks = begin_transfer(&guest, Trust::Everybody, "", "send");
+    is_over_rdma(&guest);
+    guest.meet("over rdma");
+    fall_silent(&guest);
+    guest.meet("silent");
+    if guest.role == Role::B {
+        let sent = blocks.outcome();
+        assert!(!sent.ends_with(" end"), "{sent}");
+        guest.meet("noticed");
+        speak_again();
+    } else {
+        guest.meet("noticed");
+        speak_again();
+        // The sender's host says so as soon as it is heard.
+        let received = blocks.outcome();
+        assert!(!received.ends_with(" end"), "{received}");
+    }
+    guest.meet("over");
+}
