@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod artifacts;
+mod copied;
 mod ended;
 pub mod hosts;
 mod listening;
@@ -14,6 +15,7 @@ pub mod tools;
 mod watchdog;
 
 pub use artifacts::{c_library, preload_library, rsock_command};
+pub use copied::copy_program;
 pub use ended::assert_worked;
 pub use listening::{await_listening, await_rdma_listener, free_port};
 pub use running::Running;

@@ -9,7 +9,7 @@ mod pair;
 
 use c_program::compiled;
 use pair::{MIXED, Outcome, Shim, command, pair, watched};
-use rsock_tests::{Running, preload_library, rsock_command};
+use rsock_tests::{Running, copy_program, preload_library, rsock_command};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -241,8 +241,7 @@ impl Public {
 
     fn copy(&self, file: &Path) -> PathBuf {
         let to = self.0.join(file.file_name().expect("a file"));
-        fs::copy(file, &to).expect("a copy");
-        fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("its mode");
+        copy_program(file, &to);
         to
     }
 }

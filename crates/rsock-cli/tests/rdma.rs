@@ -164,7 +164,9 @@ fn another_user_is_told_of_its_limits_and_permissions() {
     const NOBODY: u32 = 65534;
     // Where everybody may run it, wherever the tests were built.
     let copy = std::env::temp_dir().join(format!("rsock-doctor-{}", std::process::id()));
-    fs::copy(env!("CARGO_BIN_EXE_rsock"), &copy).unwrap();
+    // By a process of its own: children of other tests would keep what is written here open, and busy.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_rsock")).arg(&copy).status().unwrap();
+    assert!(copied.success());
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
     let as_nobody = |limit: &str| {
         let script = format!("ulimit -l {limit}; exec {} doctor {DEVICE} --json", copy.display());

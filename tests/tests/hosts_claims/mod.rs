@@ -13,15 +13,13 @@ use rsock_cm::manager::{Connecting as _, Listening as _};
 use rsock_cm::rdma::{Connecting, Event, Listener, Progress};
 use rsock_core::twin::PinReason;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog, tools};
+use rsock_tests::{Running, Watchdog, copy_program, tools};
 use rsock_verbs::QpNum;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::env;
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -51,8 +49,7 @@ impl Impostor {
     fn start(test: &str, part: &str) -> Self {
         // Where everybody may run it, wherever the tests were built.
         let copy = env::temp_dir().join("impostor");
-        fs::copy(env::current_exe().expect("this program"), &copy).expect("a copy");
-        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).expect("its mode");
+        copy_program(&env::current_exe().expect("this program"), &copy);
         let test = format!("hosts_claims::{test}");
         let mut command = Command::new(copy);
         command.args(["--exact", &test, "--nocapture"]).env(PART, part).current_dir("/");
