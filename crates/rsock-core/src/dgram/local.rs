@@ -119,11 +119,11 @@ impl Local {
     }
 
     /// Takes what comes next: `take` gets the datagram, its source and where its payload begins, if
-    /// `wanted` says so of the source.
+    /// it is from `peer` where there is one.
     #[inline]
     pub(super) fn next(
         &self,
-        wanted: impl Fn(SocketAddr) -> bool,
+        peer: Option<SocketAddr>,
         mut take: impl FnMut(&dyn Arrived, SocketAddr, usize),
     ) -> Next {
         let mut next = Next::Nothing;
@@ -134,7 +134,7 @@ impl Local {
             next = Next::Dropped;
             if let Some((header, at)) = QueueHeader::parse(front) {
                 let source = canonical(header.source);
-                if wanted(source) {
+                if peer.is_none_or(|peer| peer == source) {
                     take(arrived, source, at);
                     next = Next::Taken;
                 }

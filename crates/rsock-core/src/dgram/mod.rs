@@ -32,3 +32,4 @@ mod udp;
 mod waiting;
 
 pub use socket::{Counters, Datagram, Received};
+pub(crate) use waiting::CROWDED;

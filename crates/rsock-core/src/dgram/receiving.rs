@@ -144,10 +144,9 @@ impl Datagram {
         let peer = self.routes().peer;
         loop {
             let mut received = None;
-            let next = local.next(
-                |source| peer.is_none_or(|peer| peer == source),
-                |arrived, from, at| received = Some(scatter(arrived, from, at, bufs)),
-            );
+            let next = local.next(peer, |arrived, from, at| {
+                received = Some(scatter(arrived, from, at, bufs));
+            });
             match next {
                 Next::Nothing => return Ok(None),
                 Next::Dropped => _ = self.counts.n_foreign.fetch_add(1, Ordering::Relaxed),
@@ -167,15 +166,12 @@ impl Datagram {
     ) -> io::Result<Option<Received>> {
         let peer = self.routes().peer;
         let mut waiting = self.waiting();
-        let next = local.next(
-            |source| peer.is_none_or(|peer| peer == source),
-            |arrived, from, at| {
-                let mut bytes = vec![0; arrived.len() - at];
-                arrived.copy_out(at, &mut bytes);
-                waiting.datagrams.push_back((from, bytes));
-            },
-        );
-        self.n_waiting.store(waiting.datagrams.len(), Ordering::Release);
+        let next = local.next(peer, |arrived, from, at| {
+            let mut bytes = vec![0; arrived.len() - at];
+            arrived.copy_out(at, &mut bytes);
+            waiting.datagrams.push_back((from, bytes));
+        });
+        self.note_waiting(&waiting);
         drop(waiting);
         match next {
             Next::Taken => self.take_waiting(bufs, true),
@@ -233,7 +229,8 @@ impl Datagram {
         if let Some(local) = local {
             self.meet(local);
         }
-        let Ok(sender) = self.sender() else { return };
+        // Asked for when there is somebody to answer: it is a system call.
+        let mut sender = None;
         let mut waiting = self.waiting();
         let Waiting { inbox, datagrams, error } = &mut *waiting;
         if datagrams.len() >= MOST_WAITING || error.is_some() {
@@ -249,7 +246,9 @@ impl Datagram {
                     drop(routes.learn(from, |t| t.handle_data(from, number, now)));
                     let own = self.number_for(&mut routes, local, from);
                     // Who has no queue that we could reach, or none of ours, has nothing to learn.
-                    if own != QpNum(0) {
+                    if own != QpNum(0)
+                        && let Some(sender) = sender.get_or_insert_with(|| self.sender().ok())
+                    {
                         sender.control(from, own);
                     }
                     self.counts.n_received_by_udp.fetch_add(1, Ordering::Relaxed);

@@ -122,4 +122,4 @@ impl Datagram {
 }
 
 /// How long a thread sleeps for which there is no place for a bell.
-const CROWDED: Duration = Duration::from_millis(1);
+pub(crate) const CROWDED: Duration = Duration::from_millis(1);

@@ -6,7 +6,7 @@
 
 use super::either::{ArmedOn, Bells, Established};
 use super::rsocket::Socket;
-use crate::dgram::Datagram;
+use crate::dgram::{CROWDED, Datagram};
 use crate::engine::{Interest, ThreadBell};
 use crate::interrupt::Watch;
 use crate::sys;
@@ -197,9 +197,6 @@ fn sleep(
         result
     })?
 }
-
-/// How long a thread sleeps for which there is no place for a bell.
-const CROWDED: Duration = Duration::from_millis(1);
 
 fn sleep_beside(
     entries: &[PollEntry<'_>],

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::{FAR_PATIENCE, PATIENCE};
 use crate::engine::{
     Armed, ExtSeen, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
 };
@@ -112,6 +113,11 @@ impl Path {
             Self::Soft(_) => false,
             Self::Rdma(far) => far.owner != process(),
         }
+    }
+
+    /// How long it may be full without progress before a writer moves to TCP.
+    pub(super) fn patience(&self) -> Duration {
+        if self.is_far() { FAR_PATIENCE } else { PATIENCE }
     }
 
     /// What `rsock stat` calls it.

@@ -3,7 +3,7 @@
 use super::path::{Fate, Path};
 use super::rx::sleep_with_bell;
 use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
-use super::{FAR_PATIENCE, PATIENCE, PinReason, Twin, Waited, offset};
+use super::{PATIENCE, PinReason, Twin, Waited, offset};
 use crate::engine::{ExtSeen, Interest, SendError, Wake};
 use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
@@ -236,11 +236,10 @@ impl Twin {
 
     /// Notes that the ring is full; moves down once the reader has been idle for long enough.
     pub(super) fn ring_is_full(&self, tx: &mut Tx, path: &Path) {
-        let patience = if path.is_far() { FAR_PATIENCE } else { PATIENCE };
         let now = sys::now();
         match tx.full_since {
             None => tx.full_since = Some(now),
-            Some(since) if now.duration_since(since) >= patience => {
+            Some(since) if now.duration_since(since) >= path.patience() => {
                 self.move_down(tx, path);
             }
             Some(_) => {}

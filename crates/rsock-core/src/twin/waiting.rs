@@ -12,7 +12,7 @@
 use super::path::{AnyBell, Path};
 use super::rx::LOOK_EVERY;
 use super::state::{FLAG_BROKEN, TxMode};
-use super::{FAR_PATIENCE, PATIENCE, Twin};
+use super::{PATIENCE, Twin};
 use crate::interrupt::Section;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
@@ -149,8 +149,7 @@ impl Twin {
             TxMode::Tcp => None,
             TxMode::Leaving => Some(PATIENCE),
             TxMode::Ring => {
-                let is_far = self.path().is_some_and(Path::is_far);
-                let patience = if is_far { FAR_PATIENCE } else { PATIENCE };
+                let patience = self.path().map_or(PATIENCE, Path::patience);
                 let since = tx.full_since.map_or(Duration::ZERO, |since| since.elapsed());
                 // Never nothing: the word that the writer leaves may have to wait too.
                 Some(patience.saturating_sub(since).max(SHORTEST))

@@ -173,14 +173,7 @@ impl CompletionQueue<Soft> for SoftCq {
     }
 
     fn arm(&self, bell: &SoftBell) -> bool {
-        if self.is_ready() || !self.waiters.arm_bell(bell.id()) {
-            return false;
-        }
-        if self.is_ready() {
-            self.waiters.disarm_bell(bell.id());
-            return false;
-        }
-        true
+        self.waiters.arm_bell_unless(bell.id(), || self.is_ready())
     }
 
     fn disarm(&self, bell: &SoftBell) {

@@ -266,6 +266,18 @@ impl Waiters {
         true
     }
 
+    /// As [`Self::arm_bell`]; false, and nothing is armed, if `is_ready` holds.
+    pub(super) fn arm_bell_unless(&self, id: u64, is_ready: impl Fn() -> bool) -> bool {
+        if is_ready() || !self.arm_bell(id) {
+            return false;
+        }
+        if is_ready() {
+            self.disarm_bell(id);
+            return false;
+        }
+        true
+    }
+
     /// Takes a bell out.
     pub(super) fn disarm_bell(&self, id: u64) {
         for i in 0..BELLS {

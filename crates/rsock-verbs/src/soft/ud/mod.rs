@@ -223,14 +223,7 @@ impl DatagramQueue<Soft> for SoftUd {
     }
 
     fn arm(&self, bell: &SoftBell) -> bool {
-        if self.is_ready() || !self.waiters.arm_bell(bell.id()) {
-            return false;
-        }
-        if self.is_ready() {
-            self.waiters.disarm_bell(bell.id());
-            return false;
-        }
-        true
+        self.waiters.arm_bell_unless(bell.id(), || self.is_ready())
     }
 
     fn disarm(&self, bell: &SoftBell) {
