@@ -6,9 +6,11 @@
 mod hostile_peer;
 mod rdma_ends;
 
-use hostile_peer::{Fixture, hostile_peer_tests};
+use hostile_peer::{Fixture, REFUSED, Raw, Victim, hostile_peer_tests};
 use rsock_cm::rdma::RdmaManager;
+use rsock_core::proto::RemoteSge;
 use rsock_tests::{Running, Watchdog, assert_worked, await_rdma_listener, c_library, tools};
+use rsock_verbs::SendOp;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::Path;
@@ -32,6 +34,23 @@ impl Fixture for Rdma {
 
 hostile_peer_tests!(Rdma);
 
+/// The device's two addresses are two hosts to a process that serves both.
+#[test]
+fn keys_of_streams_with_another_host_open_nothing() {
+    let _watchdog = hostile_peer::watchdog();
+    let elsewhere = Victim::new(IPV6.parse().expect("address"));
+    let mut other = hostile_peer::honest(&RdmaManager, elsewhere.address);
+    hostile_peer::assert_served(&mut other, "nothing");
+    let RemoteSge { addr, key, .. } = other.theirs.data_buf;
+    let write = |raw: &mut Raw<RdmaManager>| {
+        raw.post(SendOp::WriteImm { remote: addr, rkey: key, imm: 8 }, b"not here");
+        raw.failure();
+    };
+    let victim = Victim::new(Rdma.address());
+    hostile_peer::attack(&Rdma, &victim, "a key of another host", |_| (), write, &REFUSED);
+    hostile_peer::assert_served(&mut other, "a key of another host");
+}
+
 /// What a program's rsockets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
@@ -52,6 +71,7 @@ const PAIRS: [[Over; 2]; 3] = [[Librdmacm, Librsock], [Librsock, Librdmacm], [Li
 const OUR_CLIENT: [[Over; 2]; 2] = [PAIRS[0], PAIRS[2]];
 
 const IPV4: &str = "10.9.0.1";
+const IPV6: &str = "fd09::1";
 
 fn command(over: Over, program: &str, port: u16, args: &[&str]) -> Command {
     let mut command = Command::new(program);
@@ -210,6 +230,6 @@ fn the_device_is_found_where_nobody_chooses_it() {
 fn ipv6_is_no_different() {
     for pair in PAIRS {
         let args = ["-f", "ipv6", "-T", "b", "-T", "v", "-S", "20000", "-I", "5", "-C", "3"];
-        run("rstream", pair, "fd09::1", &args);
+        run("rstream", pair, IPV6, &args);
     }
 }

@@ -4,18 +4,22 @@
 //! Each attack runs against a listener of `rsockets` that echoes, with an honest peer connected before
 //! it, which is served after it, as is a new one.
 
+mod fields;
 mod raw;
 
-use raw::{Answered, Raw};
-use rsock_cm::Port;
-use rsock_cm::manager::{Listening, Manager};
-use rsock_core::proto::{CONN_DATA_LEN, RemoteSge};
-use rsock_core::socket::rsockets::{self, Listener, Stream};
+pub(crate) use fields::{
+    malformed_answers_fail_the_connect_with_a_clear_error,
+    malformed_requests_are_rejected_and_odd_ones_served,
+};
+pub(crate) use raw::Raw;
+use raw::{Answered, CREDITS};
+use rsock_cm::manager::Manager;
+use rsock_core::proto::RemoteSge;
+use rsock_core::socket::rsockets::{Listener, Stream};
 use rsock_tests::Watchdog;
 use rsock_verbs::{RKey, RemoteAddr, SendOp};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -32,13 +36,13 @@ pub(crate) trait Fixture {
 type Ending = Result<(), i32>;
 
 /// A server that echoes, whatever comes, and tells how each connection ended.
-struct Victim {
-    address: SocketAddr,
+pub(crate) struct Victim {
+    pub(crate) address: SocketAddr,
     endings: Receiver<Ending>,
 }
 
 impl Victim {
-    fn new(at: IpAddr) -> Self {
+    pub(crate) fn new(at: IpAddr) -> Self {
         let listener = Listener::bind((at, 0).into()).expect("listener");
         let address = listener.local_addr().expect("address");
         let (tell, endings) = channel();
@@ -70,14 +74,14 @@ fn echo(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-fn honest<M: Manager>(manager: &M, to: SocketAddr) -> Box<Raw<M>> {
+pub(crate) fn honest<M: Manager>(manager: &M, to: SocketAddr) -> Box<Raw<M>> {
     match Raw::connect(manager, to, |_| ()) {
         Answered::Connected(raw) => raw,
         Answered::Rejected => panic!("an honest peer was rejected"),
     }
 }
 
-fn assert_served<M: Manager>(raw: &mut Raw<M>, after: &str) {
+pub(crate) fn assert_served<M: Manager>(raw: &mut Raw<M>, after: &str) {
     for message in [*b"an honest word..", *b"and another one."] {
         raw.send(&message);
         assert_eq!(raw.receive(message.len()).as_deref(), Ok(&message[..]), "after {after}");
@@ -85,26 +89,28 @@ fn assert_served<M: Manager>(raw: &mut Raw<M>, after: &str) {
 }
 
 /// What the victim makes of an attack.
-enum Outcome {
+pub(crate) enum Outcome {
     /// The stream ends with one of these.
     Ends(&'static [i32]),
+    /// It ends in good order.
+    EndsWell,
     /// It goes on, as if nothing had been said.
     GoesOn,
 }
 
-use Outcome::{Ends, GoesOn};
+pub(crate) use Outcome::{Ends, EndsWell, GoesOn};
 
 /// The peer broke the protocol.
 const BROKEN: Outcome = Ends(&[libc::EPROTO]);
 /// The device refused what was asked of it, at one end or the other.
-const REFUSED: Outcome = Ends(&[libc::ECONNRESET, libc::EIO, libc::EPROTO]);
+pub(crate) const REFUSED: Outcome = Ends(&[libc::ECONNRESET, libc::EIO, libc::EPROTO]);
 
 /// Runs one attack of a connected peer, and looks after everybody else.
-fn attack<F: Fixture>(
+pub(crate) fn attack<F: Fixture>(
     f: &F,
     victim: &Victim,
     what: &str,
-    lie: impl Fn(&mut [u8; CONN_DATA_LEN]),
+    lie: impl Fn(&mut Vec<u8>),
     act: impl FnOnce(&mut Raw<F::Manager>),
     outcome: &Outcome,
 ) {
@@ -124,6 +130,10 @@ fn attack<F: Fixture>(
             let is_right = ending.is_err_and(|errno| errnos.contains(&errno));
             assert!(is_right, "{what}: ended with {ending:?}");
         }
+        EndsWell => {
+            let ending = victim.endings.recv().expect("the victim lives");
+            assert_eq!(ending, Ok(()), "{what}");
+        }
     }
     assert_served(&mut bystander, what);
     assert_served(&mut honest(&manager, victim.address), what);
@@ -135,7 +145,37 @@ fn attack<F: Fixture>(
     }
 }
 
-fn watchdog() -> Watchdog {
+/// Runs a peer that leaves the victim no way to answer, and looks after everybody else meanwhile; then
+/// gives it one.
+fn stall<F: Fixture>(
+    f: &F,
+    victim: &Victim,
+    what: &str,
+    lie: impl Fn(&mut Vec<u8>),
+    begin: impl FnOnce(&mut Raw<F::Manager>),
+    relieve: impl FnOnce(&Raw<F::Manager>),
+) {
+    const WORDS: &[u8] = b"answer this";
+    let manager = f.manager();
+    let mut bystander = honest(&manager, victim.address);
+    let Answered::Connected(mut raw) = Raw::connect(&manager, victim.address, lie) else {
+        panic!("{what}: rejected");
+    };
+    begin(&mut raw);
+    raw.send(WORDS);
+    assert_served(&mut bystander, what);
+    assert_served(&mut honest(&manager, victim.address), what);
+    assert!(raw.hear().is_ok_and(|n| n < WORDS.len()), "{what}: there was a way to answer");
+    relieve(&raw);
+    assert_eq!(raw.receive(WORDS.len()).as_deref(), Ok(WORDS), "{what}");
+    assert_served(&mut raw, what);
+    drop((raw, bystander));
+    for _ in 0..3 {
+        let _ = victim.endings.recv().expect("the victim lives");
+    }
+}
+
+pub(crate) fn watchdog() -> Watchdog {
     Watchdog::new(Duration::from_secs(240))
 }
 
@@ -164,6 +204,13 @@ pub(crate) fn words_that_mean_nothing_change_nothing<F: Fixture>(f: &F) {
     for word in [0xe000_0001, 0xe000_0003, 0xffff_ffff, 0x5c00_0009, 0x5fff_ffff] {
         let what = format!("the word {word:#x}");
         attack(f, &victim, &what, |_| (), |raw| raw.say(word), &GoesOn);
+    }
+    // Of what only twins tell each other a stream of its own makes nothing, whoever says it.
+    for flags in [2, 2 | 4] {
+        for word in [0x4000_0000, 0x4400_0001, 0x47ff_ffff, 0x4800_0000, 0x4c00_0000] {
+            let what = format!("the word {word:#x} and flags {flags}");
+            attack(f, &victim, &what, |data| data[1] = flags, |raw| raw.say(word), &GoesOn);
+        }
     }
     for limit in [0x8000_ffff, 0x9fff_ffff, 0x8001_0040] {
         let what = format!("the credit limit {limit:#x}");
@@ -198,9 +245,9 @@ pub(crate) fn memory_that_is_not_theirs_ends_the_stream<F: Fixture>(f: &F) {
     let victim = Victim::new(f.address());
     let speak = |raw: &mut Raw<F::Manager>| raw.send(b"answer this");
     // What the victim is told to write to.
-    let foreign_buffer = |data: &mut [u8; CONN_DATA_LEN]| data[32] ^= 0x5a;
+    let foreign_buffer = |data: &mut Vec<u8>| data[32] ^= 0x5a;
     attack(f, &victim, "a buffer's key that is not ours", foreign_buffer, speak, &REFUSED);
-    let far_buffer = |data: &mut [u8; CONN_DATA_LEN]| data[24..32].fill(0x11);
+    let far_buffer = |data: &mut Vec<u8>| data[24..32].fill(0x11);
     attack(f, &victim, "a buffer's address that is not ours", far_buffer, speak, &REFUSED);
     // What we write to.
     let write = |change: fn(RemoteSge) -> RemoteSge| {
@@ -218,6 +265,104 @@ pub(crate) fn memory_that_is_not_theirs_ends_the_stream<F: Fixture>(f: &F) {
     attack(f, &victim, "a message where none belongs", |_| (), send, &REFUSED);
 }
 
+/// Tables, buffers and lengths that lead out of the peer's memory: the victim writes there in good
+/// faith, and the device says no.
+pub(crate) fn announced_memory_that_is_not_there_ends_the_stream<F: Fixture>(f: &F) {
+    let _watchdog = watchdog();
+    let victim = Victim::new(f.address());
+    let speak = |raw: &mut Raw<F::Manager>| raw.send(b"answer this");
+    let foreign_table = |data: &mut Vec<u8>| data[16] ^= 0x5a;
+    attack(f, &victim, "a table's key that is not ours", foreign_table, speak, &REFUSED);
+    let far_table = |data: &mut Vec<u8>| data[8..16].fill(0x11);
+    attack(f, &victim, "a table's address that is not ours", far_table, speak, &REFUSED);
+    let short_buffer = |data: &mut Vec<u8>| data[36..40].copy_from_slice(&4u32.to_be_bytes());
+    let entry = |change: fn(RemoteSge) -> RemoteSge| {
+        move |raw: &mut Raw<F::Manager>| {
+            raw.announce(1, change(raw.memory()));
+            raw.send(b"answer this");
+        }
+    };
+    let key = entry(|sge| RemoteSge { key: RKey(sge.key.0 ^ 0x5a5a), ..sge });
+    attack(f, &victim, "an entry's key that is not ours", short_buffer, key, &REFUSED);
+    let far = entry(|sge| RemoteSge { addr: sge.addr.wrapping_add(1 << 40), ..sge });
+    attack(f, &victim, "an entry's address that is not ours", short_buffer, far, &REFUSED);
+    // The first two bytes of the rest of the answer have room.
+    let huge = entry(|sge| RemoteSge {
+        addr: sge.addr.wrapping_add(u64::from(sge.len) - 2),
+        len: u32::MAX,
+        ..sge
+    });
+    attack(f, &victim, "an entry as long as can be", short_buffer, huge, &REFUSED);
+}
+
+/// Limits and buffers that leave no room: the victim waits, and nobody else does.
+pub(crate) fn a_peer_that_takes_nothing_holds_up_its_stream_alone<F: Fixture>(f: &F) {
+    let _watchdog = watchdog();
+    let victim = Victim::new(f.address());
+    let limit = |limit: u16| 0x8000_0000 | u32::from(limit);
+    let no_credit = |data: &mut Vec<u8>| data[2..4].fill(0);
+    let give = |raw: &Raw<F::Manager>| raw.say(limit(CREDITS));
+    stall(f, &victim, "no credits", no_credit, |_| (), give);
+    let take_back = |raw: &mut Raw<F::Manager>| {
+        assert_served(raw, "nothing");
+        // As many as the victim has sent.
+        raw.say(limit(2));
+    };
+    stall(f, &victim, "a limit that leaves nothing", |_| (), take_back, give);
+    let one_credit = |data: &mut Vec<u8>| data[2..4].copy_from_slice(&1u16.to_be_bytes());
+    let use_up = |raw: &mut Raw<F::Manager>| {
+        raw.send(b"x");
+        assert_eq!(raw.receive(1).as_deref(), Ok(&b"x"[..]));
+    };
+    stall(f, &victim, "one credit", one_credit, use_up, give);
+    let buffer =
+        |len: u32| move |data: &mut Vec<u8>| data[36..].copy_from_slice(&len.to_be_bytes());
+    // What follows a buffer comes in the slot after it; nothing has been announced in the first one yet.
+    let room = |slot: u64| move |raw: &Raw<F::Manager>| raw.announce(slot, raw.memory());
+    stall(f, &victim, "a first buffer of no bytes", buffer(0), |_| (), room(0));
+    let behind = |raw: &Raw<F::Manager>| {
+        let memory = raw.memory();
+        raw.announce(
+            1,
+            RemoteSge { addr: memory.addr.wrapping_add(1), len: memory.len - 1, ..memory },
+        );
+    };
+    stall(f, &victim, "a first buffer of one byte", buffer(1), |_| (), behind);
+}
+
+/// More than was allowed.
+pub(crate) fn a_flood_ends_its_stream_alone<F: Fixture>(f: &F) {
+    let _watchdog = watchdog();
+    let victim = Victim::new(f.address());
+    // Who cannot answer reads nothing, and so gives no credits.
+    let no_credit = |data: &mut Vec<u8>| data[2..4].fill(0);
+    let flood = |raw: &mut Raw<F::Manager>| raw.flood(3 * u32::from(raw.theirs.credits), 1);
+    attack(f, &victim, "more messages than credits", no_credit, flood, &BROKEN);
+    let words = |raw: &mut Raw<F::Manager>| {
+        for word in [0xe000_0002, 0xe000_0002, 0xe000_0000, 0xe000_0002, 0xe000_0000] {
+            raw.say(word);
+        }
+    };
+    attack(f, &victim, "ends again and again", |_| (), words, &EndsWell);
+}
+
+/// What opened memory once, and does so no more.
+pub(crate) fn keys_of_streams_that_are_over_open_nothing<F: Fixture>(f: &F) {
+    let _watchdog = watchdog();
+    let victim = Victim::new(f.address());
+    let manager = f.manager();
+    let mut over = honest(&manager, victim.address);
+    assert_served(&mut over, "nothing");
+    let RemoteSge { addr, key, .. } = over.theirs.data_buf;
+    drop(over);
+    let _ = victim.endings.recv().expect("the victim lives");
+    let write = |raw: &mut Raw<F::Manager>| {
+        raw.post(SendOp::WriteImm { remote: addr, rkey: key, imm: 8 }, b"not here");
+        raw.failure();
+    };
+    attack(f, &victim, "a key of the past", |_| (), write, &REFUSED);
+}
+
 /// A peer that breaks in the middle.
 pub(crate) fn a_peer_that_breaks_ends_its_stream_alone<F: Fixture>(f: &F) {
     let _watchdog = watchdog();
@@ -233,79 +378,6 @@ pub(crate) fn a_peer_that_breaks_ends_its_stream_alone<F: Fixture>(f: &F) {
     assert_served(&mut honest(&manager, victim.address), "a peer broke");
 }
 
-/// Changes of honest private data that nobody may accept: where, and the new bytes.
-const BAD_DATA: [(&str, usize, &[u8]); 9] = [
-    ("version 0", 0, &[0]),
-    ("version 2", 0, &[2]),
-    ("version 255", 0, &[255]),
-    ("a table of no entry", 20, &[0, 0, 0, 0]),
-    ("a table of one entry", 20, &[0, 0, 0, 1]),
-    ("a table past the address space", 8, &[0xff; 8]),
-    ("a table that ends past the address space", 8, &[0xff; 16]),
-    ("a buffer past the address space", 24, &[0xff; 8]),
-    ("nothing but ones", 0, &[0xff; CONN_DATA_LEN]),
-];
-
-/// Changes that mean nothing, or something that is odd and allowed.
-const ODD_DATA: [(&str, usize, &[u8]); 4] = [
-    ("flags of the future", 1, &[0xf8 | 2]),
-    ("reserved bytes that are not zero", 4, &[0xff; 3]),
-    ("the largest iomap table", 7, &[0xff]),
-    ("more credits than receives", 2, &[0xff, 0xff]),
-];
-
-fn change(at: usize, bytes: &'static [u8]) -> impl Fn(&mut [u8; CONN_DATA_LEN]) {
-    move |data| data[at..at + bytes.len()].copy_from_slice(bytes)
-}
-
-pub(crate) fn malformed_requests_are_rejected_and_odd_ones_served<F: Fixture>(f: &F) {
-    let _watchdog = watchdog();
-    let victim = Victim::new(f.address());
-    let manager = f.manager();
-    let mut bystander = honest(&manager, victim.address);
-    let nothing = [("nothing but zeroes", 0, &[0; CONN_DATA_LEN][..])];
-    for (what, at, bytes) in BAD_DATA.into_iter().chain(nothing) {
-        let answered = Raw::connect(&manager, victim.address, change(at, bytes));
-        assert!(matches!(answered, Answered::Rejected), "{what}: accepted");
-    }
-    for (what, at, bytes) in ODD_DATA {
-        match Raw::connect(&manager, victim.address, change(at, bytes)) {
-            Answered::Connected(mut raw) => assert_served(&mut raw, what),
-            Answered::Rejected => panic!("{what}: rejected"),
-        }
-    }
-    assert_served(&mut bystander, "malformed requests");
-}
-
-pub(crate) fn malformed_answers_fail_the_connect_with_a_clear_error<F: Fixture>(f: &F) {
-    let _watchdog = watchdog();
-    let port = Port::open(f.address().is_ipv6()).expect("socket");
-    port.bind((f.address(), 0).into()).expect("bind");
-    let mut listener = f.manager().listen(Arc::new(port), 16).expect("listen");
-    let to = listener.local_addr();
-    for (what, at, bytes) in BAD_DATA {
-        let connect = thread::spawn(move || rsockets::connect(to).map(drop));
-        let raw: Option<Raw<F::Manager>> = Raw::accept(&mut listener, change(at, bytes));
-        let error = connect.join().expect("no panic").expect_err(what);
-        let expected = if at == 0 { libc::ENOTSUP } else { libc::EPROTO };
-        assert_eq!(error.raw_os_error(), Some(expected), "{what}: {error}");
-        assert!(raw.is_none(), "{what}: established");
-    }
-    for (what, at, bytes) in ODD_DATA {
-        let client = thread::spawn(move || {
-            let mut stream = rsockets::connect(to)?;
-            stream.write_all(b"hello")?;
-            let mut answer = [0; 2];
-            stream.read_exact(&mut answer)?;
-            Ok::<_, io::Error>(answer)
-        });
-        let mut raw = Raw::<F::Manager>::accept(&mut listener, change(at, bytes)).expect(what);
-        assert_eq!(raw.receive(5).as_deref(), Ok(&b"hello"[..]), "{what}");
-        raw.send(b"hi");
-        assert_eq!(client.join().expect("no panic").expect(what), *b"hi", "{what}");
-    }
-}
-
 /// One test function for each of the suite.
 macro_rules! hostile_peer_tests {
     ($fixture:expr) => {
@@ -314,6 +386,10 @@ macro_rules! hostile_peer_tests {
             words_that_mean_nothing_change_nothing
             table_entries_out_of_range_end_the_stream
             memory_that_is_not_theirs_ends_the_stream
+            announced_memory_that_is_not_there_ends_the_stream
+            a_peer_that_takes_nothing_holds_up_its_stream_alone
+            a_flood_ends_its_stream_alone
+            keys_of_streams_that_are_over_open_nothing
             a_peer_that_breaks_ends_its_stream_alone
             malformed_requests_are_rejected_and_odd_ones_served
             malformed_answers_fail_the_connect_with_a_clear_error

@@ -3,10 +3,11 @@
 
 use rsock_cm::Port;
 use rsock_cm::manager::{Connecting, ContextOf, Event, Listening, Manager, PathOf, Progress};
-use rsock_core::proto::{CONN_DATA_LEN, ConnData, ConnFlags, Imm, Msg, RemoteSge};
+use rsock_core::proto::{ConnData, ConnFlags, Imm, Msg, RemoteSge};
 use rsock_verbs::{
-    Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap,
-    QpInit, QpNum, QueuePair, Retry, SendFlags, SendOp, WcOp, WcStatus, WrId,
+    Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, PostError,
+    ProtectionDomain, QpCap, QpInit, QpNum, QueuePair, Retry, SendFlags, SendOp, WcOp, WcStatus,
+    WrId,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
@@ -26,14 +27,15 @@ struct End<M: Manager> {
 }
 
 /// A connected peer.
-pub(super) struct Raw<M: Manager> {
+pub(crate) struct Raw<M: Manager> {
     end: End<M>,
     /// What the other end said of itself.
-    pub(super) theirs: ConnData,
+    pub(crate) theirs: ConnData,
     /// Bytes that went into its first buffer.
     sent: u32,
-    /// Bytes that came into ours.
-    received: usize,
+    /// Bytes that came into ours, and how many of them were looked at.
+    arrived: usize,
+    taken: usize,
     _connection: Connection<M>,
 }
 
@@ -89,11 +91,7 @@ impl<M: Manager> End<M> {
 
 impl<M: Manager> Raw<M> {
     /// Connects with what `lie` makes of honest private data.
-    pub(super) fn connect(
-        manager: &M,
-        to: SocketAddr,
-        lie: impl Fn(&mut [u8; CONN_DATA_LEN]),
-    ) -> Answered<M> {
+    pub(super) fn connect(manager: &M, to: SocketAddr, lie: impl Fn(&mut Vec<u8>)) -> Answered<M> {
         let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
         let now = Instant::now();
         let mut connecting = manager.connect(port, to, now, now + HOUR).expect("connect");
@@ -102,7 +100,7 @@ impl<M: Manager> Raw<M> {
             match connecting.progress(Instant::now()).expect("progress") {
                 Progress::Path(ctx, path) => {
                     let made = End::<M>::new(&ctx, &path);
-                    let mut data = honest(&made.mr).encode();
+                    let mut data = honest(&made.mr).encode().to_vec();
                     lie(&mut data);
                     connecting.send_request(made.qp.qp_num(), &data).expect("request");
                     end = Some(made);
@@ -122,10 +120,7 @@ impl<M: Manager> Raw<M> {
 
     /// Accepts the next connection of `listener` with what `lie` makes of honest private data; `None` if
     /// the other end did not like it.
-    pub(super) fn accept(
-        listener: &mut M::Listener,
-        lie: impl Fn(&mut [u8; CONN_DATA_LEN]),
-    ) -> Option<Self> {
+    pub(super) fn accept(listener: &mut M::Listener, lie: impl Fn(&mut Vec<u8>)) -> Option<Self> {
         let mut asked = None;
         loop {
             match listener.try_next(Instant::now()).expect("listener") {
@@ -133,7 +128,7 @@ impl<M: Manager> Raw<M> {
                     let end = End::<M>::new(&request.ctx, &request.path);
                     let theirs = ConnData::decode(request.private_data.as_bytes()).expect("data");
                     end.connect(request.qp_num);
-                    let mut data = honest(&end.mr).encode();
+                    let mut data = honest(&end.mr).encode().to_vec();
                     lie(&mut data);
                     listener.accept(request.id, end.qp.qp_num(), &data).expect("accept");
                     asked = Some((end, theirs));
@@ -150,11 +145,11 @@ impl<M: Manager> Raw<M> {
     }
 
     fn new(end: End<M>, theirs: ConnData, connection: Connection<M>) -> Self {
-        Self { end, theirs, sent: 0, received: 0, _connection: connection }
+        Self { end, theirs, sent: 0, arrived: 0, taken: 0, _connection: connection }
     }
 
     /// Posts a request; its completion comes in its turn.
-    pub(super) fn post(&self, op: SendOp, bytes: &[u8]) {
+    pub(crate) fn post(&self, op: SendOp, bytes: &[u8]) {
         let pieces = [IoSlice::new(bytes)];
         let pieces = if bytes.is_empty() { &[][..] } else { &pieces[..] };
         self.end.qp.post_copy(WrId(2), op, pieces, SendFlags::SIGNALED).expect("room");
@@ -191,27 +186,65 @@ impl<M: Manager> Raw<M> {
         honest(&self.end.mr).data_buf
     }
 
+    /// Says `word` `n` times, each with a byte of the stream if it is a data message of one; as far as
+    /// the other end lets it.
+    pub(super) fn flood(&mut self, n: u32, word: u32) {
+        let buffer = self.theirs.data_buf;
+        for _ in 0..n {
+            let remote = buffer.addr.wrapping_add(self.sent.into());
+            let op = SendOp::WriteImm { remote, rkey: buffer.key, imm: word };
+            let pieces = [IoSlice::new(b"x")];
+            let pieces = if word == 1 { &pieces[..] } else { &[] };
+            loop {
+                match self.end.qp.post_copy(WrId(2), op, pieces, SendFlags::SIGNALED) {
+                    Ok(()) => break,
+                    Err(PostError::QueueFull) => {
+                        if self.hear().is_err() {
+                            return;
+                        }
+                        self.end.cq.park(Some(A_WHILE));
+                    }
+                    // The other end has had enough.
+                    Err(_) => return,
+                }
+            }
+            self.sent += u32::from(word == 1);
+        }
+    }
+
     /// Waits for `len` bytes of the stream; the failure that came instead.
     pub(super) fn receive(&mut self, len: usize) -> Result<Vec<u8>, WcStatus> {
-        let until = self.received + len;
-        while self.received < until {
+        while self.arrived < self.taken + len {
             let wc = self.next();
-            wc.result()?;
-            if wc.op != WcOp::RecvWriteImm {
-                continue;
-            }
-            self.end.qp.post_recv_empty(WrId(1)).expect("room");
-            if let Ok(Msg::Data { len }) = Imm(wc.imm).decode() {
-                self.received += len as usize;
-            }
+            self.take(&wc)?;
         }
         let mut bytes = vec![0; len];
-        self.end.mr.copy_out(BUFFER + until - len, &mut bytes);
+        self.end.mr.copy_out(BUFFER + self.taken, &mut bytes);
+        self.taken += len;
         Ok(bytes)
     }
 
+    /// Bytes of the stream that are there and were not looked at.
+    pub(super) fn hear(&mut self) -> Result<usize, WcStatus> {
+        while let Some(wc) = self.poll() {
+            self.take(&wc)?;
+        }
+        Ok(self.arrived - self.taken)
+    }
+
+    fn take(&mut self, wc: &Completion) -> Result<(), WcStatus> {
+        wc.result()?;
+        if wc.op == WcOp::RecvWriteImm {
+            self.end.qp.post_recv_empty(WrId(1)).expect("room");
+            if let Ok(Msg::Data { len }) = Imm(wc.imm).decode() {
+                self.arrived += len as usize;
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until something has failed, here or there.
-    pub(super) fn failure(&self) -> WcStatus {
+    pub(crate) fn failure(&self) -> WcStatus {
         loop {
             if let Err(status) = self.next().result() {
                 return status;
@@ -225,6 +258,15 @@ impl<M: Manager> Raw<M> {
     }
 
     fn next(&self) -> Completion {
+        loop {
+            if let Some(wc) = self.poll() {
+                return wc;
+            }
+            self.end.cq.park(Some(A_WHILE));
+        }
+    }
+
+    fn poll(&self) -> Option<Completion> {
         let nothing = Completion {
             id: WrId(0),
             status: WcStatus::GENERAL,
@@ -234,10 +276,7 @@ impl<M: Manager> Raw<M> {
             qp_num: QpNum(0),
         };
         let mut out = [nothing];
-        while self.end.cq.poll(&mut out) == 0 {
-            self.end.cq.park(Some(A_WHILE));
-        }
-        out[0]
+        (self.end.cq.poll(&mut out) != 0).then_some(out[0])
     }
 }
 
@@ -251,7 +290,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Between looks at a queue whose peer may be gone.
 const A_WHILE: Duration = Duration::from_millis(5);
 const RECEIVES: u32 = 128;
-const CREDITS: u16 = 64;
+/// Messages that this end says it can take.
+pub(super) const CREDITS: u16 = 64;
 const MEMORY: usize = 64 << 10;
 /// Where the buffer begins, behind the table.
 const BUFFER: usize = 4096;

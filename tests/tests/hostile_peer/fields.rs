@@ -1,0 +1,131 @@
+//! Private data with every field wrong, in requests and in answers.
+
+use super::raw::{Answered, Raw};
+use super::{Fixture, Victim, assert_served, honest, watchdog};
+use rsock_cm::Port;
+use rsock_cm::manager::{Listening, Manager};
+use rsock_core::proto::CONN_DATA_LEN;
+use rsock_core::socket::rsockets;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::thread;
+
+/// What is done to honest private data: 40 bytes, behind which there is room for some more.
+type Lie = fn(&mut Vec<u8>);
+
+/// Nobody may accept these; what a client says that meets them in an answer.
+const BAD: [(&str, Lie, i32); 18] = [
+    ("nothing", |data| data.clear(), libc::ENOTSUP),
+    ("nothing but zeroes", |data| data.fill(0), libc::ENOTSUP),
+    ("nothing but ones", |data| data.fill(0xff), libc::ENOTSUP),
+    ("version 0", |data| data[0] = 0, libc::ENOTSUP),
+    ("version 2", |data| data[0] = 2, libc::ENOTSUP),
+    ("version 255", |data| data[0] = 255, libc::ENOTSUP),
+    ("a version and nothing else", |data| data.truncate(1), libc::EPROTO),
+    ("a table without its length", |data| data.truncate(20), libc::EPROTO),
+    ("a table with three bytes of its length", |data| data.truncate(23), libc::EPROTO),
+    ("a table of no entry", |data| data[20..24].fill(0), libc::EPROTO),
+    ("a table of one entry", |data| put(data, 20, &[0, 0, 0, 1]), libc::EPROTO),
+    ("a table past the address space", |data| data[8..16].fill(0xff), libc::EPROTO),
+    ("a table that ends past the address space", |data| data[8..24].fill(0xff), libc::EPROTO),
+    (
+        "a table one byte too high",
+        |data| put(data, 8, &(u64::MAX - 31).to_be_bytes()),
+        libc::EPROTO,
+    ),
+    (
+        "iomaps that end past the address space",
+        |data| {
+            put(data, 8, &(u64::MAX - 32 - 23).to_be_bytes());
+            put(data, 7, &[1]);
+        },
+        libc::EPROTO,
+    ),
+    ("a buffer past the address space", |data| data[24..32].fill(0xff), libc::EPROTO),
+    ("a buffer that ends past the address space", |data| data[24..40].fill(0xff), libc::EPROTO),
+    (
+        "a buffer one byte too high",
+        |data| {
+            put(data, 24, &(u64::MAX - 15).to_be_bytes());
+            put(data, 36, &16u32.to_be_bytes());
+        },
+        libc::EPROTO,
+    ),
+];
+
+/// These mean nothing, or something that is odd and allowed.
+const ODD: [(&str, Lie); 12] = [
+    ("flags of the future", |data| data[1] = 0xf8 | 2),
+    ("no flags", |data| data[1] = 0),
+    ("the other byte order", |data| data[1] |= 1),
+    ("extensions that it does not know", |data| data[1] |= 4),
+    ("reserved bytes that are not zero", |data| data[4..7].fill(0xff)),
+    ("the smallest iomap table", |data| data[7] = 1),
+    ("the largest iomap table", |data| data[7] = 0xff),
+    ("more credits than receives", |data| data[2..4].fill(0xff)),
+    ("a table of three entries", |data| put(data, 20, &[0, 0, 0, 3])),
+    ("as many entries as can be", |data| data[20..24].fill(0xff)),
+    ("a buffer as long as can be", |data| data[36..40].fill(0xff)),
+    ("bytes behind the end", |data| data.resize(MOST, 0xff)),
+];
+
+/// What a request has room for.
+const MOST: usize = 56;
+
+fn put(data: &mut [u8], at: usize, bytes: &[u8]) {
+    data[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+pub(crate) fn malformed_requests_are_rejected_and_odd_ones_served<F: Fixture>(f: &F) {
+    let _watchdog = watchdog();
+    let victim = Victim::new(f.address());
+    let manager = f.manager();
+    let mut bystander = honest(&manager, victim.address);
+    for (what, lie, _) in BAD {
+        let answered = Raw::connect(&manager, victim.address, lie);
+        assert!(matches!(answered, Answered::Rejected), "{what}: accepted");
+    }
+    for (what, lie) in ODD {
+        match Raw::connect(&manager, victim.address, lie) {
+            Answered::Connected(mut raw) => assert_served(&mut raw, what),
+            Answered::Rejected => panic!("{what}: rejected"),
+        }
+    }
+    assert_served(&mut bystander, "malformed requests");
+    assert_served(&mut honest(&manager, victim.address), "malformed requests");
+}
+
+pub(crate) fn malformed_answers_fail_the_connect_with_a_clear_error<F: Fixture>(f: &F) {
+    let _watchdog = watchdog();
+    // What this process has beside its connects.
+    let victim = Victim::new(f.address());
+    let manager = f.manager();
+    let mut bystander = honest(&manager, victim.address);
+    let port = Port::open(f.address().is_ipv6()).expect("socket");
+    port.bind((f.address(), 0).into()).expect("bind");
+    let mut listener = manager.listen(Arc::new(port), 16).expect("listen");
+    let to = listener.local_addr();
+    for (what, lie, errno) in BAD {
+        let connect = thread::spawn(move || rsockets::connect(to).map(drop));
+        let raw: Option<Raw<F::Manager>> = Raw::accept(&mut listener, lie);
+        let error = connect.join().expect("no panic").expect_err(what);
+        assert_eq!(error.raw_os_error(), Some(errno), "{what}: {error}");
+        assert!(raw.is_none(), "{what}: established");
+    }
+    for (what, lie) in ODD {
+        let client = thread::spawn(move || {
+            let mut stream = rsockets::connect(to)?;
+            stream.write_all(b"hello")?;
+            let mut answer = [0; 2];
+            stream.read_exact(&mut answer)?;
+            Ok::<_, io::Error>(answer)
+        });
+        let mut raw = Raw::<F::Manager>::accept(&mut listener, lie).expect(what);
+        assert_eq!(raw.receive(5).as_deref(), Ok(&b"hello"[..]), "{what}");
+        raw.send(b"hi");
+        assert_eq!(client.join().expect("no panic").expect(what), *b"hi", "{what}");
+    }
+    assert_served(&mut bystander, "malformed answers");
+}
+
+const _: () = assert!(CONN_DATA_LEN == 40, "the places above");
