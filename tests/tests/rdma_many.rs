@@ -4,7 +4,9 @@
 //! `LAB_STREAMS` says how many, where the usual number does not do.
 
 use rsock_core::socket::rsockets::{self, Listener, Stream};
+use rsock_core::stat;
 use rsock_tests::{Running, Watchdog};
+use rsock_verbs::rdma::Usage;
 use std::env;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -144,7 +146,7 @@ fn assert_little(process: &str, pid: u32, n: usize) {
     let regions = resources("mr", pid);
     let len = |line: &String| word_after(line, "mrlen")?.parse::<u64>().ok();
     let bytes: u64 = regions.iter().map(|line| len(line).expect("a length")).sum();
-    let [n_cq, n_srq] = ["cq", "srq"].map(|what| resources(what, pid).len());
+    let [n_qp, n_cq, n_srq] = ["qp", "cq", "srq"].map(|what| resources(what, pid).len());
     println!(
         "{process}: {n} streams at rest: {} bytes of registered memory each, {n_cq} CQs, {n_srq} SRQs",
         bytes / n as u64
@@ -153,6 +155,10 @@ fn assert_little(process: &str, pid: u32, n: usize) {
     assert!(n_srq <= MOST_SRQS, "{process}: {n_srq} SRQs");
     assert!(regions.len() > n, "{process}: only {} regions", regions.len());
     assert!(bytes <= n as u64 * MOST + SHARED, "{process}: {bytes} bytes registered");
+    // What the process itself says of them.
+    let shown = stat::read_process(pid).expect("readable").expect("its counters").rdma;
+    let [n_qps, n_cqs, n_srqs] = [n_qp, n_cq, n_srq].map(|n| n as u64);
+    assert_eq!(shown, Usage { n_qps, n_cqs, n_srqs, registered: bytes }, "{process}");
 }
 
 /// Runs itself as the other process.

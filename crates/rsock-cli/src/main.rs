@@ -12,6 +12,7 @@ mod doctor;
 mod error;
 mod fabric;
 mod library;
+mod on_rdma;
 mod output;
 mod perf;
 mod plot;

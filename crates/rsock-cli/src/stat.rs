@@ -1,9 +1,11 @@
 //! `rsock stat`: the live connections of every process that runs rsock, read without waking them.
 
 use crate::error::Error;
+use crate::on_rdma::OnRdma;
 use crate::output;
 use rsock_core::stat::{self, Connection, Counters, Path, Process};
 use rsock_core::twin::PinReason;
+use rsock_verbs::rdma::Usage;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -82,6 +84,10 @@ fn table(processes: &[Process]) -> String {
         out.push_str(line.trim_end());
         out.push('\n');
     }
+    for process in processes.iter().filter(|p| p.rdma != Usage::default()) {
+        let Process { pid, program, rdma, .. } = process;
+        let _ = writeln!(out, "{program} ({pid}) on RDMA devices: {}", OnRdma::new(rdma));
+    }
     for process in processes.iter().filter(|p| p.n_dropped > 0) {
         let Process { pid, program, n_dropped, .. } = process;
         let _ = writeln!(out, "{program} ({pid}): {n_dropped} more connections were not recorded");
@@ -145,6 +151,7 @@ struct ProcessRow<'a> {
     pid: u32,
     program: &'a str,
     n_not_recorded: u64,
+    rdma: OnRdma,
     connections: Vec<ConnectionRow>,
 }
 
@@ -174,6 +181,7 @@ impl<'a> ProcessRow<'a> {
             pid: process.pid,
             program: &process.program,
             n_not_recorded: process.n_dropped,
+            rdma: OnRdma::new(&process.rdma),
             connections: process.connections.iter().map(ConnectionRow::new).collect(),
         }
     }

@@ -1,6 +1,7 @@
 //! What a test found, as text and as JSON.
 
 use super::device::Device;
+use crate::on_rdma::OnRdma;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -18,6 +19,9 @@ pub(crate) struct Report {
     pub(crate) per_second: Option<f64>,
     pub(crate) gbit_per_second: Option<f64>,
     pub(crate) latency_us: Option<Latency>,
+    /// The most that this end had on RDMA devices at a time, if it had anything there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rdma: Option<OnRdma>,
 }
 
 /// Percentiles in microseconds.
@@ -42,6 +46,7 @@ impl Report {
             per_second: None,
             gbit_per_second: None,
             latency_us: None,
+            rdma: OnRdma::at_most(),
         }
     }
 
@@ -101,6 +106,9 @@ impl fmt::Display for Report {
             for (name, us) in latency.named() {
                 writeln!(f, "  {name:<9} {us:>12.2} us")?;
             }
+        }
+        if let Some(rdma) = &self.rdma {
+            writeln!(f, "  on RDMA   {rdma}")?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use super::{
     TABLE_LEN, VERSION, pin_reason,
 };
 use crate::twin::PinReason;
+use rsock_verbs::rdma::Usage;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::mem::offset_of;
@@ -24,6 +25,8 @@ pub struct Process {
     pub program: String,
     /// Connections that found no free line, since the start.
     pub n_dropped: u64,
+    /// What it has on RDMA devices.
+    pub rdma: Usage,
     /// Its live connections.
     pub connections: Vec<Connection>,
 }
@@ -88,8 +91,8 @@ pub fn read_process(pid: u32) -> io::Result<Option<Process>> {
             && Some(table.owner) == own_pid
         {
             let program = program_name(pid);
-            let Table { n_dropped, connections, .. } = table;
-            return Ok(Some(Process { pid, program, n_dropped, connections }));
+            let Table { n_dropped, rdma, connections, .. } = table;
+            return Ok(Some(Process { pid, program, n_dropped, rdma, connections }));
         }
     }
     Ok(None)
@@ -123,6 +126,7 @@ pub fn read_all() -> io::Result<(Vec<Process>, usize)> {
 pub(super) struct Table {
     pub(super) owner: u32,
     pub(super) n_dropped: u64,
+    pub(super) rdma: Usage,
     pub(super) connections: Vec<Connection>,
 }
 
@@ -157,6 +161,9 @@ pub(super) fn read_table(file: &File) -> io::Result<Option<Table>> {
     Ok(Some(Table {
         owner: header.half(offset_of!(RawHeader, pid)),
         n_dropped: header.word(offset_of!(RawHeader, n_dropped)),
+        rdma: Usage::from_board(std::array::from_fn(|i| {
+            header.word(offset_of!(RawHeader, rdma) + i * size_of::<u64>())
+        })),
         connections,
     }))
 }

@@ -9,6 +9,7 @@ use super::{
     SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING, TABLE_LEN, VERSION,
 };
 use crate::twin::PinReason;
+use rsock_verbs::rdma::show_usage;
 use rsock_verbs::{family, own_fd};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -204,6 +205,7 @@ impl Table {
             let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), TABLE_LEN) };
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        show_usage(&header.rdma);
         let old_inode = INODE.swap(inode, Ordering::Relaxed);
         let old_fd = DESCRIPTOR.swap(fd.into_raw_fd(), Ordering::Relaxed);
         if old_fd >= 0 {

@@ -12,6 +12,7 @@ use super::channel::RdmaChannel;
 use super::convert::{int, object, zero};
 use super::lane::Lane;
 use super::sends::{RECEIVE, SIGNALED, Sends};
+use super::usage::{Counted, Kind as Counts};
 use super::waiters::Waiters;
 use super::{Rdma, RdmaBell, RdmaContext};
 use crate::device::{CompletionQueue, Parked};
@@ -141,6 +142,7 @@ pub(super) struct OwnCq {
     /// Whether the caller's channel waits for the next event.
     wanted: AtomicBool,
     ctx: RdmaContext,
+    _counted: Counted,
 }
 
 // SAFETY: libibverbs's queues and channels may be used from any thread.
@@ -185,6 +187,7 @@ impl OwnCq {
             channel: channel.map(|channel| (Arc::clone(channel), channel.join(this.clone()))),
             wanted: AtomicBool::new(false),
             ctx: ctx.clone(),
+            _counted: Counted::one(Counts::CompletionQueue),
         });
         let flags = rustix::fs::fcntl_getfl(this.fd()).map_err(verb("fcntl"))?;
         rustix::fs::fcntl_setfl(this.fd(), flags | OFlags::NONBLOCK).map_err(verb("fcntl"))?;

@@ -26,6 +26,7 @@ mod pool;
 mod qp;
 mod sends;
 mod srq;
+mod usage;
 mod waiters;
 mod watch;
 
@@ -39,6 +40,7 @@ pub use path::{Negotiated, RETRIES, RdmaPath};
 pub use pd::RdmaPd;
 pub use qp::RdmaQp;
 pub use srq::RdmaSrq;
+pub use usage::{Board, Usage, peak_usage, show_usage, usage};
 
 /// The backend of real devices.
 #[derive(Clone, Copy, Debug)]

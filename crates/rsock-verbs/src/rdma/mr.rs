@@ -3,6 +3,7 @@
 use super::RdmaPd;
 use super::convert::{self, object};
 use super::copy::copy;
+use super::usage::Counted;
 use crate::device::MemoryRegion;
 use crate::error::Error;
 use crate::high_fd::verb;
@@ -27,6 +28,7 @@ pub struct RdmaMr {
     lkey: LKey,
     rkey: RKey,
     pd: Arc<RdmaPd>,
+    _counted: Counted,
     /// Memory of our own, if it is: dropped after `drop` has run.
     _pages: Option<Pages>,
 }
@@ -65,7 +67,8 @@ impl RdmaMr {
         // SAFETY: as above.
         let rkey = RKey(unsafe { (*raw.as_ptr()).rkey });
         // INVARIANT: registered here for these bytes; `drop` ends it.
-        Ok(Self { raw, addr, len, lkey, rkey, pd: Arc::clone(pd), _pages: None })
+        let _counted = Counted::bytes(len);
+        Ok(Self { raw, addr, len, lkey, rkey, pd: Arc::clone(pd), _counted, _pages: None })
     }
 
     /// A piece of the region.

@@ -3,6 +3,7 @@
 use super::context::{MAX_INLINE, MAX_SGE};
 use super::convert::{self, int, object, posted, zero};
 use super::sends::{RECEIVE, SIGNALED, Sends, next_number};
+use super::usage::{Counted, Kind};
 use super::{Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
 use crate::device::{Context, QpInit, QueuePair};
 use crate::error::{Error, PostError};
@@ -41,6 +42,7 @@ pub struct RdmaQp {
     send_cq: Arc<RdmaCq>,
     _recv_cq: Arc<RdmaCq>,
     pd: Arc<RdmaPd>,
+    _counted: Counted,
 }
 
 // SAFETY: libibverbs's queue pairs may be used from any thread.
@@ -106,6 +108,7 @@ impl RdmaQp {
             send_cq: Arc::clone(init.send_cq),
             _recv_cq: Arc::clone(init.recv_cq),
             pd: Arc::clone(pd),
+            _counted: Counted::one(Kind::QueuePair),
         })
     }
 

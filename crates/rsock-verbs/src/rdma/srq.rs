@@ -3,6 +3,7 @@
 use super::RdmaPd;
 use super::convert::{object, posted};
 use super::qp::with_recv_wr;
+use super::usage::{Counted, Kind};
 use crate::device::SharedReceiveQueue;
 use crate::error::{Error, PostError};
 use crate::wr::RecvWr;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub struct RdmaSrq {
     raw: NonNull<ibv_srq>,
     pd: Arc<RdmaPd>,
+    _counted: Counted,
 }
 
 // SAFETY: libibverbs's queues may be used from any thread.
@@ -38,7 +40,8 @@ impl RdmaSrq {
         let raw = unsafe { pd.ctx().verbs().ibv_create_srq(pd.raw(), &raw mut init) };
         // INVARIANT: made here, destroyed by `drop`.
         let raw = object("ibv_create_srq", raw)?;
-        Ok(Arc::new(Self { raw, pd: Arc::clone(pd) }))
+        let _counted = Counted::one(Kind::SharedReceiveQueue);
+        Ok(Arc::new(Self { raw, pd: Arc::clone(pd), _counted }))
     }
 
     pub(super) fn raw(&self) -> *mut ibv_srq {

@@ -1,0 +1,198 @@
+//! What this process has on RDMA devices: queues, and registered bytes. Counted where they are made, so
+//! that `rsock stat` can show it without asking anybody.
+//!
+//! Invariant: the counts are of one process. A forked child begins at nothing, shows nothing on its
+//! parent's [`Board`], and does not count what it inherited when it lets go of it.
+
+use crate::family::process;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// What a process has on RDMA devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Queue pairs.
+    pub n_qps: u64,
+    /// Completion queues.
+    pub n_cqs: u64,
+    /// Shared receive queues.
+    pub n_srqs: u64,
+    /// Bytes of registered memory.
+    pub registered: u64,
+}
+
+/// Where the counts are shown: in the order of [`Usage`]'s fields.
+pub type Board = [AtomicU64; 4];
+
+impl Usage {
+    /// What `board` shows.
+    #[must_use]
+    pub fn from_board([n_qps, n_cqs, n_srqs, registered]: [u64; 4]) -> Self {
+        Self { n_qps, n_cqs, n_srqs, registered }
+    }
+}
+
+/// What this process has now.
+#[must_use]
+pub fn usage() -> Usage {
+    settle();
+    Usage::from_board(TOTALS.each_ref().map(|total| total.load(Ordering::Relaxed)))
+}
+
+/// The most of each that this process has had at a time.
+#[must_use]
+pub fn peak_usage() -> Usage {
+    settle();
+    Usage::from_board(PEAKS.each_ref().map(|peak| peak.load(Ordering::Relaxed)))
+}
+
+/// From now on what this process has is shown on `board`, too.
+pub fn show_usage(board: &'static Board) {
+    settle();
+    BOARD.store(ptr::from_ref(board).cast_mut(), Ordering::SeqCst);
+    for kind in 0..TOTALS.len() {
+        show(board, kind);
+    }
+}
+
+/// Objects of one kind, or bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    QueuePair,
+    CompletionQueue,
+    SharedReceiveQueue,
+    Bytes,
+}
+
+/// Counted as long as this value lives: keep it beside what it stands for.
+#[derive(Debug)]
+pub(super) struct Counted {
+    kind: Kind,
+    n: u64,
+    owner: u32,
+}
+
+impl Counted {
+    pub(super) fn one(kind: Kind) -> Self {
+        Self::new(kind, 1)
+    }
+
+    pub(super) fn bytes(n: usize) -> Self {
+        Self::new(Kind::Bytes, n as u64)
+    }
+
+    fn new(kind: Kind, n: u64) -> Self {
+        let owner = settle();
+        let before = TOTALS[kind as usize].fetch_add(n, Ordering::SeqCst);
+        PEAKS[kind as usize].fetch_max(before + n, Ordering::Relaxed);
+        note(kind);
+        Self { kind, n, owner }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if settle() == self.owner {
+            TOTALS[self.kind as usize].fetch_sub(self.n, Ordering::SeqCst);
+            note(self.kind);
+        }
+    }
+}
+
+static TOTALS: Board = [const { AtomicU64::new(0) }; 4];
+static PEAKS: Board = [const { AtomicU64::new(0) }; 4];
+static BOARD: AtomicPtr<Board> = AtomicPtr::new(ptr::null_mut());
+/// The process that the counts are of; with [`SETTLING`], while it makes them its own.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Above every process id.
+const SETTLING: u32 = 1 << 31;
+
+/// Makes the counts the calling process's own, which it returns.
+fn settle() -> u32 {
+    let here = process().0;
+    loop {
+        let owner = OWNER.load(Ordering::Acquire);
+        if owner == here {
+            return here;
+        }
+        if owner == here | SETTLING {
+            // Another thread of ours, a few instructions long.
+            std::hint::spin_loop();
+            continue;
+        }
+        // SYNC(usage-owner): what was the parent's is gone before anybody counts here.
+        let claimed =
+            OWNER.compare_exchange(owner, here | SETTLING, Ordering::Acquire, Ordering::Relaxed);
+        if claimed.is_ok() {
+            BOARD.store(ptr::null_mut(), Ordering::SeqCst);
+            for count in TOTALS.iter().chain(&PEAKS) {
+                count.store(0, Ordering::SeqCst);
+            }
+            OWNER.store(here, Ordering::Release);
+        }
+    }
+}
+
+/// Shows a count that has changed.
+fn note(kind: Kind) {
+    // SYNC(usage-board): who changes a count looks for a board afterwards, and who puts up a board shows
+    // all counts afterwards: one of them sees the other. SeqCst, or both could miss.
+    let board = BOARD.load(Ordering::SeqCst);
+    // SAFETY: what is there came from a `&'static Board`.
+    if let Some(board) = unsafe { board.as_ref() } {
+        show(board, kind as usize);
+    }
+}
+
+/// Two that show at once might show the older count last: so each looks whether it has grown old.
+fn show(board: &Board, kind: usize) {
+    loop {
+        let total = TOTALS[kind].load(Ordering::SeqCst);
+        board[kind].store(total, Ordering::SeqCst);
+        if TOTALS[kind].load(Ordering::SeqCst) == total {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    static SHOWN: Board = [const { AtomicU64::new(0) }; 4];
+
+    fn shown() -> Usage {
+        Usage::from_board(SHOWN.each_ref().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// The one test of the counts, which all of this process share; nothing else here has a device.
+    #[test]
+    fn what_lives_is_counted_and_shown_and_the_most_is_remembered() {
+        let early = Counted::one(Kind::QueuePair);
+        show_usage(&SHOWN);
+        let expected = Usage { n_qps: 1, ..Usage::default() };
+        assert_eq!((usage(), shown()), (expected, expected));
+        let others: Vec<_> = (0..4)
+            .map(|_| {
+                thread::spawn(|| {
+                    for _ in 0..2_000 {
+                        let _queue = Counted::one(Kind::CompletionQueue);
+                        let _shared = Counted::one(Kind::SharedReceiveQueue);
+                        let _bytes = Counted::bytes(1000);
+                    }
+                    Counted::bytes(10)
+                })
+            })
+            .collect();
+        let kept: Vec<_> =
+            others.into_iter().map(|other| other.join().expect("no panic")).collect();
+        let expected = Usage { n_qps: 1, registered: 40, ..Usage::default() };
+        assert_eq!((usage(), shown()), (expected, expected));
+        drop((early, kept));
+        assert_eq!((usage(), shown()), (Usage::default(), Usage::default()));
+        let Usage { n_qps, n_cqs, n_srqs, registered } = peak_usage();
+        assert!(n_qps == 1 && (1..=4).contains(&n_cqs) && (1..=4).contains(&n_srqs));
+        assert!((1000..=4040).contains(&registered), "{registered}");
+    }
+}
