@@ -6,8 +6,9 @@
 //! and a sleep lower it. The clock is read while nothing is there, never between an arrival and the
 //! return: where the system call behind it is a real one, it takes as long as a tenth of a round trip.
 //!
-//! An end behind a device hardly needs our CPU, and answers later. There nobody yields, the budget is
-//! larger, and it is given up sooner: what a bulk transfer waits for is worth no spinning.
+//! An end behind a device is waited for in the same way. A software device works on the CPUs that its
+//! users have, in threads that a spinning user keeps waiting: without the pauses and the yields its
+//! round trips took five times as long.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -26,13 +27,6 @@ const YIELDS: u32 = 12;
 const FREE_TURNS: u32 = 64;
 /// Turns of the spin loop between two looks at the clock.
 const TURNS: u32 = 32;
-
-/// Longest spin for an end behind a device. Nanoseconds.
-const FAR_MAX_NS: u32 = 100_000;
-/// As [`PROBE_NS`], there.
-const FAR_PROBE_NS: u32 = 50_000;
-/// As [`TURNS`], there.
-const FAR_TURNS: u32 = 16;
 
 /// A budget that learns. Plain atomics: races only cost precision.
 #[derive(Debug)]
@@ -54,7 +48,7 @@ impl Spin {
 
     /// Spins, then yields, until `ready` holds; false if it is time to sleep.
     pub(super) fn wait(&self, ready: impl Fn() -> bool) -> bool {
-        let max = most(MAX_NS);
+        let max = max_ns();
         if max == 0 {
             return ready();
         }
@@ -72,9 +66,9 @@ impl Spin {
             budget = PROBE_NS.min(max);
         }
         if budget != 0
-            && let Some(took) = spin_for(budget, TURNS, std::hint::spin_loop, &ready)
+            && let Some(took) = spin_for(budget, &ready)
         {
-            self.learn_hit(took, MAX_NS);
+            self.learn_hit(took);
             return true;
         }
         for _ in 0..YIELDS {
@@ -89,25 +83,6 @@ impl Spin {
         false
     }
 
-    /// As [`Self::wait`], where the other end is behind a device.
-    pub(super) fn wait_far(&self, ready: impl Fn() -> bool) -> bool {
-        let max = most(FAR_MAX_NS);
-        let known = self.budget_ns.load(Ordering::Relaxed).min(max);
-        let is_probe = known < FAR_PROBE_NS && self.is_probe_due();
-        let budget = if is_probe { FAR_PROBE_NS.min(max) } else { known };
-        if budget == 0 {
-            return ready();
-        }
-        // Looking polls a queue of the device's, which takes long enough without a pause.
-        if let Some(took) = spin_for(budget, FAR_TURNS, || (), &ready) {
-            self.learn_hit(took, FAR_MAX_NS);
-            return true;
-        }
-        let less = if known < 2 * PROBE_NS { 0 } else { known / 2 };
-        self.budget_ns.store(less, Ordering::Relaxed);
-        false
-    }
-
     /// Counts a wait. True for one that tries what did not help before.
     fn is_probe_due(&self) -> bool {
         let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
@@ -116,34 +91,28 @@ impl Spin {
     }
 
     /// A hit after about `took`.
-    fn learn_hit(&self, took: Duration, max: u32) {
+    fn learn_hit(&self, took: Duration) {
         let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
         let old = self.budget_ns.load(Ordering::Relaxed);
         // Room for three times the usual wait, approached slowly from above.
-        let want = took.saturating_mul(3).clamp(PROBE_NS, max);
+        let want = took.saturating_mul(3).clamp(PROBE_NS, MAX_NS);
         let new = if want > old { want } else { old - (old - want) / 16 };
-        self.budget_ns.store(new.min(most(max)).max(2 * PROBE_NS), Ordering::Relaxed);
+        self.budget_ns.store(new.min(max_ns()).max(2 * PROBE_NS), Ordering::Relaxed);
     }
 }
 
-/// Spins until `ready` holds, and says after about how long; `None` after `budget` nanoseconds. Looks at
-/// the clock every `turns` turns.
+/// Spins until `ready` holds, and says after about how long; `None` after `budget` nanoseconds.
 #[inline]
-fn spin_for(
-    budget: u32,
-    turns: u32,
-    pause: impl Fn(),
-    ready: impl Fn() -> bool,
-) -> Option<Duration> {
+fn spin_for(budget: u32, ready: impl Fn() -> bool) -> Option<Duration> {
     let limit = Duration::from_nanos(budget.into());
     let start = Instant::now();
     let (mut looked, mut chunk) = (Duration::ZERO, Duration::ZERO);
     loop {
-        for _ in 0..turns {
+        for _ in 0..TURNS {
             if ready() {
                 return Some(looked + chunk);
             }
-            pause();
+            std::hint::spin_loop();
         }
         let now = start.elapsed();
         (looked, chunk) = (now, now.saturating_sub(looked));
@@ -168,9 +137,9 @@ pub fn longest_spin(default: Duration) -> Duration {
     crate::env::spin_us().map_or(default, |us| Duration::from_micros(us.into()))
 }
 
-/// The process-wide cap: `RSOCK_SPIN_US`, or `default`. Nanoseconds.
-fn most(default: u32) -> u32 {
-    crate::env::spin_us().map_or(default, |us| us.saturating_mul(1000))
+/// The process-wide cap: `RSOCK_SPIN_US`, or [`MAX_NS`].
+fn max_ns() -> u32 {
+    crate::env::spin_us().map_or(MAX_NS, |us| us.saturating_mul(1000))
 }
 
 #[cfg(test)]
@@ -206,36 +175,19 @@ mod tests {
 
     #[test]
     fn waits_in_vain_end_and_lower_the_budget() {
-        for wait in [Spin::wait, Spin::wait_far] {
-            let spin = with_budget(2 * PROBE_NS);
-            assert!(!wait(&spin, || false));
-            assert!(budget(&spin) < 2 * PROBE_NS);
-        }
-    }
-
-    #[test]
-    fn bulk_is_waited_for_asleep_but_for_a_probe() {
-        let spin = with_budget(FAR_MAX_NS);
-        let mut n_spun = 0;
-        for _ in 0..10 * PROBE_EVERY {
-            let looks = Cell::new(0);
-            let never = || {
-                looks.set(looks.get() + 1);
-                false
-            };
-            assert!(!spin.wait_far(never));
-            n_spun += u32::from(looks.get() > 1);
-        }
-        assert!((10..20).contains(&n_spun), "{n_spun}");
+        let spin = with_budget(2 * PROBE_NS);
+        assert!(!spin.wait(|| false));
+        assert!(budget(&spin) < 2 * PROBE_NS);
     }
 
     #[test]
     fn a_probe_that_hits_brings_spinning_back() {
         let spin = with_budget(0);
         for _ in 1..PROBE_EVERY {
-            assert!(!spin.wait_far(|| false));
+            assert!(!spin.wait(|| false));
         }
-        assert!(spin.wait_far(ready_at(2)));
+        // Found while spinning: a yield would lower the budget.
+        assert!(spin.wait(ready_at(2)));
         assert!(budget(&spin) >= PROBE_NS);
     }
 }

@@ -56,8 +56,7 @@ impl<B: Backend> Stream<B> {
             Interest::Read => &mail.recv_spin,
             Interest::Write => &mail.send_spin,
         };
-        let has_changed = || self.has_changed(mark);
-        if B::SENDS_WAIT { spin.wait_far(has_changed) } else { spin.wait(has_changed) }
+        spin.wait(|| self.has_changed(mark))
     }
 
     /// Sleeps until something changes, at most for `timeout`. The cheapest sleep there is, but it
