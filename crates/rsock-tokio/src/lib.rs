@@ -5,7 +5,7 @@
 //! connection begins as kernel TCP. Once both ends turn out to be rsock streams on one host, its
 //! bytes go through memory that the two processes share; otherwise it stays TCP, and nothing is
 //! lost but the gain. The [`rsockets`] module speaks the rsockets protocol alone, to C programs
-//! too, and over RDMA devices.
+//! too, and over RDMA devices. [`Datagram`] is a datagram socket of that protocol.
 //!
 //! # Place in the stack
 //!
@@ -55,6 +55,7 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod builder;
+mod datagram;
 mod hub;
 #[cfg(feature = "hyper")]
 mod hyper;
@@ -76,6 +77,7 @@ mod wakers;
 mod watched;
 
 pub use builder::Builder;
+pub use datagram::Datagram;
 #[cfg(feature = "hyper")]
 pub use hyper::{Connector, Io};
 pub use iomap::Opened;

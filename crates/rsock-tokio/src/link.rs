@@ -152,7 +152,7 @@ impl Link {
                 return Poll::Pending;
             }
         }
-        if !state.is_armed && !self.spin.is_zero() {
+        if !state.is_armed && !self.spin.is_zero() && self.ring.is_there() {
             self.mark.store(mark.to_bits(), Ordering::Release);
             self.is_listed.store(true, Ordering::Release);
             if self.hub().offer(self, self.spin) {

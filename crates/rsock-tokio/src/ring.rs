@@ -1,7 +1,9 @@
-//! What a link waits for: the ring beside a TCP socket, or a pure socket, which is nothing else.
+//! What a link waits for: the ring beside a TCP socket, a pure socket, which is nothing else, or the
+//! queue of a datagram socket.
 //!
 //! Below `link`; each call is one of `rsock_core`'s, whose order of mark, try, arm it keeps.
 
+use rsock_core::dgram::{self, Datagram};
 use rsock_core::socket::{self, Socket};
 use rsock_core::twin::{self, Twin};
 use std::io;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 pub(crate) enum Ring {
     Twin(Arc<Twin>),
     Pure(Arc<Socket>),
+    Datagrams(Arc<Datagram>),
 }
 
 /// What had happened on a ring when it was taken.
@@ -35,6 +38,7 @@ impl Ring {
         match self {
             Self::Twin(twin) => twin.is_paired(),
             Self::Pure(_) => true,
+            Self::Datagrams(socket) => socket.has_local_peers(),
         }
     }
 
@@ -42,6 +46,8 @@ impl Ring {
         Mark(match self {
             Self::Twin(twin) => twin.mark().to_bits(),
             Self::Pure(socket) => socket.mark().into(),
+            // A queue has something, or not.
+            Self::Datagrams(_) => 0,
         })
     }
 
@@ -49,6 +55,7 @@ impl Ring {
         match self {
             Self::Twin(twin) => twin.has_changed(twin::Mark::from_bits(mark.0)),
             Self::Pure(socket) => socket.has_changed(low(mark)),
+            Self::Datagrams(socket) => socket.has_input(),
         }
     }
 
@@ -56,6 +63,9 @@ impl Ring {
         Ok(match self {
             Self::Twin(twin) => Bell::Twin(twin.create_doorbell()?),
             Self::Pure(socket) => Bell::Pure(socket.doorbell()?),
+            Self::Datagrams(socket) => {
+                Bell::Datagrams(socket.doorbell()?.ok_or(io::ErrorKind::Unsupported)?)
+            }
         })
     }
 
@@ -64,6 +74,7 @@ impl Ring {
         match (self, bell) {
             (Self::Twin(twin), Bell::Twin(bell)) => twin.arm(bell, twin::Mark::from_bits(mark.0)),
             (Self::Pure(socket), Bell::Pure(bell)) => socket.arm(bell, low(mark)),
+            (Self::Datagrams(socket), Bell::Datagrams(bell)) => socket.arm_doorbell(bell),
             // Another ring's.
             _ => false,
         }
@@ -73,6 +84,7 @@ impl Ring {
         match (self, bell) {
             (Self::Twin(twin), Bell::Twin(bell)) => twin.disarm(bell),
             (Self::Pure(socket), Bell::Pure(bell)) => socket.disarm(bell),
+            (Self::Datagrams(socket), Bell::Datagrams(bell)) => socket.disarm_doorbell(bell),
             _ => {}
         }
     }
@@ -88,6 +100,7 @@ fn low(mark: Mark) -> u32 {
 pub(crate) enum Bell {
     Twin(twin::Doorbell),
     Pure(socket::Doorbell),
+    Datagrams(dgram::Doorbell),
 }
 
 impl Bell {
@@ -95,6 +108,7 @@ impl Bell {
         match self {
             Self::Twin(bell) => bell.drain(),
             Self::Pure(bell) => bell.drain(),
+            Self::Datagrams(bell) => bell.drain(),
         }
     }
 }
@@ -104,6 +118,7 @@ impl AsFd for Bell {
         match self {
             Self::Twin(bell) => bell.as_fd(),
             Self::Pure(bell) => bell.as_fd(),
+            Self::Datagrams(bell) => bell.as_fd(),
         }
     }
 }

@@ -293,7 +293,7 @@ pub(crate) fn unsupported() -> io::Error {
 }
 
 /// Tries again after a signal handler ran.
-fn again<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+pub(crate) fn again<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
     loop {
         match f() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

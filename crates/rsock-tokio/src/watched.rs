@@ -28,8 +28,19 @@ impl Owner for OwnedFd {}
 /// # Panics
 /// Outside a runtime with I/O enabled.
 pub(crate) fn watch<T: Owner>(owner: T) -> io::Result<AsyncFd<T>> {
+    watch_for(owner, Interest::READABLE)
+}
+
+/// As [`watch`], for other events, too.
+///
+/// # Errors
+/// As [`watch`].
+///
+/// # Panics
+/// As [`watch`].
+pub(crate) fn watch_for<T: Owner>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // SAFETY: by `Owner`, the number names the same open descriptor until the value is dropped, and
     // `AsyncFd` takes it out of its set before it drops the value.
-    let watched = unsafe { AsyncFd::register_with_interest(owner, Interest::READABLE) };
+    let watched = unsafe { AsyncFd::register_with_interest(owner, interest) };
     Ok(watched?)
 }

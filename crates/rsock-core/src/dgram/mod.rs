@@ -3,7 +3,7 @@
 //! [`header`] is what travels, [`table`] is what is known of destinations; both are values without
 //! clock, descriptor or lock. `udp.rs` sends and receives packets, `meet.rs` finds peers on this host,
 //! `local.rs` is the queue that they share memory with, and `socket.rs` with its neighbours
-//! `sending.rs`, `receiving.rs` and `waiting.rs` puts it together.
+//! `sending.rs`, `receiving.rs`, `waiting.rs` and `watched.rs` puts it together.
 //!
 //! ```
 //! use rsock_core::dgram::Datagram;
@@ -30,6 +30,8 @@ pub mod table;
 mod tests;
 mod udp;
 mod waiting;
+mod watched;
 
 pub use socket::{Counters, Datagram, Received};
 pub(crate) use waiting::CROWDED;
+pub use watched::Doorbell;
