@@ -1,13 +1,13 @@
 //! Datagram sockets, as `tokio::net::UdpSocket`.
 //!
-//! Above `link`, beside `shared`, whose order it keeps: try, park (be found by whoever wakes), then
-//! look at the UDP socket and at the queue; whatever has happened since the try means another.
+//! Above `link`, beside `stream`; how tasks wait is in `waiting.rs`.
+
+mod waiting;
 
 use crate::builder::longest_spin;
 use crate::link::Link;
 use crate::ring::Ring;
-use crate::shared::{Shared, Side, again};
-use crate::wakers::Waiter;
+use crate::shared::{Side, again};
 use crate::watched;
 use rsock_core::dgram::{self, Counters};
 use rustix::event::PollFlags;
@@ -21,10 +21,6 @@ use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
-use tokio::task::coop;
-
-/// Rounds of trying and waiting in one poll, before other tasks get their turn.
-const ROUNDS: u32 = 8;
 
 /// A datagram socket of the rsockets protocol: its peers are others of its kind, blocking sockets of
 /// `rsock_core::dgram`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
@@ -62,18 +58,6 @@ pub struct Datagram {
     /// Another descriptor of its UDP socket.
     udp: AsyncFd<OwnedFd>,
     link: Arc<Link>,
-}
-
-/// A waiter that leaves when dropped.
-struct Guard<'a> {
-    link: &'a Link,
-    who: Waiter,
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        self.link.unpark(self.who);
-    }
 }
 
 impl Datagram {
@@ -413,85 +397,6 @@ impl Datagram {
             ready |= Ready::WRITABLE;
         }
         if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
-    }
-
-    fn guard(&self) -> Guard<'_> {
-        Guard { link: &self.link, who: Shared::waiter() }
-    }
-
-    /// Waits as a future of its own, for `io` to answer something other than that it would block.
-    async fn retry<R>(&self, side: Side, mut io: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        let waiter = self.guard();
-        poll_fn(|cx| self.poll_io(cx, side, waiter.who, &mut io)).await
-    }
-
-    /// Tries `io` until it answers something other than that it would block; waits as `who`.
-    fn poll_io<R>(
-        &self,
-        cx: &mut Context<'_>,
-        side: Side,
-        who: Waiter,
-        mut io: impl FnMut() -> io::Result<R>,
-    ) -> Poll<io::Result<R>> {
-        let coop = ready!(coop::poll_proceed(cx));
-        self.link.unpark(who);
-        for _ in 0..ROUNDS {
-            match io() {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                done => {
-                    coop.made_progress();
-                    return Poll::Ready(done);
-                }
-            }
-            if let Err(e) = ready!(self.poll_event(cx, side, who)) {
-                return Poll::Ready(Err(e));
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
-    /// After a try that would have blocked: ready when it is time for another.
-    fn poll_event(&self, cx: &mut Context<'_>, side: Side, who: Waiter) -> Poll<io::Result<()>> {
-        let mark = self.link.ring.mark();
-        if side == Side::Read && self.link.spin(mark) {
-            return Poll::Ready(Ok(()));
-        }
-        self.link.park(who, cx.waker());
-        let event = self.poll_sources(side);
-        if event.is_ready() {
-            // Others who wait may have been about to look for the very event that is used up here.
-            self.link.unpark(who);
-            self.link.wakers.wake_all();
-        }
-        event
-    }
-
-    /// Looks at the UDP socket, and at the queue; the caller has parked.
-    fn poll_sources(&self, side: Side) -> Poll<io::Result<()>> {
-        let wakers = &self.link.wakers;
-        if wakers.watch(side.bit()) {
-            let mut everyone = self.link.context();
-            let news = match side {
-                Side::Read => self.udp.poll_read_ready(&mut everyone),
-                Side::Write => self.udp.poll_write_ready(&mut everyone),
-            };
-            if let Poll::Ready(news) = news {
-                wakers.unwatch(side.bit());
-                // Before the next try: what comes after it is news again.
-                news?.clear_ready();
-                return Poll::Ready(Ok(()));
-            }
-        }
-        // Only UDP ever has no room.
-        if side == Side::Write {
-            return Poll::Pending;
-        }
-        match self.link.watch(self.link.ring.mark()) {
-            // Nothing can come but by UDP.
-            Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::Unsupported => Poll::Pending,
-            other => other,
-        }
     }
 }
 
