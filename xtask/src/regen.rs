@@ -147,6 +147,8 @@ const VERBS: Library = Library {
         "ibv_modify_qp",
         "ibv_query_qp",
         "ibv_destroy_qp",
+        "ibv_create_ah",
+        "ibv_destroy_ah",
     ],
     types: "ibv_(access_flags|device_cap_flags|event_type|gid_entry|gid_type|mtu|odp_general_caps|\
             odp_transport_cap_bits|port_attr|port_state|qp_attr_mask|send_flags|srq_attr_mask|wc|\

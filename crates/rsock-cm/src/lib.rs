@@ -69,4 +69,4 @@ pub use addr::{PortSpace, canonical, in_family};
 pub use error::{Error, Violation};
 pub use port::Port;
 pub use private_data::PrivateData;
-pub use route::is_local;
+pub use route::{Route, is_local, route_to};

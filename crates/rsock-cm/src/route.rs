@@ -12,11 +12,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// What the routing table says of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
+pub struct Route {
     /// It is an address of this host.
-    pub(crate) is_local: bool,
+    pub is_local: bool,
     /// The address of ours that a socket without one would get.
-    pub(crate) source: Option<IpAddr>,
+    pub source: Option<IpAddr>,
 }
 
 /// Protocol 0 of the netlink family.
@@ -59,10 +59,16 @@ pub(crate) fn lookup(dest: SocketAddr) -> Result<Route, Error> {
     read_answer(&answer[..len.min(answer.len())])
 }
 
+/// What the routing table says of `ip`; `None` if it leads nowhere.
+#[must_use]
+pub fn route_to(ip: IpAddr) -> Option<Route> {
+    lookup(SocketAddr::new(ip, 0)).ok()
+}
+
 /// Whether `ip` is an address of this host; false if the kernel does not say.
 #[must_use]
 pub fn is_local(ip: IpAddr) -> bool {
-    lookup(SocketAddr::new(ip, 0)).is_ok_and(|route| route.is_local)
+    route_to(ip).is_some_and(|route| route.is_local)
 }
 
 fn question(dest: SocketAddr) -> Vec<u8> {

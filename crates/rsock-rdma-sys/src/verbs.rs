@@ -1859,6 +1859,8 @@ pub struct Verbs {
         init_attr: *mut ibv_qp_init_attr,
     ) -> ::std::os::raw::c_int,
     pub ibv_destroy_qp: unsafe extern "C" fn(qp: *mut ibv_qp) -> ::std::os::raw::c_int,
+    pub ibv_create_ah: unsafe extern "C" fn(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah,
+    pub ibv_destroy_ah: unsafe extern "C" fn(ah: *mut ibv_ah) -> ::std::os::raw::c_int,
 }
 impl Verbs {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -1909,6 +1911,8 @@ impl Verbs {
         let ibv_modify_qp = unsafe { __library.get(b"ibv_modify_qp\0") }.map(|sym| *sym)?;
         let ibv_query_qp = unsafe { __library.get(b"ibv_query_qp\0") }.map(|sym| *sym)?;
         let ibv_destroy_qp = unsafe { __library.get(b"ibv_destroy_qp\0") }.map(|sym| *sym)?;
+        let ibv_create_ah = unsafe { __library.get(b"ibv_create_ah\0") }.map(|sym| *sym)?;
+        let ibv_destroy_ah = unsafe { __library.get(b"ibv_destroy_ah\0") }.map(|sym| *sym)?;
         Ok(Verbs {
             __library,
             ibv_get_device_list,
@@ -1939,6 +1943,8 @@ impl Verbs {
             ibv_modify_qp,
             ibv_query_qp,
             ibv_destroy_qp,
+            ibv_create_ah,
+            ibv_destroy_ah,
         })
     }
     pub unsafe fn ibv_get_device_list(
@@ -2105,5 +2111,11 @@ impl Verbs {
     }
     pub unsafe fn ibv_destroy_qp(&self, qp: *mut ibv_qp) -> ::std::os::raw::c_int {
         unsafe { (self.ibv_destroy_qp)(qp) }
+    }
+    pub unsafe fn ibv_create_ah(&self, pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+        unsafe { (self.ibv_create_ah)(pd, attr) }
+    }
+    pub unsafe fn ibv_destroy_ah(&self, ah: *mut ibv_ah) -> ::std::os::raw::c_int {
+        unsafe { (self.ibv_destroy_ah)(ah) }
     }
 }

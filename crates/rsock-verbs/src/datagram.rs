@@ -5,13 +5,15 @@
 //! of the caller's has to stay in place, and no request has a name: a datagram is out, or lost.
 //!
 //! Nobody waits for a receiver. A queue that is full loses what comes, and whoever can know it
-//! counts it: on the soft device the sender, so that there sent = received + lost.
+//! counts it: on the soft device the sender, so that there sent = received + lost. On an RDMA device it is
+//! the receiver's, if anybody's, which counts for the whole port.
 
 use crate::device::{Backend, Parked};
 use crate::error::Error;
 use crate::types::{QKey, QpNum};
 use std::fmt::Debug;
 use std::io::IoSlice;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// A device that has datagrams.
@@ -22,6 +24,9 @@ pub trait DatagramBackend: Backend {
     /// Where datagrams go: an address handle, and the number of a queue there.
     #[doc(alias = "ibv_ah")]
     type Destination: Clone + Debug + Send + Sync;
+    /// Whether a sender knows what is lost: [`Posted::Lost`], and counted. Where not, a datagram may get
+    /// lost on its way with nobody the wiser.
+    const KNOWS_LOSS: bool;
 
     /// A datagram queue that takes what carries `key`.
     ///
@@ -48,6 +53,12 @@ pub enum DatagramError {
     /// There is no such queue any more: find out anew where the peer is.
     #[error("the destination is gone")]
     Gone,
+    /// The device has not sent yet what was posted before; it makes room by itself, soon. (`EAGAIN`)
+    #[error("the queue is full")]
+    Full,
+    /// The queue is broken: nothing is sent or received over it any more. (`EIO`)
+    #[error("the queue is broken")]
+    Broken,
 }
 
 /// What a queue has done so far. All but `n_received` are known to the sender's queue.
@@ -70,6 +81,10 @@ pub struct DatagramCounters {
 pub trait Arrived {
     /// The sender's queue pair, by its own word.
     fn src(&self) -> QpNum;
+    /// The sender's address as the network knows it; `None` where there is no network.
+    fn source(&self) -> Option<IpAddr> {
+        None
+    }
     /// Length in bytes.
     fn len(&self) -> usize;
     /// Whether it has no bytes.

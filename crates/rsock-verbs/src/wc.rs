@@ -99,7 +99,7 @@ pub struct Completion {
     pub op: WcOp,
     /// Payload bytes, for receives.
     pub len: u32,
-    /// Immediate word in host order, for [`WcOp::RecvWriteImm`].
+    /// Immediate word in host order, for [`WcOp::RecvWriteImm`]; the sender's queue pair, for a datagram.
     pub imm: u32,
     /// The queue pair it belongs to.
     pub qp_num: QpNum,

@@ -3,9 +3,11 @@
 
 use rsock_verbs::conformance::{Fixture, Side, Watchdog};
 use rsock_verbs::rdma::{AsyncEvent, Rdma, RdmaContext};
-use rsock_verbs::{Context, Error, Gid};
+use rsock_verbs::{Arrived, Context, DatagramBackend, DatagramQueue, Error, Gid, Posted, QKey};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::io::IoSlice;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 /// The lab's device, reached over one of the lab's addresses, in packets of at most so many bytes.
 struct Loopback {
@@ -47,6 +49,64 @@ mod lanes {
     use super::{Loopback, OVER_IPV4};
 
     rsock_verbs::conformance_tests!(Loopback { has_lanes: true, ..OVER_IPV4 });
+}
+
+/// Datagrams, over each of the two families.
+mod datagrams {
+    use super::OVER_IPV4;
+
+    rsock_verbs::conformance_tests!(@datagrams OVER_IPV4);
+}
+
+mod datagrams_over_ipv6 {
+    use super::{Loopback, OVER_IPV4};
+
+    rsock_verbs::conformance_tests!(@datagrams Loopback { over: "fd09::1", ..OVER_IPV4 });
+}
+
+#[test]
+fn a_datagram_tells_where_it_comes_from() {
+    let _dog = Watchdog::new("source");
+    for over in ["10.9.0.1", "fd09::1"] {
+        let [a, b] = Loopback { over, ..OVER_IPV4 }.sides();
+        let (from, to) =
+            (Rdma::create_datagrams(&a.ctx, QKey(5)), Rdma::create_datagrams(&b.ctx, QKey(5)));
+        let (from, to) = (from.expect("queue"), to.expect("queue"));
+        let way = from.destination(&a.path, to.qp_num(), QKey(5)).expect("destination");
+        assert_eq!(from.post(&way, &[IoSlice::new(b"hello")]), Ok(Posted::Out));
+        let mut source = None;
+        let mut take = |arrived: &dyn Arrived| source = arrived.source();
+        while !to.try_recv(&mut take) {
+            to.park_since(to.wake_epoch(), Some(Duration::from_secs(1)));
+        }
+        assert_eq!(source, Some(over.parse().expect("address")));
+    }
+}
+
+/// A handle is made anew every second; nothing is lost to the change.
+#[test]
+fn datagrams_go_on_while_their_address_handle_is_renewed() {
+    let _dog = Watchdog::new("handles");
+    let [a, b] = OVER_IPV4.sides();
+    let to = Rdma::create_datagrams(&b.ctx, QKey(5)).expect("queue");
+    let from = Rdma::create_datagrams(&a.ctx, QKey(5)).expect("queue");
+    let start = Instant::now();
+    let mut n = 0u32;
+    while start.elapsed() < Duration::from_millis(3500) {
+        let way = from.destination(&a.path, to.qp_num(), QKey(5)).expect("destination");
+        let posted = from.post(&way, &[IoSlice::new(&n.to_ne_bytes())]);
+        // Nobody but the queue has the handle while this is sent.
+        drop(way);
+        assert_eq!(posted, Ok(Posted::Out));
+        let mut got = [0; 4];
+        while !to.try_recv(&mut |arrived: &dyn Arrived| arrived.copy_out(0, &mut got)) {
+            to.park_since(to.wake_epoch(), Some(Duration::from_secs(1)));
+        }
+        assert_eq!(got, n.to_ne_bytes());
+        from.sweep();
+        n += 1;
+    }
+    assert_eq!((from.counters().n_sent, to.counters().n_received), (n.into(), n.into()));
 }
 
 #[test]

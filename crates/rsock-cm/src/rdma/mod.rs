@@ -26,6 +26,7 @@ mod route;
 
 pub use connecting::Connecting;
 pub use connection::Connection;
+pub use device::at as device_at;
 pub use listener::Listener;
 pub use manager::RdmaManager;
 

@@ -4,15 +4,14 @@
 //! It belongs to the process that made it. A child forked from that one goes on receiving from the lanes
 //! that exist and sending over the ways that exist, meets nobody new, and has UDP for the rest.
 
-use super::header::{MAX_QUEUE_HEADER, QueueHeader};
 use super::meet::{KEY, Meeting, Outcome};
-use rsock_cm::{Port, canonical};
+use rsock_cm::Port;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::{Soft, SoftContext, SoftUd};
 use rsock_verbs::{Arrived, DatagramBackend, DatagramQueue};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -33,27 +32,12 @@ pub(super) struct Local {
 /// Milliseconds between two looks for peers that died.
 const SWEEP_EVERY: u32 = 200;
 
-/// What was found in the queue.
-#[derive(Debug)]
-pub(super) enum Next {
-    Nothing,
-    /// A datagram was handed over.
-    Taken,
-    /// Something that is none for us was dropped.
-    Dropped,
-}
-
 impl Local {
     /// For the socket at `port`, which is bound; `None` where peers on this host use UDP too.
     pub(super) fn new(port: &Arc<Port>) -> Option<Self> {
         if !crate::env::is_enabled() || crate::env::device() == Some(crate::env::Device::Rdma) {
             return None;
         }
-        // Several sockets of one address: who of them gets a datagram is the kernel's to say.
-        let is_shared = |fd| {
-            use rustix::net::sockopt::{socket_reuseaddr, socket_reuseport};
-            socket_reuseaddr(fd).unwrap_or(true) || socket_reuseport(fd).unwrap_or(true)
-        };
         if is_shared(port.as_fd()) {
             return None;
         }
@@ -118,31 +102,20 @@ impl Local {
         }
     }
 
-    /// Takes what comes next: `take` gets the datagram, its source and where its payload begins, if
-    /// it is from `peer` where there is one.
+    /// Hands the next datagram to `take`; false if there is none.
     #[inline]
-    pub(super) fn next(
-        &self,
-        peer: Option<SocketAddr>,
-        mut take: impl FnMut(&dyn Arrived, SocketAddr, usize),
-    ) -> Next {
-        let mut next = Next::Nothing;
-        self.ud.try_recv(&mut |arrived: &dyn Arrived| {
-            let mut front = [0; MAX_QUEUE_HEADER];
-            let front = &mut front[..arrived.len().min(MAX_QUEUE_HEADER)];
-            arrived.copy_out(0, front);
-            next = Next::Dropped;
-            if let Some((header, at)) = QueueHeader::parse(front) {
-                let source = canonical(header.source);
-                if peer.is_none_or(|peer| peer == source) {
-                    take(arrived, source, at);
-                    next = Next::Taken;
-                }
-            }
-        });
-        if matches!(next, Next::Taken) && !self.is_active() {
+    pub(super) fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool {
+        let any = self.ud.try_recv(take);
+        if any && !self.is_active() {
             self.is_active.store(true, Ordering::Relaxed);
         }
-        next
+        any
     }
+}
+
+/// Whether several sockets may have one address: who of them gets a datagram is the kernel's to say then,
+/// so all of them stay on UDP.
+pub(super) fn is_shared(fd: BorrowedFd<'_>) -> bool {
+    use rustix::net::sockopt::{socket_reuseaddr, socket_reuseport};
+    socket_reuseaddr(fd).unwrap_or(true) || socket_reuseport(fd).unwrap_or(true)
 }

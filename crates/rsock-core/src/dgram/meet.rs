@@ -2,10 +2,11 @@
 //! that we send to. The handshake is the connection manager's, in the port space of datagrams; it
 //! makes progress in calls that the program makes anyway.
 
-use super::header::{HeaderBytes, MAX_QUEUE_HEADER, QueueHeader};
+use super::header::QueueHeader;
+use super::way::{Over, Way};
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
 use rsock_cm::{Port, PortSpace};
-use rsock_verbs::soft::{SoftContext, SoftDestination, SoftUd};
+use rsock_verbs::soft::{SoftContext, SoftUd};
 use rsock_verbs::{DatagramQueue, QKey, QpNum};
 use std::io;
 use std::net::SocketAddr;
@@ -19,14 +20,6 @@ pub(super) const KEY: QKey = QKey(0x0123_4567);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Handshakes under way at the same time. Others wait for their turn, on UDP.
 const MOST: usize = 16;
-
-/// A way to a peer's queue.
-#[derive(Debug)]
-pub(super) struct Way {
-    pub(super) to: SoftDestination,
-    /// What goes before each datagram.
-    pub(super) header: HeaderBytes<MAX_QUEUE_HEADER>,
-}
 
 /// What came of a handshake that we began.
 #[derive(Debug)]
@@ -139,7 +132,7 @@ impl Attempt {
                     let met = self.connecting.establish()?;
                     let to = ud.destination(met.path(), self.number, KEY)?;
                     let header = QueueHeader { source }.encode();
-                    return Ok(Some(Arc::new(Way { to, header })));
+                    return Ok(Some(Arc::new(Way { over: Over::Memory(to), header })));
                 }
             }
         }

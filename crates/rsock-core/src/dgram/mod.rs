@@ -2,8 +2,9 @@
 //!
 //! [`header`] is what travels, [`table`] is what is known of destinations; both are values without
 //! clock, descriptor or lock. `udp.rs` sends and receives packets, `meet.rs` finds peers on this host,
-//! `local.rs` is the queue that they share memory with, and `socket.rs` with its neighbours
-//! `sending.rs`, `receiving.rs`, `waiting.rs` and `watched.rs` puts it together.
+//! `local.rs` is the queue that they share memory with, `far.rs` has those on RDMA devices, `way.rs` is
+//! what leads to a peer's, and `socket.rs` with its neighbours `sending.rs`, `receiving.rs`, `waiting.rs`
+//! and `watched.rs` puts it together.
 //!
 //! ```
 //! use rsock_core::dgram::Datagram;
@@ -18,6 +19,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod far;
 mod generations;
 pub mod header;
 mod local;
@@ -31,7 +33,8 @@ mod tests;
 mod udp;
 mod waiting;
 mod watched;
+mod way;
 
 pub use socket::{Counters, Datagram, Received};
-pub(crate) use waiting::CROWDED;
+pub(crate) use waiting::armed;
 pub use watched::Doorbell;

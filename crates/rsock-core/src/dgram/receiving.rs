@@ -1,15 +1,12 @@
-//! Receiving: from the queue in shared memory and from the UDP socket, whose control packets are
-//! answered here.
+//! Receiving: from the queues past UDP and from the UDP socket, whose control packets are answered here.
 
-use super::header::UdpOp;
-use super::local::{Local, Next};
+use super::header::{MAX_QUEUE_HEADER, QueueHeader, UdpOp};
 use super::socket::{Datagram, Received, errno};
 use super::udp::Inbox;
-use crate::engine::spin_on;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
-use rsock_cm::in_family;
-use rsock_verbs::{Arrived, DatagramQueue, QpNum};
+use rsock_cm::{canonical, in_family};
+use rsock_verbs::{Arrived, QpNum};
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -60,15 +57,12 @@ impl Datagram {
     ) -> io::Result<Received> {
         let nonblocking = dont_wait || self.is_nonblocking();
         let watch = Watch::begin();
-        let local = self.local()?;
+        self.local()?;
         // Asked for when it is needed: it is a system call.
         let mut deadline = None;
         loop {
-            // PERF: who was served from memory looks there for a while before a system call.
-            let spun = match local {
-                Some(local) if !nonblocking && local.is_active() => spin_on(|| local.ud.is_ready()),
-                _ => false,
-            };
+            // PERF: who was served past UDP looks there for a while before a system call.
+            let spun = !nonblocking && self.spin();
             if !spun {
                 self.look_at_udp();
             }
@@ -89,7 +83,7 @@ impl Datagram {
             if sys::time_left(deadline) == Some(Duration::ZERO) {
                 return Err(errno(libc::EAGAIN));
             }
-            self.sleep(local, deadline, watch)?;
+            self.sleep(deadline, watch)?;
         }
     }
 
@@ -134,17 +128,16 @@ impl Datagram {
         {
             return Ok(Some(received));
         }
-        let Some(Some(local)) = self.local.get() else { return Ok(None) };
         if self.since_udp.load(Ordering::Relaxed) >= UDP_EVERY {
             self.look_at_udp();
         }
         if peek {
-            return self.peek_local(local, bufs);
+            return self.peek_past_udp(bufs);
         }
         let peer = self.routes().peer;
         loop {
             let mut received = None;
-            let next = local.next(peer, |arrived, from, at| {
+            let next = self.next(peer, |arrived, from, at| {
                 received = Some(scatter(arrived, from, at, bufs));
             });
             match next {
@@ -158,15 +151,40 @@ impl Datagram {
         }
     }
 
-    /// Moves a datagram where it can be looked at twice.
-    fn peek_local(
+    /// Takes what comes next past UDP: `take` gets the datagram, its source and where its payload
+    /// begins, if it is from `peer` where there is one.
+    #[inline]
+    fn next(
         &self,
-        local: &Local,
-        bufs: &mut [IoSliceMut<'_>],
-    ) -> io::Result<Option<Received>> {
+        peer: Option<SocketAddr>,
+        mut take: impl FnMut(&dyn Arrived, SocketAddr, usize),
+    ) -> Next {
+        let mut next = Next::Nothing;
+        let mut take = |arrived: &dyn Arrived, is_far: bool| {
+            next = Next::Dropped;
+            if let Some((from, at)) = source(arrived, is_far)
+                && peer.is_none_or(|peer| peer == from)
+            {
+                take(arrived, from, at);
+                next = Next::Taken;
+            }
+        };
+        if let Some(Some(local)) = self.local.get()
+            && local.try_recv(&mut |arrived| take(arrived, false))
+        {
+            return next;
+        }
+        if let Some(Some(far)) = self.far.get() {
+            far.try_recv(&mut |arrived| take(arrived, true));
+        }
+        next
+    }
+
+    /// Moves a datagram where it can be looked at twice.
+    fn peek_past_udp(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Option<Received>> {
         let peer = self.routes().peer;
         let mut waiting = self.waiting();
-        let next = local.next(peer, |arrived, from, at| {
+        let next = self.next(peer, |arrived, from, at| {
             let mut bytes = vec![0; arrived.len() - at];
             arrived.copy_out(at, &mut bytes);
             waiting.datagrams.push_back((from, bytes));
@@ -263,6 +281,28 @@ impl Datagram {
         }
         self.note_waiting(&waiting);
     }
+}
+
+/// What was found past UDP.
+#[derive(Debug)]
+enum Next {
+    Nothing,
+    /// A datagram was handed over.
+    Taken,
+    /// Something that is none for us was dropped.
+    Dropped,
+}
+
+/// Who sent it, and where its payload begins; nothing if it does not say, or if the network says that it
+/// comes from somebody else.
+#[inline]
+fn source(arrived: &dyn Arrived, is_far: bool) -> Option<(SocketAddr, usize)> {
+    let mut front = [0; MAX_QUEUE_HEADER];
+    let front = &mut front[..arrived.len().min(MAX_QUEUE_HEADER)];
+    arrived.copy_out(0, front);
+    let (header, at) = QueueHeader::parse(front)?;
+    let from = canonical(header.source);
+    (!is_far || arrived.source() == Some(from.ip())).then_some((from, at))
 }
 
 fn scatter(

@@ -1,10 +1,12 @@
-//! Sending: over a way in shared memory where one is open, by UDP otherwise.
+//! Sending: over a way past UDP where one is open, by UDP otherwise.
 
+use super::far::{Far, FarWay, Queue};
 use super::local::Local;
-use super::meet::{Outcome, Way};
+use super::meet::Outcome;
 use super::socket::{Datagram, errno, raw};
-use super::table::{Route, Table};
+use super::table::{Route, Table, Way as _};
 use super::udp::Sender;
+use super::way::{Over, Way};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_cm::canonical;
@@ -14,13 +16,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Where datagrams go.
 #[derive(Debug)]
 pub(super) struct Routes {
     pub(super) table: Table<Arc<Way>>,
-    /// The way that was used last.
-    pub(super) last: Option<(SocketAddr, Arc<Way>)>,
+    /// The way that was used last, and when it was looked up, in the kernel's coarse milliseconds.
+    pub(super) last: Option<(SocketAddr, Arc<Way>, u32)>,
     /// The canonical peer of a connected socket.
     pub(super) peer: Option<SocketAddr>,
     /// Whether the address that was asked about last is of this host.
@@ -73,30 +76,77 @@ impl Datagram {
         if n == 0 { result.map(|()| 0) } else { Ok(n) }
     }
 
-    /// Sends without waking the receiver; where to ring, if it went into shared memory.
+    /// Sends without waking the receiver; where to ring, if it went past UDP.
     fn post(
         &self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
         dont_wait: bool,
     ) -> io::Result<Option<PostedOver<'_>>> {
+        let mut until = None;
+        loop {
+            match self.try_post(bufs, to, dont_wait)? {
+                Attempt::Done(posted) => return Ok(posted),
+                Attempt::Full(..) if dont_wait || self.is_nonblocking() => {
+                    return Err(errno(libc::EAGAIN));
+                }
+                // The device sends what it has, whether anybody waits or not; if it does not, UDP may.
+                Attempt::Full(queue, to) => {
+                    let until = *until.get_or_insert_with(|| sys::now() + STUCK_AFTER);
+                    queue.ud().park_since(queue.ud().wake_epoch(), Some(FULL_FOR));
+                    if sys::now() >= until {
+                        self.routes().forget(to);
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_post(
+        &self,
+        bufs: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        dont_wait: bool,
+    ) -> io::Result<Attempt<'_>> {
         let _section = Section::enter();
-        let local = self.local()?;
+        let (local, far) = (self.local()?, self.far());
+        // Who only sends must read the answers, too: of peers whose way does not notice its end.
+        if far.is_some_and(Far::has_queues) && self.is_look_due() {
+            self.look_at_udp();
+        }
         let mut routes = self.routes();
         let to = match to.or(routes.peer) {
             Some(to) => canonical(to),
             None => return Err(errno(libc::EDESTADDRREQ)),
         };
-        if let Some(local) = local {
-            if let Some(way) = routes.way(local, to) {
-                match post_over(local, &way, bufs) {
-                    Ok(posted) => return Ok(Some(PostedOver { local, way, posted })),
-                    // More than a lane takes, but perhaps not more than UDP does.
+        if local.is_some() || far.is_some() {
+            let mut found = routes.way(to);
+            if let Found::Open(number) = found {
+                drop(routes);
+                self.open(to, number);
+                routes = self.routes();
+                found = routes.way(to);
+                if let Found::Open(number) = found {
+                    // It has told another number meanwhile: for the next one.
+                    routes.table.failed(to, number, sys::now());
+                }
+            }
+            if let Found::Way(way) = found {
+                match way.post(local, bufs) {
+                    Ok(posted) => {
+                        return Ok(Attempt::Done(Some(PostedOver { local, way, posted })));
+                    }
+                    Err(DatagramError::Full) => {
+                        if let Over::Fabric(FarWay { queue, .. }) = &way.over {
+                            return Ok(Attempt::Full(Arc::clone(queue), to));
+                        }
+                    }
+                    // More than that way takes, but perhaps not more than UDP does.
                     Err(DatagramError::TooLong) => {}
-                    Err(DatagramError::Gone) => routes.forget(to),
+                    Err(DatagramError::Gone | DatagramError::Broken) => routes.forget(to),
                 }
             } else if self.is_look_due() {
-                // Who only sends must read the answers, too.
+                // As above, of those to whom a way may lead.
                 drop(routes);
                 self.look_at_udp();
                 routes = self.routes();
@@ -105,7 +155,27 @@ impl Datagram {
         let number = self.number_for(&mut routes, local, to);
         drop(routes);
         self.send_by_udp(bufs, to, number, dont_wait)?;
-        Ok(None)
+        Ok(Attempt::Done(None))
+    }
+
+    /// Opens a way to queue `number` of `to`, or begins to.
+    fn open(&self, to: SocketAddr, number: QpNum) {
+        let now = sys::now();
+        let local = self.local().ok().flatten().filter(|_| self.is_local(&mut self.routes(), to));
+        let is_begun = match local {
+            Some(local) => local.seek(to, number, now),
+            None => match self.far().map(|far| far.open(to, number)) {
+                Some(Ok((way, header))) => {
+                    let way = Arc::new(Way { over: Over::Fabric(way), header });
+                    drop(self.routes().table.opened(to, number, way, sys::now()));
+                    true
+                }
+                Some(Err(_)) | None => false,
+            },
+        };
+        if !is_begun {
+            self.routes().table.failed(to, number, now);
+        }
     }
 
     /// Whether a sender has not looked at UDP and handshakes since the kernel's clock went on.
@@ -121,10 +191,27 @@ impl Datagram {
         local: Option<&Local>,
         to: SocketAddr,
     ) -> QpNum {
+        match local.filter(|_| self.is_local(routes, to)) {
+            Some(local) if local.is_ours() => local.ud.qp_num(),
+            Some(_) => QpNum(0),
+            None => self.far().and_then(|far| far.number_for(to.ip())).unwrap_or(QpNum(0)),
+        }
+    }
+
+    /// Whether `to` is an address of this host.
+    fn is_local(&self, routes: &mut Routes, to: SocketAddr) -> bool {
         let known = routes.is_local.filter(|(ip, _)| *ip == to.ip());
         let is_local = known.map_or_else(|| rsock_cm::is_local(to.ip()), |(_, is)| is);
         routes.is_local = Some((to.ip(), is_local));
-        local.filter(|l| is_local && l.is_ours()).map_or(QpNum(0), |l| l.ud.qp_num())
+        is_local
+    }
+
+    /// Bytes of the longest datagram that goes past UDP to `to`; nothing as long as it has no such way,
+    /// which takes a datagram or two in both directions.
+    #[must_use]
+    pub fn max_past_udp(&self, to: SocketAddr) -> Option<usize> {
+        let local = self.local().ok()?;
+        self.routes().table.way(canonical(to)).map(|way| way.max_payload(local))
     }
 
     pub(super) fn sender(&self) -> io::Result<Sender<'_>> {
@@ -163,7 +250,7 @@ impl Datagram {
         local.progress(now, |Outcome { peer, number, way }| {
             let mut routes = self.routes();
             match way {
-                Some(way) => drop(routes.table.opened(peer, number, way)),
+                Some(way) => drop(routes.table.opened(peer, number, way, now)),
                 None => routes.table.failed(peer, number, now),
             }
         });
@@ -171,26 +258,21 @@ impl Datagram {
 }
 
 impl Routes {
-    /// The way to `to`, if it is open; otherwise what is needed for it is begun.
-    fn way(&mut self, local: &Local, to: SocketAddr) -> Option<Arc<Way>> {
-        if let Some((last, way)) = &self.last
+    /// How the next datagram to `to` goes.
+    fn way(&mut self, to: SocketAddr) -> Found {
+        if let Some((last, way, looked)) = &self.last
             && *last == to
+            && (way.notices_its_end() || *looked == sys::tick())
         {
-            return Some(Arc::clone(way));
+            return Found::Way(Arc::clone(way));
         }
-        let now = sys::now();
-        match self.table.route(to, now) {
-            Route::Udp => None,
+        match self.table.route(to, sys::now()) {
+            Route::Udp => Found::Udp,
+            Route::Open(number) => Found::Open(number),
             Route::Way(way) => {
                 let way = Arc::clone(way);
-                self.last = Some((to, Arc::clone(&way)));
-                Some(way)
-            }
-            Route::Open(number) => {
-                if !local.seek(to, number, now) {
-                    self.table.failed(to, number, now);
-                }
-                None
+                self.last = Some((to, Arc::clone(&way), sys::tick()));
+                Found::Way(way)
             }
         }
     }
@@ -202,7 +284,7 @@ impl Routes {
         f: impl FnOnce(&mut Table<Arc<Way>>) -> Option<Arc<Way>>,
     ) -> Option<Arc<Way>> {
         let old = f(&mut self.table);
-        if old.is_some() && self.last.as_ref().is_some_and(|(last, _)| *last == from) {
+        if old.is_some() && self.last.as_ref().is_some_and(|(last, ..)| *last == from) {
             self.last = None;
         }
         old
@@ -215,30 +297,41 @@ impl Routes {
     }
 }
 
-/// What was sent through shared memory, and has not been rung for.
+/// How a datagram goes.
+enum Found {
+    Udp,
+    Way(Arc<Way>),
+    /// By UDP, unless a way to this queue can be opened at once.
+    Open(QpNum),
+}
+
+/// What came of an attempt to send.
+enum Attempt<'a> {
+    Done(Option<PostedOver<'a>>),
+    /// The device has not sent yet what came before; where this was to go.
+    Full(Arc<Queue>, SocketAddr),
+}
+
+/// Longest time until a sender looks whether a device has room again.
+const FULL_FOR: Duration = Duration::from_millis(1);
+
+/// How long a device may send nothing.
+const STUCK_AFTER: Duration = Duration::from_millis(200);
+
+/// What was sent past UDP, and has not been rung for.
 struct PostedOver<'a> {
-    local: &'a Local,
+    local: Option<&'a Local>,
     way: Arc<Way>,
     posted: Posted,
 }
 
 impl PostedOver<'_> {
     fn ring(self) {
-        self.local.ud.ring(&self.way.to);
+        self.way.ring(self.local);
         if self.posted == Posted::Lost {
             // The receiver has had no CPU for a while. If it waits for ours, whatever else we send is
             // lost as well; if it does not, this costs little.
             rustix::thread::sched_yield();
         }
     }
-}
-
-fn post_over(local: &Local, way: &Way, bufs: &[IoSlice<'_>]) -> Result<Posted, DatagramError> {
-    let header = IoSlice::new(way.header.as_bytes());
-    if let [buf] = bufs {
-        return local.ud.post(&way.to, &[header, *buf]);
-    }
-    let mut pieces = vec![header];
-    pieces.extend_from_slice(bufs);
-    local.ud.post(&way.to, &pieces)
 }

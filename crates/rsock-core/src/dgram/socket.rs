@@ -4,13 +4,16 @@
 //! any time. Control packets and handshakes are looked at in calls that receive or poll; a sender
 //! never waits for either.
 //!
-//! Locks: `inbox`, then `routes`. Handshakes are made progress under a lock that nobody waits for.
+//! Locks: `inbox`, then `routes`, then what `far.rs` knows. Handshakes are made progress under a lock that
+//! nobody waits for.
 
-use super::local::Local;
+use super::far::Far;
+use super::local::{Local, is_shared};
 use super::receiving::Waiting;
 use super::sending::Routes;
 use super::table::{Limits, Table};
 use super::udp::Inbox;
+use crate::env;
 use crate::socket::{RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
 use crate::sys;
 use rsock_cm::{Port, canonical, in_family};
@@ -24,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// A datagram socket that speaks the rsockets protocol: to peers on this host through shared
-/// memory, once both know of each other, and to all through UDP.
+/// memory and to others over RDMA devices, once both know of each other, and to all through UDP.
 #[derive(Debug)]
 pub struct Datagram {
     pub(super) port: Arc<Port>,
@@ -33,6 +36,9 @@ pub struct Datagram {
     /// Forks of this process when the socket was made.
     forks: u32,
     pub(super) local: OnceLock<Option<Local>>,
+    pub(super) far: OnceLock<Option<Far>>,
+    /// Whether an event loop waits for it, which knows of no device.
+    pub(super) is_watched: AtomicBool,
     routes: Mutex<Routes>,
     inbox: Mutex<Waiting>,
     /// Datagrams that came by UDP, or were peeked at, and wait.
@@ -68,14 +74,16 @@ pub struct Received {
 pub struct Counters {
     /// Through shared memory.
     pub local: DatagramCounters,
+    /// Over RDMA devices, which do not tell what is lost.
+    pub far: DatagramCounters,
     /// Datagrams sent by UDP.
     pub n_by_udp: u64,
     /// Datagrams received by UDP.
     pub n_received_by_udp: u64,
     /// UDP packets that were none of the protocol's.
     pub n_bad_packets: u64,
-    /// Datagrams through shared memory that were dropped: without a header, or on a connected socket
-    /// not its peer's.
+    /// Datagrams past UDP that were dropped: without a header, from another address than it says, or on
+    /// a connected socket not its peer's.
     pub n_foreign: u64,
     /// Control packets from addresses that we never sent to.
     pub n_unsolicited: u64,
@@ -88,13 +96,8 @@ impl Datagram {
     /// As `socket(2)`.
     #[doc(alias = "rsocket")]
     pub fn new(v6: bool) -> io::Result<Self> {
-        let routes = Routes {
-            // Ways in shared memory notice their end.
-            table: Table::new(Limits { confirm: None, ..Limits::default() }),
-            last: None,
-            peer: None,
-            is_local: None,
-        };
+        let routes =
+            Routes { table: Table::new(Limits::default()), last: None, peer: None, is_local: None };
         let waiting = Waiting { inbox: Inbox::new(), datagrams: VecDeque::new(), error: None };
         Ok(Self {
             port: Arc::new(Port::open_datagrams(v6)?),
@@ -102,6 +105,8 @@ impl Datagram {
             is_closed: AtomicBool::new(false),
             forks: sys::forks(),
             local: OnceLock::new(),
+            far: OnceLock::new(),
+            is_watched: AtomicBool::new(false),
             routes: Mutex::new(routes),
             inbox: Mutex::new(waiting),
             n_waiting: AtomicUsize::new(0),
@@ -152,6 +157,18 @@ impl Datagram {
         }
         self.port.bind_if_unbound()?;
         Ok(self.local.get_or_init(|| Local::new(&self.port)).as_ref())
+    }
+
+    /// The part for peers on other hosts. The socket is bound.
+    pub(super) fn far(&self) -> Option<&Far> {
+        let make = || {
+            let is_wanted = env::is_enabled() && env::device() != Some(env::Device::Soft);
+            (is_wanted && !is_shared(self.port.as_fd())).then(|| Far::new(&self.port))
+        };
+        if self.is_watched.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.far.get_or_init(make).as_ref().filter(|far| far.is_ours())
     }
 
     pub(super) fn routes(&self) -> MutexGuard<'_, Routes> {
@@ -253,9 +270,11 @@ impl Datagram {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let local = self.local.get().and_then(Option::as_ref);
+        let far = self.far.get().and_then(Option::as_ref);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counters {
             local: local.map(|local| local.ud.counters()).unwrap_or_default(),
+            far: far.map(Far::counters).unwrap_or_default(),
             n_by_udp: read(&self.counts.n_by_udp),
             n_received_by_udp: read(&self.counts.n_received_by_udp),
             n_bad_packets: read(&self.counts.n_bad_packets),

@@ -2,7 +2,7 @@
 //!
 //! A destination is unknown until a UDP packet *from its own address and port* tells the number of
 //! its queue; then the caller opens a way there, and keeps using UDP until that is done. No clock, no
-//! descriptor and no way is used here: `now` is an argument, and a way is whatever `W` is.
+//! descriptor and no way is used here: `now` is an argument, and a way is whatever `W` is ([`Way`]).
 //!
 //! Invariants: the table is bounded. Who only spoke to us displaces nobody that we speak to. A way
 //! leads to the number that its destination told last.
@@ -19,10 +19,10 @@ pub struct Limits {
     pub n_spoken: usize,
     /// Sources that sent to us and that we have not answered.
     pub n_heard: usize,
-    /// How long a number is believed while it is in use; `None` where the way itself notices that
-    /// its end is gone. After that, one datagram in this time goes by UDP and so asks again; a
-    /// destination that has not answered for three times as long is unknown.
-    pub confirm: Option<Duration>,
+    /// How long a number is believed while a way is in use that does not notice that its end is gone.
+    /// After that, one datagram in this time goes by UDP and so asks again; a destination that has not
+    /// answered for three times as long is unknown, and to one that has the way is opened anew.
+    pub confirm: Duration,
     /// How long after a failure a way is tried again, at first; doubles up to [`Self::retry_max`].
     pub retry_min: Duration,
     /// Longest time between two tries.
@@ -34,11 +34,17 @@ impl Default for Limits {
         Self {
             n_spoken: 4096,
             n_heard: 1024,
-            confirm: Some(Duration::from_secs(1)),
+            confirm: Duration::from_secs(1),
             retry_min: Duration::from_millis(20),
             retry_max: Duration::from_secs(2),
         }
     }
+}
+
+/// A way to a destination.
+pub trait Way {
+    /// Whether using it tells that its end is gone, or is somewhere else.
+    fn notices_its_end(&self) -> bool;
 }
 
 /// How a datagram goes.
@@ -66,7 +72,7 @@ pub struct Table<W> {
 struct Entry<W> {
     /// What the destination said last; nothing if it never did, or has no queue.
     number: Option<QpNum>,
-    way: Way<W>,
+    way: State<W>,
     /// When it said so.
     confirmed: Instant,
     /// When we asked after that.
@@ -76,14 +82,15 @@ struct Entry<W> {
 }
 
 #[derive(Debug)]
-enum Way<W> {
+enum State<W> {
     /// To be tried, but not before that.
     None(Instant),
     Opening,
-    Open(W),
+    /// Since when, too.
+    Open(W, Instant),
 }
 
-impl<W> Table<W> {
+impl<W: Way> Table<W> {
     /// An empty table.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
@@ -101,7 +108,7 @@ impl<W> Table<W> {
             let number = self.heard.remove(&to);
             let entry = Entry {
                 number,
-                way: Way::None(now),
+                way: State::None(now),
                 confirmed: now,
                 asked: None,
                 pause: self.limits.retry_min,
@@ -110,7 +117,9 @@ impl<W> Table<W> {
         }
         let confirm = self.limits.confirm;
         let Some(entry) = self.spoken.get_mut(&to) else { return Route::Udp };
-        if let (Some(confirm), Some(_)) = (confirm, entry.number) {
+        if let State::Open(way, _) = &entry.way
+            && !way.notices_its_end()
+        {
             let unheard = now.saturating_duration_since(entry.confirmed);
             if unheard >= confirm * 3 && entry.asked.is_some_and(|asked| now >= asked + confirm) {
                 entry.forget(now);
@@ -120,13 +129,21 @@ impl<W> Table<W> {
             }
         }
         let Some(number) = entry.number else { return Route::Udp };
-        if matches!(entry.way, Way::None(not_before) if now >= not_before) {
-            entry.way = Way::Opening;
+        if matches!(entry.way, State::None(not_before) if now >= not_before) {
+            entry.way = State::Opening;
             return Route::Open(number);
         }
         match &entry.way {
-            Way::Open(way) => Route::Way(way),
-            Way::None(_) | Way::Opening => Route::Udp,
+            State::Open(way, _) => Route::Way(way),
+            State::None(_) | State::Opening => Route::Udp,
+        }
+    }
+
+    /// The way to `to`, if one is open. Changes nothing.
+    pub fn way(&mut self, to: SocketAddr) -> Option<&W> {
+        match &self.spoken.get_mut(&to)?.way {
+            State::Open(way, _) => Some(way),
+            State::None(_) | State::Opening => None,
         }
     }
 
@@ -134,7 +151,7 @@ impl<W> Table<W> {
     /// longer good, if there is one, is returned. The caller answers with a control packet.
     pub fn handle_data(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
         if let Some(entry) = self.spoken.get_mut(&from) {
-            return entry.learn(number, now);
+            return entry.learn(number, now, self.limits.confirm);
         }
         if number == QpNum(0) {
             self.heard.remove(&from);
@@ -148,7 +165,7 @@ impl<W> Table<W> {
     /// have anything to tell.
     pub fn handle_control(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
         match self.spoken.get_mut(&from) {
-            Some(entry) => entry.learn(number, now),
+            Some(entry) => entry.learn(number, now, self.limits.confirm),
             None => {
                 self.n_unsolicited += 1;
                 None
@@ -157,13 +174,13 @@ impl<W> Table<W> {
     }
 
     /// The caller opened a way to queue `number` of `to`. Returned if it is not wanted any more.
-    pub fn opened(&mut self, to: SocketAddr, number: QpNum, way: W) -> Option<W> {
+    pub fn opened(&mut self, to: SocketAddr, number: QpNum, way: W, now: Instant) -> Option<W> {
         match self.spoken.get_mut(&to) {
             Some(entry) if entry.number == Some(number) => {
                 entry.pause = self.limits.retry_min;
-                match std::mem::replace(&mut entry.way, Way::Open(way)) {
-                    Way::Open(old) => Some(old),
-                    Way::None(_) | Way::Opening => None,
+                match std::mem::replace(&mut entry.way, State::Open(way, now)) {
+                    State::Open(old, _) => Some(old),
+                    State::None(_) | State::Opening => None,
                 }
             }
             _ => Some(way),
@@ -175,9 +192,9 @@ impl<W> Table<W> {
         let max = self.limits.retry_max;
         if let Some(entry) = self.spoken.get_mut(&to)
             && entry.number == Some(number)
-            && matches!(entry.way, Way::Opening)
+            && matches!(entry.way, State::Opening)
         {
-            entry.way = Way::None(now + entry.pause);
+            entry.way = State::None(now + entry.pause);
             entry.pause = (entry.pause * 2).min(max);
         }
     }
@@ -207,13 +224,16 @@ impl<W> Table<W> {
     }
 }
 
-impl<W> Entry<W> {
-    fn learn(&mut self, number: QpNum, now: Instant) -> Option<W> {
+impl<W: Way> Entry<W> {
+    fn learn(&mut self, number: QpNum, now: Instant, confirm: Duration) -> Option<W> {
         let number = (number != QpNum(0)).then_some(number);
         self.confirmed = now;
         self.asked = None;
         if self.number == number {
-            return None;
+            // The same number may be found somewhere else by now.
+            return self.close_if(now, |way, opened| {
+                !way.notices_its_end() && now.saturating_duration_since(opened) >= confirm
+            });
         }
         let old = self.forget(now);
         self.number = number;
@@ -224,9 +244,21 @@ impl<W> Entry<W> {
         self.number = None;
         self.asked = None;
         self.confirmed = now;
-        match std::mem::replace(&mut self.way, Way::None(now)) {
-            Way::Open(way) => Some(way),
-            Way::None(_) | Way::Opening => None,
+        self.close(now)
+    }
+
+    /// Closes an open way of which `f` says so.
+    fn close_if(&mut self, now: Instant, f: impl FnOnce(&W, Instant) -> bool) -> Option<W> {
+        match &self.way {
+            State::Open(way, opened) if f(way, *opened) => self.close(now),
+            _ => None,
+        }
+    }
+
+    fn close(&mut self, now: Instant) -> Option<W> {
+        match std::mem::replace(&mut self.way, State::None(now)) {
+            State::Open(way, _) => Some(way),
+            State::None(_) | State::Opening => None,
         }
     }
 }

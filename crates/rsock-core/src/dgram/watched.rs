@@ -117,11 +117,13 @@ impl Datagram {
         self.disarm(&bell.0);
     }
 
-    /// Another descriptor of the UDP socket, to watch it by.
+    /// Another descriptor of the UDP socket, to watch it by. From here on the socket talks over no RDMA
+    /// device: no doorbell rings for what comes there.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
     pub fn watched(&self) -> io::Result<OwnedFd> {
+        self.is_watched.store(true, Ordering::Relaxed);
         self.port.as_fd().try_clone_to_owned()
     }
 }

@@ -6,15 +6,13 @@
 
 use super::either::{ArmedOn, Bells, Established};
 use super::rsocket::Socket;
-use crate::dgram::{CROWDED, Datagram};
-use crate::engine::{Interest, ThreadBell};
+use crate::dgram::{self, Datagram};
+use crate::engine::Interest;
 use crate::interrupt::Watch;
 use crate::sys;
-use rsock_verbs::Bell;
-use rsock_verbs::soft::{Soft, SoftBell};
 use rustix::event::PollFlags;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 /// What an entry of [`poll`] is about.
@@ -172,30 +170,23 @@ fn sleep(
     sigmask: Option<&libc::sigset_t>,
     watch: Watch,
 ) -> io::Result<()> {
-    let datagrams = || {
-        entries.iter().filter_map(|entry| match entry.source {
+    let datagrams: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| match entry.source {
             Source::Datagram(socket) if entry.events.contains(PollFlags::IN) => Some(socket),
             _ => None,
         })
-    };
-    let Some(ctx) = datagrams().find_map(Datagram::context) else {
-        return sleep_beside(entries, marks, left, sigmask, watch, None);
-    };
-    Soft::with_bell(ctx, |bell| {
-        let armed: Vec<_> = datagrams().map(|socket| socket.arm(bell)).collect();
-        // Not armed for lack of room, or because something has come.
-        let is_short = armed.contains(&Some(false));
-        let is_ready = datagrams().any(|s| !s.readiness(PollFlags::IN, false).is_empty());
-        let result = if is_ready {
-            Ok(())
-        } else {
-            let left = if is_short { Some(left.map_or(CROWDED, |l| l.min(CROWDED))) } else { left };
-            sleep_beside(entries, marks, left, sigmask, watch, Some(bell))
-        };
-        datagrams().for_each(|socket| socket.disarm(bell));
-        bell.drain();
-        result
-    })?
+        .collect();
+    if datagrams.is_empty() {
+        return sleep_beside(entries, marks, left, sigmask, watch, &[]);
+    }
+    dgram::armed(&datagrams, |bells, limit| {
+        if datagrams.iter().any(|socket| !socket.readiness(PollFlags::IN, false).is_empty()) {
+            return Ok(());
+        }
+        let left = [left, limit].into_iter().flatten().min();
+        sleep_beside(entries, marks, left, sigmask, watch, bells)
+    })
 }
 
 fn sleep_beside(
@@ -204,16 +195,14 @@ fn sleep_beside(
     left: Option<Duration>,
     sigmask: Option<&libc::sigset_t>,
     watch: Watch,
-    bell: Option<&SoftBell>,
+    bells: &[libc::pollfd],
 ) -> io::Result<()> {
     let streams = entries.iter().zip(marks).filter_map(|(e, mark)| match e.source {
         Source::Socket(s) => s.established().map(|e| (e, *mark)),
         Source::Datagram(_) | Source::Fd(_) => None,
     });
     let mut fds = Vec::with_capacity(entries.len() + 2);
-    if let Some(bell) = bell {
-        fds.push(raw(bell.as_fd().as_raw_fd(), PollFlags::IN));
-    }
+    fds.extend_from_slice(bells);
     let mut anchors = Vec::new();
     let mut until: Option<Instant> = None;
     let mut is_opening = false;

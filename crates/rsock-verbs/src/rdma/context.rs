@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::own_fd;
 use crate::types::{DeviceAttr, Gid};
 use rsock_rdma_sys::verbs::{
-    Verbs, ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_gid_type, ibv_port_attr,
+    Verbs, ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_gid_type, ibv_mtu,
+    ibv_port_attr,
 };
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -219,6 +220,19 @@ impl RdmaContext {
     pub fn path(&self, from: &GidEntry, to: Gid) -> Result<RdmaPath, Error> {
         let attr = self.port(from.port)?;
         Ok(RdmaPath::new(from.port, from.index, to, attr.active_mtu))
+    }
+
+    /// A path that only says which port.
+    pub(super) fn path_from(&self, port: u8, to: Gid) -> Result<RdmaPath, Error> {
+        Ok(RdmaPath::new(port, 0, to, self.port(port)?.active_mtu))
+    }
+
+    /// Bytes of payload of the port's largest packets now, and ever.
+    pub(super) fn mtus(&self, port: u8) -> Result<(usize, usize), Error> {
+        let attr = self.port(port)?;
+        let bytes = |mtu: ibv_mtu| 128usize << mtu.0.min(ibv_mtu::IBV_MTU_4096.0);
+        let (mtu, max) = (bytes(attr.active_mtu), bytes(attr.max_mtu));
+        Ok((mtu, max.max(mtu)))
     }
 
     fn port(&self, port: u8) -> Result<ibv_port_attr, Error> {

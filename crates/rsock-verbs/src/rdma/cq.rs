@@ -289,7 +289,7 @@ impl OwnCq {
                 let imm = unsafe { wc.__bindgen_anon_1.imm_data };
                 (WcOp::RecvWriteImm, wc.byte_len, u32::from_be(imm))
             }
-            _ if wc.wr_id & RECEIVE != 0 => (WcOp::Recv, wc.byte_len, 0),
+            _ if wc.wr_id & RECEIVE != 0 => (WcOp::Recv, wc.byte_len, wc.src_qp),
             ibv_wc_opcode::IBV_WC_RDMA_WRITE => (WcOp::Write, 0, 0),
             _ => (WcOp::Send, 0, 0),
         };

@@ -8,9 +8,11 @@
 //! * sleeping: every completion queue has a completion channel of its own, which bells, parked threads
 //!   and the caller's channel all watch (`cq.rs`, `waiters.rs`).
 //!
-//! Queue pairs of streams share a few completion queues (`lane.rs`, `watch.rs`), and memory for what
+//! Datagrams have a queue pair of their own with the memory that it receives in (`ud.rs`), and handles for
+//! the hosts that they go to (`address.rs`). Queue pairs of streams share a few completion queues (`lane.rs`, `watch.rs`), and memory for what
 //! they send (`pool.rs`).
 
+mod address;
 mod bell;
 mod channel;
 mod context;
@@ -26,6 +28,7 @@ mod pool;
 mod qp;
 mod sends;
 mod srq;
+mod ud;
 mod usage;
 mod waiters;
 mod watch;
@@ -40,6 +43,7 @@ pub use path::{Negotiated, RETRIES, RdmaPath};
 pub use pd::RdmaPd;
 pub use qp::RdmaQp;
 pub use srq::RdmaSrq;
+pub use ud::{RdmaDestination, RdmaUd};
 pub use usage::{Board, Usage, peak_usage, show_usage, usage};
 
 /// The backend of real devices.

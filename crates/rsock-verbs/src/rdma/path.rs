@@ -74,6 +74,22 @@ impl RdmaPath {
         self
     }
 
+    /// What an address handle is for: the place of our own address, and the peer's.
+    pub(super) fn key(&self) -> Option<(u8, Gid)> {
+        match &self.route {
+            Route::Known(known) => Some((known.gid_index, self.peer)),
+            Route::Negotiated(_) => None,
+        }
+    }
+
+    /// For datagrams: from which of our addresses, and to where; `None` on a path of a connection.
+    pub(super) fn address(&self) -> Option<ibv_ah_attr> {
+        match &self.route {
+            Route::Known(known) => Some(known.address(self.port, self.peer)),
+            Route::Negotiated(_) => None,
+        }
+    }
+
     /// For a queue pair whose peer is `dest`.
     pub(super) fn to_receive(&self, dest: QpNum) -> Result<(ibv_qp_attr, i32), Error> {
         let (mut attr, mask) = match &self.route {
@@ -108,7 +124,13 @@ impl Known {
         let mut attr = super::qp::blank(ibv_qp_state::IBV_QPS_RTR);
         attr.path_mtu = self.mtu;
         attr.max_dest_rd_atomic = 1;
-        attr.ah_attr = ibv_ah_attr {
+        attr.ah_attr = self.address(port, peer);
+        attr
+    }
+
+    /// Always with a global route: RoCE has no other.
+    fn address(self, port: u8, peer: Gid) -> ibv_ah_attr {
+        ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: ibv_gid { raw: peer.0 },
                 flow_label: 0,
@@ -122,8 +144,7 @@ impl Known {
             static_rate: 0,
             is_global: 1,
             port_num: port,
-        };
-        attr
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reliable-connected queue pairs.
+//! Queue pairs: reliable-connected ones, and what those for datagrams (`ud.rs`) have in common with them.
 
 use super::context::{MAX_INLINE, MAX_SGE};
 use super::convert::{self, int, object, posted, zero};
@@ -7,7 +7,7 @@ use super::usage::{Counted, Kind};
 use super::{Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
 use crate::device::{Context, QpInit, QueuePair};
 use crate::error::{Error, PostError};
-use crate::types::{Access, QpNum, QpState, Retry};
+use crate::types::{Access, QKey, QpNum, QpState, Retry};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rsock_rdma_sys::inline;
 use rsock_rdma_sys::verbs::{
@@ -52,6 +52,14 @@ unsafe impl Sync for RdmaQp {}
 
 impl RdmaQp {
     pub(super) fn new(pd: &Arc<RdmaPd>, init: &QpInit<'_, Rdma>) -> Result<Self, Error> {
+        Self::of_type(ibv_qp_type::IBV_QPT_RC, pd, init)
+    }
+
+    pub(super) fn of_type(
+        qp_type: ibv_qp_type,
+        pd: &Arc<RdmaPd>,
+        init: &QpInit<'_, Rdma>,
+    ) -> Result<Self, Error> {
         let cap = init.cap;
         let limits = pd.ctx().attr();
         if cap.max_send_wr > limits.max_qp_wr || cap.max_recv_wr > limits.max_qp_wr {
@@ -76,7 +84,7 @@ impl RdmaQp {
                 max_recv_sge: cap.max_recv_sge.max(1),
                 max_inline_data,
             },
-            qp_type: ibv_qp_type::IBV_QPT_RC,
+            qp_type,
             sq_sig_all: i32::from(cap.signal_all),
         };
         let mut attr = init_attr(cap.max_inline.min(MAX_INLINE));
@@ -151,6 +159,40 @@ impl RdmaQp {
         let verbs = self.pd.ctx().verbs();
         // SAFETY: the queue pair is live and `attr` is readable.
         zero("ibv_modify_qp", unsafe { verbs.ibv_modify_qp(self.raw.as_ptr(), attr, mask) })
+    }
+
+    /// From `Reset` to `Rts`, for datagrams that carry `key`.
+    pub(super) fn ready_for_datagrams(&self, key: QKey) -> Result<(), Error> {
+        use ibv_qp_attr_mask as M;
+        let mut attr = blank(ibv_qp_state::IBV_QPS_INIT);
+        attr.port_num = self.pd.port();
+        attr.qkey = key.0;
+        let steps = [
+            (
+                QpState::Init,
+                ibv_qp_state::IBV_QPS_INIT,
+                M::IBV_QP_PKEY_INDEX.0 | M::IBV_QP_PORT.0 | M::IBV_QP_QKEY.0,
+            ),
+            (QpState::Rtr, ibv_qp_state::IBV_QPS_RTR, 0),
+            (QpState::Rts, ibv_qp_state::IBV_QPS_RTS, M::IBV_QP_SQ_PSN.0),
+        ];
+        let mut from = QpState::Reset;
+        for (to, state, mask) in steps {
+            attr.qp_state = state;
+            let moving = self.moving_from(from)?;
+            self.step(moving, to, &mut attr, int(M::IBV_QP_STATE.0 | mask))?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// What was posted and what is known to have completed, of its sends.
+    pub(super) fn sends(&self) -> &Sends {
+        &self.sends
+    }
+
+    pub(super) fn pd(&self) -> &Arc<RdmaPd> {
+        &self.pd
     }
 
     /// To the error state, also from there: what was posted meanwhile completes.
@@ -248,6 +290,51 @@ impl QueuePair<Rdma> for RdmaQp {
 
     #[inline]
     unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        // SAFETY: our caller promises the same.
+        unsafe { self.post(wr, |_| ()) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.sends.is_full()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sends.is_idle()
+    }
+
+    #[inline]
+    unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.srq.is_some() {
+            return Err(PostError::Invalid);
+        }
+        let state = self.local_state();
+        if state == QpState::Reset {
+            return Err(PostError::State);
+        }
+        with_recv_wr(wr, |wr, bad| {
+            // SAFETY: the queue pair is live, the request is on the stack of the caller of this
+            // closure, and our own caller promises the memory that it names.
+            posted(unsafe { inline::post_recv(self.raw.as_ptr(), wr, bad) })
+        })?;
+        if state == QpState::Err {
+            // A driver may look at receives only when something arrives.
+            self.flush();
+        }
+        Ok(())
+    }
+}
+
+impl RdmaQp {
+    /// Posts a send; `address` says where a datagram goes.
+    ///
+    /// # Safety
+    /// As for `post_send` of the trait; an address handle that `address` names outlives the request.
+    #[inline]
+    pub(super) unsafe fn post(
+        &self,
+        wr: &SendWr<'_>,
+        address: impl FnOnce(&mut ibv_send_wr),
+    ) -> Result<(), PostError> {
         if wr.id.0 & (SIGNALED | RECEIVE) != 0 {
             return Err(PostError::Invalid);
         }
@@ -300,40 +387,12 @@ impl QueuePair<Rdma> for RdmaQp {
                 raw.__bindgen_anon_1.imm_data = imm.to_be();
             }
         }
+        address(&mut raw);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair is live, the request and its entries are on this stack, and the caller
         // promises the memory that they name.
         posted(unsafe { inline::post_send(self.raw.as_ptr(), &raw mut raw, &raw mut bad) })?;
         ledger.posted(wr.id, number, is_wanted, copied);
-        Ok(())
-    }
-
-    fn is_full(&self) -> bool {
-        self.sends.is_full()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.sends.is_idle()
-    }
-
-    #[inline]
-    unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        if self.srq.is_some() {
-            return Err(PostError::Invalid);
-        }
-        let state = self.local_state();
-        if state == QpState::Reset {
-            return Err(PostError::State);
-        }
-        with_recv_wr(wr, |wr, bad| {
-            // SAFETY: the queue pair is live, the request is on the stack of the caller of this
-            // closure, and our own caller promises the memory that it names.
-            posted(unsafe { inline::post_recv(self.raw.as_ptr(), wr, bad) })
-        })?;
-        if state == QpState::Err {
-            // A driver may look at receives only when something arrives.
-            self.flush();
-        }
         Ok(())
     }
 }

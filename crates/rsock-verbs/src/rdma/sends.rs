@@ -194,6 +194,12 @@ impl Sends {
             || ledger.copies.n_held + self.max_copy > self.most_held()
     }
 
+    /// Requests posted so far, and those of them that are known to have completed.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        let ledger = self.lock();
+        (ledger.posted, ledger.done)
+    }
+
     /// Whether no signaled request is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.lock().signaled.is_empty()

@@ -7,13 +7,29 @@ use std::collections::HashMap;
 const LIMITS: Limits = Limits {
     n_spoken: 8,
     n_heard: 4,
-    confirm: Some(Duration::from_secs(1)),
+    confirm: Duration::from_secs(1),
     retry_min: Duration::from_millis(20),
     retry_max: Duration::from_millis(100),
 };
 
-/// A way says which number it leads to.
+/// A way says which number it leads to, and notices nothing.
 type Ways = Table<QpNum>;
+
+impl Way for QpNum {
+    fn notices_its_end(&self) -> bool {
+        false
+    }
+}
+
+/// One that notices.
+#[derive(Debug, PartialEq)]
+struct Sharp;
+
+impl Way for Sharp {
+    fn notices_its_end(&self) -> bool {
+        true
+    }
+}
 
 fn peer(i: u8) -> SocketAddr {
     SocketAddr::from(([10, 9, 0, i], 7174))
@@ -30,7 +46,7 @@ fn with_way(now: Instant) -> Ways {
     assert_eq!(table.handle_control(peer(1), QpNum(5), now), None);
     assert_eq!(table.route(peer(1), now), Route::Open(QpNum(5)));
     assert_eq!(table.route(peer(1), now), Route::Udp);
-    assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5)), None);
+    assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), now), None);
     table
 }
 
@@ -57,8 +73,8 @@ fn a_peer_that_restarts_is_found_under_its_new_number() {
     assert_eq!(table.handle_data(peer(1), QpNum(6), now), Some(QpNum(5)));
     assert_eq!(table.route(peer(1), now), Route::Open(QpNum(6)));
     // What was being opened for the old number is too late.
-    assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5)), Some(QpNum(5)));
-    assert_eq!(table.opened(peer(1), QpNum(6), QpNum(6)), None);
+    assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), now), Some(QpNum(5)));
+    assert_eq!(table.opened(peer(1), QpNum(6), QpNum(6), now), None);
     assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(6)));
 }
 
@@ -81,9 +97,29 @@ fn a_number_in_use_is_confirmed_now_and_then() {
     assert_eq!(table.route(peer(1), later), Route::Udp);
     // Asked; the others do not wait for the answer.
     assert_eq!(table.route(peer(1), later + ms(1)), Route::Way(&QpNum(5)));
-    table.handle_control(peer(1), QpNum(5), later + ms(2));
+    // An answer, and the way is opened anew: the same number may lead somewhere else by now.
+    let answered = later + ms(2);
+    assert_eq!(table.handle_control(peer(1), QpNum(5), answered), Some(QpNum(5)));
+    assert_eq!(table.route(peer(1), answered), Route::Open(QpNum(5)));
+    assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), answered), None);
+    // More answers, and it stays.
+    assert_eq!(table.handle_control(peer(1), QpNum(5), answered + ms(1)), None);
     assert_eq!(table.route(peer(1), later + ms(900)), Route::Way(&QpNum(5)));
-    assert_eq!(table.route(peer(1), later + ms(1002)), Route::Udp);
+    assert_eq!(table.route(peer(1), later + ms(1003)), Route::Udp);
+}
+
+#[test]
+fn a_way_that_notices_its_end_is_neither_confirmed_nor_opened_anew() {
+    let now = Instant::now();
+    let mut table = Table::new(LIMITS);
+    table.handle_data(peer(1), QpNum(5), now);
+    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(5)));
+    assert_eq!(table.opened(peer(1), QpNum(5), Sharp, now), None);
+    for minute in 1..60 {
+        let now = now + ms(minute * 60_000);
+        assert_eq!(table.route(peer(1), now), Route::Way(&Sharp));
+        assert_eq!(table.handle_data(peer(1), QpNum(5), now), None);
+    }
 }
 
 #[test]
@@ -211,7 +247,7 @@ proptest! {
                     }
                 }
                 Op::Open(p) => if let Some(number) = opening.remove(&p) {
-                    table.opened(peer(p), number, number);
+                    table.opened(peer(p), number, number, now);
                 },
                 Op::Fail(p) => if let Some(number) = opening.remove(&p) {
                     table.failed(peer(p), number, now);

@@ -88,6 +88,7 @@ unsafe impl FamilySafe for Counts {}
 impl DatagramBackend for Soft {
     type Datagrams = SoftUd;
     type Destination = SoftDestination;
+    const KNOWS_LOSS: bool = true;
 
     fn create_datagrams(ctx: &SoftContext, key: QKey) -> Result<SoftUd, Error> {
         let room = || Error::Exhausted("family memory");

@@ -1,0 +1,134 @@
+//! Address handles: where datagrams go, as the device wants to be told.
+//!
+//! A device may look a handle up when it gets round to sending, so a handle outlives the sends that
+//! name it. The book has one for each host in use, makes it anew when it is asked for it later, because a
+//! handle keeps the link address that the host had when it was made, and is bounded.
+
+use super::convert::object;
+use super::{RdmaPath, RdmaPd};
+use crate::error::Error;
+use crate::types::Gid;
+use rsock_rdma_sys::verbs::ibv_ah;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An address handle.
+///
+/// # Invariants
+/// `raw` came from `ibv_create_ah` and is destroyed exactly once, in `drop`, before the domain that it
+/// lies in.
+#[derive(Debug)]
+pub(super) struct Address {
+    raw: NonNull<ibv_ah>,
+    pd: Arc<RdmaPd>,
+}
+
+// SAFETY: libibverbs's address handles may be used from any thread.
+unsafe impl Send for Address {}
+// SAFETY: as above, by several at once; nothing changes one.
+unsafe impl Sync for Address {}
+
+impl Address {
+    fn new(pd: &Arc<RdmaPd>, path: &RdmaPath) -> Result<Self, Error> {
+        let mut attr = path.address().ok_or(Error::Invalid("a path of a connection"))?;
+        // SAFETY: the domain is live and `attr` is writable.
+        let raw = unsafe { pd.ctx().verbs().ibv_create_ah(pd.raw(), &raw mut attr) };
+        // INVARIANT: made here, destroyed by `drop`.
+        Ok(Self { raw: object("ibv_create_ah", raw)?, pd: Arc::clone(pd) })
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_ah {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Address {
+    fn drop(&mut self) {
+        // SAFETY: made by `ibv_create_ah`, and no request names it any longer.
+        let _ = unsafe { self.pd.ctx().verbs().ibv_destroy_ah(self.raw.as_ptr()) };
+    }
+}
+
+/// The handles of one queue.
+#[derive(Debug, Default)]
+pub(super) struct Book(Mutex<Pages>);
+
+#[derive(Debug, Default)]
+struct Pages {
+    current: HashMap<Key, (Arc<Address>, Instant)>,
+    /// Handles that nobody is given any more. Where nobody has one either, the number of sends that
+    /// had been posted when that was found: when those are done, it goes.
+    retired: Vec<(Arc<Address>, Option<u64>)>,
+}
+
+/// The place of our own address in the port's table, and the host's address.
+type Key = (u8, Gid);
+
+/// Handles that a queue has for use.
+const MOST: usize = 1024;
+/// How old one gets.
+const AGE: Duration = Duration::from_secs(1);
+
+impl Book {
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handle for `path`. `sends` says how many of the queue's sends are posted and done.
+    ///
+    /// Making one may wait for the network to say where the host is, if nothing was heard of it lately.
+    pub(super) fn address(
+        &self,
+        pd: &Arc<RdmaPd>,
+        path: &RdmaPath,
+        sends: impl Fn() -> (u64, u64),
+    ) -> Result<Arc<Address>, Error> {
+        let now = Instant::now();
+        let key = path.key().ok_or(Error::Invalid("a path of a connection"))?;
+        if let Some((address, made)) = self.pages().current.get(&key)
+            && now.saturating_duration_since(*made) < AGE
+        {
+            return Ok(Arc::clone(address));
+        }
+        let new = Arc::new(Address::new(pd, path)?);
+        let mut pages = self.pages();
+        if pages.current.len() >= MOST && !pages.current.contains_key(&key) {
+            let oldest = pages.current.iter().min_by_key(|(_, (_, made))| *made);
+            let oldest = oldest.map(|(key, _)| *key);
+            pages.retire(oldest);
+        }
+        pages.retire(Some(key));
+        pages.current.insert(key, (Arc::clone(&new), now));
+        pages.tidy(sends);
+        Ok(new)
+    }
+
+    /// Lets go of handles that no send names any longer.
+    pub(super) fn tidy(&self, sends: impl Fn() -> (u64, u64)) {
+        self.pages().tidy(sends);
+    }
+}
+
+impl Pages {
+    fn retire(&mut self, key: Option<Key>) {
+        if let Some((address, _)) = key.and_then(|key| self.current.remove(&key)) {
+            self.retired.push((address, None));
+        }
+    }
+
+    fn tidy(&mut self, sends: impl Fn() -> (u64, u64)) {
+        self.retired.retain_mut(|(address, last)| {
+            if Arc::strong_count(address) > 1 {
+                return true;
+            }
+            // SYNC(address): whoever had it has posted before it let go. Pairs with the Release of the
+            // count's decrement, so that those sends are among the posted ones.
+            fence(Ordering::Acquire);
+            let (posted, done) = sends();
+            *last.get_or_insert(posted) > done
+        });
+    }
+}

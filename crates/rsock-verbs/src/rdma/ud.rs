@@ -1,0 +1,373 @@
+//! Datagrams: an unreliable queue pair, the slots that it receives in, and the handles that it sends with.
+//!
+//! Each slot begins with 40 bytes in which the device puts the packet's network header. A slot belongs to
+//! the device from the moment it is posted until its completion is taken; then its datagram is copied out,
+//! under the lock of the receiving side, and the slot is posted again. It is as long as the longest packet
+//! that the port could ever carry, because a longer one breaks the queue.
+//!
+//! Sends are copied while they are posted (`sends.rs`), and nothing waits for their completion but room.
+
+use super::address::{Address, Book};
+use super::cq::OwnCq;
+use super::qp::RdmaQp;
+use super::{Rdma, RdmaBell, RdmaContext, RdmaCq, RdmaMr, RdmaPath, RdmaPd};
+use crate::datagram::{
+    Arrived, DatagramBackend, DatagramCounters, DatagramError, DatagramQueue, Posted,
+};
+use crate::device::{
+    CompletionQueue, Context, MemoryRegion, Parked, ProtectionDomain, QpInit, QueuePair,
+};
+use crate::error::{Error, PostError};
+use crate::types::{Access, Gid, LKey, QKey, QpCap, QpNum, WrId};
+use crate::wc::{Completion, WcOp, WcStatus};
+use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use rsock_rdma_sys::verbs::{
+    ibv_qp_type, ibv_send_wr, ibv_send_wr__bindgen_ty_2, ibv_send_wr__bindgen_ty_2__bindgen_ty_3,
+};
+use std::io::IoSlice;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A datagram queue.
+#[derive(Debug)]
+pub struct RdmaUd {
+    /// Goes before the memory and the handles that it uses.
+    qp: RdmaQp,
+    slots: RdmaMr,
+    slot_len: usize,
+    book: Book,
+    max_len: usize,
+    rx: Mutex<Rx>,
+    counts: Counts,
+    is_broken: AtomicBool,
+    cq: Arc<RdmaCq>,
+}
+
+/// The receiving side: who holds its lock polls, and has the slots whose completions it takes.
+#[derive(Debug, Default)]
+struct Rx {
+    /// Slots that the device refused to take back.
+    idle: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    n_sent: AtomicU64,
+    n_received: AtomicU64,
+    n_malformed: AtomicU64,
+}
+
+/// Where datagrams go: a queue of a host.
+#[derive(Clone, Debug)]
+pub struct RdmaDestination {
+    address: Arc<Address>,
+    dest: QpNum,
+    key: QKey,
+}
+
+/// A datagram in its slot.
+struct Found<'a> {
+    slots: &'a RdmaMr,
+    /// Where the slot begins.
+    at: usize,
+    len: usize,
+    src: QpNum,
+}
+
+impl Arrived for Found<'_> {
+    fn src(&self) -> QpNum {
+        self.src
+    }
+
+    /// # Source
+    /// InfiniBand specification, volume 1, annex A17 (RoCEv2), section 4.5.2: an IPv4 header takes the
+    /// second half of the 40 bytes.
+    fn source(&self) -> Option<IpAddr> {
+        let mut header = [0; HEADER];
+        self.slots.copy_out(self.at, &mut header);
+        let v4: [u8; 4] = header[32..36].try_into().ok()?;
+        let v6: [u8; 16] = header[8..24].try_into().ok()?;
+        match (header[0] >> 4, header[20] >> 4) {
+            (6, _) => Some(Ipv6Addr::from(v6).to_canonical()),
+            (_, 4) => Some(Ipv4Addr::from(v4).into()),
+            _ => None,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn copy_out(&self, offset: usize, dst: &mut [u8]) {
+        let end = offset.checked_add(dst.len()).filter(|end| *end <= self.len);
+        assert!(end.is_some(), "{} bytes at {offset} of {}", dst.len(), self.len);
+        self.slots.copy_out(self.at + HEADER + offset, dst);
+    }
+}
+
+impl DatagramBackend for Rdma {
+    type Datagrams = RdmaUd;
+    type Destination = RdmaDestination;
+    const KNOWS_LOSS: bool = false;
+
+    /// On the device's first port; [`RdmaContext::create_datagrams`] is for any.
+    fn create_datagrams(ctx: &RdmaContext, key: QKey) -> Result<RdmaUd, Error> {
+        ctx.create_datagrams(1, key)
+    }
+}
+
+impl RdmaContext {
+    /// A datagram queue on `port` that takes what carries `key`.
+    ///
+    /// # Errors
+    /// When memory, numbers or descriptors run out; what the driver answers.
+    pub fn create_datagrams(&self, port: u8, key: QKey) -> Result<RdmaUd, Error> {
+        RdmaUd::new(self, port, key)
+    }
+}
+
+impl RdmaUd {
+    fn new(ctx: &RdmaContext, port: u8, key: QKey) -> Result<Self, Error> {
+        let (mtu, max_mtu) = ctx.mtus(port)?;
+        // A domain of its own: no peer ever learns a key.
+        let pd = RdmaPd::new(ctx, &ctx.path_from(port, Gid([0; 16]))?)?;
+        let slot_len = (HEADER + max_mtu).next_multiple_of(64);
+        let mut n_slots = N_SLOTS.min(ctx.attr().max_qp_wr);
+        let slots = loop {
+            let len = slot_len * n_slots as usize;
+            match pd.alloc_mr(len, Access::LOCAL_WRITE) {
+                Ok(slots) => break slots,
+                // Little memory may be pinned: better few slots than none.
+                Err(_) if n_slots > FEWEST => n_slots /= 2,
+                Err(e) => return Err(e),
+            }
+        };
+        let cq = OwnCq::new(ctx, SEND_DEPTH + n_slots, None)?;
+        let cq = Arc::new(RdmaCq::own(cq));
+        let cap = QpCap {
+            max_send_wr: SEND_DEPTH,
+            max_recv_wr: n_slots,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: u32::try_from(mtu).unwrap_or(0),
+            signal_all: false,
+        };
+        let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
+        let qp = RdmaQp::of_type(ibv_qp_type::IBV_QPT_UD, &pd, &init)?;
+        qp.ready_for_datagrams(key)?;
+        let this = Self {
+            qp,
+            slots,
+            slot_len,
+            book: Book::default(),
+            max_len: mtu,
+            rx: Mutex::default(),
+            counts: Counts::default(),
+            is_broken: AtomicBool::new(false),
+            cq,
+        };
+        for slot in 0..u64::from(n_slots) {
+            this.post_slot(slot).map_err(|_| Error::Exhausted("receive queue"))?;
+        }
+        Ok(this)
+    }
+
+    /// Whether nothing is sent or received any more: the device has given the queue up.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed)
+    }
+
+    fn rx(&self) -> MutexGuard<'_, Rx> {
+        self.rx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a slot, which is nobody's, to the device.
+    fn post_slot(&self, slot: u64) -> Result<(), PostError> {
+        let at = self.place(slot);
+        let sge = self.slots.sge(at, u32::try_from(self.slot_len).unwrap_or(0));
+        // SAFETY: the slot lies in a region that lives as long as the queue pair, and nobody touches it
+        // until its completion is taken; whoever polls and posts holds the lock of the receiving side,
+        // or is the only one who knows of the queue.
+        unsafe { self.qp.post_recv(&RecvWr { id: WrId(slot), sges: &[sge] }) }
+    }
+
+    fn place(&self, slot: u64) -> usize {
+        usize::try_from(slot).unwrap_or(usize::MAX).saturating_mul(self.slot_len)
+    }
+
+    /// What a completion means; its slot is the caller's then.
+    fn found(&self, wc: &Completion) -> Option<Found<'_>> {
+        if wc.status != WcStatus::SUCCESS {
+            self.is_broken.store(true, Ordering::Relaxed);
+            return None;
+        }
+        let len = usize::try_from(wc.len).unwrap_or(usize::MAX);
+        let is_sound = wc.op == WcOp::Recv && (HEADER..=self.slot_len).contains(&len);
+        let at = self.place(wc.id.0);
+        is_sound.then(|| Found { slots: &self.slots, at, len: len - HEADER, src: QpNum(wc.imm) })
+    }
+
+    /// Posts what `sges` name, which is copied.
+    ///
+    /// # Safety
+    /// The entries name readable memory.
+    unsafe fn post_copied(&self, to: &RdmaDestination, sges: &[Sge]) -> Result<(), PostError> {
+        let wr = SendWr { id: WrId(0), op: SendOp::Send, sges, flags: SendFlags::INLINE };
+        let address = |raw: &mut ibv_send_wr| {
+            let (ah, remote_qpn, remote_qkey) = (to.address.raw(), to.dest.0, to.key.0);
+            raw.wr = ibv_send_wr__bindgen_ty_2 {
+                ud: ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn, remote_qkey },
+            };
+        };
+        // SAFETY: the caller promises the memory. The handle outlives the request: the destination holds
+        // it until this returns, and the book after that, until the request is done.
+        unsafe { self.qp.post(&wr, address) }
+    }
+}
+
+impl DatagramQueue<Rdma> for RdmaUd {
+    fn qp_num(&self) -> QpNum {
+        self.qp.qp_num()
+    }
+
+    fn max_len(&self) -> usize {
+        self.max_len
+    }
+
+    fn admit(&self, _path: &RdmaPath) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn destination(
+        &self,
+        path: &RdmaPath,
+        dest: QpNum,
+        key: QKey,
+    ) -> Result<RdmaDestination, Error> {
+        let sends = || self.qp.sends().progress();
+        let address = self.book.address(self.qp.pd(), path, sends)?;
+        Ok(RdmaDestination { address, dest, key })
+    }
+
+    fn post(&self, to: &RdmaDestination, payload: &[IoSlice<'_>]) -> Result<Posted, DatagramError> {
+        let len = payload.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
+        if len > self.max_len {
+            return Err(DatagramError::TooLong);
+        }
+        if self.is_broken() {
+            return Err(DatagramError::Broken);
+        }
+        let mut whole = Vec::new();
+        let mut few = [Sge { addr: 0, len: 0, lkey: LKey(0) }; PIECES];
+        let mut n = 0;
+        let mut add = |piece: &[u8]| {
+            let addr = piece.as_ptr().expose_provenance() as u64;
+            few[n] = Sge { addr, len: u32::try_from(piece.len()).unwrap_or(0), lkey: LKey(0) };
+            n += 1;
+        };
+        if payload.len() <= PIECES {
+            payload.iter().for_each(|piece| add(piece));
+        } else {
+            payload.iter().for_each(|piece| whole.extend_from_slice(piece));
+            add(&whole);
+        }
+        // SAFETY: the pieces are borrowed, so readable, for the whole call.
+        let post = || unsafe { self.post_copied(to, &few[..n]) };
+        let posted = match post() {
+            // What was sent is told by the queue.
+            Err(PostError::QueueFull) => {
+                self.cq.is_ready();
+                post()
+            }
+            posted => posted,
+        };
+        match posted {
+            Ok(()) => {
+                self.counts.n_sent.fetch_add(1, Ordering::Relaxed);
+                Ok(Posted::Out)
+            }
+            Err(PostError::QueueFull) => Err(DatagramError::Full),
+            Err(PostError::State | PostError::Invalid) => Err(DatagramError::Broken),
+        }
+    }
+
+    fn ring(&self, _to: &RdmaDestination) {}
+
+    fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool {
+        let mut rx = self.rx();
+        rx.idle.retain(|slot| self.post_slot(*slot).is_err());
+        let mut wc = [Completion::BLANK];
+        while self.cq.poll(&mut wc) == 1 {
+            let found = self.found(&wc[0]);
+            let count = match &found {
+                Some(_) => &self.counts.n_received,
+                None => &self.counts.n_malformed,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+            let any = found.is_some();
+            if let Some(found) = found {
+                take(&found);
+            }
+            let is_receive = wc[0].op == WcOp::Recv;
+            if is_receive && !self.is_broken() && self.post_slot(wc[0].id.0).is_err() {
+                rx.idle.push(wc[0].id.0);
+            }
+            if any {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn is_ready(&self) -> bool {
+        self.cq.is_ready()
+    }
+
+    fn arm(&self, bell: &RdmaBell) -> bool {
+        self.cq.arm(bell)
+    }
+
+    fn disarm(&self, bell: &RdmaBell) {
+        self.cq.disarm(bell);
+    }
+
+    fn wake_epoch(&self) -> u32 {
+        self.cq.wake_epoch()
+    }
+
+    fn park_since(&self, epoch: u32, timeout: Option<Duration>) -> Parked {
+        self.cq.park_since(epoch, timeout)
+    }
+
+    fn wake_waiters(&self) {
+        self.cq.wake_waiters();
+    }
+
+    fn sweep(&self) {
+        self.book.tidy(|| self.qp.sends().progress());
+    }
+
+    fn counters(&self) -> DatagramCounters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        DatagramCounters {
+            n_sent: read(&self.counts.n_sent),
+            n_received: read(&self.counts.n_received),
+            n_malformed: read(&self.counts.n_malformed),
+            ..DatagramCounters::default()
+        }
+    }
+}
+
+/// What the device puts before each datagram, in bytes.
+const HEADER: usize = 40;
+/// Slots of a queue, if so much memory may be pinned.
+const N_SLOTS: u32 = 128;
+/// Slots that a queue has at least.
+const FEWEST: u32 = 16;
+/// Sends under way.
+const SEND_DEPTH: u32 = 127;
+/// Pieces of a datagram that need not be put together first.
+const PIECES: usize = 8;
