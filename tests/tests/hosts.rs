@@ -2,13 +2,17 @@
 //! lab at once.
 
 mod hosts_claims;
+mod hosts_datagrams;
 mod hosts_faults;
 mod hosts_tokio;
 
 use rsock_core::stat::{self, Connection};
 use rsock_core::twin::PinReason;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog, await_rdma_listener, c_library, preload_library, tools};
+use rsock_tests::{
+    Running, Watchdog, assert_worked, await_listening, await_rdma_listener, c_library,
+    preload_library, tools,
+};
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

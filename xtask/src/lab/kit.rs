@@ -173,7 +173,7 @@ const PACKAGES: &[&str] = &[
 ];
 
 /// A guest's disks and wires, RDMA over them (with the checksums that the kernel asks its crypto layer
-/// for by name), and delay on a wire.
+/// for by name), delay on a wire, and a second network device on the same one.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9pnet_virtio",
@@ -187,4 +187,5 @@ const MODULES: &[&str] = &[
     "ib_uverbs",
     "rdma_ucm",
     "sch_netem",
+    "macvlan",
 ];
