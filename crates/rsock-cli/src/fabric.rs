@@ -1,6 +1,7 @@
 //! RDMA devices as the kernel shows them in `/sys/class/infiniband`: no library is needed, so this
 //! works where rdma-core is not installed, which is when it is wanted most.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -54,6 +55,29 @@ pub(crate) fn first_address(devices: &[Device]) -> Option<(&str, IpAddr)> {
     });
     let all: Vec<_> = all.collect();
     all.iter().find(|(_, address)| address.is_ipv4()).or(all.first()).copied()
+}
+
+/// What the devices have counted since they were made, by device, port and counter; what is 0 is left out.
+///
+/// # Errors
+/// What `/sys` answers; its absence is no error but no device.
+pub(crate) fn counters() -> io::Result<BTreeMap<String, u64>> {
+    counters_below(Path::new(DEVICES))
+}
+
+fn counters_below(dir: &Path) -> io::Result<BTreeMap<String, u64>> {
+    let mut found = BTreeMap::new();
+    for (device, dir) in entries(dir)? {
+        for (port, dir) in entries(&dir.join("ports"))? {
+            for kind in ["counters", "hw_counters"] {
+                for (name, file) in entries(&dir.join(kind))? {
+                    let n = word(&file).parse().ok().filter(|n| *n != 0);
+                    found.extend(n.map(|n: u64| (format!("{device}/{port} {name}"), n)));
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn devices_below(dir: &Path) -> io::Result<Vec<Device>> {
@@ -153,6 +177,11 @@ mod tests {
             write(&port.join(format!("gid_attrs/ndevs/{index}")), owner);
         }
         write(&root.join("ib0/ports/1/state"), "1: DOWN\n");
+        write(&port.join("hw_counters/rcvd_pkts"), "17\n");
+        write(&port.join("hw_counters/lifespan"), "10 ms\n");
+        write(&port.join("counters/excessive_buffer_overrun_errors"), "0\n");
+        let counters = counters_below(&root).unwrap();
+        assert_eq!(counters, BTreeMap::from([("rxe0/1 rcvd_pkts".to_owned(), 17)]));
         let found = devices_below(&root);
         fs::remove_dir_all(&root).unwrap();
         let found = found.unwrap();

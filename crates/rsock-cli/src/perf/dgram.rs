@@ -9,10 +9,12 @@ use super::server::GREETING;
 use super::{bind_cpu, parse_seconds, parse_size, read_address};
 use crate::child::Child;
 use crate::error::Error;
+use crate::fabric;
 use crate::output;
 use clap::ValueEnum;
 use rsock_core::dgram::Datagram;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -49,6 +51,8 @@ pub(super) struct Args {
 enum Kind {
     /// rsock's datagram sockets: UDP first, then shared memory
     Soft,
+    /// The same, then an RDMA device, also on this host
+    Rdma,
     /// Kernel UDP
     Udp,
 }
@@ -70,6 +74,8 @@ struct Report {
     lost: u64,
     /// Of the lost ones, those that the sender knows of; nothing where it cannot.
     counted: Option<u64>,
+    /// What this host's RDMA devices counted meanwhile; nothing for other kinds.
+    device_counters: BTreeMap<String, u64>,
     received_per_second: f64,
     gbit_per_second: f64,
 }
@@ -78,12 +84,20 @@ struct Report {
 trait Socket: Sized {
     const NAME: &'static str;
     fn bind(addr: SocketAddr) -> io::Result<Self>;
+    /// Where a server is that nobody gave an address.
+    fn any_local() -> io::Result<SocketAddr> {
+        Ok(SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
     fn address(&self) -> io::Result<SocketAddr>;
     fn set_limit(&self, limit: Duration) -> io::Result<()>;
     fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()>;
     fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
-    /// Whether datagrams of that size go the way that they will keep.
-    fn is_settled(&self, size: usize) -> bool;
+    /// Whether datagrams to `to` go the way that they will keep.
+    fn is_settled(&self, to: SocketAddr) -> bool;
+    /// What the devices have counted so far.
+    fn device_counters() -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
     /// Datagrams that are known to be lost.
     fn known_lost(&self) -> Option<u64>;
 }
@@ -111,7 +125,7 @@ impl Socket for UdpSocket {
         self.recv_from(buf)
     }
 
-    fn is_settled(&self, _size: usize) -> bool {
+    fn is_settled(&self, _to: SocketAddr) -> bool {
         true
     }
 
@@ -144,14 +158,59 @@ impl Socket for Datagram {
         Ok((received.len, received.from))
     }
 
-    fn is_settled(&self, size: usize) -> bool {
-        /// Longer ones stay on UDP.
-        const MOST: usize = 8 << 10;
-        size + 24 > MOST || self.counters().local.n_sent > 0
+    fn is_settled(&self, to: SocketAddr) -> bool {
+        self.max_past_udp(to).is_some()
     }
 
     fn known_lost(&self) -> Option<u64> {
         Some(self.counters().local.n_full)
+    }
+}
+
+/// A datagram socket that talks over RDMA devices alone, and UDP; the process's environment says so.
+struct OverRdma(Datagram);
+
+impl Socket for OverRdma {
+    const NAME: &'static str = "rdma";
+
+    fn bind(addr: SocketAddr) -> io::Result<Self> {
+        Datagram::bound(addr).map(Self)
+    }
+
+    fn any_local() -> io::Result<SocketAddr> {
+        let devices = fabric::devices()?;
+        let none = || io::Error::from_raw_os_error(libc::ENODEV);
+        let (_, ip) = fabric::first_address(&devices).ok_or_else(none)?;
+        Ok(SocketAddr::new(ip, 0))
+    }
+
+    fn address(&self) -> io::Result<SocketAddr> {
+        self.0.address()
+    }
+
+    fn set_limit(&self, limit: Duration) -> io::Result<()> {
+        self.0.set_limit(limit)
+    }
+
+    fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
+        Socket::send(&self.0, bytes, to)
+    }
+
+    fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        Socket::recv(&self.0, buf)
+    }
+
+    fn is_settled(&self, to: SocketAddr) -> bool {
+        Socket::is_settled(&self.0, to)
+    }
+
+    fn device_counters() -> BTreeMap<String, u64> {
+        fabric::counters().unwrap_or_default()
+    }
+
+    /// A device does not tell a sender what is lost.
+    fn known_lost(&self) -> Option<u64> {
+        None
     }
 }
 
@@ -180,6 +239,10 @@ pub(super) fn run(args: &Args) -> Result<(), Error> {
     }
     match args.device {
         Kind::Soft => run_on::<Datagram>(args),
+        Kind::Rdma => {
+            super::choose_rdma()?;
+            run_on::<OverRdma>(args)
+        }
         Kind::Udp => run_on::<UdpSocket>(args),
     }
 }
@@ -221,8 +284,9 @@ fn parse_addr(addr: &str) -> io::Result<SocketAddr> {
 
 /// Serves until killed.
 fn serve<S: Socket>(addr: Option<&str>) -> Result<(), Error> {
-    let addr = addr.unwrap_or("127.0.0.1:0");
-    let socket = parse_addr(addr).and_then(S::bind);
+    let at = addr.map_or_else(S::any_local, parse_addr);
+    let addr = addr.unwrap_or("an address of this host");
+    let socket = at.and_then(S::bind);
     let socket = socket.map_err(|e| Error::Usage(format!("cannot listen on {addr}: {e}")))?;
     let addr = socket.address().map_err(Error::io("cannot tell the address"))?;
     output::print(&format!("{GREETING}{addr}\n"))?;
@@ -267,9 +331,13 @@ fn measure<S: Socket>(addr: &str, size: usize, time: Duration) -> io::Result<Rep
     let start = Instant::now();
     loop {
         trips(&socket, to, size, time / 10, &mut new_histogram())?;
-        if socket.is_settled(size) || start.elapsed() > SETTLE_LIMIT {
+        if socket.is_settled(to) || start.elapsed() > SETTLE_LIMIT {
             break;
         }
+    }
+    if S::NAME == OverRdma::NAME && !socket.is_settled(to) {
+        let why = "no RDMA device of both hosts leads from one to the other";
+        return Err(io::Error::new(io::ErrorKind::NotConnected, why));
     }
     let start = Instant::now();
     while latency.is_empty() {
@@ -281,11 +349,18 @@ fn measure<S: Socket>(addr: &str, size: usize, time: Duration) -> io::Result<Rep
     }
 
     let (before, known_before) = (ask(&socket, to, size, TELL[0])?.0, socket.known_lost());
+    let counted_before = S::device_counters();
     let sent = flood(&socket, to, size, time)?;
     // Before the question, which may be lost as well.
     let known_after = socket.known_lost();
     let (after, took) = ask(&socket, to, size, TELL[1])?;
     let received = after - before;
+    let counted_after = S::device_counters().into_iter();
+    let change = |(name, n): (String, u64)| {
+        let change = n.saturating_sub(counted_before.get(&name).copied().unwrap_or(0));
+        (change != 0).then_some((name, change))
+    };
+    let device_counters = counted_after.filter_map(change).collect();
     let known = known_after.zip(known_before).map(|(after, before)| after - before);
     let per_second = received as f64 / took.as_secs_f64().max(1e-9);
     Ok(Report {
@@ -299,6 +374,7 @@ fn measure<S: Socket>(addr: &str, size: usize, time: Duration) -> io::Result<Rep
         received,
         lost: sent.saturating_sub(received),
         counted: known,
+        device_counters,
         received_per_second: per_second,
         gbit_per_second: per_second * size as f64 * 8.0 / 1e9,
     })
@@ -406,6 +482,10 @@ impl fmt::Display for Report {
             None => writeln!(f)?,
         }
         writeln!(f, "  rate      {:>12.0} /s received", self.received_per_second)?;
-        writeln!(f, "  bandwidth {:>12.3} Gbit/s", self.gbit_per_second)
+        writeln!(f, "  bandwidth {:>12.3} Gbit/s", self.gbit_per_second)?;
+        for (name, n) in &self.device_counters {
+            writeln!(f, "  {name:<36} {n:>12}")?;
+        }
+        Ok(())
     }
 }
