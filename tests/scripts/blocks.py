@@ -4,6 +4,8 @@ serve ADDRESS PORT [fork]   receives from one client, in a forked child if so to
 send ADDRESS PORT           sends until its standard input ends
 echo ADDRESS PORT           the same, and receives each block back (from "serve ADDRESS PORT back")
 
+With KEEPALIVE in the environment an end that only waits notices a peer that is gone.
+
 Each end prints how many blocks went well, and how the stream ended: "end" or the name of an error.
 """
 
@@ -48,10 +50,18 @@ def outcome(what):
         return errno.errorcode.get(error.errno, str(error))
 
 
+def keep_alive(stream):
+    if os.environ.get("KEEPALIVE"):
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+            stream.setsockopt(socket.IPPROTO_TCP, option, 3)
+
+
 def serve(address, port, how):
     listener = socket.create_server((address, port))
     print("listening", flush=True)
     stream, _ = listener.accept()
+    keep_alive(stream)
     if how == "fork" or how == "back":
         child = os.fork()
         if child != 0:
@@ -69,6 +79,7 @@ def connect(address, port):
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stream.bind(("", int(source)))
     stream.connect((address, port))
+    keep_alive(stream)
     return stream
 
 

@@ -31,8 +31,10 @@ pub(crate) fn run() -> Done {
 const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
 
 /// Tests that need an RDMA device, by convention called `rdma` and something, or two hosts with
-/// one each, called `hosts`; they run only where they are named.
-pub(crate) const DEVICE_TESTS: [&str; 5] = ["--workspace", "--test", "rdma*", "--test", "hosts"];
+/// one each, called `hosts`, or `power` where one of them is switched off; they run only where they are
+/// named.
+pub(crate) const DEVICE_TESTS: [&str; 7] =
+    ["--workspace", "--test", "rdma*", "--test", "hosts", "--test", "power"];
 
 /// What has happened so far.
 #[derive(Default)]
@@ -79,9 +81,11 @@ impl Run {
             return Ok(());
         }
         let programs = device_tests()?;
-        for (what, name, guests, threads) in
-            [("tests in the lab", "rdma", "1", "2"), ("tests in two guests", "hosts", "2", "1")]
-        {
+        for (what, name, guests, threads) in [
+            ("tests in the lab", "rdma", "1", "2"),
+            ("tests in two guests", "hosts", "2", "1"),
+            ("tests that switch a guest off", "power", "2", "1"),
+        ] {
             let programs = programs.iter().filter(|(test, _)| test.starts_with(name));
             let xtask = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
             let mut command = Command::new(xtask);
