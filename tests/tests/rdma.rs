@@ -6,7 +6,7 @@
 mod hostile_peer;
 mod rdma_ends;
 
-use hostile_peer::{Fixture, REFUSED, Raw, Victim, hostile_peer_tests};
+use hostile_peer::{Answered, Fixture, REFUSED, Raw, Victim, hostile_peer_tests};
 use rsock_cm::rdma::RdmaManager;
 use rsock_core::proto::RemoteSge;
 use rsock_tests::{Running, Watchdog, assert_worked, await_rdma_listener, c_library, tools};
@@ -49,6 +49,20 @@ fn keys_of_streams_with_another_host_open_nothing() {
     let victim = Victim::new(Rdma.address());
     hostile_peer::attack(&Rdma, &victim, "a key of another host", |_| (), write, &REFUSED);
     hostile_peer::assert_served(&mut other, "a key of another host");
+}
+
+/// It has given credits, and posted no receives: the device repeats what meets none without end, and says
+/// nothing. The victim sends, then waits for more, as a server does.
+#[test]
+fn a_peer_that_never_takes_a_message_is_given_up() {
+    let _watchdog = hostile_peer::watchdog();
+    let victim = Victim::new(Rdma.address());
+    let mut bystander = hostile_peer::honest(&RdmaManager, victim.address);
+    let deaf = Raw::connect_with(&RdmaManager, victim.address, |_| (), 0);
+    let Answered::Connected(mut deaf) = deaf else { panic!("rejected") };
+    deaf.send(b"answer this");
+    assert_eq!(victim.endings.recv(), Ok(Err(libc::ETIMEDOUT)));
+    hostile_peer::assert_served(&mut bystander, "a peer that takes nothing");
 }
 
 /// What a program's rsockets are.

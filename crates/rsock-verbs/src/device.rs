@@ -335,6 +335,12 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         true
     }
 
+    /// If not all sends are known to have completed: how many are, and whether none of the others is
+    /// signaled, so that nothing will tell. By the completions that were polled.
+    fn unsettled(&self) -> Option<(u64, bool)> {
+        None
+    }
+
     /// Posts a receive.
     ///
     /// # Safety

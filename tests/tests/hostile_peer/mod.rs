@@ -11,8 +11,8 @@ pub(crate) use fields::{
     malformed_answers_fail_the_connect_with_a_clear_error,
     malformed_requests_are_rejected_and_odd_ones_served,
 };
-pub(crate) use raw::Raw;
-use raw::{Answered, CREDITS};
+use raw::CREDITS;
+pub(crate) use raw::{Answered, Raw};
 use rsock_cm::manager::Manager;
 use rsock_core::proto::RemoteSge;
 use rsock_core::socket::rsockets::{Listener, Stream};
@@ -33,12 +33,12 @@ pub(crate) trait Fixture {
 }
 
 /// How the stream of a peer ended at the victim: the errno, or that it was an orderly end.
-type Ending = Result<(), i32>;
+pub(crate) type Ending = Result<(), i32>;
 
 /// A server that echoes, whatever comes, and tells how each connection ended.
 pub(crate) struct Victim {
     pub(crate) address: SocketAddr,
-    endings: Receiver<Ending>,
+    pub(crate) endings: Receiver<Ending>,
 }
 
 impl Victim {

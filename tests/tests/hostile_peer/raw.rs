@@ -40,7 +40,7 @@ pub(crate) struct Raw<M: Manager> {
 }
 
 /// What became of a connect.
-pub(super) enum Answered<M: Manager> {
+pub(crate) enum Answered<M: Manager> {
     Connected(Box<Raw<M>>),
     Rejected,
 }
@@ -62,7 +62,7 @@ fn honest(mr: &impl MemoryRegion) -> ConnData {
 }
 
 impl<M: Manager> End<M> {
-    fn new(ctx: &ContextOf<M>, path: &PathOf<M>) -> Self {
+    fn new(ctx: &ContextOf<M>, path: &PathOf<M>, n_receives: u32) -> Self {
         let pd = ctx.alloc_pd(path).expect("pd");
         let cq = ctx.create_cq(4 * RECEIVES, None).expect("cq");
         let mr = pd.alloc_mr(MEMORY, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("mr");
@@ -77,7 +77,7 @@ impl<M: Manager> End<M> {
         let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
         let qp = pd.create_qp(&init).expect("qp");
         qp.init(Access::REMOTE_WRITE).expect("init");
-        for _ in 0..RECEIVES {
+        for _ in 0..n_receives {
             qp.post_recv_empty(WrId(1)).expect("receive");
         }
         Self { qp, cq, mr, path: path.clone() }
@@ -92,6 +92,16 @@ impl<M: Manager> End<M> {
 impl<M: Manager> Raw<M> {
     /// Connects with what `lie` makes of honest private data.
     pub(super) fn connect(manager: &M, to: SocketAddr, lie: impl Fn(&mut Vec<u8>)) -> Answered<M> {
+        Self::connect_with(manager, to, lie, RECEIVES)
+    }
+
+    /// As [`Self::connect`], with room for `n_receives` messages, whatever the private data say.
+    pub(crate) fn connect_with(
+        manager: &M,
+        to: SocketAddr,
+        lie: impl Fn(&mut Vec<u8>),
+        n_receives: u32,
+    ) -> Answered<M> {
         let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
         let now = Instant::now();
         let mut connecting = manager.connect(port, to, now, now + HOUR).expect("connect");
@@ -99,7 +109,7 @@ impl<M: Manager> Raw<M> {
         loop {
             match connecting.progress(Instant::now()).expect("progress") {
                 Progress::Path(ctx, path) => {
-                    let made = End::<M>::new(&ctx, &path);
+                    let made = End::<M>::new(&ctx, &path, n_receives);
                     let mut data = honest(&made.mr).encode().to_vec();
                     lie(&mut data);
                     connecting.send_request(made.qp.qp_num(), &data).expect("request");
@@ -125,7 +135,7 @@ impl<M: Manager> Raw<M> {
         loop {
             match listener.try_next(Instant::now()).expect("listener") {
                 Some(Event::Request(request)) => {
-                    let end = End::<M>::new(&request.ctx, &request.path);
+                    let end = End::<M>::new(&request.ctx, &request.path, RECEIVES);
                     let theirs = ConnData::decode(request.private_data.as_bytes()).expect("data");
                     end.connect(request.qp_num);
                     let mut data = honest(&end.mr).encode().to_vec();
@@ -162,7 +172,7 @@ impl<M: Manager> Raw<M> {
     }
 
     /// Stream bytes, as the protocol has them.
-    pub(super) fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         let buffer = self.theirs.data_buf;
         let len = u32::try_from(bytes.len()).expect("short");
         assert!(self.sent + len <= buffer.len, "no more than the first buffer is written to");

@@ -12,6 +12,7 @@
 //! credit never touches `recv`. Neither lock is held while sleeping.
 
 mod config;
+mod doubt;
 mod growth;
 mod iomap;
 mod layout;

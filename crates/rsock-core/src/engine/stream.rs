@@ -1,6 +1,7 @@
 //! One stream over one queue pair.
 
 use super::config::{Config, Wire};
+use super::doubt::Doubt;
 use super::growth::Growth;
 use super::iomap::Iomaps;
 use super::layout::{Layout, N_SLOTS};
@@ -201,6 +202,7 @@ impl<B: Backend> Preparing<B> {
             growth: Growth::new(),
             config: self.config,
             extensions: self.config.extensions && peer.has_ext(),
+            doubt: Doubt::default(),
             iomaps: Iomaps::new(remote, self.config.iomap_slots),
         })
     }
@@ -271,6 +273,7 @@ pub struct Stream<B: Backend> {
     pub(super) ring: Arc<Ring<B>>,
     pub(super) config: Config,
     extensions: bool,
+    pub(super) doubt: Doubt,
     /// After the queue pair, these two: nothing may arrive in memory that is gone.
     pub(super) growth: Growth<B>,
     pub(super) iomaps: Iomaps<B>,

@@ -80,9 +80,10 @@ impl<B: Backend> Stream<B> {
     /// Arms `bell` for anything after `mark`. Returns the arming, or `None` if something has
     /// changed already. Poll the bell's descriptor with others while it lives.
     pub fn arm<'a>(&'a self, bell: &'a B::Bell, mark: u32) -> Option<Armed<'a, B>> {
+        let doubt = self.doubt();
         let waiting = Waiting::new(&self.ring.shared.mail);
         let has_bell = self.parts.cq.arm(bell);
-        let armed = Armed { stream: self, bell, has_bell, _waiting: waiting };
+        let armed = Armed { stream: self, bell, has_bell, doubt, _waiting: waiting };
         if self.has_changed(mark) { None } else { Some(armed) }
     }
 }
@@ -119,6 +120,8 @@ pub struct Armed<'a, B: Backend> {
     bell: &'a B::Bell,
     /// False if the queue has no room for another bell: then sleep a bounded time only.
     has_bell: bool,
+    /// Nobody knows yet whether what was sent has arrived: look after that.
+    doubt: Option<Duration>,
     _waiting: Waiting<'a>,
 }
 
@@ -126,7 +129,7 @@ impl<B: Backend> Armed<'_, B> {
     /// Longest time that it is safe to sleep, `None` for any.
     #[must_use]
     pub fn bound(&self) -> Option<Duration> {
-        (!self.has_bell).then_some(WITHOUT_BELL)
+        if self.has_bell { self.doubt } else { Some(WITHOUT_BELL) }
     }
 }
 

@@ -302,6 +302,10 @@ impl QueuePair<Rdma> for RdmaQp {
         self.sends.is_idle()
     }
 
+    fn unsettled(&self) -> Option<(u64, bool)> {
+        self.sends.unsettled()
+    }
+
     #[inline]
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.srq.is_some() {

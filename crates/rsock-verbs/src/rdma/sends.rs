@@ -205,6 +205,12 @@ impl Sends {
         self.lock().signaled.is_empty()
     }
 
+    /// If some requests are not known to have completed: how many are, and whether no other is signaled.
+    pub(super) fn unsettled(&self) -> Option<(u64, bool)> {
+        let ledger = self.lock();
+        (ledger.posted != ledger.done).then(|| (ledger.done, ledger.signaled.is_empty()))
+    }
+
     /// What became of signaled request `number`: the caller's name for it, and whether the caller
     /// wants to know of a success. `None` if it is not ours.
     pub(super) fn complete(&self, number: u64) -> Option<(WrId, bool)> {
