@@ -81,12 +81,15 @@ pub fn describe(reason: PinReason) -> &'static str {
         PinReason::PathFailed => "the fast path failed",
         PinReason::Configured => "switched off by configuration",
         PinReason::NoTrust => "no key shared with the peer's host, and no rule that trusts it",
+        PinReason::PlainRsockets => {
+            "the peer speaks rsockets alone, so there is no TCP to go back to"
+        }
     }
 }
 
 fn pin_reason(byte: u8) -> Option<PinReason> {
     /// Every reason; [`describe`] stops compiling when one is added.
-    const ALL: [PinReason; 15] = [
+    const ALL: [PinReason; 16] = [
         PinReason::None,
         PinReason::Epoll,
         PinReason::Fork,
@@ -102,6 +105,7 @@ fn pin_reason(byte: u8) -> Option<PinReason> {
         PinReason::PathFailed,
         PinReason::Configured,
         PinReason::NoTrust,
+        PinReason::PlainRsockets,
     ];
     ALL.into_iter().find(|reason| *reason as u8 == byte)
 }

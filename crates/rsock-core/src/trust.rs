@@ -2,12 +2,14 @@
 //! network that a rule trusts.
 //!
 //! Nothing on a fabric says which user of a host is behind a connection manager's port. So a host that
-//! has neither a key nor a rule stays on TCP with others. Both come from a file that is read once, in
-//! the part of TOML that two settings need: a string, and a list of strings on one line.
+//! has neither a key nor a rule stays on TCP with others. Programs of rsockets that are not ours have no
+//! key and no TCP connection to claim: they get their own list. All of it comes from a file that is read
+//! once, in the part of TOML that these settings need: a string, and a list of strings on one line.
 //!
 //! ```toml
-//! key_file = "/etc/rsock.key"        # at least 16 bytes, for nobody else to read
-//! trust_fabric = ["192.168.7.0/24"]  # networks whose every user may claim any connection
+//! key_file = "/etc/rsock.key"          # at least 16 bytes, for nobody else to read
+//! trust_fabric = ["192.168.7.0/24"]    # networks whose every user may claim any connection
+//! plain_rsockets = ["192.168.7.0/24"]  # networks whose programs may speak rsockets alone, without TCP
 //! ```
 
 #![forbid(unsafe_code)]
@@ -28,6 +30,8 @@ pub(crate) const CODE_LEN: usize = 12;
 pub(crate) struct Trust {
     key: Option<Key>,
     rules: Vec<Network>,
+    /// Where peers without TCP may be.
+    plain: Vec<Network>,
 }
 
 /// A secret that the hosts share.
@@ -64,6 +68,8 @@ pub struct Summary {
     pub has_key: bool,
     /// Networks that it trusts without one.
     pub n_rules: usize,
+    /// Networks whose programs may speak rsockets alone.
+    pub n_plain: usize,
 }
 
 /// Why a configuration trusts nobody.
@@ -104,7 +110,8 @@ pub enum Fault {
 pub fn examine() -> Result<Summary, Fault> {
     let file = file();
     let trust = Trust::read(&file)?;
-    Ok(Summary { has_key: trust.key.is_some(), n_rules: trust.rules.len(), file })
+    let (n_rules, n_plain) = (trust.rules.len(), trust.plain.len());
+    Ok(Summary { has_key: trust.key.is_some(), n_rules, n_plain, file })
 }
 
 fn file() -> PathBuf {
@@ -130,9 +137,11 @@ impl Trust {
             let invalid = || Fault::Line { file: file.to_owned(), line: i + 1 };
             let (name, value) = line.split_once('=').ok_or_else(invalid)?;
             match (name.trim_end(), Value::parse(value.trim_start()).ok_or_else(invalid)?) {
-                ("trust_fabric", Value::List(rules)) => {
+                (list @ ("trust_fabric" | "plain_rsockets"), Value::List(rules)) => {
                     let rules: Option<Vec<_>> = rules.into_iter().map(Network::parse).collect();
-                    this.rules = rules.ok_or_else(invalid)?;
+                    let place =
+                        if list == "trust_fabric" { &mut this.rules } else { &mut this.plain };
+                    *place = rules.ok_or_else(invalid)?;
                 }
                 ("key_file", Value::Text(name)) => {
                     let key = Key::read(Path::new(name));
@@ -166,10 +175,24 @@ impl Trust {
         is_right || self.covers(ip)
     }
 
-    fn covers(&self, ip: IpAddr) -> bool {
-        let bits = bits(ip);
-        self.rules.iter().any(|rule| bits & rule.mask == rule.base)
+    /// Whether a program at `ip` may be spoken to by rsockets alone.
+    pub(crate) fn admits(&self, ip: IpAddr) -> bool {
+        covers(&self.plain, ip)
     }
+
+    /// Whether there is anybody whom [`Self::admits`] admits.
+    pub(crate) fn admits_any(&self) -> bool {
+        !self.plain.is_empty()
+    }
+
+    fn covers(&self, ip: IpAddr) -> bool {
+        covers(&self.rules, ip)
+    }
+}
+
+fn covers(networks: &[Network], ip: IpAddr) -> bool {
+    let bits = bits(ip);
+    networks.iter().any(|network| bits & network.mask == network.base)
 }
 
 /// The value of a setting.
@@ -314,7 +337,7 @@ mod tests {
     }
 
     fn keyed(key: &[u8]) -> Trust {
-        Trust { key: Some(Key::new(key)), rules: Vec::new() }
+        Trust { key: Some(Key::new(key)), ..Trust::default() }
     }
 
     #[test]
@@ -364,7 +387,8 @@ mod tests {
             Network::parse("10.9.0.0/24").expect("a rule"),
             Network::parse("fd09::/64").expect("a rule"),
         ];
-        let trust = Trust { key: None, rules };
+        let trust = Trust { rules: rules.clone(), ..Trust::default() };
+        let plain = Trust { plain: rules, ..Trust::default() };
         for (ip, is_covered) in [
             ("10.9.0.0", true),
             ("10.9.0.255", true),
@@ -375,6 +399,9 @@ mod tests {
         ] {
             let ip: IpAddr = ip.parse().expect("address");
             assert_eq!(trust.knows(ip), is_covered, "{ip}");
+            // Who may speak without TCP may claim nobody's connection, and the other way round.
+            assert_eq!(plain.admits(ip), is_covered, "{ip}");
+            assert!(!plain.knows(ip) && !trust.admits(ip), "{ip}");
         }
         assert!(Network::parse("0.0.0.0/0").is_some_and(|rule| rule.mask.count_ones() == 96));
         for bad in ["10.9.0.1/24", "10.9.0.0", "10.9.0.0/33", "fd09::/129", "x/8", "10.9.0.0/-1"] {
@@ -388,12 +415,15 @@ mod tests {
         fs::create_dir_all(&dir).expect("a directory");
         let (file, key) = (dir.join("rsock.toml"), dir.join("key"));
         fs::write(&key, b"0123456789abcdef\n").expect("a key");
-        let text = format!("trust_fabric = [\"10.9.0.0/24\"]\nkey_file = {key:?}\n");
+        let text = format!(
+            "trust_fabric = [\"10.9.0.0/24\"]\nkey_file = {key:?}\n\
+             plain_rsockets = [\"10.9.0.0/24\", \"fd09::/64\"]\n"
+        );
         fs::write(&file, text).expect("a file");
         let mode = |bits| fs::set_permissions(&key, fs::Permissions::from_mode(bits));
         mode(0o600).expect("mode");
         let trust = Trust::read(&file).expect("a configuration");
-        assert!(trust.key.is_some() && trust.rules.len() == 1);
+        assert!(trust.key.is_some() && trust.rules.len() == 1 && trust.plain.len() == 2);
         let data = [1; 40];
         // The line's end is not part of it.
         assert_eq!(trust.code(claim(&data)), keyed(b"0123456789abcdef").code(claim(&data)));

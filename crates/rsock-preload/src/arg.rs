@@ -4,8 +4,9 @@
 //! is not mapped is not noticed here: the kernel answers EFAULT where it does the copy, and a copy
 //! through shared memory faults.
 
-use libc::{c_int, c_void, iovec, size_t};
+use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 use std::io::{IoSlice, IoSliceMut};
+use std::net::{SocketAddr, SocketAddrV6};
 use std::ptr;
 use std::slice;
 
@@ -47,6 +48,57 @@ pub(crate) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: size_t) -> Result<&'a 
         // be uninitialised memory of the program, which we only write.
         (len, false) => Ok(unsafe { slice::from_raw_parts_mut(buf.cast(), len) }),
     }
+}
+
+/// An address of the internet.
+///
+/// # Safety
+/// `at` is null or valid for reading `len` bytes.
+pub(crate) unsafe fn address(at: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { bytes(at.cast(), len as usize) }.ok()?;
+    let family = c_int::from(libc::sa_family_t::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
+    let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);
+    match family {
+        libc::AF_INET => {
+            let ip: [u8; 4] = bytes.get(4..8)?.try_into().ok()?;
+            Some((ip, port).into())
+        }
+        libc::AF_INET6 => {
+            let ip: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
+            let scope = bytes.get(24..28)?.try_into().map(u32::from_ne_bytes).ok()?;
+            Some(SocketAddrV6::new(ip.into(), port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// Stores an address as `accept` and its kin do: as much of it as there is room for, and its length.
+///
+/// # Safety
+/// `len` is valid, and `at` for writing as many bytes as it says.
+pub(crate) unsafe fn put_address(addr: SocketAddr, at: *mut sockaddr, len: *mut socklen_t) {
+    let mut bytes = [0; size_of::<libc::sockaddr_in6>()];
+    bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
+    let (family, length) = match addr {
+        SocketAddr::V4(addr) => {
+            bytes[4..8].copy_from_slice(&addr.ip().octets());
+            (libc::AF_INET, size_of::<libc::sockaddr_in>())
+        }
+        SocketAddr::V6(addr) => {
+            bytes[8..24].copy_from_slice(&addr.ip().octets());
+            bytes[24..28].copy_from_slice(&addr.scope_id().to_ne_bytes());
+            (libc::AF_INET6, size_of::<libc::sockaddr_in6>())
+        }
+    };
+    let family = libc::sa_family_t::try_from(family).unwrap_or(0);
+    bytes[..2].copy_from_slice(&family.to_ne_bytes());
+    // SAFETY: valid, says the caller.
+    let room = unsafe { len.read_unaligned() } as usize;
+    // SAFETY: within the room that the caller vouches for, and within `bytes`.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at.cast(), room.min(length)) };
+    // SAFETY: as the read above.
+    unsafe { len.write_unaligned(socklen_t::try_from(length).unwrap_or(0)) };
 }
 
 /// Calls `f` with the vector at `iov`.
@@ -180,5 +232,29 @@ mod tests {
         assert_eq!(unsafe { bytes(ptr::null(), 1) }, Err(libc::EFAULT));
         // SAFETY: null is allowed.
         assert_eq!(unsafe { bytes_mut(ptr::null_mut(), 1) }, Err(libc::EFAULT));
+    }
+
+    #[test]
+    fn an_address_comes_back_as_it_went_and_never_takes_more_room_than_there_is() {
+        for text in ["10.9.0.1:7471", "[fd09::1]:80", "[::ffff:10.9.0.1]:1"] {
+            let addr: SocketAddr = text.parse().expect("address");
+            let mut storage = [0xffu8; 32];
+            let mut len = 30;
+            let at = storage.as_mut_ptr().cast();
+            // SAFETY: as much room as `len` says.
+            unsafe { put_address(addr, at, &raw mut len) };
+            // SAFETY: written just now, with that length.
+            assert_eq!(unsafe { address(at, len) }, Some(addr));
+            // SAFETY: shorter.
+            assert_eq!(unsafe { address(at, 7) }, None);
+            let mut short = 4;
+            storage = [0xff; 32];
+            // SAFETY: as much room as `short` says.
+            unsafe { put_address(addr, storage.as_mut_ptr().cast(), &raw mut short) };
+            assert_eq!(short, len);
+            assert!(storage[4..].iter().all(|&b| b == 0xff), "{storage:?}");
+        }
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { address(ptr::null(), 16) }, None);
     }
 }

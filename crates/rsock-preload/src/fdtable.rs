@@ -8,6 +8,7 @@
 //! A connection starts as a *candidate*: nothing is allocated for it before its first data call.
 
 use crate::chunked::Chunked;
+use crate::doors;
 use crate::guard;
 use crate::log;
 use crate::process;
@@ -46,6 +47,8 @@ const TWIN: u64 = 3;
 const CONNECTING: u64 = 1 << 2;
 /// A candidate that came out of `accept`.
 const ACCEPTED: u64 = 1 << 3;
+/// Nothing of ours, but a listening socket that may have a door ([`crate::doors`]).
+const LISTENING: u64 = 1 << 12;
 
 impl Word {
     const NOTHING: Self = Self(0);
@@ -130,6 +133,48 @@ pub(crate) fn is_known(fd: c_int) -> bool {
 #[inline]
 pub(crate) fn is_stream(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| matches!(Word(e.load(Ordering::Relaxed)).kind(), TWIN | ADOPTING))
+}
+
+/// Whether `fd` is a listening socket that may have a door.
+#[inline]
+pub(crate) fn is_listening(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| e.load(Ordering::Relaxed) & (KIND | LISTENING) == LISTENING)
+}
+
+/// Whether waiting for `fd` may take more than the kernel.
+#[inline]
+pub(crate) fn is_watched(fd: c_int) -> bool {
+    is_stream(fd) || is_listening(fd)
+}
+
+/// `fd` listens, and the configuration wants doors.
+pub(crate) fn note_listening(fd: c_int) {
+    if let Some(entry) = entry_or_map(fd) {
+        let listens = |word| (Word(word).kind() == EMPTY).then_some(word | LISTENING);
+        let _ = entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, listens);
+    }
+}
+
+/// Whether `fd` is a stream without TCP, which the kernel's socket would lose the bytes of.
+pub(crate) fn is_sole(fd: c_int) -> bool {
+    is_stream(fd) && find(fd, Side::Send).is_some_and(|handle| handle.twin().is_sole())
+}
+
+/// Every descriptor that [`is_listening`].
+pub(crate) fn listening() -> impl Iterator<Item = c_int> {
+    known(0, u32::MAX).filter(|&fd| is_listening(fd))
+}
+
+/// `fd` has just been made, and is this stream's.
+///
+/// # Errors
+/// `EMFILE`: there are too many streams.
+pub(crate) fn note_stream_made(fd: c_int, twin: Twin) -> Result<(), c_int> {
+    note_made(fd);
+    let entry = entry_or_map(fd).ok_or(libc::EMFILE)?;
+    let key = slot::insert(twin).ok_or(libc::EMFILE)?;
+    entry.store(Word::of_twin(key).0, Ordering::Release);
+    Ok(())
 }
 
 /// The stream behind `fd`, plain or not, if it is one already.
@@ -354,6 +399,9 @@ pub(crate) fn note_closing(fd: c_int) {
     let word = Word(entry.load(Ordering::Relaxed));
     if word == Word::NOTHING || guard::is_inside() || process::is_borrowed() {
         return;
+    }
+    if is_listening(fd) {
+        doors::note_closing(fd);
     }
     let old = Word(entry.swap(0, Ordering::AcqRel));
     if let Some(key) = old.key() {

@@ -4,7 +4,7 @@
 //! finds all bytes in one place. One that had not moved yet may do so again once a single process holds
 //! it. The child keeps the parent's view of the table.
 
-use crate::{fdtable, log, signal};
+use crate::{doors, fdtable, log, signal};
 use rsock_verbs::family;
 
 /// Asks libc to call us around every `fork`.
@@ -20,13 +20,17 @@ unsafe extern "C" fn prepare() {
     family::note_fork();
     // The child must not inherit this lock from a thread that it does not have.
     signal::lock_for_fork();
+    // Nor this one.
+    doors::prepare_fork();
 }
 
 unsafe extern "C" fn in_parent() {
+    doors::after_fork_in_parent();
     signal::unlock_after_fork();
 }
 
 unsafe extern "C" fn in_child() {
+    doors::after_fork_in_child();
     signal::unlock_after_fork();
     fdtable::after_fork_in_child();
     log::line(format_args!("forked"));

@@ -16,9 +16,11 @@
 #![cfg_attr(test, allow(dead_code, reason = "the test harness must not be hooked"))]
 
 mod arg;
+mod calling;
 mod cancel;
 mod chunked;
 mod context;
+mod doors;
 mod epoll_sets;
 mod errno;
 mod fdtable;

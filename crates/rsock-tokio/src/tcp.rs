@@ -135,6 +135,7 @@ impl Tcp {
         let entry = PollEntry {
             fd: self.socket.as_raw_fd(),
             twin: self.twin.as_deref(),
+            door: None,
             events,
             revents: PollFlags::empty(),
         };

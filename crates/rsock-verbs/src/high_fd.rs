@@ -11,11 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 /// # Invariants
 /// The descriptor is closed exactly once, in `drop`.
 #[derive(Debug)]
-pub(crate) struct HighFd(ManuallyDrop<OwnedFd>);
+pub struct HighFd(ManuallyDrop<OwnedFd>);
 
 impl HighFd {
     /// Moves `fd` up. If there is no room above it stays where it is.
-    pub(crate) fn new(fd: OwnedFd) -> Self {
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
         Self(ManuallyDrop::new(own_fd::raise(fd)))
     }
 }

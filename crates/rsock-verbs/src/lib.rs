@@ -18,6 +18,7 @@ mod wr;
 pub use datagram::*;
 pub use device::*;
 pub use error::{Error, PostError};
+pub use high_fd::HighFd;
 pub use types::*;
 pub use wc::{Completion, WcOp, WcStatus};
 pub use wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};

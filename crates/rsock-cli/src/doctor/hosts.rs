@@ -65,7 +65,9 @@ fn explain(fault: &Fault) -> (String, String) {
         }
         _ => (
             fault.to_string(),
-            "it takes key_file = \"FILE\" and trust_fabric = [\"NETWORK/LENGTH\"]".to_owned(),
+            "it takes key_file = \"FILE\", trust_fabric = [\"NETWORK/LENGTH\"] and plain_rsockets = \
+             [\"NETWORK/LENGTH\"]"
+                .to_owned(),
         ),
     }
 }
@@ -100,14 +102,16 @@ mod tests {
 
     #[test]
     fn a_key_or_a_network_is_enough() {
-        for (has_key, n_rules, state) in [
-            (true, 0, State::Fine),
-            (false, 2, State::Fine),
-            (true, 1, State::Fine),
-            (false, 0, State::Limited),
+        for (has_key, n_rules, n_plain, state) in [
+            (true, 0, 0, State::Fine),
+            (false, 2, 0, State::Fine),
+            (true, 1, 1, State::Fine),
+            (false, 0, 0, State::Limited),
+            // Who speaks rsockets alone begins nothing on TCP.
+            (false, 0, 1, State::Limited),
         ] {
             let mut findings = Findings::new(Device::Rdma);
-            say(&mut findings, &Summary { file: "/c".into(), has_key, n_rules });
+            say(&mut findings, &Summary { file: "/c".into(), has_key, n_rules, n_plain });
             let [found] = &findings.list[..] else { panic!("one line: {findings:?}") };
             assert_eq!(found.state, state, "{}", found.what);
         }

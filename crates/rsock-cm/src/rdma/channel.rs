@@ -156,6 +156,11 @@ impl Drop for Channel {
         if self.is_own() {
             // SAFETY: made by `rdma_create_event_channel`; no identifier is left on it.
             unsafe { self.cm.rdma_destroy_event_channel(self.raw.as_ptr()) };
+        } else {
+            // A copy keeps the parent's listeners and connections in the kernel alive.
+            let copy = self.as_fd().as_raw_fd();
+            // SAFETY: this process's copy of the parent's descriptor; nothing of ours names it any more.
+            unsafe { rustix::io::close(copy) };
         }
     }
 }

@@ -75,6 +75,14 @@ impl Connecting {
         Self::new(Some(SocketAddr::new(local, 0)), None, remote, now, deadline)
     }
 
+    /// Starts to connect from the address and a port of the connection manager's own choice.
+    ///
+    /// # Errors
+    /// As [`manager::Manager::connect`].
+    pub fn to(remote: SocketAddr, now: Instant, deadline: Instant) -> Result<Self, Error> {
+        Self::new(None, None, remote, now, deadline)
+    }
+
     fn new(
         local: Option<SocketAddr>,
         port: Option<Arc<Port>>,

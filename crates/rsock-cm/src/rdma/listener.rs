@@ -59,6 +59,15 @@ impl Listener {
         Self::begin(local, local.is_ipv6(), backlog)
     }
 
+    /// Listens on every device that has the address `local`, which may be a wildcard, at its port, whatever
+    /// kernel TCP does there: for somebody who has a listening TCP socket of that address.
+    ///
+    /// # Errors
+    /// As [`Self::at`].
+    pub fn beside(local: SocketAddr, v6_only: bool, backlog: u32) -> Result<Self, Error> {
+        Self::begin(local, v6_only, backlog)
+    }
+
     fn begin(local: SocketAddr, v6_only: bool, backlog: u32) -> Result<Self, Error> {
         let channel = Channel::new()?;
         let id = Id::new(&channel)?;

@@ -84,6 +84,8 @@ impl<B: Backend> Stream<B> {
                 };
                 self.advance(recv, event);
             }
+            // A word of rsock's own from a peer with which none were agreed on means nothing.
+            Msg::Ext(_) if !self.has_extensions() => {}
             Msg::Ext(ext) => {
                 let seen = match ext {
                     Ext::Ready => ExtSeen::READY,

@@ -26,10 +26,15 @@
 //! writer waits after `Down` until the device has brought it; and what was sent may be lost, so the
 //! end of TCP counts only with an end on the ring.
 //!
+//! A peer that speaks rsockets alone has no TCP to go back to: there the stream on the device is all there is
+//! (`door`, `call`, `sole`), and nothing of the above applies.
+//!
 //! A reader that has invited and not yet seen `Up` reads TCP only as far as the kernel's queue
 //! reached *before* it looked for `Up`: bytes written after a later `Down` cannot be among them.
 
+mod call;
 mod detached;
+mod door;
 mod far;
 mod handover;
 mod holders;
@@ -41,6 +46,7 @@ mod pin;
 mod poll;
 mod relay;
 mod rx;
+mod sole;
 mod standin;
 mod state;
 mod substitute;
@@ -51,6 +57,8 @@ mod tx;
 mod verify;
 mod waiting;
 
+pub use call::{call, is_called};
+pub use door::Door;
 pub use handover::{Claim, Need};
 pub use iomap::Opened;
 pub use pin::PinReason;
@@ -95,6 +103,8 @@ pub struct Twin {
     stand_in: Mutex<Option<standin::StandIn>>,
     /// Buffers that the peer may open to us at once.
     iomap_slots: u16,
+    /// In the place of TCP, where there is none. After the path, which must go first.
+    sole: Option<sole::Sole>,
 }
 
 /// Which end of a connection this is.
@@ -158,6 +168,7 @@ impl Twin {
             stat: OnceLock::new(),
             stand_in: Mutex::new(None),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
+            sole: None,
         })
     }
 
@@ -219,6 +230,9 @@ impl Twin {
     /// # Errors
     /// As `ioctl(SIOCOUTQ)`.
     pub fn bytes_unsent(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        if self.is_sole() {
+            return Ok(0);
+        }
         offset::queued(fd)
     }
 
@@ -230,8 +244,11 @@ impl Twin {
     }
 
     /// Leaves the fast path for good: what is written from now on goes to TCP. Needs no answer of
-    /// the peer and never blocks.
+    /// the peer and never blocks. Does nothing where there is no TCP.
     pub fn pin(&self, fd: BorrowedFd<'_>, reason: PinReason) {
+        if self.is_sole() {
+            return;
+        }
         let _section = Section::enter();
         self.show(fd);
         self.pin_for(reason);
@@ -252,6 +269,9 @@ impl Twin {
     /// it really is the last of all). Bytes that nobody read make the close a reset, as on TCP.
     pub fn close(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path() else { return };
+        if self.is_sole() {
+            return self.close_sole(fd, path);
+        }
         let shared =
             matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed) || self.is_shared();
         if !shared && path.bytes_readable() != 0 || !self.end(path) {
@@ -418,6 +438,9 @@ impl Twin {
 
     /// Pins, and says why where operators look.
     fn pin_for(&self, reason: PinReason) {
+        if self.is_sole() {
+            return;
+        }
         self.dirs.pin(reason);
         if let Some(stat) = self.stat.get() {
             stat.set_pin(self.pin_reason());
@@ -428,9 +451,10 @@ impl Twin {
     /// system calls.
     fn show(&self, fd: BorrowedFd<'_>) {
         self.stat.get_or_init(|| {
-            let addrs = Tuple::of(fd).ok().flatten();
             let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-            let (local, peer) = addrs.map_or((none, none), |t| (t.local, t.peer));
+            let [local, peer] = self.sole_addrs().unwrap_or_else(|| {
+                Tuple::of(fd).ok().flatten().map_or([none; 2], |t| [t.local, t.peer])
+            });
             let inode = *self.inode.get_or_init(|| inode_of(fd));
             let slot = stat::Slot::open(local, peer, inode);
             let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());

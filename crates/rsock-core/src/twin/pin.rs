@@ -35,10 +35,12 @@ pub enum PinReason {
     Configured,
     /// The peer is on another host, with which this one shares no key and which no rule trusts.
     NoTrust,
+    /// Not on TCP at all: the peer speaks rsockets alone.
+    PlainRsockets,
 }
 
 impl PinReason {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::None,
         Self::Epoll,
         Self::Fork,
@@ -54,6 +56,7 @@ impl PinReason {
         Self::PathFailed,
         Self::Configured,
         Self::NoTrust,
+        Self::PlainRsockets,
     ];
 
     pub(super) fn from_u8(value: u8) -> Self {

@@ -11,13 +11,13 @@ use super::path::{Arming, Bells, Path};
 use super::rx::Deaf;
 use super::state::{RxMode, TxMode};
 use super::tx::is_stuck;
-use super::{PATIENCE, Twin, Waited};
+use super::{Door, PATIENCE, Twin, Waited};
 use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::stat::Direction;
 use crate::sys;
 use rustix::event::PollFlags;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ pub struct PollEntry<'a> {
     pub fd: i32,
     /// Its twin, if it is one of ours.
     pub twin: Option<&'a Twin>,
+    /// The door beside it, if it listens.
+    pub door: Option<&'a Door>,
     /// Events asked for.
     pub events: PollFlags,
     /// Events found.
@@ -86,8 +88,12 @@ impl Twin {
                     state.ring = Some((path, mark));
                     state.kernel |= PollFlags::RDHUP;
                     state.end_is_input = true;
-                    if path.has_input() {
+                    if path.has_input() || self.is_sole() && path.is_cut() {
                         state.ready |= events & INPUT;
+                    }
+                    let rdhup = events & PollFlags::RDHUP;
+                    if !rdhup.is_empty() && self.is_sole() && (path.is_cut() || path.has_eof()) {
+                        state.ready |= rdhup;
                     }
                 }
                 (RxMode::Invited | RxMode::Clamped, Some(path)) => {
@@ -119,6 +125,12 @@ impl Twin {
                     state.ring = Some((path, mark));
                     state.impatient = true;
                 }
+                (TxMode::Ring, Some(path)) if self.is_sole() => {
+                    state.ring = Some((path, mark));
+                    if path.has_room() || path.is_cut() {
+                        state.ready |= events & OUTPUT;
+                    }
+                }
                 (TxMode::Ring, Some(path)) => {
                     if path.has_room() {
                         tx.full_since = None;
@@ -148,6 +160,20 @@ impl Twin {
 }
 
 impl State<'_> {
+    /// What a listening socket's door says.
+    fn of_door(door: &Door, events: PollFlags) -> Self {
+        let asks = events.intersects(INPUT);
+        Self {
+            ready: if asks && door.is_ready() { events & INPUT } else { PollFlags::empty() },
+            kernel: events,
+            end_is_input: false,
+            ring: None,
+            asking: None,
+            impatient: false,
+            deaf: None,
+        }
+    }
+
     /// Whether readiness may stand in the kernel alone, so that it is asked before anybody spins.
     fn kernel_first(&self) -> bool {
         self.kernel.intersects(INPUT | OUTPUT) || self.ring.is_none() && self.ready.is_empty()
@@ -268,6 +294,13 @@ fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen
     states.fill_with(|| None);
     let mut seen = Seen::default();
     for (e, state) in entries.iter().zip(states) {
+        if let Some(door) = e.door.filter(|_| e.fd >= 0) {
+            let found = State::of_door(door, e.events);
+            seen.is_ready |= !found.ready.is_empty();
+            seen.kernel_first = true;
+            *state = Some(found);
+            continue;
+        }
         let Some(twin) = e.twin.filter(|t| e.fd >= 0 && !t.is_plain()) else {
             seen.kernel_first |= e.fd >= 0;
             continue;
@@ -403,7 +436,9 @@ fn sleep_armed<'a>(
     let mut end = n + Bells::MOST;
     fds[n..end].copy_from_slice(&bells.entries());
     for entry in entries {
-        if let Some(fd) = entry.twin.and_then(Twin::side_fd) {
+        let door = entry.door.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
+        let door = door.map(|door| door.as_fd().as_raw_fd());
+        if let Some(fd) = door.or_else(|| entry.twin.and_then(Twin::side_fd)) {
             fds[end] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             end += 1;
         }
@@ -419,6 +454,7 @@ fn sleep_armed<'a>(
     armed.fill_with(|| None);
     bells.drain(&fds[n..n + Bells::MOST]);
     for search in fds[n + Bells::MOST..end].iter().filter(|f| f.revents != 0) {
+        // What a door shows the next look takes care of.
         let searching = |e: &&PollEntry<'_>| e.twin.and_then(Twin::side_fd) == Some(search.fd);
         if let Some((entry, twin)) = entries.iter().find(searching).and_then(|e| Some((e, e.twin?)))
         {

@@ -2,8 +2,8 @@
 
 use super::path::{Arming, Bells, Fate, Path};
 use super::state::{
-    FLAG_BROKEN, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_RX_SLEEPY, Flags, Rx,
-    RxMode,
+    FLAG_BROKEN, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_RX_SLEEPY,
+    FLAG_STANDIN, Flags, Rx, RxMode,
 };
 use super::tx::is_nonblocking;
 use super::{FIRST_LOOK, PARK, PinReason, Twin, Waited, offset};
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Why a try to receive ended without a byte, and what to wait for.
-enum Blocked<'a> {
+pub(super) enum Blocked<'a> {
     /// Nothing on TCP, and the ring is not in use: the wait is deaf to it.
     Tcp(#[expect(dead_code, reason = "held while the thread sleeps")] Deaf<'a>),
     /// Nothing on TCP, but a message may come on the ring; the mark was taken before.
@@ -177,6 +177,10 @@ impl Twin {
             let mark = path.mark();
             self.steer_rx(fd, &mut rx, path)?;
             match rx.mode {
+                // Broken: what the placeholder has is nobody's.
+                RxMode::Tcp if self.is_sole() => {
+                    return Err(Blocked::Error(Errno::CONNRESET.into()));
+                }
                 RxMode::Tcp => {
                     self.quiet_stand_in(&rx, path);
                     return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
@@ -227,6 +231,7 @@ impl Twin {
                     };
                 }
                 RxMode::Ring => match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
+                    Ok(0) if self.is_sole() => return Ok(0),
                     Ok(0) => return self.at_end(fd, path).unwrap_or(Ok(0)),
                     Ok(n) => {
                         self.took_from_ring(&mut rx, path, n, flags);
@@ -239,6 +244,16 @@ impl Twin {
                             continue;
                         }
                         let look = rx.idle_reads.is_multiple_of(LOOK_EVERY);
+                        if self.is_sole() {
+                            let look = look || path.is_cut() || self.has(FLAG_STANDIN);
+                            if (look || self.has(FLAG_RX_SHUT))
+                                && let Some(end) = self.sole_end(fd, &mut rx, path)
+                            {
+                                return end;
+                            }
+                            self.quiet_stand_in(&rx, path);
+                            return Err(Blocked::Ring(mark));
+                        }
                         if (look || self.has(FLAG_RX_SHUT)) && has_ended(fd) {
                             if path.is_far() {
                                 return self.far_end(fd, &mut rx, path);
@@ -321,6 +336,9 @@ impl Twin {
         rx: &mut Rx,
         path: &Path,
     ) -> Result<(), io::Error> {
+        if self.is_sole() {
+            return Ok(());
+        }
         loop {
             match rx.mode {
                 RxMode::Tcp => {
@@ -504,7 +522,7 @@ impl Twin {
     }
 
     /// As `break_off`, met while receiving.
-    fn break_off_rx(&self, fd: BorrowedFd<'_>, rx: &mut Rx) -> io::Error {
+    pub(super) fn break_off_rx(&self, fd: BorrowedFd<'_>, rx: &mut Rx) -> io::Error {
         rx.mode = RxMode::Tcp;
         self.note_path(Direction::Recv, stat::Path::Tcp);
         self.break_connection(fd)

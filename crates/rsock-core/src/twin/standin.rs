@@ -9,12 +9,44 @@ use super::Twin;
 use super::path::{AnyBell, Path};
 use super::state::{FLAG_STANDIN, Rx, RxMode};
 use crate::interrupt::Section;
+use crate::sys;
+use rsock_verbs::HighFd;
+use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::sync::PoisonError;
 
 /// The doorbell of a twin in an epoll set.
-pub(super) type StandIn = AnyBell;
+#[derive(Debug)]
+pub(super) struct StandIn {
+    bell: AnyBell,
+    /// Of a twin without TCP: the doorbell, and what tells of the peer's end as TCP would.
+    both: Option<HighFd>,
+}
+
+impl StandIn {
+    fn new(path: &Path, is_sole: bool) -> io::Result<Self> {
+        let bell = path.create_bell()?;
+        let fate = path.fate_fd().filter(|_| is_sole);
+        let both = match fate {
+            None => None,
+            Some(fate) => {
+                let both = HighFd::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+                for fd in [bell.as_fd().as_raw_fd(), fate] {
+                    sys::epoll_add(both.as_fd(), fd)?;
+                }
+                Some(both)
+            }
+        };
+        Ok(Self { bell, both })
+    }
+}
+
+impl AsFd for StandIn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.both.as_ref().map_or(self.bell.as_fd(), HighFd::as_fd)
+    }
+}
 
 impl Twin {
     /// The descriptor to add to an epoll set beside the twin's, with the same data and interest in
@@ -33,12 +65,12 @@ impl Twin {
         }
         let mut slot = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
-            let bell = path.create_bell()?;
-            listen(path, &bell);
-            *slot = Some(bell);
+            let stand_in = StandIn::new(path, self.is_sole())?;
+            listen(path, &stand_in.bell);
+            *slot = Some(stand_in);
             self.dirs.raise(FLAG_STANDIN);
         }
-        Ok(slot.as_ref().map(|bell| bell.as_fd().as_raw_fd()))
+        Ok(slot.as_ref().map(|stand_in| stand_in.as_fd().as_raw_fd()))
     }
 
     /// A read found the ring empty: the stand-in is quiet until something comes, or gone if nothing
@@ -48,20 +80,20 @@ impl Twin {
             return;
         }
         let mut slot = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(bell) = slot.take() else { return };
-        path.disarm(&bell);
-        bell.drain();
+        let Some(stand_in) = slot.take() else { return };
+        path.disarm(&stand_in.bell);
+        stand_in.bell.drain();
         if rx.mode == RxMode::Tcp {
             self.dirs.lower(FLAG_STANDIN);
             return;
         }
-        listen(path, &bell);
-        *slot = Some(bell);
+        listen(path, &stand_in.bell);
+        *slot = Some(stand_in);
     }
 }
 
 /// Arms, and rings if something is there already (or nobody else could).
-fn listen(path: &Path, bell: &StandIn) {
+fn listen(path: &Path, bell: &AnyBell) {
     if !path.arm_standing(bell) || path.has_input() {
         bell.ring();
     }

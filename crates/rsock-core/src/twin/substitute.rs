@@ -42,6 +42,36 @@ pub(super) fn pair(original: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((near, far))
 }
 
+/// Two TCP sockets connected to each other, at this host's own address `ip`: the first, of the family
+/// given, for a program to hold, the second for us. Both close on exec and do not block.
+///
+/// # Errors
+/// As `socket(2)` and `connect(2)`.
+pub(super) fn placeholder(family: AddressFamily, ip: IpAddr) -> io::Result<(OwnedFd, OwnedFd)> {
+    // The program's first: it is to get the lowest number.
+    let near = socket_with(family, SocketType::STREAM, FLAGS, None)?;
+    let kept = far_end(family, &near, ip);
+    match kept {
+        Ok(far) => Ok((near, far)),
+        Err(e) => {
+            sys::close(near);
+            Err(e)
+        }
+    }
+}
+
+/// Connects `near`, which is not connected yet, to a socket of ours.
+///
+/// # Errors
+/// As `socket(2)` and `connect(2)`.
+pub(super) fn far_end(family: AddressFamily, near: &impl AsFd, ip: IpAddr) -> io::Result<OwnedFd> {
+    let listener = socket_with(family, SocketType::STREAM, FLAGS, None)?;
+    let at = any_port(family, SocketAddr::new(ip, 0));
+    let joined = join_bound(&listener, near.as_fd(), at);
+    sys::close(listener);
+    joined
+}
+
 fn tcp_pair(original: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let tuple = Tuple::of(original)?.ok_or(Errno::NOTSOCK)?;
     let family = sockopt::socket_domain(original)?;
@@ -67,14 +97,19 @@ fn join(
     peer: SocketAddr,
     local: SocketAddr,
 ) -> io::Result<OwnedFd> {
+    bind(near, &local)?;
+    join_bound(listener, near.as_fd(), peer)
+}
+
+/// The same, from wherever `near` is bound, if it is.
+fn join_bound(listener: &OwnedFd, near: BorrowedFd<'_>, peer: SocketAddr) -> io::Result<OwnedFd> {
     bind(listener, &peer)?;
     listen(listener, 1)?;
-    bind(near, &local)?;
     match connect(near, &getsockname(listener)?) {
         Ok(()) | Err(Errno::INPROGRESS) => {}
         Err(e) => return Err(e.into()),
     }
-    await_one(near, libc::POLLOUT)?;
+    await_one(&near, libc::POLLOUT)?;
     let ours: SocketAddrAny = getsockname(near)?;
     // Anybody may have connected; only one is ours. As many strangers as the queue holds, and ours.
     for _ in 0..4 {
@@ -89,9 +124,9 @@ fn join(
 }
 
 /// Waits for what happens within the kernel of this host, and so at once or not at all.
-fn await_one(fd: &OwnedFd, events: i16) -> io::Result<()> {
+fn await_one(fd: &impl AsFd, events: i16) -> io::Result<()> {
     const SOON: Duration = Duration::from_millis(100);
-    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
+    let mut fds = [libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 }];
     sys::ppoll(&mut fds, Some(SOON), None)?;
     if fds[0].revents & events == 0 { Err(Errno::TIMEDOUT.into()) } else { Ok(()) }
 }
@@ -106,7 +141,7 @@ fn any_port(family: AddressFamily, at: SocketAddr) -> SocketAddr {
 }
 
 /// What a program may have set and counts on later. An option that cannot be read or set is not.
-fn copy_options(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
+pub(super) fn copy_options(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     if let Ok(on) = sockopt::tcp_nodelay(from) {
         let _ = sockopt::set_tcp_nodelay(to, on);
     }
@@ -157,6 +192,26 @@ mod tests {
             assert_eq!(near.read_timeout().expect("option"), Some(Duration::from_secs(7)));
             let flags = rustix::fs::fcntl_getfl(&near).expect("flags");
             assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+        }
+    }
+
+    #[test]
+    fn a_placeholder_is_connected_to_ours_and_nothing_arrives_by_itself() {
+        for (family, ip) in [
+            (AddressFamily::INET, "127.0.0.1"),
+            (AddressFamily::INET6, "127.0.0.1"),
+            (AddressFamily::INET6, "::1"),
+        ] {
+            let Ok((near, far)) = placeholder(family, ip.parse().expect("address")) else {
+                assert_eq!(ip, "::1", "{family:?}");
+                continue;
+            };
+            assert_eq!(sockopt::socket_domain(&near).expect("option"), family);
+            let (near, far) = (TcpStream::from(near), TcpStream::from(far));
+            assert_eq!(near.peer_addr().expect("address"), far.local_addr().expect("address"));
+            assert_eq!(far.peer_addr().expect("address"), near.local_addr().expect("address"));
+            let nothing = near.peek(&mut [0]).expect_err("nothing to read");
+            assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         }
     }
 }

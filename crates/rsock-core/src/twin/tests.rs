@@ -226,6 +226,7 @@ fn a_writer_without_reader_gets_as_far_as_on_tcp() {
                         let entry = PollEntry {
                             fd: std::os::fd::AsRawFd::as_raw_fd(&end.socket),
                             twin: Some(&end.twin),
+                            door: None,
                             events: rustix::event::PollFlags::OUT,
                             revents: rustix::event::PollFlags::empty(),
                         };
@@ -374,6 +375,7 @@ fn poll_sees_the_ring_the_kernel_and_the_end() {
             let mut entries = [PollEntry {
                 fd: end.socket.as_raw_fd(),
                 twin: Some(&end.twin),
+                door: None,
                 events,
                 revents: PollFlags::empty(),
             }];
@@ -423,6 +425,7 @@ fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
         let mut entries = [PollEntry {
             fd: b.socket.as_raw_fd(),
             twin: Some(&b.twin),
+            door: None,
             events: PollFlags::IN,
             revents: PollFlags::empty(),
         }];

@@ -2,7 +2,9 @@
 
 use super::path::{Fate, Path};
 use super::rx::sleep_with_bell;
-use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
+use super::state::{
+    FLAG_BROKEN, FLAG_PAIRED, FLAG_PINNED, FLAG_STANDIN, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode,
+};
 use super::{PATIENCE, PinReason, Twin, Waited, offset};
 use crate::engine::{ExtSeen, Interest, SendError, Wake};
 use crate::interrupt::{Section, Watch};
@@ -22,6 +24,8 @@ const LISTEN_EVERY: u32 = 16;
 /// than that, and then says that it failed; but the kernel's soft RoCE (seen in Linux 6.1) may forget
 /// to, when its interface goes down with requests under way.
 const STUCK: Duration = Duration::from_secs(30);
+/// How often a writer without TCP to move to looks whether its peer has gone.
+const SOLE_PATIENCE: Duration = Duration::from_millis(50);
 /// Pieces handed to the kernel, or to the ring, at once.
 const PIECES: usize = 16;
 
@@ -60,7 +64,12 @@ impl Twin {
         if self.has(FLAG_TX_PLAIN) || rest.len == 0 {
             return Ok(kernel_send(fd, bufs, flags)?);
         }
-        if !flags.difference(KNOWN_FLAGS).is_empty() {
+        if self.is_sole() {
+            // Others mean nothing to a stream, as to TCP.
+            if flags.intersects(KERNEL_FLAGS) {
+                return Err(Errno::OPNOTSUPP.into());
+            }
+        } else if !flags.difference(KNOWN_FLAGS).is_empty() {
             // Urgent data and the like: only the kernel's socket can do it.
             self.pin(fd, PinReason::Option);
             return Ok(kernel_send(fd, bufs, flags)?);
@@ -85,6 +94,9 @@ impl Twin {
                         && self.has(FLAG_PINNED)
                         && sent == 0;
                     if !is_watched && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
+                        if self.has(FLAG_STANDIN) && self.show_full(fd) {
+                            continue;
+                        }
                         break Errno::AGAIN.into();
                     }
                     let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
@@ -112,6 +124,10 @@ impl Twin {
             let mark = path.mark();
             self.steer_tx(fd, &mut tx, path);
             match tx.mode {
+                // As TCP after a reset that a read has told of.
+                TxMode::Ring if self.is_sole() && self.has(FLAG_BROKEN) => {
+                    return Err(Blocked::Error(Errno::PIPE.into()));
+                }
                 TxMode::Ring => match self.ring_send(fd, &mut tx, path, pieces) {
                     // Moved to TCP: below.
                     Err(Blocked::Ring(_)) if tx.mode == TxMode::Tcp => {}
@@ -163,6 +179,9 @@ impl Twin {
             tx.looked_at = now;
             self.mind_fate(path);
         }
+        if self.is_sole() {
+            return;
+        }
         if seen.contains(ExtSeen::LEAVE) || due && is_deserted(fd, path) {
             self.move_down(tx, path);
         }
@@ -211,6 +230,13 @@ impl Twin {
                 self.count_bytes(Direction::Send, path.kind(), n);
                 Ok(n)
             }
+            Err(SendError::WouldBlock) if self.is_sole() => {
+                if path.is_cut() {
+                    return Err(Blocked::Error(self.break_off(fd, tx)));
+                }
+                Err(Blocked::Ring(mark))
+            }
+            Err(SendError::Closed) if self.is_sole() => Err(Blocked::Error(Errno::PIPE.into())),
             Err(SendError::WouldBlock) => {
                 self.ring_is_full(tx, path);
                 if is_stuck(tx, path) {
@@ -357,7 +383,8 @@ impl Twin {
                     return Ok(());
                 }
                 self.count_wait(Direction::Send, Waited::Sleeping);
-                let woken = path.park(*mark, left.map_or(PATIENCE, |l| l.min(PATIENCE)));
+                let most = if self.is_sole() { SOLE_PATIENCE } else { PATIENCE };
+                let woken = path.park(*mark, left.map_or(most, |l| l.min(most)));
                 // A handler may have run before the thread slept: the kernel did not see it then.
                 let interrupted = woken == Wake::Interrupted || watch.has_fired();
                 if interrupted && (partial || watch.must_end()) {
@@ -423,6 +450,11 @@ const KNOWN_FLAGS: SendFlags = SendFlags::DONTWAIT
     .union(SendFlags::EOR)
     .union(SendFlags::CONFIRM)
     .union(SendFlags::DONTROUTE);
+
+/// Flags that only the kernel's TCP can honour.
+const KERNEL_FLAGS: SendFlags = SendFlags::OOB.union(SendFlags::from_bits_retain(
+    libc::MSG_ZEROCOPY.cast_unsigned() | libc::MSG_FASTOPEN.cast_unsigned(),
+));
 
 fn kernel_send(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
     let flags = flags | SendFlags::NOSIGNAL;

@@ -2,10 +2,10 @@
 //! While bytes may still come on the ring, a doorbell stands in for it in the set.
 
 use crate::slot::Side;
-use crate::{errno, fdtable, guard, next};
+use crate::{doors, errno, fdtable, guard, next};
 use libc::{c_int, epoll_event};
 use rsock_core::twin::PinReason;
-use rustix::fd::RawFd;
+use rustix::fd::{AsFd, AsRawFd, RawFd};
 
 /// What a stand-in shows of what was asked for: it is always writable, which says nothing.
 const SHOWN: u32 =
@@ -69,6 +69,9 @@ fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Resu
 /// # Errors
 /// There should be one, and no descriptor is free.
 fn stand_in(fd: c_int) -> Result<Option<RawFd>, c_int> {
+    if fdtable::is_listening(fd) {
+        return Ok(doors::of(fd).map(|post| post.door().as_fd().as_raw_fd()));
+    }
     let Some(handle) = fdtable::enter(fd, Side::Recv) else { return Ok(None) };
     guard::enter(|| handle.twin().stand_in(handle.fd()))
 }

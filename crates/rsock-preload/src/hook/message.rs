@@ -160,6 +160,9 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
     let handle = fdtable::enter(fd, Side::Send)?;
     // SAFETY: null or valid by the caller's promise.
     let Some(msg) = (unsafe { msg.as_ref() }) else { return Some(errno::fail(libc::EFAULT)) };
+    if msg.msg_controllen != 0 && handle.twin().is_sole() {
+        return Some(errno::fail(libc::EINVAL));
+    }
     if msg.msg_controllen != 0 {
         drop(handle);
         // Time stamps, zero copy or a mistake: only the kernel knows.

@@ -6,6 +6,7 @@
 
 mod detour;
 mod epoll;
+mod epoll_wait;
 mod exec;
 mod fd;
 mod io;

@@ -1,12 +1,14 @@
 //! `poll` and `ppoll`, over twins and other descriptors alike.
 
 use super::alias;
+use crate::doors::Post;
 use crate::slot::{Handle, Side};
-use crate::{errno, fdtable, guard, next};
+use crate::{doors, errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rsock_core::twin::{self, PollEntry};
 use rustix::event::PollFlags;
 use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Calls with up to this many descriptors allocate nothing here.
@@ -118,11 +120,41 @@ pub(super) unsafe fn duration(at: *const timespec) -> Result<Option<Duration>, (
     Ok(Some(Duration::new(secs, nanos)))
 }
 
-/// The stream behind `fd`, by the side that waiting for `events` belongs to.
-pub(super) fn enter(fd: c_int, events: PollFlags) -> Option<Handle> {
-    let writes = events.intersects(PollFlags::OUT | PollFlags::WRNORM)
-        && !events.intersects(PollFlags::IN | PollFlags::RDNORM);
-    fdtable::enter(fd, if writes { Side::Send } else { Side::Recv })
+/// What waiting for a descriptor may take beside the kernel.
+pub(super) enum Named {
+    Stream(Handle),
+    /// Beside a listening socket.
+    Door(Arc<Post>),
+}
+
+impl Named {
+    /// The stream behind `fd`, by the side that waiting for `events` belongs to, or its door.
+    pub(super) fn enter(fd: c_int, events: PollFlags) -> Option<Self> {
+        if fdtable::is_listening(fd) {
+            return doors::of(fd).map(Self::Door);
+        }
+        let writes = events.intersects(PollFlags::OUT | PollFlags::WRNORM)
+            && !events.intersects(PollFlags::IN | PollFlags::RDNORM);
+        fdtable::enter(fd, if writes { Side::Send } else { Side::Recv }).map(Self::Stream)
+    }
+
+    /// Whether the kernel cannot do it alone.
+    pub(super) fn is_needed(&self) -> bool {
+        match self {
+            Self::Stream(handle) => !handle.twin().is_plain(),
+            Self::Door(_) => true,
+        }
+    }
+
+    /// What to wait for.
+    pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollEntry<'_> {
+        let (twin, door) = match named {
+            Some(Self::Stream(handle)) => (Some(handle.twin()), None),
+            Some(Self::Door(post)) => (None, Some(post.door())),
+            None => (None, None),
+        };
+        PollEntry { fd, twin, door, events, revents: PollFlags::empty() }
+    }
 }
 
 /// Whether an entry names a stream, so that the kernel may not be able to do it alone.
@@ -135,7 +167,7 @@ unsafe fn name_streams(fds: *const pollfd, n: nfds_t) -> bool {
     };
     // SAFETY: not null, so `n` entries by the caller's promise.
     let fds = unsafe { slice::from_raw_parts(fds, n) };
-    !guard::is_inside() && fds.iter().any(|p| fdtable::is_stream(p.fd))
+    !guard::is_inside() && fds.iter().any(|p| fdtable::is_watched(p.fd))
 }
 
 /// Waits for all entries if one of them is off TCP. `None`: the kernel can do it alone.
@@ -155,7 +187,7 @@ unsafe fn with_twins(
         let mut handles = [const { None }; FEW];
         wait(fds, &mut handles[..n], limit, mask)
     } else {
-        let mut handles: Vec<Option<Handle>> = Vec::new();
+        let mut handles: Vec<Option<Named>> = Vec::new();
         handles.resize_with(n, || None);
         wait(fds, &mut handles, limit, mask)
     }
@@ -163,14 +195,14 @@ unsafe fn with_twins(
 
 fn wait(
     fds: &mut [pollfd],
-    handles: &mut [Option<Handle>],
+    handles: &mut [Option<Named>],
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Option<c_int> {
     let mut moved = false;
     for (p, handle) in fds.iter().zip(handles.iter_mut()) {
-        *handle = enter(p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()));
-        moved |= handle.as_ref().is_some_and(|h| !h.twin().is_plain());
+        *handle = Named::enter(p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()));
+        moved |= handle.as_ref().is_some_and(Named::is_needed);
     }
     if !moved {
         return None;
@@ -178,12 +210,7 @@ fn wait(
     let result = if fds.len() <= FEW {
         let mut entries: [PollEntry<'_>; FEW] = std::array::from_fn(|i| match fds.get(i) {
             Some(p) => entry(p, handles[i].as_ref()),
-            None => PollEntry {
-                fd: -1,
-                twin: None,
-                events: PollFlags::empty(),
-                revents: PollFlags::empty(),
-            },
+            None => Named::entry(None, -1, PollFlags::empty()),
         });
         call(fds, &mut entries[..fds.len()], limit, mask)
     } else {
@@ -194,13 +221,8 @@ fn wait(
     Some(errno::ret_int(result))
 }
 
-fn entry<'a>(p: &pollfd, handle: Option<&'a Handle>) -> PollEntry<'a> {
-    PollEntry {
-        fd: p.fd,
-        twin: handle.map(Handle::twin),
-        events: PollFlags::from_bits_retain(p.events.cast_unsigned()),
-        revents: PollFlags::empty(),
-    }
+fn entry<'a>(p: &pollfd, named: Option<&'a Named>) -> PollEntry<'a> {
+    Named::entry(named, p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()))
 }
 
 fn call(

@@ -3,9 +3,9 @@
 //! `dprintf` takes a variable number of arguments: its hook is a [`detour`].
 
 use super::detour::detour;
-use crate::{fdtable, next};
+use crate::{fdtable, handover, next};
 use libc::{c_char, c_int, c_void};
-use rsock_core::twin::PinReason;
+use rsock_core::twin::{Need, PinReason};
 
 /// As `vdprintf(3)`.
 ///
@@ -39,7 +39,10 @@ pub(crate) unsafe extern "C-unwind" fn __vdprintf_chk(
 }
 
 fn note(fd: c_int) {
-    if fdtable::is_known(fd) {
+    if fdtable::is_sole(fd) {
+        // What libc would write by itself must not be lost unnoticed.
+        let _ = handover::before_use(fd, Need::Write, PinReason::Stdio);
+    } else if fdtable::is_known(fd) {
         fdtable::pin(fd, PinReason::Stdio);
     }
 }

@@ -5,8 +5,7 @@
 //! what its own table reaches. So do we.
 
 use super::alias;
-use super::poll::{duration, enter};
-use crate::slot::Handle;
+use super::poll::{Named, duration};
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
 use rsock_core::twin::{self, PollEntry};
@@ -137,7 +136,7 @@ impl Wanted {
         let wanted = Self { n, sets: sets.map(|set| set.cast()) };
         let end = n.min(fdtable::end());
         let names_stream = (0..end).any(|fd| {
-            c_int::try_from(fd).is_ok_and(fdtable::is_stream)
+            c_int::try_from(fd).is_ok_and(fdtable::is_watched)
                 // SAFETY: below both `n` and a number that the process has had, rounded up as the
                 // kernel rounds it.
                 && !unsafe { wanted.asks(fd) }.is_empty()
@@ -182,16 +181,16 @@ impl Wanted {
     /// # Safety
     /// As `of_streams`.
     unsafe fn wait(&self, limit: Option<Duration>, mask: Option<&sigset_t>) -> Option<c_int> {
-        let mut named: Vec<(c_int, PollFlags, Option<Handle>)> = Vec::new();
+        let mut named: Vec<(c_int, PollFlags, Option<Named>)> = Vec::new();
         let mut moved = false;
         for fd in 0..self.n {
             // SAFETY: below `n`.
             let asks = unsafe { self.asks(fd) };
             if !asks.is_empty() {
                 let fd = c_int::try_from(fd).ok()?;
-                let handle = enter(fd, asks);
-                moved |= handle.as_ref().is_some_and(|h| !h.twin().is_plain());
-                named.push((fd, asks, handle));
+                let found = Named::enter(fd, asks);
+                moved |= found.as_ref().is_some_and(Named::is_needed);
+                named.push((fd, asks, found));
             }
         }
         if !moved {
@@ -199,12 +198,7 @@ impl Wanted {
         }
         let mut entries: Vec<PollEntry<'_>> = named
             .iter()
-            .map(|(fd, asks, handle)| PollEntry {
-                fd: *fd,
-                twin: handle.as_ref().map(Handle::twin),
-                events: *asks,
-                revents: PollFlags::empty(),
-            })
+            .map(|(fd, asks, found)| Named::entry(found.as_ref(), *fd, *asks))
             .collect();
         // SAFETY: the sets are those the entries were read from.
         Some(errno::ret_int(unsafe { self.poll(&mut entries, limit, mask) }))
@@ -231,6 +225,7 @@ impl Wanted {
                 for entry in entries.iter_mut().filter(|e| !e.revents.is_empty()) {
                     entry.fd = -1;
                     entry.twin = None;
+                    entry.door = None;
                 }
                 continue;
             }

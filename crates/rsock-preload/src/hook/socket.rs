@@ -1,11 +1,13 @@
 //! Sockets are made, connected, asked and shut down.
 
 use super::alias;
+use crate::doors::Accepted;
 use crate::slot::Side;
-use crate::{errno, fdtable, guard, log, next, options};
+use crate::{arg, calling, doors, errno, fdtable, guard, log, next, options};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use rsock_core::twin::PinReason;
 use rustix::net::Shutdown;
+use std::net::SocketAddr;
 
 /// As `socket(2)`.
 ///
@@ -39,14 +41,18 @@ pub(crate) unsafe extern "C-unwind" fn bind(
     unsafe { next::bind(fd, addr, len) }
 }
 
-/// As `listen(2)`: the kernel's.
+/// As `listen(2)`: the kernel's, and a door beside it where the configuration wants one.
 ///
 /// # Safety
 /// As `listen(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::listen(fd, backlog) }
+    let result = unsafe { next::listen(fd, backlog) };
+    if result == 0 && !guard::is_inside() {
+        doors::note_listening(fd);
+    }
+    result
 }
 
 /// As `accept(2)`.
@@ -59,6 +65,16 @@ pub(crate) unsafe extern "C-unwind" fn accept(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
+    if fdtable::is_listening(fd)
+        && let Some(new) = guard::hold(|| {
+            // SAFETY: arguments passed on unchanged.
+            let kernel = || unsafe { next::accept(fd, addr, len) };
+            // SAFETY: the promise of a caller of `accept`.
+            unsafe { accept_at_door(fd, addr, len, 0, kernel) }
+        })
+    {
+        return new;
+    }
     // SAFETY: arguments passed on unchanged.
     let new = unsafe { next::accept(fd, addr, len) };
     note_accepted(fd, new);
@@ -76,10 +92,56 @@ pub(crate) unsafe extern "C-unwind" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    if fdtable::is_listening(fd)
+        && flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == 0
+        && let Some(new) = guard::hold(|| {
+            // SAFETY: arguments passed on unchanged.
+            let kernel = || unsafe { next::accept4(fd, addr, len, flags) };
+            // SAFETY: the promise of a caller of `accept4`.
+            unsafe { accept_at_door(fd, addr, len, flags, kernel) }
+        })
+    {
+        return new;
+    }
     // SAFETY: arguments passed on unchanged.
     let new = unsafe { next::accept4(fd, addr, len, flags) };
     note_accepted(fd, new);
     new
+}
+
+/// As `accept` on a listening socket that may have a door, and whose kernel queue `kernel` asks. `None` if
+/// it has none.
+///
+/// # Safety
+/// As `accept(2)`.
+unsafe fn accept_at_door(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+    kernel: impl Fn() -> c_int,
+) -> Option<c_int> {
+    let accepted = doors::accept(fd, flags, kernel)?;
+    match accepted {
+        Accepted::Kernel(new) => note_accepted(fd, new),
+        Accepted::Visitor(new, peer) => {
+            log::line(format_args!("fd {new}: accepted on {fd}, from {peer} without TCP"));
+            if !addr.is_null() && !len.is_null() {
+                // SAFETY: not null, so valid by the caller's promise.
+                unsafe { arg::put_address(peer, addr, len) };
+            }
+        }
+        Accepted::Failed(_) => {}
+    }
+    Some(accepted.answer())
+}
+
+/// The addresses of a stream whose descriptor does not have them.
+fn sole_addrs(fd: c_int) -> Option<[SocketAddr; 2]> {
+    if !fdtable::is_stream(fd) {
+        return None;
+    }
+    fdtable::find(fd, Side::Send)?.twin().sole_addrs()
 }
 
 fn note_accepted(listener: c_int, new: c_int) {
@@ -115,7 +177,21 @@ pub(crate) unsafe extern "C-unwind" fn connect(
         }
         (0, libc::AF_UNSPEC) => fdtable::note_disconnected(fd),
         (-1, libc::AF_INET | libc::AF_INET6) => {
-            let e = errno::read();
+            let mut e = errno::read();
+            if matches!(e, libc::ECONNREFUSED | libc::EINPROGRESS)
+                // SAFETY: readable by the caller's promise.
+                && let Some(remote) = unsafe { arg::address(addr, len) }
+            {
+                let again = || {
+                    // SAFETY: arguments passed on unchanged.
+                    if unsafe { next::connect(fd, addr, len) } == 0 { 0 } else { errno::read() }
+                };
+                match calling::after_failure(fd, remote, e, again) {
+                    Ok(()) => return 0,
+                    Err(now) => e = now,
+                }
+                errno::set(e);
+            }
             // Interrupted or not to be waited for, the connection goes on being made.
             if matches!(e, libc::EINPROGRESS | libc::EINTR | libc::EAGAIN) {
                 fdtable::note_stream(fd, true);
@@ -151,7 +227,7 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     unsafe { next::shutdown(fd, how) }
 }
 
-/// As `getsockname(2)`: the kernel's.
+/// As `getsockname(2)`: the kernel's, where it knows.
 ///
 /// # Safety
 /// As `getsockname(2)`.
@@ -161,11 +237,16 @@ pub(crate) unsafe extern "C-unwind" fn getsockname(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
+    if let Some([local, _]) = sole_addrs(fd).filter(|_| !addr.is_null() && !len.is_null()) {
+        // SAFETY: not null, so valid by the caller's promise.
+        unsafe { arg::put_address(local, addr, len) };
+        return 0;
+    }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::getsockname(fd, addr, len) }
 }
 
-/// As `getpeername(2)`: the kernel's.
+/// As `getpeername(2)`: the kernel's, where it knows.
 ///
 /// # Safety
 /// As `getpeername(2)`.
@@ -175,6 +256,11 @@ pub(crate) unsafe extern "C-unwind" fn getpeername(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
+    if let Some([_, peer]) = sole_addrs(fd).filter(|_| !addr.is_null() && !len.is_null()) {
+        // SAFETY: not null, so valid by the caller's promise.
+        unsafe { arg::put_address(peer, addr, len) };
+        return 0;
+    }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::getpeername(fd, addr, len) }
 }

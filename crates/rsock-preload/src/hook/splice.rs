@@ -55,6 +55,10 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
             return errno::ret_len(result);
         }
         drop(handle);
+        if fdtable::is_sole(out) {
+            // As of a descriptor that cannot be transferred from.
+            return errno::fail(libc::EINVAL);
+        }
         fdtable::pin(out, PinReason::Option);
     }
     // SAFETY: arguments passed on unchanged.
@@ -90,6 +94,10 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     if fdtable::is_known(to) {
+        if fdtable::is_sole(to) {
+            // As to a descriptor that cannot be spliced to.
+            return errno::fail(libc::EINVAL);
+        }
         fdtable::pin(to, PinReason::Option);
     }
     if fdtable::is_known(from) {

@@ -17,7 +17,7 @@ pub(super) fn send(
     bufs: &[IoSlice<'_>],
     flags: c_int,
 ) -> Option<ssize_t> {
-    if flags & !options::SEND_FLAGS != 0 {
+    if flags & !options::SEND_FLAGS != 0 && !handle.twin().is_sole() {
         drop(handle);
         // What the stream wrote before lies in front of what the kernel now takes.
         fdtable::pin(fd, PinReason::Option);

@@ -1,0 +1,142 @@
+//! Waiting for epoll sets: the kernel's business, but for streams without TCP that are full.
+//!
+//! In a set such a stream is its placeholder, which has been made to show that there is no room
+//! ([`Twin::shows_full`]). Who waits for a set meanwhile waits for room, too, and has the placeholder
+//! show it; the kernel then does the rest, whatever the set was told of levels, edges and shots.
+
+use super::poll::duration;
+use crate::slot::{Handle, Side};
+use crate::{errno, fdtable, guard, next};
+use libc::{c_int, epoll_event, sigset_t, timespec};
+use rsock_core::twin::{self, PollEntry, Twin};
+use rustix::event::PollFlags;
+use std::time::{Duration, Instant};
+
+/// As `epoll_wait(2)`.
+///
+/// # Safety
+/// As `epoll_wait(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn epoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: c_int,
+) -> c_int {
+    if Twin::any_shows_full() {
+        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+        // SAFETY: arguments passed on unchanged.
+        let now = || unsafe { next::epoll_wait(set, events, n, 0) };
+        if let Some(n) = guard::hold(|| wait(set, limit, None, now)) {
+            return n;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::epoll_wait(set, events, n, timeout) }
+}
+
+/// As `epoll_pwait(2)`.
+///
+/// # Safety
+/// As `epoll_pwait(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
+    set: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    if Twin::any_shows_full() {
+        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+        // SAFETY: null or valid by the caller's promise.
+        let given = unsafe { mask.as_ref() };
+        // SAFETY: arguments passed on unchanged.
+        let now = || unsafe { next::epoll_pwait(set, events, n, 0, mask) };
+        if let Some(n) = guard::hold(|| wait(set, limit, given, now)) {
+            return n;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::epoll_pwait(set, events, n, timeout, mask) }
+}
+
+/// As `epoll_pwait2(2)`.
+///
+/// # Safety
+/// As `epoll_pwait2(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    if Twin::any_shows_full()
+        // SAFETY: null or valid by the caller's promise.
+        && let Ok(limit) = unsafe { duration(timeout) }
+    {
+        // SAFETY: null or valid by the caller's promise.
+        let given = unsafe { mask.as_ref() };
+        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: arguments passed on unchanged, but for a time that is there during the call.
+        let now = || unsafe { next::epoll_pwait2(set, events, n, &raw const at_once, mask) };
+        if let Some(n) = guard::hold(|| wait(set, limit, given, now)) {
+            return n;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::epoll_pwait2(set, events, n, timeout, mask) }
+}
+
+/// Waits for the set, which `now` asks, and for room in streams. `None` if none is full.
+fn wait(
+    set: c_int,
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+    now: impl Fn() -> c_int,
+) -> Option<c_int> {
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    let mut full = full();
+    if full.is_empty() {
+        return None;
+    }
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let entry = |fd, twin, events| {
+            let revents = PollFlags::empty();
+            PollEntry { fd, twin, door: None, events, revents }
+        };
+        let mut entries = vec![entry(set, None, PollFlags::IN)];
+        for (fd, handle) in &full {
+            entries.push(entry(*fd, Some(handle.twin()), PollFlags::OUT));
+        }
+        if let Err(e) = guard::enter(|| twin::poll(&mut entries, left, mask)) {
+            return Some(errno::fail_int(e));
+        }
+        for ((_, handle), entry) in full.iter().zip(&entries[1..]) {
+            if !entry.revents.is_empty() {
+                let _ = guard::enter(|| {
+                    handle.twin().show_room(handle.fd());
+                    Ok(())
+                });
+            }
+        }
+        let n = now();
+        if n != 0 || left.is_some_and(|left| left.is_zero()) {
+            return Some(n);
+        }
+        drop(entries);
+        full = self::full();
+    }
+}
+
+/// The streams that show that there is no room.
+fn full() -> Vec<(c_int, Handle)> {
+    let look = |fd| {
+        let handle = fdtable::find(fd, Side::Send).filter(|_| fdtable::is_stream(fd))?;
+        handle.twin().shows_full().then_some((fd, handle))
+    };
+    fdtable::known(0, u32::MAX).filter_map(look).collect()
+}
