@@ -1,6 +1,6 @@
 /*
  * Two ends of rsocket(3) connections that check every byte, over the rsockets of the library that is
- * named.
+ * named; with "-", a program of ordinary sockets.
  *
  *     ends LIBRARY server|client ADDRESS PORT MODE
  */
@@ -22,7 +22,8 @@ static void *library;
 
 static void *symbol(const char *name)
 {
-	void *found = dlsym(library, name);
+	/* What rsocket(3) has is named after what sockets have. */
+	void *found = library ? dlsym(library, name) : dlsym(RTLD_DEFAULT, name + 1);
 
 	CHECK(found);
 	return found;
@@ -292,10 +293,12 @@ int main(int argc, char **argv)
 	const char *mode;
 
 	CHECK(argc == 6);
-	library = dlopen(argv[1], RTLD_NOW);
-	if (!library)
-		fprintf(stderr, "%s\n", dlerror());
-	CHECK(library);
+	if (strcmp(argv[1], "-")) {
+		library = dlopen(argv[1], RTLD_NOW);
+		if (!library)
+			fprintf(stderr, "%s\n", dlerror());
+		CHECK(library);
+	}
 	is_server = !strcmp(argv[2], "server");
 	set_address(argv[3], atoi(argv[4]));
 	mode = argv[5];

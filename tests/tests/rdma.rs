@@ -1,10 +1,12 @@
 //! Unmodified `rstream` and `riostream` of rdmacm-utils on an RDMA device: over librdmacm's rsockets at
 //! one end and over `librsock.so` at the other, in both roles, and over `librsock.so` at both; a program of
-//! ours and netperf in the same way; and peers that lie.
+//! ours and netperf in the same way; programs of TCP under the preload library with C's for their peers; and
+//! peers that lie.
 //! `cargo xtask test` runs this in the lab.
 
 mod hostile_peer;
 mod rdma_ends;
+mod rdma_plain;
 
 use hostile_peer::{Answered, Fixture, REFUSED, Raw, Victim, hostile_peer_tests};
 use rsock_cm::rdma::RdmaManager;

@@ -1,7 +1,11 @@
-//! One C program over rsocket(3) at both ends, over librdmacm's rsockets at one and ours at the other:
+//! One C program over rsocket(3) at both ends, over librdmacm's rsockets at one and ours at the other, or
+//! as a program of sockets under the preload library:
 //! many connections, both directions at once, and every way to end. It checks every byte.
 
-use rsock_tests::{Running, Watchdog, assert_worked, await_rdma_listener, c_library};
+use rsock_tests::{
+    Running, Watchdog, assert_worked, await_rdma_listener, c_library, preload_library, tools,
+};
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -13,6 +17,8 @@ use std::time::Duration;
 enum Over {
     C,
     Ours,
+    /// A program of sockets, under the preload library.
+    Sockets,
 }
 
 /// A server's, then its client's.
@@ -20,6 +26,9 @@ const PAIRS: [[Over; 2]; 3] = [[Over::C, Over::Ours], [Over::Ours, Over::C], [Ov
 
 /// COMPAT: librdmacm's listener (release 44) gets stuck with 64 connections at once, its own clients' too.
 const OUR_SERVER: [[Over; 2]; 2] = [PAIRS[1], PAIRS[2]];
+
+/// A program of sockets and C's rsockets.
+const WITHOUT_TCP: [[Over; 2]; 2] = [[Over::Sockets, Over::C], [Over::C, Over::Sockets]];
 
 const IPV4: &str = "10.9.0.1";
 const IPV6: &str = "fd09::1";
@@ -49,10 +58,26 @@ fn end(over: Over, role: &str, ip: &str, port: u16, mode: &str) -> Running {
     match over {
         Over::C => command.arg("librdmacm.so.1"),
         Over::Ours => command.arg(c_library()).env("RSOCK_DEVICE", "rdma"),
+        Over::Sockets => {
+            command.env("LD_PRELOAD", preload_library()).env("RSOCK_CONFIG", plain_config());
+            command.arg("-")
+        }
     };
     command.args([role, ip, &port.to_string(), mode]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Running::spawn(&mut command).expect("the program starts")
+}
+
+/// A configuration that lets programs under the preload library speak to C's rsockets.
+pub(super) fn plain_config() -> PathBuf {
+    static DONE: OnceLock<PathBuf> = OnceLock::new();
+    let write = || {
+        let file = std::env::temp_dir().join(format!("rdma-plain-{}.toml", std::process::id()));
+        let networks = "plain_rsockets = [\"10.0.0.0/8\", \"fd09::/64\"]\n";
+        fs::write(&file, networks).expect("a configuration");
+        file
+    };
+    DONE.get_or_init(write).clone()
 }
 
 /// Both ends, the server listening before the client starts.
@@ -78,6 +103,73 @@ fn run_at(ip: &str, pairs: &[[Over; 2]], mode: &str) {
 fn both_directions_at_once_carry_every_byte() {
     run_at(IPV4, &PAIRS, "both");
     run_at(IPV6, &PAIRS, "both");
+}
+
+#[test]
+fn a_program_of_sockets_and_c_rsockets_carry_every_byte_both_ways() {
+    run_at(IPV4, &WITHOUT_TCP, "both");
+    run_at(IPV6, &WITHOUT_TCP, "both");
+}
+
+/// `tests/scripts/plain.py`, which waits in the way given, and C's rsockets.
+fn both_without_blocking(how: &str) {
+    for (is_server, ip) in [(true, IPV4), (false, IPV4), (true, IPV6), (false, IPV6)] {
+        let _watchdog = Watchdog::new(Duration::from_secs(120));
+        let port = super::free_port(ip);
+        let script = |role| {
+            let mut python = tools::require("python3").command();
+            python.env("LD_PRELOAD", preload_library()).env("RSOCK_CONFIG", plain_config());
+            python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/plain.py"));
+            python.args([role, ip, &port.to_string(), how]);
+            python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            Running::spawn(&mut python).expect("python starts")
+        };
+        let start = |role, is_script| match is_script {
+            true => script(role),
+            false => end(Over::C, role, ip, port, "both"),
+        };
+        let mut server = start("server", is_server);
+        await_rdma_listener(port, &mut server);
+        let client = start("client", !is_server).output().expect("it ends");
+        let what = format!("{how} at {ip}, {} serves", if is_server { "python" } else { "C" });
+        assert_worked(&format!("{what}: client"), &client);
+        assert_worked(&format!("{what}: server"), &server.output().expect("it ends"));
+    }
+}
+
+#[test]
+fn a_program_of_sockets_can_select_and_poll_for_c_rsockets() {
+    both_without_blocking("select");
+    both_without_blocking("poll");
+}
+
+#[test]
+fn a_child_of_a_program_of_sockets_is_told_that_c_rsockets_are_not_its_own() {
+    both_without_blocking("fork");
+}
+
+#[test]
+fn a_program_of_sockets_can_have_c_rsockets_in_epoll_sets() {
+    both_without_blocking("level");
+    both_without_blocking("edge");
+    both_without_blocking("oneshot");
+}
+
+#[test]
+fn a_program_of_sockets_and_c_rsockets_can_close_a_direction_first() {
+    run_at(IPV4, &WITHOUT_TCP, "client-ends-first");
+    run_at(IPV4, &WITHOUT_TCP, "server-ends-first");
+}
+
+#[test]
+fn what_is_under_way_at_a_close_of_sockets_or_c_rsockets_arrives() {
+    run_at(IPV4, &WITHOUT_TCP, "client-closes");
+    run_at(IPV4, &WITHOUT_TCP, "server-closes");
+}
+
+#[test]
+fn many_clients_of_c_rsockets_come_to_a_program_of_sockets() {
+    run_at(IPV4, &WITHOUT_TCP[..1], "many");
 }
 
 #[test]
@@ -172,7 +264,7 @@ impl Inspected {
 fn five_hundred_connections_in_a_row_leave_nothing_behind() {
     /// For what is kept for the next connection.
     const SPARE: u32 = 4;
-    for (pair, number) in PAIRS[..2].iter().copied().zip(70..) {
+    for (pair, number) in PAIRS[..2].iter().chain(&WITHOUT_TCP).copied().zip(70..) {
         let _watchdog = Watchdog::new(Duration::from_secs(500));
         let own = Own::new("rxe_row", number);
         let kinds = ["pd", "cq", "mr"];
