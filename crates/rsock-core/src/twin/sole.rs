@@ -140,7 +140,7 @@ impl Twin {
     }
 
     /// Whether the placeholder shows to epoll sets that there is no room. Somebody must wait for room, with
-    /// [`poll`](super::poll), and take it back then.
+    /// [`poll`](super::poll()), and take it back then.
     #[must_use]
     pub fn shows_full(&self) -> bool {
         let is_full =
