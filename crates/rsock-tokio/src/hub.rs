@@ -13,7 +13,7 @@
 use crate::link::Link;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -42,8 +42,16 @@ const QUIET: Duration = Duration::from_millis(1);
 const YIELDS: u32 = 4;
 /// After so long each turn offers the CPU to others...
 const OFFER_AFTER: Duration = Duration::from_micros(5);
-/// ...and if getting it back takes so long, somebody wanted it: looking is in the way.
-const CROWDED: Duration = Duration::from_micros(20);
+/// ...and if getting it back takes so long, somebody wanted it: looking is in the way...
+const TAKEN: Duration = Duration::from_micros(20);
+/// ...or it was a whole turn of somebody who has work without end: the machine is busy.
+const CROWDED: Duration = Duration::from_micros(500);
+/// How long nobody looks then: the first time, and if it is no better after that, time after time.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_secs(1));
+/// Of so many waiting streams, one usually has something after such a turn: then it was not lost.
+const MANY: usize = 8;
+/// A machine that was not found busy for so many pauses has not been busy.
+const PAUSES: u32 = 8;
 
 static HUBS: Mutex<Vec<(Id, Arc<Hub>)>> = Mutex::new(Vec::new());
 
@@ -79,16 +87,39 @@ struct Budget {
     /// Of how many waits some probe.
     every: AtomicU32,
     longest_ns: u32,
+    /// Where there is more to do than there are CPUs: nobody looks until then.
+    pause: Mutex<Option<Pause>>,
+    is_paused: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    until: Instant,
+    length: Duration,
 }
 
 impl Budget {
     fn new(longest_ns: u32) -> Self {
         let (ns, waits) = (AtomicU32::new(longest_ns), AtomicU32::new(0));
-        Self { ns, waits, every: AtomicU32::new(PROBE_EVERY.0), longest_ns }
+        Self {
+            ns,
+            waits,
+            every: AtomicU32::new(PROBE_EVERY.0),
+            longest_ns,
+            pause: Mutex::default(),
+            is_paused: AtomicBool::new(false),
+        }
     }
 
     /// The budget of the next wait, in nanoseconds, at most `longest`; zero means not to try.
     fn next(&self, longest: Duration) -> u32 {
+        if self.is_paused.load(Ordering::Relaxed) {
+            let pause = *self.pause();
+            if pause.is_some_and(|pause| Instant::now() < pause.until) {
+                return 0;
+            }
+            self.is_paused.store(false, Ordering::Relaxed);
+        }
         let ns = self.ns.load(Ordering::Relaxed);
         let most = u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX);
         if ns >= LEAST_NS {
@@ -124,6 +155,23 @@ impl Budget {
         self.miss();
         let every = self.every.load(Ordering::Relaxed);
         self.every.store((every * 2).min(PROBE_EVERY.1), Ordering::Relaxed);
+    }
+
+    /// Others want all CPUs: whoever looks loses his place to them and gets it back late, and whoever
+    /// sleeps is woken at once.
+    fn is_in_a_crowd(&self, now: Instant) {
+        let mut pause = self.pause();
+        let length = match *pause {
+            Some(last) if now < last.until + last.length * PAUSES => last.length * 2,
+            _ => PAUSE.0,
+        };
+        let length = length.min(PAUSE.1);
+        *pause = Some(Pause { until: now + length, length });
+        self.is_paused.store(true, Ordering::Relaxed);
+    }
+
+    fn pause(&self) -> MutexGuard<'_, Option<Pause>> {
+        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -249,8 +297,14 @@ impl Watch {
             self.swept = now;
             self.settle(|listed| now.duration_since(listed.since) >= QUIET);
         }
+        let is_many = self.links.len() >= MANY;
         if self.look() {
-            self.hub.shared.hit(since.elapsed());
+            let took = since.elapsed();
+            if took >= CROWDED && !is_many {
+                self.hub.shared.is_in_a_crowd(Instant::now());
+            } else {
+                self.hub.shared.hit(took);
+            }
             self.since = None;
             return self.soon(cx);
         }
@@ -273,8 +327,13 @@ impl Watch {
                 return self.later(cx);
             }
         }
-        if offered.elapsed() >= CROWDED {
+        let away = offered.elapsed();
+        if away >= CROWDED && !is_many {
+            self.hub.shared.is_in_a_crowd(Instant::now());
+        } else if away >= TAKEN {
             self.hub.shared.was_in_the_way();
+        }
+        if away >= TAKEN {
             if self.pass() {
                 self.since = None;
                 return self.later(cx);
@@ -415,6 +474,28 @@ mod tests {
             budget.miss();
         }
         assert_eq!(probes(&budget, 64), 4, "they are frequent again once one has helped");
+    }
+
+    #[test]
+    fn nobody_looks_for_ever_longer_where_others_want_the_cpus() {
+        let budget = Budget::new(LONGEST_NS);
+        let mut now = Instant::now() + PAUSE.1;
+        let mut lengths = Vec::new();
+        for _ in 0..12 {
+            budget.is_in_a_crowd(now);
+            let pause = budget.pause().expect("a pause");
+            assert_eq!(pause.until - now, pause.length);
+            lengths.push(pause.length);
+            now = pause.until;
+        }
+        assert_eq!(lengths[..3], [PAUSE.0, PAUSE.0 * 2, PAUSE.0 * 4]);
+        assert_eq!(lengths[11], PAUSE.1);
+        assert_eq!(probes(&budget, 4096), 0, "the pause lasts");
+        budget.is_in_a_crowd(now + PAUSE.1 * PAUSES);
+        assert_eq!(budget.pause().expect("a pause").length, PAUSE.0, "that was long ago");
+        // As if it were over.
+        *budget.pause() = None;
+        assert_ne!(budget.next(LONG), 0);
     }
 
     #[test]
