@@ -17,7 +17,10 @@ mod watchdog;
 pub use artifacts::{c_library, preload_library, rsock_command};
 pub use copied::copy_program;
 pub use ended::assert_worked;
-pub use listening::{await_listening, await_rdma_listener, free_port};
+pub use listening::{
+    await_listening, await_rdma_listener, await_tcp_listener, await_udp_socket, free_port,
+    has_tcp_listener,
+};
 pub use running::Running;
 pub use watchdog::Watchdog;
 

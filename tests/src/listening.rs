@@ -1,6 +1,7 @@
 //! Servers of tests: a port for each, and the moment from which it can be connected to.
 
 use crate::Running;
+use std::fs;
 use std::net::{IpAddr, TcpListener};
 use std::process::Command;
 use std::thread;
@@ -40,4 +41,46 @@ pub fn await_rdma_listener(port: u16, server: &mut Running) {
         let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
         listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address))
     });
+}
+
+/// Waits until `server` listens on `port` of TCP.
+///
+/// # Panics
+/// If it ends before; without the kernel's list.
+pub fn await_tcp_listener(port: u16, server: &mut Running) {
+    await_listening(server, || has_tcp_listener(port));
+}
+
+/// Whether somebody listens on `port` of TCP, by the kernel's lists. Nobody is connected to.
+///
+/// # Panics
+/// Without the list.
+#[must_use]
+pub fn has_tcp_listener(port: u16) -> bool {
+    any_local(&["/proc/net/tcp", "/proc/net/tcp6"], port, |state| state == "0A")
+}
+
+/// Waits until the kernel has a UDP socket on `port`.
+///
+/// # Panics
+/// If `server` ends before; without the kernel's list.
+pub fn await_udp_socket(port: u16, server: &mut Running) {
+    await_listening(server, || any_local(&["/proc/net/udp"], port, |_| true));
+}
+
+/// Whether one of the kernel's lists has a socket on local `port` whose state is as wanted.
+fn any_local(lists: &[&str], port: u16, is_wanted: impl Fn(&str) -> bool) -> bool {
+    let ending = format!(":{port:04X}");
+    lists.iter().any(|list| {
+        let sockets = match fs::read_to_string(list) {
+            // A machine without IPv6 has no list for it.
+            Err(_) if list.ends_with('6') => return false,
+            sockets => sockets.expect("the kernel's list"),
+        };
+        sockets.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            fields.next().is_some_and(|local| local.ends_with(&ending))
+                && fields.nth(1).is_some_and(&is_wanted)
+        })
+    })
 }

@@ -1,7 +1,10 @@
 //! Unmodified programs over C rsockets, `rstream`, `riostream` and `udpong` of rdmacm-utils, with
 //! `librsock.so` in the place of librdmacm's rsockets: server and client on the soft device.
 
-use rsock_tests::{Running, Watchdog, assert_worked, await_listening, c_library, free_port, tools};
+use rsock_tests::{
+    Running, Watchdog, assert_worked, await_listening, await_udp_socket, c_library, free_port,
+    tools,
+};
 use std::fs;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
@@ -134,16 +137,6 @@ fn a_client_without_a_server_is_refused() {
     assert!(said.contains("rconnect: Connection refused"), "{said}");
 }
 
-/// Waits until the kernel has a UDP socket on `port`.
-fn await_datagrams(port: u16, server: &mut Running) {
-    let ending = format!(":{port:04X}");
-    await_listening(server, || {
-        let sockets = fs::read_to_string("/proc/net/udp").expect("the kernel's list");
-        let local = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
-        sockets.lines().filter_map(local).any(|local| local.ends_with(&ending))
-    });
-}
-
 /// Messages to and fro, in every way that the program has of waiting. Its server never ends.
 #[test]
 fn udpong_plays_over_datagram_sockets() {
@@ -154,7 +147,7 @@ fn udpong_plays_over_datagram_sockets() {
             let port = free_port(ip.parse().expect("an address"));
             let mut server = Running::spawn(command("udpong", port, mode).args(["-b", ip]))
                 .expect("the server starts");
-            await_datagrams(port, &mut server);
+            await_udp_socket(port, &mut server);
             let size = ["-S", size, "-C", count];
             let client = Running::spawn(command("udpong", port, mode).args(["-s", ip]).args(size))
                 .expect("the client starts");

@@ -10,8 +10,8 @@ use rsock_core::stat::{self, Connection};
 use rsock_core::twin::PinReason;
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{
-    Running, Watchdog, assert_worked, await_listening, await_rdma_listener, c_library,
-    preload_library, tools,
+    Running, Watchdog, assert_worked, await_rdma_listener, await_udp_socket, c_library,
+    has_tcp_listener, preload_library, tools,
 };
 use std::env;
 use std::fs;
@@ -268,21 +268,6 @@ fn a_host_with_another_key_is_refused() {
     assert_all_arrived(&ends);
 }
 
-/// Waits until somebody listens on `port`, by the kernel's list.
-fn await_listener(port: u16) {
-    let local = format!(":{port:04X}");
-    let is_listening = |table: &str| {
-        let text = fs::read_to_string(table).unwrap_or_default();
-        text.lines().any(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
-        })
-    };
-    while !is_listening("/proc/net/tcp") && !is_listening("/proc/net/tcp6") {
-        thread::park_timeout(Duration::from_millis(20));
-    }
-}
-
 /// Runs `clients` in guest b, one after the other, against a `server` in guest a at each of `ports`. Each
 /// must be seen on RDMA; what they said.
 fn programs(
@@ -304,7 +289,11 @@ fn programs(
             Running::spawn(&mut command).expect("the server starts")
         };
         let _servers: Vec<_> = ports.clone().map(start).collect();
-        ports.for_each(await_listener);
+        for port in ports {
+            while !has_tcp_listener(port) {
+                thread::park_timeout(Duration::from_millis(20));
+            }
+        }
         guest.meet("listening");
         guest.meet("done");
         return Vec::new();

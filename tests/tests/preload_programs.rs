@@ -3,7 +3,7 @@
 //! really left TCP.
 
 use rsock_core::stat;
-use rsock_tests::{Running, Watchdog, assert_worked, await_listening, preload_library, tools};
+use rsock_tests::{Running, Watchdog, assert_worked, await_tcp_listener, preload_library, tools};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -18,19 +18,6 @@ const MIXED: [(bool, bool); 3] = [(true, true), (true, false), (false, true)];
 /// A port that nobody has now.
 fn free_port() -> u16 {
     rsock_tests::free_port(Ipv4Addr::LOCALHOST.into())
-}
-
-/// Waits until `server` listens on `port`, by the kernel's list.
-fn await_listener(port: u16, server: &mut Running) {
-    let local = format!(":{port:04X}");
-    let is_listed = |table: &str| {
-        let text = fs::read_to_string(table).unwrap_or_default();
-        text.lines().any(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
-        })
-    };
-    await_listening(server, || is_listed("/proc/net/tcp") || is_listed("/proc/net/tcp6"));
 }
 
 /// A command for one end; `args` may hold `PORT`, and `OTHER` for a further free one.
@@ -98,7 +85,7 @@ fn run(runs: &Runs) -> Vec<String> {
                 server.stdout(Stdio::null()).stderr(Stdio::null());
             }
             let mut server = Running::spawn(server).expect("the server starts");
-            await_listener(port, &mut server);
+            await_tcp_listener(port, &mut server);
             let who = format!("{} {args}, {server_shim} {client_shim}", runs.client);
             let mut client =
                 Running::spawn(&mut end(runs.client, client_shim, port, args)).expect("a client");
@@ -207,7 +194,7 @@ fn what_nuttcp_receives_is_what_was_sent() {
         let port = free_port();
         let mut server = end("nuttcp", server_shim, port, "-1 --nofork -P PORT");
         let mut server = Running::spawn(&mut server).expect("the server starts");
-        await_listener(port, &mut server);
+        await_tcp_listener(port, &mut server);
         let is_both = server_shim && client_shim;
         let much = if is_both { "-T1" } else { "-n200" };
         let mut client = end("nuttcp", client_shim, port, "-r -s -p OTHER -P PORT");
@@ -262,7 +249,7 @@ fn a_file_through_iperf3_arrives_unchanged() {
         let _ = fs::remove_file(&to);
         let mut server = end("iperf3", server_shim, port, "-s -1 -p PORT -F");
         let mut server = Running::spawn(server.arg(&to)).expect("the server starts");
-        await_listener(port, &mut server);
+        await_tcp_listener(port, &mut server);
         let mut client = end("iperf3", client_shim, port, "-c 127.0.0.1 -p PORT -t 30 -F");
         let client = Running::spawn(client.arg(&from)).expect("the client starts");
         assert_worked("iperf3 -F", &client.output().expect("the client's end"));

@@ -5,10 +5,9 @@ mod rdma_datagrams_hostile;
 
 use rsock_core::dgram::{Datagram, Received};
 use rsock_core::socket::{PollEntry, Source, poll};
-use rsock_tests::{Running, Watchdog, assert_worked, await_listening, c_library};
+use rsock_tests::{Running, Watchdog, assert_worked, await_udp_socket, c_library};
 use rustix::event::PollFlags;
 use std::env;
-use std::fs;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
@@ -304,16 +303,6 @@ fn a_forked_child_uses_udp_and_leaves_the_queue_alone() {
     });
 }
 
-/// Waits until the kernel has a UDP socket on `port`.
-fn await_datagrams(port: u16, server: &mut Running) {
-    let ending = format!(":{port:04X}");
-    await_listening(server, || {
-        let sockets = fs::read_to_string("/proc/net/udp").expect("the kernel's list");
-        let local = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
-        sockets.lines().filter_map(local).any(|local| local.ends_with(&ending))
-    });
-}
-
 /// C's own fails to connect on this device.
 #[test]
 fn udpong_plays_in_every_way_of_waiting() {
@@ -330,7 +319,7 @@ fn udpong_plays_in_every_way_of_waiting() {
                 Running::spawn(&mut command).expect("udpong starts")
             };
             let mut server = udpong(["-b", ip], &[]);
-            await_datagrams(port, &mut server);
+            await_udp_socket(port, &mut server);
             let client = udpong(["-s", ip], &["-S", size, "-C", count]);
             let out = client.output().expect("the client ends");
             let said = assert_worked(&format!("udpong {mode:?} {size}"), &out);

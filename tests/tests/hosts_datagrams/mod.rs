@@ -257,12 +257,7 @@ fn udpong_plays_between_hosts() {
         let server = (guest.role == Role::A).then(|| {
             let ip = guest.ip().to_string();
             let mut server = start(&[mode, &["-b", ip.as_str()]].concat());
-            let ending = format!(":{PORT:04X}");
-            await_listening(&mut server, || {
-                let sockets = fs::read_to_string("/proc/net/udp").expect("the kernel's list");
-                let local = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
-                sockets.lines().filter_map(local).any(|local| local.ends_with(&ending))
-            });
+            await_udp_socket(PORT, &mut server);
             server
         });
         guest.meet(&format!("listening-{i}"));

@@ -6,7 +6,8 @@ use super::{IPV4, free_port};
 use rsock_core::stat;
 use rsock_core::twin::PinReason;
 use rsock_tests::{
-    Running, Watchdog, assert_worked, await_listening, await_rdma_listener, preload_library, tools,
+    Running, Watchdog, assert_worked, await_rdma_listener, await_tcp_listener, preload_library,
+    tools,
 };
 use std::net::TcpStream;
 use std::path::Path;
@@ -90,7 +91,7 @@ fn nobody_is_let_in_or_called_without_a_word_in_the_configuration() {
     let serving = serving.env("RSOCK_CONFIG", "/nowhere").args(["-b", IPV4]);
     let mut serving = Running::spawn(serving).expect("it starts");
     // Seen in the kernel's list, for a connection would be served.
-    await_listening(&mut serving, || has_tcp_listener(port));
+    await_tcp_listener(port, &mut serving);
     let refused = rstream(Rsockets, port, SIZES[0], &[]).args(["-s", IPV4]).output();
     assert!(!refused.expect("its end").status.success(), "it was let in");
     let client = rstream(Tcp, port, SIZES[0], &["-T", "b"]).args(["-s", IPV4]).output();
@@ -103,15 +104,6 @@ fn nobody_is_let_in_or_called_without_a_word_in_the_configuration() {
     let mut client = rstream(Tcp, port, SIZES[0], &["-T", "b"]);
     let refused = client.env("RSOCK_CONFIG", "/nowhere").args(["-s", IPV4]).output();
     assert!(!refused.expect("its end").status.success(), "it was called");
-}
-
-fn has_tcp_listener(port: u16) -> bool {
-    let local = format!(":{port:04X}");
-    let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's list");
-    table.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
-    })
 }
 
 /// Nobody listens, neither way.
