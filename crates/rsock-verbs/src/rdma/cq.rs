@@ -25,7 +25,7 @@ use rsock_rdma_sys::inline;
 use rsock_rdma_sys::verbs::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_opcode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
@@ -136,7 +136,7 @@ pub(super) struct OwnCq {
     stash: Mutex<VecDeque<Completion>>,
     n_stashed: AtomicUsize,
     /// Queue pairs that complete their sends here.
-    senders: Mutex<HashMap<u32, Weak<Sends>>>,
+    senders: Mutex<BTreeMap<u32, Weak<Sends>>>,
     waiters: Waiters,
     channel: Option<(Arc<RdmaChannel>, u64)>,
     /// Whether the caller's channel waits for the next event.
@@ -198,7 +198,7 @@ impl OwnCq {
         self.raw.as_ptr()
     }
 
-    fn senders(&self) -> MutexGuard<'_, HashMap<u32, Weak<Sends>>> {
+    fn senders(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Sends>>> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
