@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Messages that one call takes, as a multiple of the receives kept posted.
 const MOST: usize = 4;
+/// Receives that may be owed to the queue: few beside what a peer without credit needs.
+const MOST_OWED: u32 = 8;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
@@ -58,10 +60,32 @@ impl<B: Backend> Stream<B> {
             WcOp::Recv => return self.ring.shared.mail.fail(libc::EPROTO),
             WcOp::Send | WcOp::Write => return,
         };
-        let repost = self.parts.post_receive(u32::try_from(wc.id.0).unwrap_or(0));
-        if repost.is_err() || self.dispatch(recv, Imm(word)).is_err() {
+        let is_posted = match self.parts.wire {
+            Wire::WriteImm => {
+                recv.n_owed += 1;
+                recv.n_owed < MOST_OWED || self.repost(recv)
+            }
+            Wire::MsgSend => {
+                self.parts.post_receive(u32::try_from(wc.id.0).unwrap_or(0)).is_ok()
+            }
+        };
+        if !is_posted || self.dispatch(recv, Imm(word)).is_err() {
             self.ring.shared.mail.fail(libc::EPROTO);
         }
+    }
+
+    /// Posts the receives that are owed; false if the queue takes none.
+    ///
+    /// INVARIANT: never more than [`MOST_OWED`], and none once the peer may send that much more: credit
+    /// is only given after this, and what is no data (which needs no credit) is made up for at once.
+    pub(super) fn repost(&self, recv: &mut RecvSide) -> bool {
+        while recv.n_owed != 0 {
+            if self.parts.post_receive(0).is_err() {
+                return false;
+            }
+            recv.n_owed -= 1;
+        }
+        true
     }
 
     fn dispatch(&self, recv: &mut RecvSide, word: Imm) -> Result<(), PeerError> {
@@ -70,6 +94,7 @@ impl<B: Backend> Stream<B> {
             Msg::Data { len } => {
                 recv.half.handle_data(len)?;
                 recv.dirty = (recv.dirty + len as usize).min(self.parts.layout.ring_len());
+                return Ok(());
             }
             Msg::Credit { limit } => mail.put_credit(limit.0),
             Msg::Iomap { index } => {
@@ -78,11 +103,13 @@ impl<B: Backend> Stream<B> {
             }
             Msg::Ctrl(ctrl) => {
                 let event = match ctrl {
-                    Ctrl::Shutdown => LifecycleEvent::PeerShutdown,
-                    Ctrl::Disconnect => LifecycleEvent::PeerDisconnect,
-                    Ctrl::Keepalive => return Ok(()),
+                    Ctrl::Shutdown => Some(LifecycleEvent::PeerShutdown),
+                    Ctrl::Disconnect => Some(LifecycleEvent::PeerDisconnect),
+                    Ctrl::Keepalive => None,
                 };
-                self.advance(recv, event);
+                if let Some(event) = event {
+                    self.advance(recv, event);
+                }
             }
             // A word of rsock's own from a peer with which none were agreed on means nothing.
             Msg::Ext(_) if !self.has_extensions() => {}
@@ -101,6 +128,7 @@ impl<B: Backend> Stream<B> {
             }
             Msg::Ignored => {}
         }
+        self.repost(recv);
         Ok(())
     }
 
@@ -149,6 +177,9 @@ impl<B: Backend> Stream<B> {
         while let Some(grant) = recv.half.next_grant() {
             if B::SENDS_WAIT && self.parts.qp.is_full() {
                 // The places that are left are for the ends of directions.
+                break;
+            }
+            if !self.repost(recv) {
                 break;
             }
             let posted = match &grant.entry {

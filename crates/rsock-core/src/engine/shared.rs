@@ -20,6 +20,8 @@ pub(super) struct RecvSide {
     pub(super) life: Lifecycle,
     /// Bytes of the ring that have been written since its pages were given back, at most all.
     pub(super) dirty: usize,
+    /// Receives that data has taken and that are not posted again yet.
+    pub(super) n_owed: u32,
 }
 
 /// What the pump leaves for everybody else, readable without its lock.
