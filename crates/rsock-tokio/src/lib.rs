@@ -54,7 +54,9 @@
 
 #[cfg(feature = "axum")]
 mod axum;
+mod budget;
 mod builder;
+mod crowd;
 mod datagram;
 mod hub;
 #[cfg(feature = "hyper")]

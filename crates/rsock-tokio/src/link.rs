@@ -152,7 +152,7 @@ impl Link {
                 return Poll::Pending;
             }
         }
-        if !state.is_armed && !self.spin.is_zero() && self.ring.is_there() {
+        if !state.is_armed && self.ring.is_there() {
             self.mark.store(mark.to_bits(), Ordering::Release);
             self.is_listed.store(true, Ordering::Release);
             if self.hub().offer(self, self.spin) {
@@ -170,6 +170,7 @@ impl Link {
             Err(e) => return Poll::Ready(Err(e)),
         };
         self.disarm(state);
+        self.mark.store(mark.to_bits(), Ordering::Release);
         if !self.ring.arm(bell.get_ref(), mark) {
             return Poll::Ready(Ok(()));
         }
@@ -213,7 +214,7 @@ impl Link {
     }
 
     fn hub(&self) -> &Arc<Hub> {
-        self.hub.get_or_init(|| Hub::of(&self.runtime))
+        self.hub.get_or_init(|| Hub::join(&self.runtime))
     }
 
     /// For the hub: whether there is a reason to wake, or none to go on looking.
@@ -245,10 +246,149 @@ impl Link {
         }
     }
 
+    /// For the hub: whether its doorbell may be armed and disarmed often.
+    pub(crate) fn is_cheap_to_settle(&self) -> bool {
+        self.bell.get().is_some_and(|bell| bell.get_ref().is_cheap())
+    }
+
+    /// For the hub, which looks again at those that it has settled: takes the doorbell's place. False if
+    /// the stream is not waiting for its doorbell any more.
+    pub(crate) fn relist(&self) -> bool {
+        let mut state = self.lock();
+        let is_settled = state.is_armed && self.is_parked.load(Ordering::Acquire);
+        if !is_settled || self.is_closed.load(Ordering::Acquire) {
+            return false;
+        }
+        self.disarm(&mut state);
+        // What came since it was armed shows by its mark.
+        self.is_listed.store(true, Ordering::Release);
+        true
+    }
+
     /// The stream is gone: nothing here is waited for any more.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         let mut state = self.lock();
         self.disarm(&mut state);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(hub) = self.hub.get() {
+            hub.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Builder, Listener, Stream};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::sync::Weak;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::runtime::Runtime;
+    use tokio::task::{JoinHandle, yield_now};
+
+    fn runtime() -> Runtime {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("descriptors for a runtime")
+    }
+
+    /// A pair on its ring, which never looks for long.
+    async fn pair() -> (Stream, Stream) {
+        let settings = Builder::new().spin(Duration::ZERO);
+        let listener: Listener = settings.bind("127.0.0.1:0").await.expect("bind");
+        let addr = listener.local_addr().expect("an address");
+        let mut client = settings.connect(addr).await.expect("connect");
+        let (mut server, _) = listener.accept().await.expect("accept");
+        while client.on_ring() != (true, true) || server.on_ring() != (true, true) {
+            client.write_u8(1).await.expect("write");
+            server.read_u8().await.expect("read");
+            server.write_u8(1).await.expect("write");
+            client.read_u8().await.expect("read");
+        }
+        (client, server)
+    }
+
+    /// Waits for a byte in a task of its own.
+    fn reader(mut stream: Stream) -> (Weak<Link>, JoinHandle<io::Result<u8>>) {
+        let link = stream.shared.link.as_ref().map(Arc::downgrade).expect("a link");
+        (link, tokio::spawn(async move { stream.read_u8().await }))
+    }
+
+    async fn is_armed(link: &Link) {
+        while !link.lock().is_armed {
+            yield_now().await;
+        }
+    }
+
+    fn rings(link: &Link) -> bool {
+        let bell = link.bell.get().expect("a doorbell");
+        let mut fds = [PollFd::new(bell.get_ref(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
+    }
+
+    #[test]
+    fn a_settled_stream_is_listed_again_in_the_place_of_its_doorbell() {
+        runtime().block_on(async {
+            let (mut client, server) = pair().await;
+            let (link, task) = reader(server);
+            let link = link.upgrade().expect("a link");
+            is_armed(&link).await;
+            assert!(link.is_cheap_to_settle() && !link.is_due());
+            assert!(link.relist());
+            assert!(!link.relist(), "it is listed already");
+            client.write_u8(5).await.expect("write");
+            assert!(link.is_due());
+            assert!(!rings(&link), "nobody was asked to ring");
+            link.release();
+            assert_eq!(task.await.expect("a task").expect("a byte"), 5);
+        });
+    }
+
+    #[test]
+    fn what_came_before_a_stream_was_listed_again_is_found() {
+        runtime().block_on(async {
+            let (mut client, server) = pair().await;
+            let (link, task) = reader(server);
+            let link = link.upgrade().expect("a link");
+            is_armed(&link).await;
+            client.write_u8(6).await.expect("write");
+            assert!(rings(&link));
+            assert!(link.relist());
+            assert!(link.is_due());
+            link.settle();
+            assert_eq!(task.await.expect("a task").expect("a byte"), 6);
+        });
+    }
+
+    #[test]
+    fn many_streams_sleep_and_wake_together_and_are_let_go_when_they_end() {
+        const STREAMS: usize = 16;
+        runtime().block_on(async {
+            let mut waiting = Vec::new();
+            for _ in 0..STREAMS {
+                let (client, server) = pair().await;
+                let (link, task) = reader(server);
+                waiting.push((client, link, task));
+            }
+            for (_, link, _) in &waiting {
+                is_armed(&link.upgrade().expect("a link")).await;
+            }
+            let (mut first, _, task) = waiting.swap_remove(0);
+            first.write_u8(1).await.expect("write");
+            assert_eq!(task.await.expect("a task").expect("a byte"), 1);
+            for (client, link, _) in &mut waiting {
+                is_armed(&link.upgrade().expect("a link")).await;
+                client.write_u8(2).await.expect("write");
+            }
+            for (_, link, task) in waiting {
+                assert_eq!(task.await.expect("a task").expect("a byte"), 2);
+                // The hub sleeps, and may know it still.
+                assert!(link.upgrade().is_none(), "nobody has it any more");
+            }
+        });
     }
 }

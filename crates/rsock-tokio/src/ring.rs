@@ -104,6 +104,15 @@ pub(crate) enum Bell {
 }
 
 impl Bell {
+    /// Whether arming and disarming it is no more than writes to memory.
+    pub(crate) fn is_cheap(&self) -> bool {
+        match self {
+            Self::Twin(bell) => bell.is_soft(),
+            Self::Pure(bell) => bell.is_soft(),
+            Self::Datagrams(_) => false,
+        }
+    }
+
     pub(crate) fn drain(&self) {
         match self {
             Self::Twin(bell) => bell.drain(),

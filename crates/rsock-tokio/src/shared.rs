@@ -30,7 +30,7 @@ const ROUNDS: u32 = 8;
 pub(crate) struct Shared {
     pub(crate) base: Base,
     /// `None` where the stream can never leave TCP.
-    link: Option<Arc<Link>>,
+    pub(crate) link: Option<Arc<Link>>,
     /// Somebody else closes the connection.
     is_handed_over: AtomicBool,
 }

@@ -34,6 +34,12 @@ enum Kind {
 }
 
 impl Doorbell {
+    /// Whether it is of shared memory: then it is armed and disarmed without a word to a device.
+    #[must_use]
+    pub fn is_soft(&self) -> bool {
+        matches!(self.0, Kind::Soft(_))
+    }
+
     /// Empties it, once it has rung.
     pub fn drain(&self) {
         match &self.0 {

@@ -27,6 +27,12 @@ pub struct Doorbell(AnyBell);
 pub struct Mark(Option<u32>);
 
 impl Doorbell {
+    /// Whether it is of shared memory: then it is armed and disarmed without a word to a device.
+    #[must_use]
+    pub fn is_soft(&self) -> bool {
+        matches!(self.0, AnyBell::Soft(_))
+    }
+
     /// Empties it, once it has rung. A doorbell holds a few unread rings only, and a full one
     /// cannot be rung.
     pub fn drain(&self) {
