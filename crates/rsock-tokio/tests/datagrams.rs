@@ -82,6 +82,10 @@ fn dropped_receives_take_nothing() {
             assert!(poll_times(a.recv(&mut word), i % 3).await.is_none());
             assert!(poll_times(a.peek(&mut word), i % 5).await.is_none());
             assert!(poll_times(a.readable(), i % 2).await.is_none());
+            assert!(poll_times(a.ready(Interest::READABLE), i % 3).await.is_none());
+            // Whether it got to its end or not.
+            drop(poll_times(a.connect(at_b), i % 2).await);
+            drop(poll_times(Datagram::bind("127.0.0.1:0"), i % 2).await);
             b.send_to(&pattern(i, 8), at_a).await.expect("send");
             if let Some(peeked) = poll_times(a.peek_from(&mut word), i % 3).await {
                 assert_eq!(peeked.expect("peek"), (8, at_b));
