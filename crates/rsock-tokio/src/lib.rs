@@ -19,6 +19,8 @@
 //! A read that finds nothing looks again for a moment, then lets the hub look while other tasks
 //! run, and only then is the doorbell armed, which costs the peer a system call. How long depends
 //! on whether it has helped lately; [`Builder::spin`] and `RSOCK_SPIN_US` limit it (0: not at all).
+//! Where others want all CPUs of the machine nobody looks; many streams of one runtime then wake
+//! together.
 //! There are no threads besides the runtime's.
 //!
 //! # Examples
