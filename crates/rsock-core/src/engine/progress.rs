@@ -65,9 +65,7 @@ impl<B: Backend> Stream<B> {
                 recv.n_owed += 1;
                 recv.n_owed < MOST_OWED || self.repost(recv)
             }
-            Wire::MsgSend => {
-                self.parts.post_receive(u32::try_from(wc.id.0).unwrap_or(0)).is_ok()
-            }
+            Wire::MsgSend => self.parts.post_receive(u32::try_from(wc.id.0).unwrap_or(0)).is_ok(),
         };
         if !is_posted || self.dispatch(recv, Imm(word)).is_err() {
             self.ring.shared.mail.fail(libc::EPROTO);
