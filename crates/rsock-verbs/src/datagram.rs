@@ -135,6 +135,12 @@ pub trait DatagramQueue<B: DatagramBackend>: Debug + Send + Sync {
     /// used.
     fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool;
 
+    /// Hands the oldest datagrams to `take`, `most` of them at most; how many. Inside `take` the queue is
+    /// not used.
+    fn try_recv_up_to(&self, most: usize, take: &mut dyn FnMut(&dyn Arrived)) -> usize {
+        (0..most).take_while(|_| self.try_recv(take)).count()
+    }
+
     /// Whether `try_recv` would likely find something. Cheap, may be wrong both ways for a moment.
     fn is_ready(&self) -> bool;
 

@@ -102,14 +102,14 @@ impl Local {
         }
     }
 
-    /// Hands the next datagram to `take`; false if there is none.
+    /// Hands the next datagrams to `take`, `most` at most; how many.
     #[inline]
-    pub(super) fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool {
-        let any = self.ud.try_recv(take);
-        if any && !self.is_active() {
+    pub(super) fn try_recv_up_to(&self, most: usize, take: &mut dyn FnMut(&dyn Arrived)) -> usize {
+        let n = self.ud.try_recv_up_to(most, take);
+        if n != 0 && !self.is_active() {
             self.is_active.store(true, Ordering::Relaxed);
         }
-        any
+        n
     }
 }
 

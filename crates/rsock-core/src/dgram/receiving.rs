@@ -99,20 +99,53 @@ impl Datagram {
         bufs: &mut [IoSliceMut<'_>],
         out: &mut [Option<Received>],
     ) -> io::Result<usize> {
-        let mut n = 0;
-        for (buf, place) in bufs.iter_mut().zip(out) {
-            let bufs = &mut [IoSliceMut::new(buf)];
-            let received = if n == 0 {
-                Some(self.recv_from(bufs, false, false)?)
-            } else {
-                // An error is the next call's.
-                self.try_recv_local(bufs, false).unwrap_or(None)
+        let most = bufs.len().min(out.len());
+        let (bufs, out) = (&mut bufs[..most], &mut out[..most]);
+        let (Some(buf), Some(place)) = (bufs.first_mut(), out.first_mut()) else { return Ok(0) };
+        *place = Some(self.recv_from(&mut [IoSliceMut::new(buf)], false, false)?);
+        let mut n = 1;
+        // Those in shared memory at once.
+        n += self.recv_more(&mut bufs[n..], &mut out[n..]);
+        for (buf, place) in bufs.iter_mut().zip(out).skip(n) {
+            // An error is the next call's.
+            let Ok(Some(received)) = self.try_recv_local(&mut [IoSliceMut::new(buf)], false) else {
+                break;
             };
-            let Some(received) = received else { break };
             *place = Some(Received { from: in_family(received.from, self.is_v6()), ..received });
             n += 1;
         }
         Ok(n)
+    }
+
+    /// Receives what has come through shared memory, one into each of `bufs`, unless something from
+    /// elsewhere has to come first; how many.
+    fn recv_more(&self, bufs: &mut [IoSliceMut<'_>], out: &mut [Option<Received>]) -> usize {
+        let _section = Section::enter();
+        let Some(Some(local)) = self.local.get() else { return 0 };
+        if self.n_waiting.load(Ordering::Acquire) != 0 {
+            return 0;
+        }
+        let until_udp = UDP_EVERY.saturating_sub(self.since_udp.load(Ordering::Relaxed));
+        let most = bufs.len().min(until_udp as usize);
+        let peer = self.routes().peer;
+        let is_v6 = self.is_v6();
+        let mut places = bufs.iter_mut().zip(out);
+        let (mut n, mut n_foreign) = (0, 0);
+        local.try_recv_up_to(most, &mut |arrived| match source(arrived, false) {
+            Some((from, at)) if peer.is_none_or(|peer| peer == from) => {
+                if let Some((buf, place)) = places.next() {
+                    let received = scatter(arrived, from, at, &mut [IoSliceMut::new(buf)]);
+                    *place = Some(Received { from: in_family(from, is_v6), ..received });
+                    n += 1;
+                }
+            }
+            _ => n_foreign += 1,
+        });
+        if n_foreign != 0 {
+            self.counts.n_foreign.fetch_add(n_foreign, Ordering::Relaxed);
+        }
+        self.since_udp.fetch_add(u32::try_from(n).unwrap_or(UDP_EVERY), Ordering::Relaxed);
+        n
     }
 
     /// Receives what is there without a system call, as a rule.
@@ -170,7 +203,7 @@ impl Datagram {
             }
         };
         if let Some(Some(local)) = self.local.get()
-            && local.try_recv(&mut |arrived| take(arrived, false))
+            && local.try_recv_up_to(1, &mut |arrived| take(arrived, false)) != 0
         {
             return next;
         }

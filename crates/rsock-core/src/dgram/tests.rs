@@ -327,6 +327,38 @@ fn batches_arrive_as_they_were_sent() {
 }
 
 #[test]
+fn a_batch_has_what_comes_by_udp_and_lacks_what_is_for_others() {
+    let _dog = Watchdog::new();
+    let [(a, at_a), (b, at_b), (c, at_c)] = [(); 3].map(|()| bound("127.0.0.1:0"));
+    meet([(&a, at_a), (&b, at_b)]);
+    meet([(&c, at_c), (&b, at_b)]);
+    b.connect(at_a).expect("connect");
+    let long = [b'5'; 20_000];
+    let sent = [&b"1"[..], b"2", &long, b"3", b"4"];
+    let batch: Vec<_> = sent.into_iter().map(IoSlice::new).collect();
+    assert_eq!(c.send_batch(&batch[..2], Some(at_b)).expect("sent"), 2);
+    assert_eq!(a.send_batch(&batch, Some(at_b)).expect("sent"), 5);
+    let mut seen = Vec::new();
+    while seen.len() < 5 {
+        let mut room = vec![[0; 20_000]; 3];
+        let mut out = [None; 4];
+        let mut bufs: Vec<_> = room.iter_mut().map(|b| IoSliceMut::new(b)).collect();
+        let n = b.recv_batch(&mut bufs, &mut out).expect("received");
+        assert!((1..=3).contains(&n) && out[n..].iter().all(Option::is_none));
+        for (buf, received) in room.iter().zip(&out[..n]) {
+            let received = received.expect("received");
+            assert_eq!((received.from, received.len), (at_a, received.full_len));
+            seen.push(buf[..received.len].to_vec());
+        }
+    }
+    // What went by UDP, being long, may have overtaken the others or come after them.
+    seen.sort();
+    assert!(seen == [&b"1"[..], b"2", b"3", b"4", &long]);
+    assert_eq!(b.counters().n_foreign, 2);
+    assert_eq!(b.recv_batch(&mut [], &mut [None]).expect("nothing asked"), 0);
+}
+
+#[test]
 fn nothing_there_is_told_at_once_or_after_the_time_limit() {
     let _dog = Watchdog::new();
     let (a, _) = bound("127.0.0.1:0");

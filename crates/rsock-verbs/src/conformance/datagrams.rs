@@ -249,6 +249,33 @@ pub fn a_datagram_with_another_key_is_lost<F: Fixture<Backend: DatagramBackend>>
     assert_eq!(seen, (2, u64::from(is_known), 0));
 }
 
+/// Taking several hands them over in order, as many as there are and as were asked for.
+pub fn several_datagrams_are_taken_at_once<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("several");
+    let [a, b] = pair(f);
+    let sent: Vec<_> = (0u8..7).map(|i| pattern(usize::from(i) * 30, i)).collect();
+    for bytes in &sent {
+        assert_eq!(a.send(bytes), Posted::Out);
+    }
+    let mut got = vec![b.recv().1];
+    let mut ask_for = 2;
+    while got.len() < sent.len() {
+        let before = got.len();
+        let n = b.ud.try_recv_up_to(ask_for, &mut |arrived: &dyn Arrived| {
+            let mut bytes = vec![0; arrived.len()];
+            arrived.copy_out(0, &mut bytes);
+            got.push(bytes);
+        });
+        assert_eq!(n, got.len() - before);
+        assert!(n <= ask_for);
+        ask_for = 10;
+    }
+    assert_eq!(got, sent);
+    assert_eq!(b.ud.try_recv_up_to(1, &mut |_| panic!("nothing is left")), 0);
+    assert_eq!(b.ud.try_recv_up_to(0, &mut |_| panic!("nobody asked")), 0);
+    assert_eq!(b.ud.counters().n_received, 7);
+}
+
 /// Queues of one process and of others, all at once, into one queue.
 pub fn a_queue_takes_from_many_senders<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     const SENDERS: u8 = 6;

@@ -103,6 +103,7 @@ macro_rules! conformance_tests {
             datagrams_of_one_sender_arrive_in_order_and_every_loss_is_counted
             a_full_queue_loses_what_comes_and_takes_more_once_it_is_read
             a_datagram_with_another_key_is_lost
+            several_datagrams_are_taken_at_once
             a_queue_takes_from_many_senders
             datagrams_to_nobody_harm_nobody
             threads_that_park_wake_for_datagrams

@@ -219,6 +219,18 @@ impl DatagramQueue<Soft> for SoftUd {
     }
 
     #[inline]
+    fn try_recv_up_to(&self, most: usize, take: &mut dyn FnMut(&dyn Arrived)) -> usize {
+        if !self.is_ready() {
+            return 0;
+        }
+        let mut rx = self.rx.lock();
+        let mut take_all = |inlets: &[Arc<Inlet>]| {
+            (0..most).take_while(|_| self.take_from(inlets, &mut rx.turn, take)).count()
+        };
+        self.with_inlets(|inlets| take_all(inlets)).unwrap_or(0)
+    }
+
+    #[inline]
     fn is_ready(&self) -> bool {
         self.with_inlets(|inlets| inlets.iter().any(|inlet| inlet.is_ready())).unwrap_or(false)
     }
