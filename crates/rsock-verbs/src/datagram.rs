@@ -106,6 +106,10 @@ pub trait DatagramQueue<B: DatagramBackend>: Debug + Send + Sync {
     /// Longest datagram, in bytes.
     fn max_len(&self) -> usize;
 
+    /// How many datagrams of `len` bytes it has room for: those of each process that may send to it, or of
+    /// all on devices that take datagrams from anybody.
+    fn room(&self, len: usize) -> usize;
+
     /// Lets the peer at `path` send to this queue. Asking again changes nothing. Devices that take
     /// datagrams from anybody do nothing.
     ///

@@ -8,6 +8,7 @@
 //! nobody waits for.
 
 use super::far::Far;
+use super::header::MAX_QUEUE_HEADER;
 use super::local::{Local, is_shared};
 use super::receiving::Waiting;
 use super::sending::Routes;
@@ -211,6 +212,18 @@ impl Datagram {
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = self.routes().peer.ok_or_else(|| errno(libc::ENOTCONN))?;
         Ok(in_family(peer, self.port.is_v6()))
+    }
+
+    /// How many datagrams of `len` bytes that come past UDP it has room for: of each process on this host
+    /// that sends to it, or of all senders together where they come over an RDMA device. Nothing where it
+    /// has no such queue.
+    #[must_use]
+    pub fn room_past_udp(&self, len: usize) -> Option<usize> {
+        let len = len.saturating_add(MAX_QUEUE_HEADER);
+        if let Ok(Some(local)) = self.local() {
+            return Some(local.ud.room(len));
+        }
+        self.far()?.queues().map(|queue| queue.ud().room(len)).min()
     }
 
     /// Whether the socket is of the IPv6 family, which shows IPv4 addresses mapped.

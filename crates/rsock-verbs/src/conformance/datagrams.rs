@@ -233,6 +233,28 @@ pub fn a_full_queue_loses_what_comes_and_takes_more_once_it_is_read<
     }
 }
 
+/// As many as it says fit; on a device that knows what is lost, no more.
+pub fn a_queue_has_the_room_that_it_tells<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("room");
+    let [a, b] = pair(f);
+    for len in [1, 48, 49, 500, 1000] {
+        let room = b.ud.room(len);
+        assert!((8..1 << 20).contains(&room), "{room} of {len} bytes");
+        for i in 0..room {
+            assert_eq!(a.send(&pattern(len, 5)), Posted::Out, "{i} of {room} of {len} bytes");
+        }
+        if F::Backend::KNOWS_LOSS {
+            assert_eq!(a.send(&pattern(len, 5)), Posted::Lost, "{room} of {len} bytes");
+        }
+        for _ in 0..room {
+            assert_eq!(b.recv().1, pattern(len, 5));
+        }
+        assert!(b.try_recv().is_none());
+    }
+    let counters = b.ud.counters();
+    assert_eq!(counters.n_malformed, 0);
+}
+
 /// The Q_Key is looked at.
 pub fn a_datagram_with_another_key_is_lost<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("key");

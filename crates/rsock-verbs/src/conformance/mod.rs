@@ -102,6 +102,7 @@ macro_rules! conformance_tests {
             a_datagram_that_is_too_long_is_refused
             datagrams_of_one_sender_arrive_in_order_and_every_loss_is_counted
             a_full_queue_loses_what_comes_and_takes_more_once_it_is_read
+            a_queue_has_the_room_that_it_tells
             a_datagram_with_another_key_is_lost
             several_datagrams_are_taken_at_once
             a_queue_takes_from_many_senders

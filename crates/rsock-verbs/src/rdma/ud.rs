@@ -237,6 +237,10 @@ impl DatagramQueue<Rdma> for RdmaUd {
         self.max_len
     }
 
+    fn room(&self, _len: usize) -> usize {
+        self.slots.len() / self.slot_len
+    }
+
     fn admit(&self, _path: &RdmaPath) -> Result<(), Error> {
         Ok(())
     }

@@ -14,6 +14,7 @@ mod inlet;
 
 use super::birth::Birth;
 use super::context::SoftContext;
+use super::layout::STAGE;
 use super::link::Link;
 use super::wait::Waiters;
 use super::{Soft, SoftBell};
@@ -23,6 +24,7 @@ use crate::datagram::{
 use crate::device::Parked;
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe, Lock};
+use crate::sync::slot::INLINE;
 use crate::types::{QKey, QpNum};
 use feed::Feed;
 pub(super) use feed::Feeds;
@@ -158,6 +160,15 @@ impl DatagramQueue<Soft> for SoftUd {
 
     fn max_len(&self) -> usize {
         MAX_LEN
+    }
+
+    fn room(&self, len: usize) -> usize {
+        let slots = SLOTS as usize;
+        if len <= INLINE {
+            slots
+        } else {
+            slots.min(usize::try_from(STAGE).unwrap_or(usize::MAX) / len)
+        }
     }
 
     fn admit(&self, path: &Arc<Link>) -> Result<(), Error> {
