@@ -114,6 +114,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-preload/src/",
     // Children that die with us, and the bare ring that shows the machine's limit.
     "crates/rsock-cli/src/child.rs",
+    "crates/rsock-cli/src/perf/datagrams/system.rs",
     "crates/rsock-cli/src/perf/hold.rs",
     "crates/rsock-cli/src/probe",
 ];

@@ -79,6 +79,7 @@ fn help_is_not_a_mistake() {
         &["perf", "stream", "--help"],
         &["perf", "connect", "--help"],
         &["perf", "dgram", "--help"],
+        &["perf", "incast", "--help"],
         &["--version"],
     ] {
         let output = rsock(args).output().unwrap();

@@ -4,20 +4,19 @@
 //! Nobody retries anything but that question, so what is missing was lost.
 
 use super::client::{new_histogram, record};
+use super::datagrams::{
+    Batch, Counters, Kind, MAX_BATCH, OverRdma, Socket, Work, change, is_timeout,
+};
 use super::report::Latency;
 use super::server::GREETING;
 use super::{bind_cpu, parse_seconds, parse_size, read_address};
 use crate::child::Child;
 use crate::error::Error;
-use crate::fabric;
 use crate::output;
-use clap::ValueEnum;
-use rsock_core::dgram::Datagram;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,12 +26,16 @@ pub(super) struct Args {
     /// What to measure
     #[arg(long, value_enum, default_value_t = Kind::Soft)]
     device: Kind,
-    /// Bytes of a datagram
+    /// Bytes of a datagram; of a server that receives batches, the most that it takes
     #[arg(long, default_value = "64", value_parser = parse_size)]
     size: usize,
     /// How long to measure each of the two, in seconds
     #[arg(long, default_value = "2", value_parser = parse_seconds, allow_negative_numbers = true)]
     time: Duration,
+    /// Datagrams that one call sends or receives in the one-way measurement: 1 is plain calls, more are
+    /// send_batch and recv_batch, or sendmmsg(2) and recvmmsg(2); the server has its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=MAX_BATCH as i64))]
+    batch: u16,
     /// Be the server until killed
     #[arg(long, value_name = "ADDR", num_args = 0..=1, conflicts_with = "connect")]
     server: Option<Option<String>>,
@@ -47,171 +50,29 @@ pub(super) struct Args {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    /// rsock's datagram sockets: UDP first, then shared memory
-    Soft,
-    /// The same, then an RDMA device, also on this host
-    Rdma,
-    /// Kernel UDP
-    Udp,
-}
-
 /// The result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Report {
+pub(crate) struct DatagramReport {
     test: String,
     device: String,
     /// Bytes of a datagram.
     size: usize,
+    /// Datagrams that a call sends or receives at most, one way.
+    batch: u16,
     /// Of each of the two measurements.
     seconds: f64,
-    round_trips_per_second: f64,
-    latency_us: Latency,
+    pub(crate) round_trips_per_second: f64,
+    pub(crate) latency_us: Latency,
     /// One way.
     sent: u64,
     received: u64,
     lost: u64,
     /// Of the lost ones, those that the sender knows of; nothing where it cannot.
     counted: Option<u64>,
-    /// What this host's RDMA devices counted meanwhile; nothing for other kinds.
-    device_counters: BTreeMap<String, u64>,
-    received_per_second: f64,
+    /// What this host's RDMA devices, or its kernel's UDP, counted meanwhile.
+    device_counters: Counters,
+    pub(crate) received_per_second: f64,
     gbit_per_second: f64,
-}
-
-/// A socket that sends and receives datagrams.
-trait Socket: Sized {
-    const NAME: &'static str;
-    fn bind(addr: SocketAddr) -> io::Result<Self>;
-    /// Where a server is that nobody gave an address.
-    fn any_local() -> io::Result<SocketAddr> {
-        Ok(SocketAddr::from(([127, 0, 0, 1], 0)))
-    }
-    fn address(&self) -> io::Result<SocketAddr>;
-    fn set_limit(&self, limit: Duration) -> io::Result<()>;
-    fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()>;
-    fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
-    /// Whether datagrams to `to` go the way that they will keep.
-    fn is_settled(&self, to: SocketAddr) -> bool;
-    /// What the devices have counted so far.
-    fn device_counters() -> BTreeMap<String, u64> {
-        BTreeMap::new()
-    }
-    /// Datagrams that are known to be lost.
-    fn known_lost(&self) -> Option<u64>;
-}
-
-impl Socket for UdpSocket {
-    const NAME: &'static str = "udp";
-
-    fn bind(addr: SocketAddr) -> io::Result<Self> {
-        Self::bind(addr)
-    }
-
-    fn address(&self) -> io::Result<SocketAddr> {
-        self.local_addr()
-    }
-
-    fn set_limit(&self, limit: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(limit))
-    }
-
-    fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
-        self.send_to(bytes, to).map(drop)
-    }
-
-    fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.recv_from(buf)
-    }
-
-    fn is_settled(&self, _to: SocketAddr) -> bool {
-        true
-    }
-
-    fn known_lost(&self) -> Option<u64> {
-        None
-    }
-}
-
-impl Socket for Datagram {
-    const NAME: &'static str = "soft";
-
-    fn bind(addr: SocketAddr) -> io::Result<Self> {
-        Self::bound(addr)
-    }
-
-    fn address(&self) -> io::Result<SocketAddr> {
-        self.local_addr()
-    }
-
-    fn set_limit(&self, limit: Duration) -> io::Result<()> {
-        self.set_recv_timeout(Some(limit))
-    }
-
-    fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
-        self.send_to(&[IoSlice::new(bytes)], Some(to), false).map(drop)
-    }
-
-    fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self.recv_from(&mut [IoSliceMut::new(buf)], false, false)?;
-        Ok((received.len, received.from))
-    }
-
-    fn is_settled(&self, to: SocketAddr) -> bool {
-        self.max_past_udp(to).is_some()
-    }
-
-    fn known_lost(&self) -> Option<u64> {
-        Some(self.counters().local.n_full)
-    }
-}
-
-/// A datagram socket that talks over RDMA devices alone, and UDP; the process's environment says so.
-struct OverRdma(Datagram);
-
-impl Socket for OverRdma {
-    const NAME: &'static str = "rdma";
-
-    fn bind(addr: SocketAddr) -> io::Result<Self> {
-        Datagram::bound(addr).map(Self)
-    }
-
-    fn any_local() -> io::Result<SocketAddr> {
-        let devices = fabric::devices()?;
-        let none = || io::Error::from_raw_os_error(libc::ENODEV);
-        let (_, ip) = fabric::first_address(&devices).ok_or_else(none)?;
-        Ok(SocketAddr::new(ip, 0))
-    }
-
-    fn address(&self) -> io::Result<SocketAddr> {
-        self.0.address()
-    }
-
-    fn set_limit(&self, limit: Duration) -> io::Result<()> {
-        self.0.set_limit(limit)
-    }
-
-    fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
-        Socket::send(&self.0, bytes, to)
-    }
-
-    fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        Socket::recv(&self.0, buf)
-    }
-
-    fn is_settled(&self, to: SocketAddr) -> bool {
-        Socket::is_settled(&self.0, to)
-    }
-
-    fn device_counters() -> BTreeMap<String, u64> {
-        fabric::counters().unwrap_or_default()
-    }
-
-    /// A device does not tell a sender what is lost.
-    fn known_lost(&self) -> Option<u64> {
-        None
-    }
 }
 
 /// Answer with the same.
@@ -237,20 +98,19 @@ pub(super) fn run(args: &Args) -> Result<(), Error> {
     if args.size > MAX_SIZE {
         return Err(Error::Usage(format!("--size of datagrams goes up to {MAX_SIZE}")));
     }
-    match args.device {
-        Kind::Soft => run_on::<Datagram>(args),
-        Kind::Rdma => {
-            super::choose_rdma()?;
-            run_on::<OverRdma>(args)
-        }
-        Kind::Udp => run_on::<UdpSocket>(args),
+    args.device.run(args)
+}
+
+impl Work for &Args {
+    fn run_on<S: Socket>(self) -> Result<(), Error> {
+        run_on::<S>(self)
     }
 }
 
 fn run_on<S: Socket>(args: &Args) -> Result<(), Error> {
     if let Some(addr) = &args.server {
         bind_cpu(args.cpu.last())?;
-        return serve::<S>(addr.as_deref());
+        return serve::<S>(addr.as_deref(), args);
     }
     bind_cpu(args.cpu.first())?;
     let (_server, addr) = match &args.connect {
@@ -260,7 +120,7 @@ fn run_on<S: Socket>(args: &Args) -> Result<(), Error> {
             (Some(server), addr)
         }
     };
-    let report = measure::<S>(&addr, args.size, args.time);
+    let report = measure::<S>(&addr, args);
     let report = report.map_err(Error::io(format!("{} to {addr} failed", S::NAME)))?;
     if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
 }
@@ -269,6 +129,7 @@ fn spawn_server<S: Socket>(args: &Args) -> Result<(Child, String), Error> {
     let exe = std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?;
     let mut command = Command::new(exe);
     command.args(["perf", "dgram", "--server", "--device", S::NAME]);
+    command.args(["--batch", &args.batch.to_string(), "--size", &args.size.to_string()]);
     if let Some(cpu) = args.cpu.last() {
         command.args(["--cpu", &cpu.to_string()]);
     }
@@ -283,38 +144,59 @@ fn parse_addr(addr: &str) -> io::Result<SocketAddr> {
 }
 
 /// Serves until killed.
-fn serve<S: Socket>(addr: Option<&str>) -> Result<(), Error> {
+fn serve<S: Socket>(addr: Option<&str>, args: &Args) -> Result<(), Error> {
     let at = addr.map_or_else(S::any_local, parse_addr);
     let addr = addr.unwrap_or("an address of this host");
     let socket = at.and_then(S::bind);
     let socket = socket.map_err(|e| Error::Usage(format!("cannot listen on {addr}: {e}")))?;
     let addr = socket.address().map_err(Error::io("cannot tell the address"))?;
     output::print(&format!("{GREETING}{addr}\n"))?;
-    let mut buf = vec![0; MAX_SIZE];
-    let (mut n_counted, mut first, mut last) = (0u64, None, Instant::now());
+    let mut counted = Counted::default();
+    if args.batch == 1 {
+        let mut buf = vec![0; MAX_SIZE];
+        loop {
+            let (len, from) = socket.recv(&mut buf).map_err(Error::io("cannot receive"))?;
+            counted.take(&socket, &buf[..len], from);
+        }
+    }
+    let mut batch = Batch::new(args.batch.into(), args.size);
     loop {
-        let (len, from) = socket.recv(&mut buf).map_err(Error::io("cannot receive"))?;
-        match buf[..len].first() {
+        socket.recv_batch(&mut batch).map_err(Error::io("cannot receive"))?;
+        batch.iter().for_each(|(bytes, from)| counted.take(&socket, bytes, from));
+    }
+}
+
+/// What a server has received of [`COUNT`].
+#[derive(Default)]
+struct Counted {
+    n: u64,
+    /// When the first came, and when about the last.
+    times: Option<(Instant, Instant)>,
+}
+
+impl Counted {
+    #[inline]
+    fn take<S: Socket>(&mut self, socket: &S, bytes: &[u8], from: SocketAddr) {
+        match bytes.first() {
             // A client that is gone, or has no room, is its own affair.
             Some(&ECHO) => {
                 // A measurement begins with round trips.
-                first = None;
-                let _ = socket.send(&buf[..len], from);
+                self.times = None;
+                let _ = socket.send(bytes, from);
             }
             Some(&COUNT) => {
-                n_counted += 1;
+                self.n += 1;
                 // Reading the clock each time would be what is measured.
-                if first.is_none() || n_counted.is_multiple_of(16) {
-                    last = Instant::now();
-                    first.get_or_insert(last);
+                if self.times.is_none() || self.n.is_multiple_of(16) {
+                    let now = Instant::now();
+                    self.times.get_or_insert((now, now)).1 = now;
                 }
             }
             Some(op) if TELL.contains(op) => {
-                let op = *op;
-                let took = first.map_or(Duration::ZERO, |first| last - first);
+                let took = self.times.map_or(Duration::ZERO, |(first, last)| last - first);
                 let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-                let words = [n_counted.to_le_bytes(), nanos.to_le_bytes()].concat();
-                let answer = [&[op][..], &words].concat();
+                let words = [self.n.to_le_bytes(), nanos.to_le_bytes()].concat();
+                let answer = [&[*op][..], &words].concat();
                 let _ = socket.send(&answer, from);
             }
             _ => {}
@@ -322,7 +204,8 @@ fn serve<S: Socket>(addr: Option<&str>) -> Result<(), Error> {
     }
 }
 
-fn measure<S: Socket>(addr: &str, size: usize, time: Duration) -> io::Result<Report> {
+fn measure<S: Socket>(addr: &str, args: &Args) -> io::Result<DatagramReport> {
+    let Args { size, time, batch, .. } = *args;
     let to = parse_addr(addr)?;
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = S::bind(parse_addr(any)?)?;
@@ -331,11 +214,11 @@ fn measure<S: Socket>(addr: &str, size: usize, time: Duration) -> io::Result<Rep
     let start = Instant::now();
     loop {
         trips(&socket, to, size, time / 10, &mut new_histogram())?;
-        if socket.is_settled(to) || start.elapsed() > SETTLE_LIMIT {
+        if socket.settled_len(to).is_some() || start.elapsed() > SETTLE_LIMIT {
             break;
         }
     }
-    if S::NAME == OverRdma::NAME && !socket.is_settled(to) {
+    if S::NAME == OverRdma::NAME && socket.settled_len(to).is_none() {
         let why = "no RDMA device of both hosts leads from one to the other";
         return Err(io::Error::new(io::ErrorKind::NotConnected, why));
     }
@@ -348,33 +231,30 @@ fn measure<S: Socket>(addr: &str, size: usize, time: Duration) -> io::Result<Rep
         }
     }
 
-    let (before, known_before) = (ask(&socket, to, size, TELL[0])?.0, socket.known_lost());
-    let counted_before = S::device_counters();
-    let sent = flood(&socket, to, size, time)?;
+    let (before, known_before) = (ask(&socket, to, size, TELL[0])?.0, socket.lost_in_sending());
+    let counted_before = S::host_counters();
+    let sent = match batch {
+        1 => flood(&socket, to, size, time)?,
+        _ => flood_in_batches(&socket, to, size, time, batch.into())?,
+    };
     // Before the question, which may be lost as well.
-    let known_after = socket.known_lost();
+    let known = change(&known_before, socket.lost_in_sending()).values().sum();
     let (after, took) = ask(&socket, to, size, TELL[1])?;
     let received = after - before;
-    let counted_after = S::device_counters().into_iter();
-    let change = |(name, n): (String, u64)| {
-        let change = n.saturating_sub(counted_before.get(&name).copied().unwrap_or(0));
-        (change != 0).then_some((name, change))
-    };
-    let device_counters = counted_after.filter_map(change).collect();
-    let known = known_after.zip(known_before).map(|(after, before)| after - before);
     let per_second = received as f64 / took.as_secs_f64().max(1e-9);
-    Ok(Report {
+    Ok(DatagramReport {
         test: "dgram".to_owned(),
         device: S::NAME.to_owned(),
         size,
+        batch,
         seconds: time.as_secs_f64(),
         round_trips_per_second: latency.len() as f64 / time.as_secs_f64(),
         latency_us: Latency::new(&latency),
         sent,
         received,
         lost: sent.saturating_sub(received),
-        counted: known,
-        device_counters,
+        counted: S::SENDER_KNOWS.then_some(known),
+        device_counters: change(&counted_before, S::host_counters()),
         received_per_second: per_second,
         gbit_per_second: per_second * size as f64 * 8.0 / 1e9,
     })
@@ -429,6 +309,27 @@ fn flood<S: Socket>(socket: &S, to: SocketAddr, size: usize, time: Duration) -> 
     Ok(n)
 }
 
+/// The same, so many in a call.
+fn flood_in_batches<S: Socket>(
+    socket: &S,
+    to: SocketAddr,
+    size: usize,
+    time: Duration,
+    n_each: usize,
+) -> io::Result<u64> {
+    const PER_LOOK: usize = 64;
+    let message = vec![COUNT; size];
+    let batch = vec![IoSlice::new(&message); n_each];
+    let calls = PER_LOOK.div_ceil(n_each);
+    let (start, mut n) = (Instant::now(), 0);
+    while start.elapsed() < time {
+        for _ in 0..calls {
+            n += socket.send_batch(&batch, to)? as u64;
+        }
+    }
+    Ok(n)
+}
+
 /// How many the server has counted so far, and within what time. The question is as long as what was
 /// sent before, so it goes the same way and comes behind; if it is lost it is asked again.
 fn ask<S: Socket>(
@@ -462,14 +363,14 @@ fn ask<S: Socket>(
     Err(io::ErrorKind::TimedOut.into())
 }
 
-fn is_timeout(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
-impl fmt::Display for Report {
+impl fmt::Display for DatagramReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { test, device, size, seconds, .. } = self;
-        writeln!(f, "{test} over {device}, {size} B, {seconds:.2} s each")?;
+        let Self { test, device, size, batch, seconds, .. } = self;
+        write!(f, "{test} over {device}, {size} B, {seconds:.2} s each")?;
+        match batch {
+            1 => writeln!(f)?,
+            n => writeln!(f, ", one way in batches of {n}")?,
+        }
         writeln!(f, "  trips     {:>12.0} /s", self.round_trips_per_second)?;
         for (name, us) in self.latency_us.named() {
             writeln!(f, "  {name:<9} {us:>12.2} us")?;

@@ -5,10 +5,12 @@
 //! `--connect` the command starts its own server and ends it.
 
 mod client;
+mod datagrams;
 mod death;
 mod device;
 mod dgram;
 mod hold;
+mod incast;
 mod report;
 mod server;
 mod wire;
@@ -22,6 +24,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+pub(crate) use dgram::DatagramReport;
 pub(crate) use hold::READY;
 pub(crate) use report::{Latency, Report};
 
@@ -71,6 +74,8 @@ enum Test {
     },
     /// Datagrams: round trips, one-way rate, and what was lost
     Dgram(dgram::Args),
+    /// Datagrams of many clients to one server: what arrives, and what becomes of the rest
+    Incast(incast::Args),
     /// Open streams, use each once and keep them: for `rsock compare`
     #[command(hide = true)]
     Hold(hold::Args),
@@ -134,6 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         | Test::Connect { common, .. }
         | Test::Death { common, .. } => common,
         Test::Dgram(args) => return dgram::run(args),
+        Test::Incast(args) => return incast::run(args),
         Test::Hold(args) => return hold::run(args),
     };
     if common.cpu.len() > 2 {
@@ -184,7 +190,9 @@ fn run_on<D: Device>(test: &Test, common: &Common) -> Result<(), Error> {
         Test::Rr { size, rate, .. } => client::rr::<D>(&addr, size, common.time, rate),
         Test::Stream { size, .. } => client::stream::<D>(&addr, size, common.time),
         Test::Connect { size, .. } => client::connect::<D>(&addr, size, common.time),
-        Test::Death { .. } | Test::Dgram(_) | Test::Hold(_) => unreachable!("handled above"),
+        Test::Death { .. } | Test::Dgram(_) | Test::Incast(_) | Test::Hold(_) => {
+            unreachable!("handled above")
+        }
     };
     show(&report.map_err(Error::io(format!("{} to {addr} failed", D::NAME)))?, common.json)
 }

@@ -1,0 +1,310 @@
+//! `rsock perf incast`: many clients send datagrams to one server, as fast as they can or as fast as it lets
+//! them, and every datagram is accounted for.
+//!
+//! Three kinds of processes: the one that was started (here), the server with its service threads
+//! (`server.rs`), and a process for each client (`client.rs`). [`pacing`] is the flow control, a value without
+//! clock or socket; [`wire`] is what they tell each other, and `report.rs` what comes out.
+
+mod client;
+mod pacing;
+mod report;
+mod server;
+mod wire;
+
+use super::datagrams::{Kind, MAX_BATCH, Socket, Work};
+use super::{bind_cpu, parse_seconds, parse_size, read_address};
+use crate::child::Child;
+use crate::error::Error;
+use crate::output;
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use report::{Report, Run};
+use std::io::{self, BufReader};
+use std::net::TcpStream;
+use std::process::{ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+use wire::{Answer, Ask, Orders, Plan, Said, Sent};
+
+/// What to measure, and how.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Args {
+    /// What to measure
+    #[arg(long, value_enum, default_value_t = Kind::Soft)]
+    device: Kind,
+    /// Client processes
+    #[arg(long, value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(wire::MAX_CLIENTS)))]
+    clients: u32,
+    /// Service threads of the server, each with a socket, to all of which every client sends in turn
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_THREADS)))]
+    threads: u16,
+    /// Bytes of a datagram's payload [default: 4096, over RDMA 1000]
+    #[arg(long, visible_alias = "mtu", value_name = "BYTES", value_parser = parse_size)]
+    size: Option<usize>,
+    /// Datagrams that a client sends in one call, before it looks up
+    #[arg(long, value_name = "N", default_value_t = 33,
+        value_parser = clap::value_parser!(u16).range(1..=MAX_BATCH as i64))]
+    depth: u16,
+    /// Service threads look at the first bytes of what arrives, and do not copy it out
+    #[arg(long)]
+    no_copy: bool,
+    /// Service threads rest so long after each batch, as 500us, 2ms or 0.1s
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
+    slow_reader: Duration,
+    /// Clients send what the server gives them leave for; `both` measures without and with
+    #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true,
+        default_value_t = Pacing::No, default_missing_value = "yes")]
+    pacing: Pacing,
+    /// How long to send, in seconds
+    #[arg(long, default_value = "2", value_parser = parse_seconds, allow_negative_numbers = true)]
+    time: Duration,
+    /// Be the server until killed
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, conflicts_with = "connect")]
+    server: Option<Option<String>>,
+    /// Use the server at this address
+    #[arg(long, value_name = "ADDR")]
+    connect: Option<String>,
+    /// Run clients and server on these CPUs
+    #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
+    cpu: Vec<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Be a client of one that was started by hand
+    #[arg(long, hide = true)]
+    be_client: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Pacing {
+    No,
+    Yes,
+    Both,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Error> {
+    if args.cpu.len() > 2 {
+        return Err(Error::Usage("--cpu takes at most two CPUs: clients,server".into()));
+    }
+    let sizes = wire::HEADER_LEN..=wire::MAX_SIZE;
+    if args.size.is_some_and(|size| !sizes.contains(&size)) {
+        let (least, most) = (sizes.start(), sizes.end());
+        return Err(Error::Usage(format!("--size of an incast goes from {least} to {most} bytes")));
+    }
+    args.device.run(args)
+}
+
+impl Work for &Args {
+    fn run_on<S: Socket>(self) -> Result<(), Error> {
+        if let Some(addr) = &self.server {
+            bind_cpu(self.cpu.last())?;
+            return server::serve::<S>(addr.as_deref());
+        }
+        bind_cpu(self.cpu.first())?;
+        if self.be_client {
+            return client::be::<S>();
+        }
+        let (_server, addr) = match &self.connect {
+            Some(addr) => (None, addr.clone()),
+            None => {
+                let (server, addr) = spawn_server::<S>(self)?;
+                (Some(server), addr)
+            }
+        };
+        let report = measure::<S>(self, &addr)?;
+        if self.json { output::print_json(&report) } else { output::print(&report.to_string()) }
+    }
+}
+
+fn own_command<S: Socket>() -> Result<Command, Error> {
+    let exe = std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?;
+    let mut command = Command::new(exe);
+    command.args(["perf", "incast", "--device", S::NAME]).stdout(Stdio::piped());
+    Ok(command)
+}
+
+fn spawn_server<S: Socket>(args: &Args) -> Result<(Child, String), Error> {
+    let mut command = own_command::<S>()?;
+    command.arg("--server").stdin(Stdio::null());
+    if let Some(cpu) = args.cpu.last() {
+        command.args(["--cpu", &cpu.to_string()]);
+    }
+    let mut server = Child::spawn("the server", command)?;
+    let addr = read_address(&mut server)?;
+    Ok((server, addr))
+}
+
+fn measure<S: Socket>(args: &Args, addr: &str) -> Result<Report, Error> {
+    let pacings: &[bool] = match args.pacing {
+        Pacing::No => &[false],
+        Pacing::Yes => &[true],
+        Pacing::Both => &[false, true],
+    };
+    let mut plan = Plan {
+        clients: args.clients,
+        threads: args.threads,
+        size: args.size.unwrap_or(S::USUAL_LEN),
+        depth: args.depth,
+        copy: !args.no_copy,
+        rest: args.slow_reader,
+        pacing: false,
+    };
+    let progress = progress(args.time * u32::try_from(pacings.len()).unwrap_or(1));
+    let mut runs = Vec::new();
+    for pacing in pacings {
+        plan.pacing = *pacing;
+        runs.push(run_once::<S>(args, &plan, addr, &progress)?);
+    }
+    progress.finish_and_clear();
+    let goodput_ratio = match &runs[..] {
+        [unpaced, paced] => {
+            Some(paced.total.gib_per_second / unpaced.total.gib_per_second.max(1e-9))
+        }
+        _ => None,
+    };
+    Ok(Report {
+        test: "incast",
+        device: S::NAME,
+        clients: plan.clients,
+        threads: plan.threads,
+        size: plan.size,
+        depth: plan.depth,
+        copy: plan.copy,
+        slow_reader_seconds: plan.rest.as_secs_f64(),
+        runs,
+        goodput_ratio,
+    })
+}
+
+/// On standard error, where somebody watches.
+fn progress(time: Duration) -> ProgressBar {
+    let progress = ProgressBar::new(millis(time));
+    let style = ProgressStyle::with_template("{bar:30} {eta:>4}  {msg}");
+    progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A client process.
+struct Client {
+    child: Child,
+    input: ChildStdin,
+}
+
+impl Client {
+    fn say(&mut self, message: &impl serde::Serialize) -> Result<(), Error> {
+        wire::write(&mut self.input, message).map_err(Error::io("cannot tell a client what to do"))
+    }
+
+    /// What it says next.
+    fn hear(&mut self, deadline: Instant) -> Result<Said, Error> {
+        let line = self.child.read_line(deadline)?;
+        match serde_json::from_str(&line) {
+            Ok(Said::Failed(why)) => Err(Error::Failed(format!("a client failed: {why}"))),
+            Ok(said) => Ok(said),
+            Err(_) if line.is_empty() => Err(Error::Failed("a client said nothing".into())),
+            Err(_) => Err(Error::Failed(format!("a client said: {line}"))),
+        }
+    }
+}
+
+/// How long clients may take beside the time that they measure, for instance to find their ways.
+const GRACE: Duration = Duration::from_secs(60);
+
+fn run_once<S: Socket>(
+    args: &Args,
+    plan: &Plan,
+    addr: &str,
+    progress: &ProgressBar,
+) -> Result<Run, Error> {
+    let failed = || Error::io(format!("incast to {addr} failed"));
+    let stream = TcpStream::connect(addr).map_err(failed())?;
+    stream.set_read_timeout(Some(GRACE)).map_err(failed())?;
+    let mut answers = BufReader::new(&stream);
+    let mut ask = |ask: Ask| -> Result<Answer, Error> {
+        wire::write(&mut &stream, &ask).map_err(failed())?;
+        match wire::read(&mut answers).map_err(failed())? {
+            Some(Answer::Failed(why)) => Err(Error::Failed(format!("the server failed: {why}"))),
+            Some(answer) => Ok(answer),
+            None => Err(failed()(io::ErrorKind::UnexpectedEof.into())),
+        }
+    };
+    let Answer::Listening(to) = ask(Ask::Prepare(plan.clone()))? else { return Err(confused()) };
+
+    progress.set_message(if plan.pacing { "paced" } else { "unpaced" });
+    let mut clients = Vec::new();
+    for number in 0..plan.clients {
+        let mut command = own_command::<S>()?;
+        command.arg("--be-client").stdin(Stdio::piped());
+        if let Some(cpu) = args.cpu.first() {
+            command.args(["--cpu", &cpu.to_string()]);
+        }
+        let mut child = Child::spawn("a client", command)?;
+        let input = child.take_stdin().ok_or_else(confused)?;
+        let mut client = Client { child, input };
+        let orders = Orders { number, plan: plan.clone(), time: args.time, to: to.clone() };
+        client.say(&orders)?;
+        clients.push(client);
+    }
+    let deadline = Instant::now() + GRACE;
+    for client in &mut clients {
+        let Said::Ready = client.hear(deadline)? else { return Err(confused()) };
+    }
+    let Answer::Ready = ask(Ask::Begin)? else { return Err(confused()) };
+    clients.iter_mut().try_for_each(|client| client.say(&()))?;
+    show(progress, args.time);
+    let deadline = Instant::now() + GRACE;
+    let hear = |client: &mut Client| match client.hear(deadline)? {
+        Said::Sent(sent) => Ok(sent),
+        _ => Err(confused()),
+    };
+    let sent = clients.iter_mut().map(hear).collect::<Result<Vec<Sent>, Error>>()?;
+    // The clients are there until all that they sent was taken.
+    let Answer::Done(received) = ask(Ask::End)? else { return Err(confused()) };
+    Ok(Run::new::<S>(plan, sent, received))
+}
+
+/// Moves the bar while time passes.
+fn show(progress: &ProgressBar, time: Duration) {
+    const EVERY: Duration = Duration::from_millis(200);
+    let (start, before) = (Instant::now(), progress.position());
+    while let Some(left) = time.checked_sub(start.elapsed()) {
+        crate::child::pause(left.min(EVERY));
+        progress.set_position(before + millis(start.elapsed().min(time)));
+    }
+}
+
+/// Somebody answered something else than was asked.
+fn confused() -> Error {
+    Error::Failed("the parts of the test do not understand each other".into())
+}
+
+/// A number with its unit: us, ms or s.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    let split = units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let (number, scale) = split.ok_or("needs a unit: us, ms or s, as in 2ms")?;
+    let number: f64 = number.parse().map_err(|_| "not a duration such as 500us or 2ms")?;
+    let duration = Duration::try_from_secs_f64(number * scale).map_err(|e| e.to_string())?;
+    if duration > wire::MAX_REST {
+        return Err(format!("at most {} s", wire::MAX_REST.as_secs()));
+    }
+    Ok(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit_and_an_end() {
+        let good = ["500us", "2ms", "0.1s", "0s"].map(|text| parse_duration(text).unwrap());
+        assert_eq!(good.map(|d| d.as_micros()), [500, 2000, 100_000, 0]);
+        for bad in ["", "5", "ms", "-1ms", "nans", "11s", "infs", "1h"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+}
