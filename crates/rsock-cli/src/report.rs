@@ -33,7 +33,7 @@ pub(crate) fn text(comparison: &Comparison) -> String {
         env.runs, env.seconds_per_sample
     );
     if comparison.rows.iter().any(|row| !row.is_on_device()) {
-        out.push_str("ratio = rsock : kernel TCP\n");
+        out.push_str("ratio = rsock : kernel TCP, or kernel UDP for datagrams\n");
     }
     if env.runs < LEAST_RUNS {
         let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
@@ -56,7 +56,7 @@ pub(crate) fn text(comparison: &Comparison) -> String {
         }
     }
     device::text(&mut out, comparison);
-    for row in comparison.rows.iter().filter(|row| row.unit == Unit::Microseconds) {
+    for row in comparison.rows.iter().filter(|row| shows_percentiles(row)) {
         percentiles(&mut out, row);
     }
     out.push('\n');
@@ -64,6 +64,11 @@ pub(crate) fn text(comparison: &Comparison) -> String {
         let _ = writeln!(out, "{note}");
     }
     out
+}
+
+/// Whether round trips were timed one by one, and this is the row about how long they took.
+fn shows_percentiles(row: &Row) -> bool {
+    row.unit == Unit::Microseconds || row.id == "dgram.tail"
 }
 
 /// Below this, a median is not one.

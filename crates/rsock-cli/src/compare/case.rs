@@ -82,6 +82,10 @@ pub(super) enum Netperf {
     Stream(usize),
     /// Connect, request and answer of this many bytes, close.
     Crr(usize),
+    /// One-byte request and answer, over UDP.
+    UdpRr,
+    /// Datagrams of this many bytes, received.
+    UdpStream(usize),
 }
 
 /// What is run for a row.
@@ -103,6 +107,16 @@ pub(super) enum Work {
     PerfStream(usize),
     /// `rsock perf connect`, 100 bytes.
     PerfConnect,
+    /// `rsock perf dgram` with this many bytes: round trips.
+    DatagramRr(usize),
+    /// The same: p99 of a round trip over p50.
+    DatagramTail(usize),
+    /// The same: datagrams received one way. Batches are of [`BATCH`].
+    DatagramStream {
+        size: usize,
+        /// Whether the kernel's side sends batches, and ours.
+        batches: [bool; 2],
+    },
     /// Memory of both ends per stream, after each of 1000 carried 1 MiB and rested.
     Memory,
     /// CPU time of both ends at 100 requests per second.
@@ -155,6 +169,7 @@ pub(super) fn all() -> Vec<Case> {
             cases.extend(own_loops());
         }
     }
+    cases.extend(datagrams());
     cases.extend(at_rest());
     cases.extend(on_device());
     cases
@@ -173,6 +188,13 @@ impl Case {
     /// Whether the rsock side needs no library because it calls rsock itself.
     pub(super) fn uses_rust_interface(&self) -> bool {
         matches!(self.work, Work::PerfRr | Work::PerfStream(_) | Work::PerfConnect)
+            || self.is_perf_dgram()
+    }
+
+    /// Whether it is measured by `rsock perf dgram`.
+    pub(super) fn is_perf_dgram(&self) -> bool {
+        let Self { work, .. } = self;
+        matches!(work, Work::DatagramRr(_) | Work::DatagramTail(_) | Work::DatagramStream { .. })
     }
 
     /// Whether it is measured on an RDMA device.
@@ -295,6 +317,68 @@ fn own_loops() -> Vec<Case> {
     cases.push(case("perf.connect", label, Unit::PerSecond, Work::PerfConnect));
     cases
 }
+
+/// Datagrams beside kernel UDP: `rsock perf dgram`, and unmodified netperf.
+fn datagrams() -> Vec<Case> {
+    let case = |id: &str, label: &str, unit, work, need| Case {
+        has_pinned_twin: false,
+        work,
+        need,
+        ..Case::new(&format!("dgram.{id}"), label, unit, Place::Free)
+    };
+    let stream = |size, batches| Work::DatagramStream { size, batches };
+    let plain = [false, false];
+    let rate = Unit::PerSecond;
+    let at_least = |least, aim| Need::RatioAtLeast { least, aim };
+    let rr = at_least(20.0, 150.0);
+    let mut cases = vec![
+        case("rr", "perf dgram rr 64 B", rate, Work::DatagramRr(64), rr),
+        Case {
+            sides: &[Side::Kernel, Side::Rsock],
+            ..case(
+                "tail",
+                "  p99 of it over p50",
+                Unit::Ratio,
+                Work::DatagramTail(64),
+                Need::AtMost { most: 3.0, aim: 2.0 },
+            )
+        },
+        case("64", "perf dgram 64 B", rate, stream(64, plain), at_least(5.0, 15.0)),
+        case("1400", "perf dgram 1400 B", rate, stream(1400, plain), at_least(2.0, 15.0)),
+        case(
+            "batch",
+            "  64 B, batches : plain UDP",
+            rate,
+            stream(64, [false, true]),
+            at_least(10.0, 30.0),
+        ),
+        case("mmsg", "  64 B, batches : sendmmsg", rate, stream(64, [true, true]), Need::Nothing),
+    ];
+    for (id, label, unit, test, need) in [
+        ("netperf.rr", "netperf UDP_RR 1 B", rate, Netperf::UdpRr, rr),
+        (
+            "netperf.64",
+            "netperf UDP_STREAM 64",
+            Unit::GbitPerSecond,
+            Netperf::UdpStream(64),
+            at_least(5.0, 15.0),
+        ),
+        (
+            "netperf.1400",
+            "netperf UDP_STREAM 1400",
+            Unit::GbitPerSecond,
+            Netperf::UdpStream(1400),
+            at_least(2.0, 15.0),
+        ),
+    ] {
+        let settings = &[("RSOCK_DGRAM", "on")];
+        cases.push(Case { settings, ..case(id, label, unit, netperf(test, 1), need) });
+    }
+    cases
+}
+
+/// Datagrams in a batch.
+pub(super) const BATCH: u16 = 32;
 
 /// Rows that nobody pins.
 fn at_rest() -> Vec<Case> {

@@ -33,7 +33,8 @@ pub(crate) use result::{Comparison, Row};
 
 /// Measure rsock beside kernel TCP and Unix sockets
 ///
-/// Runs unmodified netperf and iperf3, and `rsock perf`, in turn over each. Where there is an RDMA
+/// Runs unmodified netperf and iperf3, and `rsock perf`, in turn over each; datagrams (rows called dgram)
+/// beside kernel UDP. Where there is an RDMA
 /// device with an address, also netperf and rstream over C's rsockets and over rsock on that device,
 /// beside perftest's bare verbs (rows called rdma). Programs are taken from RSOCK_TOOLS (a directory
 /// that Debian packages were unpacked in), then from PATH.

@@ -43,6 +43,11 @@ pub(super) fn start_client(
     match test {
         Netperf::Rr => command.args(["-t", "TCP_RR"]),
         Netperf::Stream(size) => command.args(["-t", "TCP_STREAM", "--", "-m", &size.to_string()]),
+        Netperf::UdpRr => command.args(["-t", "UDP_RR"]),
+        // What arrived, not what was sent.
+        Netperf::UdpStream(size) => command
+            .args(["-t", "UDP_STREAM", "--", "-o", "REMOTE_RECV_THROUGHPUT"])
+            .args(["-m", &size.to_string()]),
         Netperf::Crr(size) => {
             command.args(["-t", "TCP_CRR", "--", "-r", &format!("{size},{size}")])
         }
@@ -56,7 +61,9 @@ pub(super) fn parse(output: &str, test: Netperf) -> Result<f64, Error> {
     let last = output.split_whitespace().next_back();
     let value = last.and_then(|word| word.parse::<f64>().ok());
     match value.filter(|value| value.is_finite() && *value >= 0.0) {
-        Some(mbits) if matches!(test, Netperf::Stream(_)) => Ok(mbits / 1e3),
+        Some(mbits) if matches!(test, Netperf::Stream(_) | Netperf::UdpStream(_)) => {
+            Ok(mbits / 1e3)
+        }
         Some(rate) => Ok(rate),
         None => Err(Error::Failed(format!("netperf printed no number: {:?}", output.trim()))),
     }
@@ -70,6 +77,7 @@ mod tests {
     fn the_number_is_the_last_word() {
         assert_eq!(parse("20172.76 \n", Netperf::Rr).unwrap(), 20172.76);
         assert_eq!(parse("17500.00\n", Netperf::Stream(64)).unwrap(), 17.5);
+        assert_eq!(parse("236.50\n", Netperf::UdpStream(64)).unwrap(), 0.2365);
         let noisy = "catcher: timer popped with times_up != 0\n12834.31 \n";
         assert_eq!(parse(noisy, Netperf::Crr(100)).unwrap(), 12834.31);
     }

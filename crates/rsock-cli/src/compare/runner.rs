@@ -1,14 +1,15 @@
 //! Runs the rows: sides in turn, orders rotating, the cache placement probed before each sample.
 
 use super::bench::Bench;
-use super::case::{Case, Netperf, Side, Unit, Work};
+use super::case::{BATCH, Case, Netperf, Side, Unit, Work};
 use super::result::{Row, Sample};
 use super::server::Server;
 use super::tools::LIBRSPRELOAD;
 use super::{iperf, netperf, perftest, process, rstream};
 use crate::child::{Child, Collected, pause};
 use crate::error::Error;
-use crate::perf::{self, Latency};
+use crate::library;
+use crate::perf::{self, DatagramReport, Latency};
 use crate::probe::{self, Placement};
 use indicatif::{ProgressBar, ProgressStyle};
 use rsock_core::stat;
@@ -175,6 +176,16 @@ fn measure(bench: &Bench, case: &Case, side: Side, servers: &[Server]) -> Result
         Work::PerfRr => perf_run(bench, case, side, "rr", 1),
         Work::PerfStream(size) => perf_run(bench, case, side, "stream", size),
         Work::PerfConnect => perf_run(bench, case, side, "connect", 100),
+        Work::DatagramRr(size) => {
+            dgram_run(bench, side, size, false, |report| report.round_trips_per_second)
+        }
+        Work::DatagramTail(size) => dgram_run(bench, side, size, false, |report| {
+            report.latency_us.p99 / report.latency_us.p50.max(f64::MIN_POSITIVE)
+        }),
+        Work::DatagramStream { size, batches: [kernel, rsock] } => {
+            let batches = if side == Side::Kernel { kernel } else { rsock };
+            dgram_run(bench, side, size, batches, |report| report.received_per_second)
+        }
         Work::Memory => {
             held(bench, case, side, 1000, |pids| Ok(process::memory(pids)? as f64 / 1000.0))
         }
@@ -272,6 +283,32 @@ fn perf_run(
         perf_value(&report, case.unit)
     })?;
     Ok(Measured { latency_us, ..measured })
+}
+
+/// `rsock perf dgram` with a server of its own.
+fn dgram_run(
+    bench: &Bench,
+    side: Side,
+    size: usize,
+    batches: bool,
+    value: impl Fn(&DatagramReport) -> f64,
+) -> Result<Measured, Error> {
+    // Round trips and one way take a half each.
+    let seconds = (bench.time / 2).as_secs_f64().to_string();
+    let (size, batch) = (size.to_string(), if batches { BATCH } else { 1 }.to_string());
+    let args = ["perf", "dgram", "--json", "--size", &size, "--batch", &batch, "--time", &seconds];
+    let mut command = bench.own_command(&args);
+    command.args(["--device", if side == Side::Kernel { "udp" } else { "soft" }]);
+    command.env_remove(library::preload_env());
+    let client = Collected::spawn("rsock perf", command)?;
+    let mut latency_us = None;
+    let measured = finish_all(bench, vec![client], |output| {
+        let report: DatagramReport = serde_json::from_str(output)
+            .map_err(|e| Error::Failed(format!("rsock perf printed no report: {e}")))?;
+        latency_us = Some(report.latency_us);
+        Ok(value(&report))
+    })?;
+    Ok(Measured { fast_share: None, latency_us, ..measured })
 }
 
 fn perf_device(side: Side) -> &'static str {

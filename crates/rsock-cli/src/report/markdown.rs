@@ -5,12 +5,12 @@ use crate::compare::{Comparison, Place, Row, Side};
 use std::fmt::Write;
 
 const HEAD: &str = "\
-| | kernel TCP | Unix socket | rsock | limit | ratio | of limit | at least | aim | result |
+| | kernel | Unix socket | rsock | limit | ratio | of limit | at least | aim | result |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 ";
 
 /// A table for each placement of the ends. Medians, with the least and the greatest sample of kernel
-/// TCP and rsock in brackets; `ratio` is rsock : kernel TCP.
+/// TCP and rsock in brackets; `ratio` is rsock : kernel TCP, or kernel UDP for datagrams.
 pub(crate) fn markdown(comparison: &Comparison) -> String {
     let mut out = String::new();
     let places = [
