@@ -18,6 +18,8 @@ pub enum PortSpace {
     /// Datagrams.
     #[doc(alias = "RDMA_PS_UDP")]
     Udp = 0x0111,
+    /// Kernel UDP sockets that have a queue of ours beside them. Of this host alone: no device knows it.
+    KernelUdp = 0xfd11,
 }
 
 /// `addr` with an IPv4 address where it carries a mapped one, without flow label, and with a scope

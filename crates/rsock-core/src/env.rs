@@ -37,6 +37,12 @@ pub(crate) fn is_enabled() -> bool {
     *VALUE.get_or_init(|| std::env::var_os("RSOCK_DEVICE").is_none_or(|v| v != "tcp"))
 }
 
+/// `RSOCK_DGRAM`: `on` lets kernel UDP sockets have queues in shared memory beside them.
+pub(crate) fn has_dgram_twins() -> bool {
+    static VALUE: OnceLock<bool> = OnceLock::new();
+    *VALUE.get_or_init(|| std::env::var_os("RSOCK_DGRAM").is_some_and(|v| v == "on"))
+}
+
 /// `RSOCK_WIRE`: `send` makes pure sockets use the soft device as one without write-with-immediate,
 /// as iWARP adapters are. Both ends must say so.
 pub(crate) fn is_message_send() -> bool {

@@ -13,3 +13,4 @@ pub mod stat;
 mod sys;
 pub mod trust;
 pub mod twin;
+pub mod udp;

@@ -16,6 +16,8 @@ pub(crate) unsafe trait Zeroed: Sync + 'static {}
 
 // SAFETY: an atomic integer; zero is a value of it.
 unsafe impl Zeroed for std::sync::atomic::AtomicU64 {}
+// SAFETY: as above.
+unsafe impl Zeroed for std::sync::atomic::AtomicU32 {}
 
 /// `CHUNKS` chunks of `PER_CHUNK` zeroed values each.
 ///

@@ -7,12 +7,14 @@
 //!
 //! A connection starts as a *candidate*: nothing is allocated for it before its first data call.
 
+pub(crate) mod datagrams;
+
 use crate::chunked::Chunked;
 use crate::doors;
 use crate::guard;
 use crate::log;
 use crate::process;
-use crate::slot::{self, Handle, Key, Side};
+use crate::slot::{self, Handle, Held, Key, Side};
 use libc::c_int;
 use rsock_core::interrupt::Section;
 use rsock_core::twin::{self, PinReason, Twin};
@@ -49,6 +51,11 @@ const CONNECTING: u64 = 1 << 2;
 const ACCEPTED: u64 = 1 << 3;
 /// Nothing of ours, but a listening socket that may have a door ([`crate::doors`]).
 const LISTENING: u64 = 1 << 12;
+/// Nothing of ours, but a UDP socket that may become so ([`datagrams`]). How often it was used is in the
+/// upper half.
+const DATAGRAMS: u64 = 1 << 13;
+/// Beside [`TWIN`]: a UDP socket.
+const DATAGRAM_TWIN: u64 = 1 << 2;
 
 impl Word {
     const NOTHING: Self = Self(0);
@@ -66,6 +73,12 @@ impl Word {
         let index = (self.0 >> 8) as u32 & 0xff_ffff;
         let generation = (self.0 >> 32) as u32;
         (self.kind() == TWIN).then_some(Key { index, generation })
+    }
+
+    /// Whether it is a UDP socket, in whatever state.
+    fn is_datagram(self) -> bool {
+        let twin = self.kind() == TWIN && self.0 & DATAGRAM_TWIN != 0;
+        twin || self.kind() != TWIN && self.0 & DATAGRAMS != 0
     }
 
     fn with_kind(self, kind: u64) -> Self {
@@ -105,7 +118,7 @@ fn entry_or_map(fd: c_int) -> Option<&'static AtomicU64> {
 pub(crate) fn enter(fd: c_int, side: Side) -> Option<Handle> {
     let entry = entry(fd)?;
     let word = Word(entry.load(Ordering::Acquire));
-    if word.kind() == EMPTY {
+    if word.kind() == EMPTY || word.is_datagram() {
         return None;
     }
     let handle = match word.key() {
@@ -132,7 +145,10 @@ pub(crate) fn is_known(fd: c_int) -> bool {
 /// Whether `fd` has become a twin, or will have in a moment.
 #[inline]
 pub(crate) fn is_stream(fd: c_int) -> bool {
-    entry(fd).is_some_and(|e| matches!(Word(e.load(Ordering::Relaxed)).kind(), TWIN | ADOPTING))
+    entry(fd).is_some_and(|e| {
+        let word = Word(e.load(Ordering::Relaxed));
+        matches!(word.kind(), TWIN | ADOPTING) && !word.is_datagram()
+    })
 }
 
 /// Whether `fd` is a listening socket that may have a door.
@@ -144,7 +160,7 @@ pub(crate) fn is_listening(fd: c_int) -> bool {
 /// Whether waiting for `fd` may take more than the kernel.
 #[inline]
 pub(crate) fn is_watched(fd: c_int) -> bool {
-    is_stream(fd) || is_listening(fd)
+    is_stream(fd) || is_listening(fd) || datagrams::is_one(fd)
 }
 
 /// `fd` listens, and the configuration wants doors.
@@ -172,7 +188,7 @@ pub(crate) fn listening() -> impl Iterator<Item = c_int> {
 pub(crate) fn note_stream_made(fd: c_int, twin: Twin) -> Result<(), c_int> {
     note_made(fd);
     let entry = entry_or_map(fd).ok_or(libc::EMFILE)?;
-    let key = slot::insert(twin).ok_or(libc::EMFILE)?;
+    let key = slot::insert(Held::Stream(twin)).ok_or(libc::EMFILE)?;
     entry.store(Word::of_twin(key).0, Ordering::Release);
     Ok(())
 }
@@ -182,6 +198,9 @@ pub(crate) fn find(fd: c_int, side: Side) -> Option<Handle> {
     let entry = entry(fd)?;
     loop {
         let word = Word(entry.load(Ordering::Acquire));
+        if word.is_datagram() {
+            return None;
+        }
         if let Some(handle) = slot::enter(word.key()?, side, fd) {
             return (!guard::is_inside()).then_some(handle);
         }
@@ -200,6 +219,7 @@ fn settle(fd: c_int, entry: &AtomicU64, side: Side) -> Option<Handle> {
     loop {
         let word = Word(entry.load(Ordering::Acquire));
         match word.kind() {
+            _ if word.is_datagram() => return None,
             EMPTY => return None,
             TWIN => match slot::enter(word.key()?, side, fd) {
                 Some(handle) => return Some(handle),
@@ -241,7 +261,7 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
         let side =
             if claim.0 & ACCEPTED != 0 { twin::Side::Accepted } else { twin::Side::Connected };
         let Some(twin) = Twin::adopt(socket, Some(side)) else { return Ok(None) };
-        Ok(slot::insert(twin))
+        Ok(slot::insert(Held::Stream(twin)))
     });
     let Ok(Some(key)) = adopted else {
         log::line(format_args!("fd {fd}: not adopted"));
@@ -273,6 +293,9 @@ fn note_candidate(fd: c_int, begun: u64) {
     let Some(entry) = entry_or_map(fd) else { return };
     loop {
         let old = Word(entry.load(Ordering::Acquire));
+        if old.is_datagram() {
+            return;
+        }
         let new = match old.kind() {
             EMPTY | CANDIDATE => Word(old.with_kind(CANDIDATE).0 | begun),
             // Told late: a connection may carry data before the program asks how it went.
@@ -294,6 +317,7 @@ fn note_candidate(fd: c_int, begun: u64) {
 /// The socket was disconnected (`connect` to `AF_UNSPEC`).
 pub(crate) fn note_disconnected(fd: c_int) {
     if let Some(entry) = entry(fd)
+        && !datagrams::is_one(fd)
         && let Some(key) = Word(entry.swap(0, Ordering::AcqRel)).key()
     {
         give_up_name(key, fd, Ending::Stale);
@@ -335,6 +359,10 @@ pub(crate) fn pin(fd: c_int, reason: PinReason) {
     loop {
         let word = Word(entry.load(Ordering::Acquire));
         match word.kind() {
+            TWIN if word.is_datagram() => {
+                datagrams::pin(fd, reason);
+                break;
+            }
             TWIN => {
                 if let Some(handle) = find(fd, Side::Send) {
                     log::line(format_args!("fd {fd}: pinned, {reason:?}"));
@@ -370,6 +398,13 @@ enum Ending {
 fn give_up_name(key: Key, fd: c_int, ending: Ending) {
     let section = Section::enter();
     let last = match slot::enter(key, Side::Send, fd) {
+        Some(handle) if handle.udp().is_some() => {
+            let is_last = handle.remove_name();
+            if is_last {
+                datagrams::note_end(&handle);
+            }
+            is_last
+        }
         Some(handle) if handle.remove_name() => {
             handle.twin().note_released();
             if ending == Ending::Close && handle.is_same_socket() == Some(true) {
@@ -430,6 +465,7 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     }
     // Two candidates for one socket would become two twins.
     let handle = match word.kind() {
+        _ if word.is_datagram() => datagrams::find(old, Side::Send),
         EMPTY => None,
         _ => settle(old, entry_old, Side::Send),
     };
@@ -447,6 +483,10 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
             // Not a stream, or one still connecting: neither name may adopt it alone.
             let word = Word(entry_old.load(Ordering::Acquire));
             let kept = match word.kind() {
+                EMPTY if word.is_datagram() => {
+                    pin(old, PinReason::Option);
+                    Word(DATAGRAMS).with_reason(PinReason::Option)
+                }
                 CANDIDATE => word.with_kind(EMPTY).with_reason(PinReason::Option),
                 EMPTY => word,
                 _ => Word::NOTHING,
@@ -475,6 +515,11 @@ pub(crate) fn prepare_fork() {
     for fd in known(0, u32::MAX) {
         let Some(entry) = entry(fd) else { continue };
         let word = Word(entry.load(Ordering::Relaxed));
+        if word.is_datagram() {
+            // What waits in its queue either process can take.
+            pin(fd, PinReason::Fork);
+            continue;
+        }
         // Sockets that are not connected may well be used by one side alone.
         if word.kind() == EMPTY {
             continue;
@@ -510,6 +555,9 @@ pub(crate) fn finish() {
                 handle.twin().finish();
                 Ok(())
             });
+        }
+        if let Some(handle) = datagrams::find(fd, Side::Send) {
+            datagrams::note_end(&handle);
         }
     }
 }

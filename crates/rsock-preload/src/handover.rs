@@ -27,6 +27,9 @@ const LAST_STANDARD: RawFd = 2;
 /// # Errors
 /// The errno with which it must fail, because bytes would be lost.
 pub(crate) fn before_exec() -> Result<(), c_int> {
+    if !process::is_borrowed() {
+        fdtable::datagrams::pin_all(PinReason::Passed);
+    }
     let streams = fdtable::unsettled();
     if streams.is_empty() {
         return Ok(());

@@ -95,6 +95,67 @@ pub(crate) fn pins_when_set(level: c_int, name: c_int, value: Option<c_int>) -> 
     }
 }
 
+/// Whether setting the option of a UDP socket to `value` (its first four bytes) keeps it to the kernel.
+pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c_int>) -> bool {
+    let is_harmless = match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_DEBUG
+                | libc::SO_REUSEADDR
+                | libc::SO_BROADCAST
+                | libc::SO_SNDBUF
+                | libc::SO_RCVBUF
+                | libc::SO_SNDBUFFORCE
+                | libc::SO_RCVBUFFORCE
+                | libc::SO_PRIORITY
+                | libc::SO_KEEPALIVE
+                | libc::SO_LINGER
+                | libc::SO_RCVTIMEO
+                | libc::SO_SNDTIMEO
+                | libc::SO_RCVTIMEO_NEW
+                | libc::SO_SNDTIMEO_NEW
+                | libc::SO_NO_CHECK
+                | libc::SO_BUSY_POLL
+                | libc::SO_PREFER_BUSY_POLL
+                | libc::SO_BUSY_POLL_BUDGET
+        ),
+        // Errors are of what the kernel has sent, and those it tells as ever.
+        libc::IPPROTO_IP => matches!(
+            name,
+            libc::IP_TOS
+                | libc::IP_TTL
+                | libc::IP_MTU_DISCOVER
+                | libc::IP_BIND_ADDRESS_NO_PORT
+                | libc::IP_RECVERR
+                | libc::IP_MULTICAST_TTL
+                | libc::IP_MULTICAST_LOOP
+                | libc::IP_MULTICAST_IF
+        ),
+        libc::IPPROTO_IPV6 => matches!(
+            name,
+            libc::IPV6_V6ONLY
+                | libc::IPV6_TCLASS
+                | libc::IPV6_UNICAST_HOPS
+                | libc::IPV6_MTU_DISCOVER
+                | libc::IPV6_RECVERR
+                | libc::IPV6_MULTICAST_HOPS
+                | libc::IPV6_MULTICAST_LOOP
+                | libc::IPV6_MULTICAST_IF
+        ),
+        _ => false,
+    };
+    let asks_for_more = [
+        (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+        (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+        (libc::IPPROTO_IP, libc::IP_PKTINFO),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    ];
+    !is_harmless && !(value == Some(0) && asks_for_more.contains(&(level, name)))
+}
+
 /// Whether asking for the option does something that only TCP can.
 pub(crate) fn pins_when_asked(level: c_int, name: c_int) -> bool {
     /// Maps received pages into the program (linux/tcp.h).
@@ -109,6 +170,10 @@ pub(crate) const SEND_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_EOR
     | libc::MSG_CONFIRM
     | libc::MSG_DONTROUTE;
+
+/// Flags of a send that a datagram past the kernel honours, or may ignore.
+pub(crate) const DATAGRAM_SEND_FLAGS: c_int =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM | libc::MSG_DONTROUTE;
 
 /// Flags of a receive that a stream off TCP honours, or may ignore as TCP does.
 pub(crate) const RECV_FLAGS: c_int = libc::MSG_DONTWAIT
@@ -205,6 +270,26 @@ mod tests {
         assert!(!pins_when_set(libc::SOL_SOCKET, libc::SO_RCVLOWAT, Some(1)));
         assert!(pins_by_fcntl(libc::F_SETFL, libc::O_ASYNC));
         assert!(!pins_by_fcntl(libc::F_SETFL, libc::O_NONBLOCK));
+    }
+
+    #[test]
+    fn a_udp_socket_stays_with_the_kernel_for_what_only_the_kernel_tells() {
+        for (level, name) in [
+            (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+            (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
+            (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+            (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+            (libc::IPPROTO_IP, libc::IP_PKTINFO),
+            (libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP),
+            (libc::IPPROTO_UDP, libc::UDP_GRO),
+            (libc::IPPROTO_UDP, libc::UDP_SEGMENT),
+            (libc::IPPROTO_UDP, libc::UDP_CORK),
+        ] {
+            assert!(pins_datagrams_when_set(level, name, Some(1)), "{level} {name}");
+        }
+        assert!(!pins_datagrams_when_set(libc::SOL_SOCKET, libc::SO_TIMESTAMP, Some(0)));
+        assert!(!pins_datagrams_when_set(libc::SOL_SOCKET, libc::SO_RCVTIMEO, Some(1)));
+        assert!(!pins_datagrams_when_set(libc::IPPROTO_IP, libc::IP_RECVERR, Some(1)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Type-stable slots that hold the twins of the descriptor table.
+//! Type-stable slots that hold the twins of the descriptor table, and its UDP sockets.
 //!
 //! A call takes a slot by one of two gates, one for each direction, so that a thread that sends and
 //! one that receives touch no common cache line. A slot is never unmapped, so a late look at one
@@ -7,6 +7,7 @@
 
 use crate::chunked::{Chunked, Zeroed};
 use rsock_core::twin::{PinReason, Twin};
+use rsock_core::udp::Udp;
 use rustix::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -29,6 +30,12 @@ pub(crate) enum Side {
     Recv,
 }
 
+/// What a slot holds.
+pub(crate) enum Held {
+    Stream(Twin),
+    Datagrams(Udp),
+}
+
 /// Names one use of one slot: what the descriptor table stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
@@ -37,7 +44,7 @@ pub(crate) struct Key {
 }
 
 /// # Invariants
-/// While either gate is open or has users, `hub.twin` points to a live boxed [`Twin`].
+/// While either gate is open or has users, `hub.twin` points to a live boxed [`Held`].
 #[repr(C, align(128))]
 pub(crate) struct Slot {
     hub: Hub,
@@ -48,7 +55,7 @@ pub(crate) struct Slot {
 /// Written when a stream comes, is pinned, duplicated or goes: read-mostly on the data path.
 #[repr(C, align(128))]
 struct Hub {
-    twin: AtomicPtr<Twin>,
+    twin: AtomicPtr<Held>,
     /// Descriptors that name this twin.
     names: AtomicU32,
     /// Gates not yet closed and empty.
@@ -157,8 +164,8 @@ impl Slot {
     }
 }
 
-/// Puts a twin into a slot, with one descriptor naming it. `None` when all slots are in use.
-pub(crate) fn insert(twin: Twin) -> Option<Key> {
+/// Puts something into a slot, with one descriptor naming it. `None` when all slots are in use.
+pub(crate) fn insert(held: Held) -> Option<Key> {
     let index = take_returned().or_else(take_fresh)?;
     let slot = SLOTS.get_or_map(index as usize)?;
     let used = slot.send.0.load(Ordering::Relaxed) >> 32;
@@ -168,7 +175,7 @@ pub(crate) fn insert(twin: Twin) -> Option<Key> {
     slot.hub.gates.store(2, Ordering::Relaxed);
     slot.hub.flags.store(0, Ordering::Relaxed);
     // INVARIANT: a live box, before the gates open.
-    slot.hub.twin.store(Box::into_raw(Box::new(twin)), Ordering::Relaxed);
+    slot.hub.twin.store(Box::into_raw(Box::new(held)), Ordering::Relaxed);
     slot.send.open(generation);
     slot.recv.open(generation);
     Some(Key { index, generation })
@@ -194,9 +201,29 @@ pub(crate) fn retire(key: Key) {
 }
 
 impl Handle {
-    /// The twin.
+    /// The twin, of a slot that holds one.
+    ///
+    /// # Panics
+    /// If it holds something else: the table keeps them apart.
     #[inline]
     pub(crate) fn twin(&self) -> &Twin {
+        match self.held() {
+            Held::Stream(twin) => twin,
+            Held::Datagrams(_) => unreachable!("a word of the table says which"),
+        }
+    }
+
+    /// The UDP socket, of a slot that holds one.
+    #[inline]
+    pub(crate) fn udp(&self) -> Option<&Udp> {
+        match self.held() {
+            Held::Datagrams(udp) => Some(udp),
+            Held::Stream(_) => None,
+        }
+    }
+
+    #[inline]
+    fn held(&self) -> &Held {
         let twin = self.slot.hub.twin.load(Ordering::Relaxed);
         // SAFETY: by the invariants of `Slot` and `Handle`: our gate has us as a user, so the
         // pointer is a live box until we leave, and only shared references to it exist.

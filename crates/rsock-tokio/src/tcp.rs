@@ -136,6 +136,7 @@ impl Tcp {
             fd: self.socket.as_raw_fd(),
             twin: self.twin.as_deref(),
             door: None,
+            udp: None,
             events,
             revents: PollFlags::empty(),
         };

@@ -78,6 +78,22 @@ impl Connecting {
             return Err(Error::Refused);
         }
         let local = local_address(&port, dest)?;
+        Self::start_as(ctx, space, port, (local, dest), now, deadline)
+    }
+
+    /// As [`Self::start`], between canonical addresses `local` and `dest`: for who has `local` otherwise than by
+    /// `port`, which holds nothing then.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_as(
+        ctx: &SoftContext,
+        space: PortSpace,
+        port: Arc<Port>,
+        (local, dest): (SocketAddr, SocketAddr),
+        now: Instant,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
         let hello = Hello::new(space as u16, local, dest);
         let names = connect_names(space, dest);
         let state =

@@ -45,8 +45,8 @@ const BATCH: usize = 32;
 pub struct Listener {
     ctx: SoftContext,
     service: Service,
-    /// Holds the port for as long as we listen.
-    port: Arc<Port>,
+    /// Holds the port for as long as we listen, unless somebody else does.
+    port: Option<Arc<Port>>,
     socket: OwnedFd,
     set: Set,
     backlog: u32,
@@ -78,6 +78,24 @@ impl Listener {
         let v6_only = port.is_v6_only();
         port.bind_if_unbound()?;
         let local = port.local_addr()?;
+        let mut listener = Self::listen_at(ctx, space, local, v6_only, backlog)?;
+        port.make_exclusive()?;
+        listener.port = Some(port);
+        Ok(listener)
+    }
+
+    /// Listens for those who look for canonical `local`, a port that somebody else holds: who calls knows
+    /// for how long.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub fn listen_at(
+        ctx: &SoftContext,
+        space: PortSpace,
+        local: SocketAddr,
+        v6_only: bool,
+        backlog: u32,
+    ) -> Result<Self, Error> {
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         let socket = channel::socket()?;
         let name = channel::name(&listen_name(space, local, v6_only))?;
@@ -86,10 +104,9 @@ impl Listener {
             e => Error::System { call: "bind", source: e.into() },
         })?;
         set_backlog(&socket, backlog)?;
-        port.make_exclusive()?;
         let set = Set::new(&socket)?;
         let service = Service { space, local, v6_only };
-        Ok(Self { ctx: ctx.clone(), service, port, socket, set, backlog })
+        Ok(Self { ctx: ctx.clone(), service, port: None, socket, set, backlog })
     }
 
     /// Changes the backlog.
@@ -109,8 +126,8 @@ impl Listener {
 
     /// The port that we hold.
     #[must_use]
-    pub fn port(&self) -> &Arc<Port> {
-        &self.port
+    pub fn port(&self) -> Option<&Arc<Port>> {
+        self.port.as_ref()
     }
 
     /// Makes what progress there is, never waiting, up to the next event. Call it until it answers

@@ -14,6 +14,7 @@ use crate::engine::{
 };
 use crate::proto::Ext;
 use crate::stat;
+use crate::udp::Udp;
 use rsock_cm::manager::{Connected, Status};
 use rsock_cm::rdma::Connection;
 use rsock_verbs::family::{ProcessId, process};
@@ -334,6 +335,7 @@ pub(super) enum Arming<'a> {
     Changed,
     Soft(Armed<'a, Soft>),
     Rdma(Armed<'a, Rdma>),
+    Udp(crate::udp::Armed<'a>),
     /// There is no doorbell.
     Without,
 }
@@ -344,6 +346,7 @@ impl Arming<'_> {
         match self {
             Self::Soft(armed) => armed.bound(),
             Self::Rdma(armed) => armed.bound(),
+            Self::Udp(armed) => armed.bound(),
             Self::Changed | Self::Without => Some(WITHOUT_BELL),
         }
     }
@@ -353,12 +356,14 @@ impl Bells<'_> {
     /// Doorbells at most: places that [`Self::entries`] takes.
     pub(super) const MOST: usize = 2;
 
-    /// Runs `f` with the bells that waiting for `paths` takes.
+    /// Runs `f` with the bells that waiting for `paths` takes, and for something else on the soft device if
+    /// `needs_soft`.
     pub(super) fn with<'p, R>(
         paths: impl Iterator<Item = &'p Path> + Clone,
+        needs_soft: bool,
         mut f: impl FnMut(Bells<'_>) -> R,
     ) -> R {
-        let needs_soft = paths.clone().any(|path| !path.is_far());
+        let needs_soft = needs_soft || paths.clone().any(|path| !path.is_far());
         let ctx = paths.clone().find_map(|path| match path {
             Path::Soft(_) => None,
             Path::Rdma(far) => Some(&far.ctx),
@@ -395,6 +400,17 @@ impl<'a> Bells<'a> {
                 far.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Rdma)
             }
             _ => Arming::Without,
+        }
+    }
+
+    /// Arms the bell of the soft device for the queue of `udp`.
+    pub(super) fn arm_udp<'b>(self, udp: &'b Udp) -> Arming<'b>
+    where
+        'a: 'b,
+    {
+        match self.soft {
+            Some(bell) => udp.arm(bell).map_or(Arming::Changed, Arming::Udp),
+            None => Arming::Without,
         }
     }
 

@@ -59,7 +59,7 @@ impl PinReason {
         Self::PlainRsockets,
     ];
 
-    pub(super) fn from_u8(value: u8) -> Self {
+    pub(crate) fn from_u8(value: u8) -> Self {
         Self::ALL.get(usize::from(value)).copied().unwrap_or(Self::None)
     }
 }

@@ -16,6 +16,7 @@ use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::stat::Direction;
 use crate::sys;
+use crate::udp::{self, Udp};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::cell::Cell;
@@ -31,6 +32,8 @@ pub struct PollEntry<'a> {
     pub twin: Option<&'a Twin>,
     /// The door beside it, if it listens.
     pub door: Option<&'a Door>,
+    /// What there is beside it, if it is a UDP socket of ours.
+    pub udp: Option<&'a Udp>,
     /// Events asked for.
     pub events: PollFlags,
     /// Events found.
@@ -61,6 +64,9 @@ struct State<'a> {
     /// A full ring is given this long before the writer moves to TCP.
     impatient: bool,
     deaf: Option<Deaf<'a>>,
+    /// The queue to be armed.
+    queue: Option<&'a Udp>,
+    udp_deaf: Option<udp::Deaf<'a>>,
 }
 
 impl Twin {
@@ -74,6 +80,8 @@ impl Twin {
             asking: None,
             impatient: false,
             deaf: None,
+            queue: None,
+            udp_deaf: None,
         };
         let path = self.path();
         let mark = path.map_or(0, |p| p.mark());
@@ -159,7 +167,7 @@ impl Twin {
     }
 }
 
-impl State<'_> {
+impl<'a> State<'a> {
     /// What a listening socket's door says.
     fn of_door(door: &Door, events: PollFlags) -> Self {
         let asks = events.intersects(INPUT);
@@ -171,11 +179,51 @@ impl State<'_> {
             asking: None,
             impatient: false,
             deaf: None,
+            queue: None,
+            udp_deaf: None,
         }
+    }
+
+    /// What a UDP socket says that may have something in its queue.
+    fn of_udp(udp: &'a Udp, events: PollFlags) -> Self {
+        let mut state = Self {
+            ready: PollFlags::empty(),
+            kernel: events,
+            end_is_input: false,
+            ring: None,
+            asking: None,
+            impatient: false,
+            deaf: None,
+            queue: None,
+            udp_deaf: None,
+        };
+        if events.intersects(INPUT) && !udp.is_plain() {
+            if !udp.may_bring() {
+                state.udp_deaf = udp.deafen();
+            }
+            if state.udp_deaf.is_none() {
+                state.queue = Some(udp);
+                if udp.is_ready() {
+                    state.ready = events & INPUT;
+                }
+            }
+        }
+        state
+    }
+
+    /// Whether what is known already is all that was asked for.
+    fn is_enough(&self) -> bool {
+        self.queue.is_some() && !self.ready.is_empty() && self.kernel.difference(INPUT).is_empty()
     }
 
     /// Whether readiness may stand in the kernel alone, so that it is asked before anybody spins.
     fn kernel_first(&self) -> bool {
+        // Who was served by the queue looks there first.
+        if let Some(udp) = self.queue
+            && udp.is_active()
+        {
+            return self.kernel.intersects(OUTPUT);
+        }
         self.kernel.intersects(INPUT | OUTPUT) || self.ring.is_none() && self.ready.is_empty()
     }
 
@@ -242,7 +290,7 @@ fn run<'a>(
         // A ring that has changed without a result hides nothing that the kernel has meanwhile.
         if seen.is_ready || at_once || seen.kernel_first || !first {
             let skip_ends = seen.is_ready && !at_once && n > FEW && !is_turn_of_the_ends();
-            let asked = ask_kernel(entries, states, &mut fds[..n], skip_ends);
+            let asked = ask_kernel(entries, states, &mut fds[..n], skip_ends, !fired);
             if asked != 0 {
                 sys::ppoll(&mut fds[..n], Some(Duration::ZERO), None)?;
             }
@@ -260,7 +308,7 @@ fn run<'a>(
             continue;
         }
         count_waits(entries, states, Waited::Sleeping);
-        ask_kernel(entries, states, &mut fds[..n], false);
+        ask_kernel(entries, states, &mut fds[..n], false, false);
         if sleep(entries, states, fds, left, limits)? == Slept::Events {
             let found = collect(entries, states, fds);
             if found != 0 {
@@ -301,6 +349,13 @@ fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen
             *state = Some(found);
             continue;
         }
+        if let Some(udp) = e.udp.filter(|_| e.fd >= 0) {
+            let found = State::of_udp(udp, e.events);
+            seen.is_ready |= !found.ready.is_empty();
+            seen.kernel_first |= found.kernel_first();
+            *state = Some(found);
+            continue;
+        }
         let Some(twin) = e.twin.filter(|t| e.fd >= 0 && !t.is_plain()) else {
             seen.kernel_first |= e.fd >= 0;
             continue;
@@ -321,11 +376,14 @@ fn ask_kernel(
     states: &[Option<State<'_>>],
     fds: &mut [libc::pollfd],
     skip_ends: bool,
+    is_quick: bool,
 ) -> usize {
     let mut asked = 0;
     for ((e, state), fd) in entries.iter().zip(states).zip(fds) {
         let events = state.as_ref().map_or(e.events, |s| s.kernel);
-        let skip = skip_ends && state.as_ref().is_some_and(|s| s.only_ends(e.events));
+        let skip = state.as_ref().is_some_and(|s| {
+            skip_ends && s.only_ends(e.events) || is_quick && s.is_enough()
+        });
         let number = if skip { -1 } else { e.fd };
         *fd = libc::pollfd { fd: number, events: events.bits().cast_signed(), revents: 0 };
         asked += usize::from(number >= 0);
@@ -361,8 +419,12 @@ fn collect(
 
 fn spin(states: &[Option<State<'_>>]) -> bool {
     let rings = || states.iter().flatten().filter_map(|s| s.ring.as_ref());
-    let n = rings().take(MOST_SPUN + 1).count();
-    n != 0 && n <= MOST_SPUN && spin_on(|| rings().any(|(path, mark)| path.has_changed(*mark)))
+    let queues = || states.iter().flatten().filter_map(|s| s.queue).filter(|udp| udp.is_active());
+    let n = rings().take(MOST_SPUN + 1).count() + queues().take(MOST_SPUN + 1).count();
+    let has_any = || {
+        rings().any(|(path, mark)| path.has_changed(*mark)) || queues().any(|udp| udp.is_ready())
+    };
+    n != 0 && n <= MOST_SPUN && spin_on(has_any)
 }
 
 /// Counts a wait for each ring that it concerned: the one that ended a spin, or all.
@@ -394,7 +456,8 @@ fn sleep<'a>(
 ) -> io::Result<Slept> {
     let n = entries.len();
     let rings = states.iter().flatten().filter_map(|state| state.ring.or(state.asking));
-    Bells::with(rings.map(|(path, _)| path), |bells| {
+    let needs_soft = states.iter().flatten().any(|state| state.queue.is_some());
+    Bells::with(rings.map(|(path, _)| path), needs_soft, |bells| {
         if n <= FEW {
             let mut armed = [const { None }; FEW];
             sleep_armed(bells, &mut armed[..n], entries, states, fds, left, limits)
@@ -420,6 +483,15 @@ fn sleep_armed<'a>(
     let mut shorten = |limit: Option<Duration>| bound = [bound, limit].into_iter().flatten().min();
     shorten(left);
     for (state, armed) in states.iter().flatten().zip(armed.iter_mut()) {
+        if let Some(udp) = state.queue {
+            match bells.arm_udp(udp) {
+                Arming::Changed => return Ok(Slept::Changed),
+                arming => {
+                    shorten(arming.bound());
+                    *armed = Some(arming);
+                }
+            }
+        }
         let ring = state.ring.as_ref().or(state.asking.as_ref());
         let Some((path, mark)) = ring else { continue };
         shorten(state.impatient.then_some(PATIENCE));
@@ -438,7 +510,8 @@ fn sleep_armed<'a>(
     for entry in entries {
         let door = entry.door.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
         let door = door.map(|door| door.as_fd().as_raw_fd());
-        if let Some(fd) = door.or_else(|| entry.twin.and_then(Twin::side_fd)) {
+        let udp = || entry.udp.and_then(Udp::side_fd);
+        if let Some(fd) = door.or_else(|| entry.twin.and_then(Twin::side_fd)).or_else(udp) {
             fds[end] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             end += 1;
         }
@@ -454,6 +527,12 @@ fn sleep_armed<'a>(
     armed.fill_with(|| None);
     bells.drain(&fds[n..n + Bells::MOST]);
     for search in fds[n + Bells::MOST..end].iter().filter(|f| f.revents != 0) {
+        let asked = |e: &&PollEntry<'_>| e.udp.and_then(Udp::side_fd) == Some(search.fd);
+        if let Some((entry, udp)) = entries.iter().find(asked).and_then(|e| Some((e, e.udp?))) {
+            // SAFETY: the program keeps the descriptor open during its own call.
+            udp.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.fd) });
+            continue;
+        }
         // What a door shows the next look takes care of.
         let searching = |e: &&PollEntry<'_>| e.twin.and_then(Twin::side_fd) == Some(search.fd);
         if let Some((entry, twin)) = entries.iter().find(searching).and_then(|e| Some((e, e.twin?)))

@@ -639,7 +639,7 @@ pub(super) fn sleep_with_bell(
     left: Option<Duration>,
     watch: Watch,
 ) -> io::Result<bool> {
-    Bells::with(std::iter::once(path), |bells| {
+    Bells::with(std::iter::once(path), false, |bells| {
         let armed = bells.arm(path, mark);
         if matches!(armed, Arming::Changed) {
             return Ok(false);

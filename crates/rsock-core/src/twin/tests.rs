@@ -227,6 +227,7 @@ fn a_writer_without_reader_gets_as_far_as_on_tcp() {
                             fd: std::os::fd::AsRawFd::as_raw_fd(&end.socket),
                             twin: Some(&end.twin),
                             door: None,
+                            udp: None,
                             events: rustix::event::PollFlags::OUT,
                             revents: rustix::event::PollFlags::empty(),
                         };
@@ -376,6 +377,7 @@ fn poll_sees_the_ring_the_kernel_and_the_end() {
                 fd: end.socket.as_raw_fd(),
                 twin: Some(&end.twin),
                 door: None,
+                udp: None,
                 events,
                 revents: PollFlags::empty(),
             }];
@@ -426,6 +428,7 @@ fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
             fd: b.socket.as_raw_fd(),
             twin: Some(&b.twin),
             door: None,
+            udp: None,
             events: PollFlags::IN,
             revents: PollFlags::empty(),
         }];

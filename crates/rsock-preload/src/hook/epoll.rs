@@ -72,6 +72,11 @@ fn stand_in(fd: c_int) -> Result<Option<RawFd>, c_int> {
     if fdtable::is_listening(fd) {
         return Ok(doors::of(fd).map(|post| post.door().as_fd().as_raw_fd()));
     }
+    if let Some(handle) = fdtable::datagrams::find(fd, Side::Recv)
+        && let Some(udp) = handle.udp()
+    {
+        return guard::enter(|| udp.stand_in());
+    }
     let Some(handle) = fdtable::enter(fd, Side::Recv) else { return Ok(None) };
     guard::enter(|| handle.twin().stand_in(handle.fd()))
 }

@@ -1,11 +1,13 @@
 //! Descriptors are duplicated, changed and closed.
 
 use super::alias;
+use crate::fdtable::datagrams;
 use crate::options::{self, Ioctl};
 use crate::slot::Side;
 use crate::{errno, fdtable, guard, handover, next};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void};
 use rsock_core::twin::{Need, PinReason};
+use rsock_core::udp::Udp;
 use rsock_verbs::own_fd;
 use rustix::fd::BorrowedFd;
 use std::ffi::CStr;
@@ -206,6 +208,9 @@ fn before_fcntl(fd: c_int, command: c_int, arg: *mut c_void) {
 }
 
 fn after_fcntl(fd: c_int, command: c_int, result: c_int) {
+    if command == libc::F_SETFL && datagrams::is_one(fd) {
+        datagrams::note_flags(fd);
+    }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         note_duplicate(fd, result);
     }
@@ -246,8 +251,36 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
             Some(Err(_)) | None => {}
         }
     }
+    let is_datagram = datagrams::is_one(fd);
+    if is_datagram && let Some(result) = before_datagram_ioctl(fd, request, arg) {
+        return result;
+    }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::ioctl(fd, request, arg) }
+    let result = unsafe { next::ioctl(fd, request, arg) };
+    if is_datagram && request == libc::FIONBIO {
+        datagrams::note_flags(fd);
+    }
+    result
+}
+
+/// What a UDP socket answers for what is in its queue.
+fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Option<c_int> {
+    match options::ioctl(request) {
+        Ioctl::Readable => {
+            let handle = datagrams::enter(fd, Side::Recv)?;
+            let n = guard::enter(|| Ok(handle.udp().and_then(Udp::bytes_readable))).ok()??;
+            if arg.is_null() {
+                return Some(errno::fail_int(libc::EFAULT));
+            }
+            let n = c_int::try_from(n).unwrap_or(c_int::MAX);
+            // SAFETY: not null, and room for an int by the promise of who asks this.
+            unsafe { arg.cast::<c_int>().write_unaligned(n) };
+            return Some(0);
+        }
+        Ioctl::Unsent | Ioctl::Harmless => {}
+        Ioctl::Pins => fdtable::pin(fd, PinReason::Option),
+    }
+    None
 }
 
 /// As `fdopen(3)`. What libc does inside a stdio stream does not come by us, so whatever lies in the

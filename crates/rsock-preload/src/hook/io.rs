@@ -1,11 +1,13 @@
 //! `read`, `write`, `send`, `recv` and their kin.
 
+use super::datagram::{self, Told};
 use super::{alias, transfer};
-use crate::fdtable;
+use crate::fdtable::{self, datagrams};
 use crate::slot::Side;
 use crate::{arg, errno, guard, next};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::{IoSlice, IoSliceMut};
+use std::ptr;
 
 /// As `read(2)`.
 ///
@@ -20,7 +22,7 @@ pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: si
         return n;
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::read(fd, buf, len) }
+    datagrams::while_deaf_at(fd, || unsafe { next::read(fd, buf, len) })
 }
 
 /// As `write(2)`.
@@ -56,7 +58,7 @@ pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_
         return n;
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::readv(fd, iov, n) }
+    datagrams::while_deaf_at(fd, || unsafe { next::readv(fd, iov, n) })
 }
 
 /// As `writev(2)`.
@@ -96,7 +98,7 @@ pub(crate) unsafe extern "C-unwind" fn preadv2(
         return n;
     }
     // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
-    unsafe { next::preadv2(fd, iov, n, offset, flags) }
+    datagrams::while_deaf_at(fd, || unsafe { next::preadv2(fd, iov, n, offset, flags) })
 }
 
 /// As `pwritev2(2)`: on a stream, `writev` with flags.
@@ -161,8 +163,8 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     // An invalid one fails in the kernel.
     if is_valid
         && fdtable::is_known(fd)
-        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`.
-        && let Some(n) = guard::hold(|| unsafe { send_with(fd, buf, len, flags) })
+        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable address.
+        && let Some(n) = guard::hold(|| unsafe { sendto_with(fd, buf, len, flags, addr, addr_len) })
     {
         return n;
     }
@@ -188,7 +190,7 @@ pub(crate) unsafe extern "C-unwind" fn recv(
         return n;
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::recv(fd, buf, len, flags) }
+    datagrams::while_deaf_at(fd, || unsafe { next::recv(fd, buf, len, flags) })
 }
 
 /// As `recvfrom(2)`. A connected stream has no address to report.
@@ -204,7 +206,13 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> ssize_t {
-    if fdtable::is_known(fd)
+    if datagrams::is_one(fd) {
+        // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for an address.
+        let n = guard::hold(|| unsafe { recvfrom_with(fd, buf, len, flags, addr, addr_len) });
+        if let Some(n) = n {
+            return n;
+        }
+    } else if fdtable::is_known(fd)
         // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`.
         && let Some(n) = guard::hold(|| unsafe { recv_with(fd, buf, len, flags) })
     {
@@ -218,7 +226,7 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
         return n;
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) }
+    datagrams::while_deaf_at(fd, || unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) })
 }
 
 /// As `read(2)`, of at most `room` bytes.
@@ -296,12 +304,87 @@ alias! {
 /// `buf` is null or has `len` readable bytes.
 #[inline]
 unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_one(fd) {
+        // SAFETY: the caller's promise; no address.
+        return unsafe { datagram_to(fd, buf, len, flags, ptr::null(), 0) };
+    }
     let handle = fdtable::enter(fd, Side::Send)?;
     // SAFETY: the caller's promise.
     match unsafe { arg::bytes(buf, len) } {
         Ok(bytes) => transfer::send(handle, fd, &[IoSlice::new(bytes)], flags),
         Err(e) => Some(errno::fail(e)),
     }
+}
+
+/// As [`send_with`]; a stream does not look at the address.
+///
+/// # Safety
+/// `buf` is null or has `len` readable bytes, `addr` is null or has `addr_len`.
+#[inline]
+unsafe fn sendto_with(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> Option<ssize_t> {
+    if datagrams::is_one(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { datagram_to(fd, buf, len, flags, addr, addr_len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { send_with(fd, buf, len, flags) }
+}
+
+/// # Safety
+/// As [`sendto_with`].
+unsafe fn datagram_to(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> Option<ssize_t> {
+    // SAFETY: the caller's promise. What is wrong with it the kernel says.
+    let bytes = unsafe { arg::bytes(buf, len) }.ok()?;
+    // SAFETY: as above.
+    unsafe { datagram::send(fd, &[IoSlice::new(bytes)], flags, addr, addr_len) }
+}
+
+/// # Safety
+/// `buf` is null or has `len` writable bytes; `addr` is null, or `addr_len` is null or valid and `addr` has
+/// as many bytes as it says.
+unsafe fn recvfrom_with(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> Option<ssize_t> {
+    let room = if addr.is_null() {
+        0
+    } else if addr_len.is_null() {
+        return None;
+    } else {
+        // SAFETY: valid by the caller's promise. A negative one the kernel refuses.
+        let room = unsafe { addr_len.read_unaligned() };
+        (room.cast_signed() >= 0).then_some(room)?
+    };
+    // SAFETY: the caller's promise. What is wrong with it the kernel says.
+    let bytes = unsafe { arg::bytes_mut(buf, len) }.ok()?;
+    let mut told = Told::new(ptr::null_mut(), 0);
+    // SAFETY: no room for control data.
+    let n = unsafe { datagram::recv(fd, &mut [IoSliceMut::new(bytes)], flags, &mut told) }?;
+    if n >= 0 && !addr.is_null() {
+        // SAFETY: writable by the caller's promise.
+        let len = unsafe { told.put_name(addr, room) };
+        // SAFETY: valid by the caller's promise.
+        unsafe { addr_len.write_unaligned(len) };
+    }
+    Some(n)
 }
 
 /// # Safety
@@ -320,6 +403,10 @@ unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t>
 /// `buf` is null or has `len` writable bytes.
 #[inline]
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_one(fd) {
+        // SAFETY: the caller's promise; no address.
+        return unsafe { recvfrom_with(fd, buf, len, flags, ptr::null_mut(), ptr::null_mut()) };
+    }
     let handle = fdtable::enter(fd, Side::Recv)?;
     if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 {
         return transfer::discard(handle, fd, len, flags);
@@ -334,6 +421,19 @@ unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> O
 /// # Safety
 /// `iov` is null or has `n` entries of writable bytes.
 unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_one(fd) {
+        let n = usize::try_from(n).ok()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe {
+            arg::with_slices_mut(iov, n, libc::EINVAL, |bufs| {
+                if bufs.iter().all(|buf| buf.is_empty()) {
+                    return None;
+                }
+                datagram::recv(fd, bufs, flags, &mut Told::new(ptr::null_mut(), 0))
+            })
+        };
+        return result.ok()?;
+    }
     let handle = fdtable::enter(fd, Side::Recv)?;
     let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
     // SAFETY: the caller's promise.
@@ -351,6 +451,19 @@ unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Op
 /// # Safety
 /// `iov` is null or has `n` entries of readable bytes.
 unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_one(fd) {
+        let n = usize::try_from(n).ok()?;
+        // SAFETY: the caller's promise; no address.
+        let result = unsafe {
+            arg::with_slices(iov, n, libc::EINVAL, |bufs| {
+                if bufs.iter().all(|buf| buf.is_empty()) {
+                    return None;
+                }
+                datagram::send(fd, bufs, flags, ptr::null(), 0)
+            })
+        };
+        return result.ok()?;
+    }
     let handle = fdtable::enter(fd, Side::Send)?;
     let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
     // SAFETY: the caller's promise.

@@ -1,6 +1,8 @@
 //! `sendmsg` and `recvmsg`, one and many.
 
+use super::datagram::{self, Told};
 use super::transfer;
+use crate::fdtable::datagrams;
 use crate::slot::Side;
 use crate::{arg, errno, fdtable, guard, handover, next};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
@@ -50,7 +52,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(
         return n;
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::recvmsg(fd, msg, flags) }
+    datagrams::while_deaf_at(fd, || unsafe { next::recvmsg(fd, msg, flags) })
 }
 
 /// As `sendmmsg(2)`.
@@ -66,7 +68,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
 ) -> c_int {
     // SAFETY: a caller promises `n` valid messages.
     let all = unsafe { messages(msgs, n) };
-    if all.is_empty() || fdtable::enter(fd, Side::Send).is_none() {
+    if all.is_empty() || !is_ours(fd, Side::Send) {
         for msg in all {
             // SAFETY: a valid message, by the same promise.
             if let Err(e) = unsafe { before_passing(&raw const msg.msg_hdr) } {
@@ -95,10 +97,12 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
 ) -> c_int {
     // SAFETY: a caller promises `n` valid messages.
     let all = unsafe { messages(msgs, n) };
-    if all.is_empty() || fdtable::enter(fd, Side::Recv).is_none() {
+    if all.is_empty() || !is_ours(fd, Side::Recv) {
         // SAFETY: arguments passed on unchanged.
-        return unsafe { next::recvmmsg(fd, msgs, n, flags, timeout) };
+        let kernel = || unsafe { next::recvmmsg(fd, msgs, n, flags, timeout) };
+        return datagrams::while_deaf_at(fd, kernel);
     }
+    let is_datagram = datagrams::is_one(fd);
     let now = || {
         let now = clock_gettime(ClockId::Monotonic);
         i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
@@ -118,7 +122,13 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     };
     // The end of the stream repeats itself; once is enough. The time is looked at after each
     // message only, as the kernel does.
-    for_each(all, each, |got| got != 0 && end.is_none_or(|end| now() < end))
+    let goes_on = |got| (is_datagram || got != 0) && end.is_none_or(|end| now() < end);
+    for_each(all, each, goes_on)
+}
+
+/// Whether `fd` may have messages for us in the given direction; a UDP socket counts it as a call.
+fn is_ours(fd: c_int, side: Side) -> bool {
+    fdtable::enter(fd, side).is_some() || datagrams::enter(fd, side).is_some()
 }
 
 /// The messages of a call, of which the kernel takes 1024 at most.
@@ -157,6 +167,10 @@ fn for_each(
 /// # Safety
 /// `msg` is null or a valid message to send.
 unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_one(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { send_datagram(fd, msg, flags) };
+    }
     let handle = fdtable::enter(fd, Side::Send)?;
     // SAFETY: null or valid by the caller's promise.
     let Some(msg) = (unsafe { msg.as_ref() }) else { return Some(errno::fail(libc::EFAULT)) };
@@ -184,6 +198,10 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
 /// # Safety
 /// `msg` is null or a valid message to receive into.
 unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_one(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { recv_datagram(fd, msg, flags) };
+    }
     let handle = fdtable::enter(fd, Side::Recv)?;
     // SAFETY: null or valid by the caller's promise.
     let Some(msg) = (unsafe { msg.as_mut() }) else { return Some(errno::fail(libc::EFAULT)) };
@@ -204,6 +222,54 @@ unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t>
         msg.msg_controllen = 0;
         // COMPAT: the kernel reports this flag back, and no other for a stream.
         msg.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    }
+    Some(n)
+}
+
+/// # Safety
+/// `msg` is null or a valid message to send.
+unsafe fn send_datagram(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
+    let msg = unsafe { msg.as_ref() }?;
+    if msg.msg_controllen != 0 {
+        // For the kernel to understand; what follows must not overtake it.
+        fdtable::pin(fd, PinReason::Option);
+        return None;
+    }
+    let (to, to_len) = (msg.msg_name.cast_const().cast(), msg.msg_namelen);
+    // SAFETY: the vector and the address of a valid message.
+    let result = unsafe {
+        arg::with_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {
+            datagram::send(fd, bufs, flags, to, to_len)
+        })
+    };
+    result.ok()?
+}
+
+/// # Safety
+/// `msg` is null or a valid message to receive into.
+unsafe fn recv_datagram(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
+    let msg = unsafe { msg.as_mut() }?;
+    let has_name = !msg.msg_name.is_null();
+    if has_name && msg.msg_namelen.cast_signed() < 0 {
+        return None;
+    }
+    let mut told = Told::new(msg.msg_control, msg.msg_controllen);
+    // SAFETY: the vector and the control data of a valid message.
+    let result = unsafe {
+        arg::with_slices_mut(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {
+            datagram::recv(fd, bufs, flags, &mut told)
+        })
+    };
+    let n = result.ok()??;
+    if n >= 0 {
+        if has_name {
+            // SAFETY: a name of a valid message has as many bytes as it says.
+            msg.msg_namelen = unsafe { told.put_name(msg.msg_name.cast(), msg.msg_namelen) };
+        }
+        msg.msg_controllen = told.control_len;
+        msg.msg_flags = told.flags;
     }
     Some(n)
 }

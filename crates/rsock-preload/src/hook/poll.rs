@@ -3,6 +3,7 @@
 use super::alias;
 use crate::doors::Post;
 use crate::slot::{Handle, Side};
+use crate::fdtable::datagrams;
 use crate::{doors, errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rsock_core::twin::{self, PollEntry};
@@ -22,14 +23,15 @@ const FEW: usize = 16;
 pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: a caller of `poll` promises `n` entries.
-    if unsafe { name_streams(fds, n) }
+    let is_ours = unsafe { name_streams(fds, n) };
+    if is_ours
         // SAFETY: as above.
         && let Some(n) = guard::hold(|| unsafe { with_twins(fds, n, limit, None) })
     {
         return n;
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::poll(fds, n, timeout) }
+    datagrams::while_deaf(is_ours, || unsafe { next::poll(fds, n, timeout) })
 }
 
 /// As `ppoll(2)`.
@@ -44,7 +46,8 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: a caller of `ppoll` promises `n` entries.
-    if unsafe { name_streams(fds, n) }
+    let is_ours = unsafe { name_streams(fds, n) };
+    if is_ours
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }
     {
@@ -56,7 +59,7 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
         }
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::ppoll(fds, n, timeout, mask) }
+    datagrams::while_deaf(is_ours, || unsafe { next::ppoll(fds, n, timeout, mask) })
 }
 
 /// As `poll(2)`, of at most `room` bytes of entries.
@@ -125,6 +128,8 @@ pub(super) enum Named {
     Stream(Handle),
     /// Beside a listening socket.
     Door(Arc<Post>),
+    /// A UDP socket.
+    Datagrams(Handle),
 }
 
 impl Named {
@@ -132,6 +137,10 @@ impl Named {
     pub(super) fn enter(fd: c_int, events: PollFlags) -> Option<Self> {
         if fdtable::is_listening(fd) {
             return doors::of(fd).map(Self::Door);
+        }
+        if datagrams::is_one(fd) {
+            let handle = datagrams::find(fd, Side::Recv);
+            return handle.filter(|h| h.udp().is_some_and(|udp| !udp.is_plain())).map(Self::Datagrams);
         }
         let writes = events.intersects(PollFlags::OUT | PollFlags::WRNORM)
             && !events.intersects(PollFlags::IN | PollFlags::RDNORM);
@@ -142,18 +151,19 @@ impl Named {
     pub(super) fn is_needed(&self) -> bool {
         match self {
             Self::Stream(handle) => !handle.twin().is_plain(),
-            Self::Door(_) => true,
+            Self::Door(_) | Self::Datagrams(_) => true,
         }
     }
 
     /// What to wait for.
     pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollEntry<'_> {
-        let (twin, door) = match named {
-            Some(Self::Stream(handle)) => (Some(handle.twin()), None),
-            Some(Self::Door(post)) => (None, Some(post.door())),
-            None => (None, None),
+        let (twin, door, udp) = match named {
+            Some(Self::Stream(handle)) => (Some(handle.twin()), None, None),
+            Some(Self::Door(post)) => (None, Some(post.door()), None),
+            Some(Self::Datagrams(handle)) => (None, None, handle.udp()),
+            None => (None, None, None),
         };
-        PollEntry { fd, twin, door, events, revents: PollFlags::empty() }
+        PollEntry { fd, twin, door, udp, events, revents: PollFlags::empty() }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::alias;
 use super::poll::{Named, duration};
+use crate::fdtable::datagrams;
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
 use rsock_core::twin::{self, PollEntry};
@@ -28,7 +29,9 @@ pub(crate) unsafe extern "C-unwind" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: sets of at least `n` bits, by the promise of a caller of `select`.
-    if let Some(wanted) = unsafe { Wanted::of_streams(n, [read, write, except]) } {
+    let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
+    let is_ours = wanted.is_some();
+    if let Some(wanted) = wanted {
         // SAFETY: null or valid by the caller's promise.
         let limit = match unsafe { timeout.as_ref() } {
             None => Some(None),
@@ -53,7 +56,7 @@ pub(crate) unsafe extern "C-unwind" fn select(
         }
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::select(n, read, write, except, timeout) }
+    datagrams::while_deaf(is_ours, || unsafe { next::select(n, read, write, except, timeout) })
 }
 
 /// As `pselect(2)`.
@@ -70,7 +73,9 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: sets of at least `n` bits, by the promise of a caller of `pselect`.
-    if let Some(wanted) = unsafe { Wanted::of_streams(n, [read, write, except]) }
+    let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
+    let is_ours = wanted.is_some();
+    if let Some(wanted) = wanted
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }
     {
@@ -82,7 +87,8 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
         }
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::pselect(n, read, write, except, timeout, mask) }
+    let kernel = || unsafe { next::pselect(n, read, write, except, timeout, mask) };
+    datagrams::while_deaf(is_ours, kernel)
 }
 
 alias! {
@@ -226,6 +232,7 @@ impl Wanted {
                     entry.fd = -1;
                     entry.twin = None;
                     entry.door = None;
+                    entry.udp = None;
                 }
                 continue;
             }

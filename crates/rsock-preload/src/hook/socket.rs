@@ -2,6 +2,7 @@
 
 use super::alias;
 use crate::doors::Accepted;
+use crate::fdtable::datagrams;
 use crate::slot::Side;
 use crate::{arg, calling, doors, errno, fdtable, guard, log, next, options};
 use libc::{c_int, c_void, sockaddr, socklen_t};
@@ -23,6 +24,10 @@ pub(crate) unsafe extern "C-unwind" fn socket(
     let fd = unsafe { next::socket(domain, kind, protocol) };
     if fd >= 0 && !guard::is_inside() {
         fdtable::note_made(fd);
+        let kind = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        if kind == libc::SOCK_DGRAM && matches!(domain, libc::AF_INET | libc::AF_INET6) {
+            datagrams::note_made(fd);
+        }
     }
     fd
 }
@@ -38,7 +43,11 @@ pub(crate) unsafe extern "C-unwind" fn bind(
     len: socklen_t,
 ) -> c_int {
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::bind(fd, addr, len) }
+    let result = unsafe { next::bind(fd, addr, len) };
+    if result == 0 {
+        datagrams::note_bound(fd);
+    }
+    result
 }
 
 /// As `listen(2)`: the kernel's, and a door beside it where the configuration wants one.
@@ -170,6 +179,12 @@ pub(crate) unsafe extern "C-unwind" fn connect(
     let family = unsafe { &raw const (*addr).sa_family };
     // SAFETY: readable by the caller's promise.
     let family = unsafe { family.read_unaligned() };
+    if datagrams::is_one(fd) {
+        let e = errno::read();
+        datagrams::note_connected(fd);
+        errno::set(e);
+        return result;
+    }
     match (result, c_int::from(family)) {
         (0, libc::AF_INET | libc::AF_INET6) => {
             fdtable::note_stream(fd, false);
@@ -223,6 +238,7 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
         let result = guard::enter(|| handle.twin().shutdown(handle.fd(), direction));
         return errno::ret_int(result.map(|()| 0));
     }
+    datagrams::note_shutdown(fd);
     // SAFETY: arguments passed on unchanged.
     unsafe { next::shutdown(fd, how) }
 }
@@ -299,8 +315,16 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     let number = (!value.is_null() && len as usize >= size_of::<c_int>())
         // SAFETY: long enough for an int, and readable by the caller's promise.
         .then(|| unsafe { value.cast::<c_int>().read_unaligned() });
-    if options::pins_when_set(level, name, number) {
+    let is_datagram = datagrams::is_one(fd);
+    let pins = match is_datagram {
+        true => options::pins_datagrams_when_set(level, name, number),
+        false => options::pins_when_set(level, name, number),
+    };
+    if pins {
         fdtable::pin(fd, PinReason::Option);
+    }
+    if is_datagram && (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR) {
+        datagrams::note_reuse(fd);
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::setsockopt(fd, level, name, value, len) }

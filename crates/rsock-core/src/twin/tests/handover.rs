@@ -88,6 +88,7 @@ fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
                             fd: b.socket.as_raw_fd(),
                             twin: Some(&b.twin),
                             door: None,
+                            udp: None,
                             events: PollFlags::IN,
                             revents: PollFlags::empty(),
                         }];

@@ -123,6 +123,10 @@ impl Feed {
         len: usize,
     ) -> Result<Posted, DatagramError> {
         let mut tx = self.tx.lock();
+        // SYNC(closed): pairs with the Release in `Inlet::close`. The line is ours: it is in our cache.
+        if self.outlet.lane.head().producer.closed.load(Ordering::Acquire) != 0 {
+            return self.look_now(&mut tx, 0).map(|()| Posted::Lost);
+        }
         self.look(&mut tx)?;
         let consumer = &self.outlet.lane.head().consumer;
         if tx.slot_end == tx.tail {

@@ -46,6 +46,8 @@ unsafe impl FamilySafe for Heads {}
 pub(super) enum Taken {
     Nothing,
     Datagram,
+    /// A datagram that stays where it is.
+    Left,
     Malformed,
 }
 
@@ -141,9 +143,17 @@ impl Inlet {
         self.lane.slot(head).is_published(head)
     }
 
-    /// Hands the entry at the head to `take`. Under the queue's lock.
+    /// Lets the sender know that nothing more is wanted: at its next look, or at its next datagram.
+    pub(super) fn close(&self) {
+        // SYNC(closed): a sender that does not see it yet publishes, and what it published is taken
+        // all the same.
+        self.lane.head().producer.closed.store(1, Ordering::Release);
+        self.lane.head().consumer.posted.store(0, Ordering::Release);
+    }
+
+    /// Hands the entry at the head to `take`, which says whether it is taken. Under the queue's lock.
     #[inline]
-    pub(super) fn take(&self, take: &mut dyn FnMut(&dyn Arrived)) -> Taken {
+    pub(super) fn take(&self, take: &mut dyn FnMut(&dyn Arrived) -> bool) -> Taken {
         let head = self.heads.slots.load(Ordering::Relaxed);
         let slot = self.lane.slot(head);
         if !slot.is_published(head) {
@@ -167,7 +177,9 @@ impl Inlet {
         let mut taken = Taken::Malformed;
         if let Some((len, at)) = found {
             let staged = matches!(at, At::Stage(..));
-            take(&Found { src: QpNum(src), len: len as usize, at });
+            if !take(&Found { src: QpNum(src), len: len as usize, at }) {
+                return Taken::Left;
+            }
             taken = Taken::Datagram;
             if staged {
                 let stage = stage.wrapping_add(len.into());
@@ -190,8 +202,8 @@ impl Drop for Inlet {
         if !self.birth.is_here() {
             return;
         }
-        // Senders see it at their next look, and find out anew where the queue is.
-        self.lane.head().consumer.posted.store(0, Ordering::Release);
+        // Senders see it, and find out anew where the queue is.
+        self.close();
         lane::withdraw(self.link.own(), self.number);
         // A child that was forked meanwhile may be reading: then nothing is used again.
         if !self.birth.is_private() {

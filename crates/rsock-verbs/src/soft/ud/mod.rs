@@ -30,7 +30,7 @@ use feed::Feed;
 pub(super) use feed::Feeds;
 use inlet::{Inlet, Taken};
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub struct SoftUd {
     /// Where datagrams arrive. Never waited for on the data path: a child may have been forked while
     /// another thread held it.
     inlets: RwLock<Vec<Arc<Inlet>>>,
+    /// Changed under the lock of `inlets`.
+    is_closed: AtomicBool,
     waiters: Waiters,
     birth: Birth,
     ctx: SoftContext,
@@ -105,6 +107,7 @@ impl DatagramBackend for Soft {
             rx,
             counts,
             inlets: RwLock::default(),
+            is_closed: AtomicBool::new(false),
             waiters,
             birth: Birth::now(),
             ctx: ctx.clone(),
@@ -123,12 +126,32 @@ impl SoftUd {
         }
     }
 
+    /// Hands the oldest datagram to `take`, which says whether it is taken or stays where it is; false if
+    /// there is none. Inside `take` the queue is not used.
+    #[inline]
+    pub fn try_take(&self, take: &mut dyn FnMut(&dyn Arrived) -> bool) -> bool {
+        // Whoever competes for an empty queue would only make it slower for the others.
+        if !self.is_ready() {
+            return false;
+        }
+        let mut rx = self.rx.lock();
+        self.with_inlets(|inlets| self.take_from(inlets, &mut rx.turn, take)).unwrap_or(false)
+    }
+
+    /// Lets nobody send any more: whoever tries finds the queue gone. What is in it, and what a sender is
+    /// just putting there, can still be taken.
+    pub fn close(&self) {
+        let inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        self.is_closed.store(true, Ordering::Relaxed);
+        inlets.iter().for_each(|inlet| inlet.close());
+    }
+
     /// Takes from the first of `inlets` that has something, beginning with `turn`'s.
     fn take_from(
         &self,
         inlets: &[Arc<Inlet>],
         turn: &mut usize,
-        take: &mut dyn FnMut(&dyn Arrived),
+        take: &mut dyn FnMut(&dyn Arrived) -> bool,
     ) -> bool {
         let first = *turn;
         for i in 0..inlets.len() {
@@ -140,6 +163,11 @@ impl SoftUd {
                     Taken::Datagram => {
                         *turn = at + 1;
                         self.counts.received.n_received.fetch_add(1, Ordering::Relaxed);
+                        return true;
+                    }
+                    Taken::Left => {
+                        // Whoever comes next finds the same one.
+                        *turn = at;
                         return true;
                     }
                     Taken::Malformed => {
@@ -176,6 +204,9 @@ impl DatagramQueue<Soft> for SoftUd {
             return Err(Error::PeerGone);
         }
         let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(Error::Invalid("the queue is closed"));
+        }
         if inlets.iter().any(|inlet| inlet.is_from(path)) {
             return Ok(());
         }
@@ -225,8 +256,10 @@ impl DatagramQueue<Soft> for SoftUd {
         if !self.is_ready() {
             return false;
         }
-        let mut rx = self.rx.lock();
-        self.with_inlets(|inlets| self.take_from(inlets, &mut rx.turn, take)).unwrap_or(false)
+        self.try_take(&mut |arrived| {
+            take(arrived);
+            true
+        })
     }
 
     #[inline]
@@ -235,8 +268,12 @@ impl DatagramQueue<Soft> for SoftUd {
             return 0;
         }
         let mut rx = self.rx.lock();
+        let mut take = |arrived: &dyn Arrived| {
+            take(arrived);
+            true
+        };
         let mut take_all = |inlets: &[Arc<Inlet>]| {
-            (0..most).take_while(|_| self.take_from(inlets, &mut rx.turn, take)).count()
+            (0..most).take_while(|_| self.take_from(inlets, &mut rx.turn, &mut take)).count()
         };
         self.with_inlets(|inlets| take_all(inlets)).unwrap_or(0)
     }
@@ -295,9 +332,9 @@ impl DatagramQueue<Soft> for SoftUd {
 impl Drop for SoftUd {
     fn drop(&mut self) {
         // Inlets say to their senders that they are closed when they drop.
-        let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
-        let inlets = std::mem::take(&mut *inlets);
-        drop(inlets);
+        // Without the lock, which nobody else has: in a child, a thread that does not exist may.
+        let inlets = self.inlets.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(std::mem::take(inlets));
         // A number that lived through a fork may still be known to somebody.
         if self.birth.is_private() {
             self.ctx.node().numbers().give_back(self.number);

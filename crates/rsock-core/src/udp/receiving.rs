@@ -1,0 +1,222 @@
+//! Receiving: from the queue, and from the kernel's socket by the call that the program made.
+
+use super::header::{self, Header};
+use super::Udp;
+use crate::interrupt::{Section, Watch};
+use crate::sys;
+use rsock_cm::in_family;
+use rsock_verbs::Arrived;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, sockopt};
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A datagram of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes that were stored.
+    pub len: usize,
+    /// Bytes that it had: more than `len` if it was cut.
+    pub full_len: usize,
+    /// Who sent it, as the kernel would have shown it.
+    pub from: SocketAddr,
+}
+
+/// What a call received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// A datagram of the queue.
+    Queue(Received),
+    /// What the kernel's call returned.
+    Kernel(usize),
+}
+
+/// What the queue had.
+enum Took {
+    Nothing,
+    /// Something that waits until the kernel's queue was seen empty.
+    AfterKernel,
+    Datagram(Received),
+}
+
+/// Receptions from the queue before the kernel's socket gets its turn.
+const KERNEL_EVERY: u32 = 64;
+
+impl Udp {
+    /// Receives a datagram as `recvmsg(2)` would, from wherever one comes first. `kernel` asks the kernel with the
+    /// flags that it is given, and tells who sent what it got, if it knows.
+    ///
+    /// # Errors
+    /// Those of `kernel`; `EAGAIN`, `EINTR`.
+    pub fn recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        mut kernel: impl FnMut(
+            &mut [IoSliceMut<'_>],
+            RecvFlags,
+        ) -> io::Result<(usize, Option<SocketAddr>)>,
+    ) -> io::Result<Got> {
+        let dont_wait = flags.contains(RecvFlags::DONTWAIT);
+        let peek = flags.contains(RecvFlags::PEEK);
+        let mut watch = Watch::begin();
+        let mut limit = None;
+        // The kernel's queue was seen empty; and that after a datagram of ours that waited for it.
+        let (mut is_kernel_empty, mut may_pass) = (false, false);
+        loop {
+            if self.is_over() || flags.intersects(RecvFlags::ERRQUEUE | RecvFlags::OOB) {
+                let (n, _) = kernel(bufs, flags)?;
+                self.counts.received_by_kernel.fetch_add(1, Ordering::Relaxed);
+                return Ok(Got::Kernel(n));
+            }
+            if self.never_opened() {
+                // The kernel's call as it is. Nobody opens while this thread is inside.
+                let Some(deaf) = self.deafen() else { continue };
+                let result = kernel(bufs, flags);
+                drop(deaf);
+                let (n, from) = result?;
+                self.note_kernel(fd, from);
+                return Ok(Got::Kernel(n));
+            }
+            let is_kernel_due = self.since_kernel.load(Ordering::Relaxed) >= KERNEL_EVERY;
+            let took = if is_kernel_due { Took::Nothing } else { self.take(bufs, peek, may_pass) };
+            if let Took::Datagram(received) = took {
+                return Ok(Got::Queue(received));
+            }
+            let is_blocking = !dont_wait && !self.is_nonblocking.load(Ordering::Relaxed);
+            let is_nothing = matches!(took, Took::Nothing);
+            // PERF: who was served by the queue looks there for a while before a system call.
+            let may_spin = is_blocking && is_nothing && !is_kernel_due && !is_kernel_empty;
+            if may_spin && self.spin() {
+                continue;
+            }
+            if !is_kernel_empty || !is_nothing || is_kernel_due {
+                self.since_kernel.store(0, Ordering::Relaxed);
+                match kernel(bufs, flags | RecvFlags::DONTWAIT) {
+                    Ok((n, from)) => {
+                        self.note_kernel(fd, from);
+                        return Ok(Got::Kernel(n));
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) => return Err(e),
+                }
+                self.progress(fd, false);
+                // Once more: what waited for the kernel, or came meanwhile.
+                (is_kernel_empty, may_pass) = (true, !is_nothing);
+                continue;
+            }
+            (is_kernel_empty, may_pass) = (false, false);
+            if !is_blocking {
+                return Err(Errno::AGAIN.into());
+            }
+            let limit = *limit.get_or_insert_with(|| Limit::of(fd));
+            if sys::time_left(limit.deadline) == Some(Duration::ZERO) {
+                return Err(Errno::AGAIN.into());
+            }
+            match self.sleep(fd, limit.deadline, watch) {
+                Ok(()) => {}
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
+                    if watch.must_end() || limit.deadline.is_some() {
+                        return Err(e);
+                    }
+                    watch.restart();
+                }
+                Err(e) => return Err(e),
+            }
+            if self.is_shut.load(Ordering::Acquire) && !self.is_ready() {
+                let (n, _) = kernel(bufs, flags)?;
+                return Ok(Got::Kernel(n));
+            }
+        }
+    }
+
+    /// Takes the next datagram of the queue, or looks at it.
+    #[inline]
+    fn take(&self, bufs: &mut [IoSliceMut<'_>], peek: bool, may_pass: bool) -> Took {
+        let Some(queue) = self.queue() else { return Took::Nothing };
+        let peer = self.open_peer.get().copied().flatten();
+        let _section = Section::enter();
+        loop {
+            let mut took = None;
+            let any = queue.ud.try_take(&mut |arrived| {
+                let Some((header, at)) = parse(arrived) else {
+                    self.counts.malformed.fetch_add(1, Ordering::Relaxed);
+                    return true;
+                };
+                if peer.is_some_and(|peer| peer != header.from) {
+                    self.counts.foreign.fetch_add(1, Ordering::Relaxed);
+                    return true;
+                }
+                if header.is_after_kernel && !may_pass {
+                    took = Some(Took::AfterKernel);
+                    return false;
+                }
+                let mut received = scatter(arrived, at, bufs, header.from);
+                received.from = in_family(received.from, self.is_v6);
+                took = Some(Took::Datagram(received));
+                !peek
+            });
+            match took {
+                Some(took) => {
+                    if matches!(took, Took::Datagram(_)) {
+                        self.since_kernel.fetch_add(1, Ordering::Relaxed);
+                        if !self.is_active.load(Ordering::Relaxed) {
+                            self.is_active.store(true, Ordering::Relaxed);
+                        }
+                    }
+                    return took;
+                }
+                // What was dropped makes room for the next.
+                None if any => {}
+                None => {
+                    self.quiet_stand_in();
+                    return Took::Nothing;
+                }
+            }
+        }
+    }
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy)]
+struct Limit {
+    deadline: Option<Instant>,
+}
+
+impl Limit {
+    /// By `SO_RCVTIMEO`: a system call.
+    fn of(fd: BorrowedFd<'_>) -> Self {
+        let limit = sockopt::socket_timeout(fd, sockopt::Timeout::Recv).ok().flatten();
+        Self { deadline: limit.and_then(|limit| sys::now().checked_add(limit)) }
+    }
+}
+
+/// The header, and where the payload begins.
+#[inline]
+fn parse(arrived: &dyn Arrived) -> Option<(Header, usize)> {
+    let mut front = [0; header::MAX];
+    let front = &mut front[..arrived.len().min(header::MAX)];
+    arrived.copy_out(0, front);
+    Header::parse(front)
+}
+
+fn scatter(
+    arrived: &dyn Arrived,
+    at: usize,
+    bufs: &mut [IoSliceMut<'_>],
+    from: SocketAddr,
+) -> Received {
+    let full_len = arrived.len() - at;
+    let mut len = 0;
+    for buf in bufs {
+        let n = buf.len().min(full_len - len);
+        arrived.copy_out(at + len, &mut buf[..n]);
+        len += n;
+    }
+    Received { len, full_len, from }
+}
+

@@ -1,0 +1,223 @@
+//! Sending: into a peer's queue where a way there is known, by the kernel otherwise.
+
+use super::header::Bytes;
+use super::meeting::{Attempt, Sought, may_be_sought};
+use super::{Queue, Udp};
+use crate::interrupt::Section;
+use crate::sys;
+use rsock_cm::canonical;
+use rsock_verbs::soft::SoftDestination;
+use rsock_verbs::{DatagramError, DatagramQueue, Posted};
+use rustix::fd::BorrowedFd;
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Where datagrams go. Of the process that made the socket.
+#[derive(Debug)]
+pub(super) struct Routes {
+    /// Whom the socket is connected to.
+    pub(super) peer: Option<SocketAddr>,
+    known: HashMap<SocketAddr, Known>,
+    /// The way that was used last.
+    last: Option<(SocketAddr, Arc<Way>)>,
+    /// Handshakes under way.
+    n_sought: usize,
+    /// Datagrams that had no room in a queue and went by the kernel, since the tick beside it.
+    rescued: (u32, u32),
+}
+
+/// What is known of a destination.
+#[derive(Debug)]
+enum Known {
+    /// The kernel brings them there: how many so far, and at which number to look for a queue.
+    Kernel { n_sent: u32, look_at: u32 },
+    /// Somebody was found, and is being asked.
+    Sought { n_sent: u32, attempt: Box<Attempt> },
+    Way(Arc<Way>),
+    /// Not on this host.
+    Elsewhere,
+}
+
+/// A way to a peer's queue.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) to: SoftDestination,
+    /// What goes before each datagram.
+    pub(super) header: Bytes,
+    /// Something went by the kernel since the last datagram that went this way. Under the lock of the routes.
+    pub(super) is_after_kernel: AtomicBool,
+}
+
+/// Datagrams to one address before somebody is looked for there.
+const FIRST_LOOK: u32 = 8;
+/// Most datagrams between two looks.
+const MOST_BETWEEN: u32 = 4096;
+/// Destinations that are remembered, of those without a way.
+const MOST_KNOWN: usize = 1024;
+/// Handshakes under way at the same time.
+const MOST_SOUGHT: usize = 4;
+/// Datagrams that go by the kernel in one tick because a queue is full: as many as its socket would
+/// have taken beyond what the queue has. More means that the receiver is too slow.
+const MOST_RESCUED: u32 = 64;
+
+/// What became of an attempt to send past the kernel.
+enum Post {
+    Done,
+    /// Lost, and counted.
+    Lost,
+    /// The kernel's to send.
+    Kernel,
+}
+
+impl Routes {
+    pub(super) fn new(peer: Option<SocketAddr>) -> Self {
+        Self { peer, known: HashMap::new(), last: None, n_sought: 0, rescued: (0, 0) }
+    }
+}
+
+impl Udp {
+    /// Sends the pieces as one datagram past the kernel, to `to` or the peer of a connected socket; false if the
+    /// kernel has to, with what its `sendmsg` would say.
+    #[must_use]
+    pub fn send(&self, fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], to: Option<SocketAddr>) -> bool {
+        if self.is_pinned() || !self.is_ours() {
+            return false;
+        }
+        let post = {
+            let _section = Section::enter();
+            let mut routes = self.routes();
+            self.post(fd, &mut routes, bufs, to)
+        };
+        match post {
+            Post::Done => true,
+            Post::Kernel => {
+                self.counts.by_kernel.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+            Post::Lost => {
+                // The receiver has had no CPU for a while. If it waits for ours, whatever else we send
+                // is lost as well; if it does not, this costs little.
+                rustix::thread::sched_yield();
+                true
+            }
+        }
+    }
+
+    fn post(
+        &self,
+        fd: BorrowedFd<'_>,
+        routes: &mut Routes,
+        bufs: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+    ) -> Post {
+        let Some(to) = to.map(canonical).or(routes.peer) else { return Post::Kernel };
+        let way = match &routes.last {
+            Some((last, way)) if *last == to => Arc::clone(way),
+            _ => match self.find(fd, routes, to) {
+                Some(way) => way,
+                None => return Post::Kernel,
+            },
+        };
+        let Some(Queue { ud, .. }) = self.queue() else { return Post::Kernel };
+        let header = way.header.after_kernel(way.is_after_kernel.load(Ordering::Relaxed));
+        let header = IoSlice::new(header.as_bytes());
+        let posted = if let [buf] = bufs {
+            ud.post(&way.to, &[header, *buf])
+        } else {
+            let mut pieces = vec![header];
+            pieces.extend_from_slice(bufs);
+            ud.post(&way.to, &pieces)
+        };
+        match posted {
+            Ok(Posted::Out) => {
+                way.is_after_kernel.store(false, Ordering::Relaxed);
+                ud.ring(&way.to);
+                return Post::Done;
+            }
+            Ok(Posted::Lost) => {
+                ud.ring(&way.to);
+                let now = sys::tick();
+                if routes.rescued.0 != now {
+                    routes.rescued = (now, 0);
+                }
+                if routes.rescued.1 >= MOST_RESCUED {
+                    return Post::Lost;
+                }
+                routes.rescued.1 += 1;
+                self.counts.rescued.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(DatagramError::TooLong | DatagramError::Full) => {}
+            Err(DatagramError::Gone | DatagramError::Broken) => {
+                routes.last = None;
+                let later = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
+                routes.known.insert(to, later);
+            }
+        }
+        way.is_after_kernel.store(true, Ordering::Relaxed);
+        Post::Kernel
+    }
+
+    /// The way to `to`, if there is one by now; looks for it when it is time.
+    fn find(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) -> Option<Arc<Way>> {
+        if routes.known.len() >= MOST_KNOWN && !routes.known.contains_key(&to) {
+            routes.known.retain(|_, known| matches!(known, Known::Way(_)));
+            routes.n_sought = 0;
+            if routes.known.len() >= MOST_KNOWN {
+                routes.known.clear();
+            }
+        }
+        let fresh = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
+        let known = routes.known.entry(to).or_insert(fresh);
+        match known {
+            Known::Elsewhere => None,
+            Known::Way(way) => {
+                let way = Arc::clone(way);
+                routes.last = Some((to, Arc::clone(&way)));
+                Some(way)
+            }
+            Known::Kernel { n_sent, look_at } => {
+                *n_sent = n_sent.saturating_add(1);
+                if *n_sent < *look_at {
+                    return None;
+                }
+                let n_sent = *n_sent;
+                let again = n_sent.saturating_add(n_sent.clamp(FIRST_LOOK, MOST_BETWEEN));
+                *look_at = again;
+                if routes.n_sought >= MOST_SOUGHT {
+                    return None;
+                }
+                if !may_be_sought(to) {
+                    *known = Known::Elsewhere;
+                    return None;
+                }
+                let queue = self.make_queue()?;
+                let attempt = Attempt::begin(fd, queue, to)?;
+                *known = Known::Sought { n_sent, attempt: Box::new(attempt) };
+                routes.n_sought += 1;
+                None
+            }
+            Known::Sought { n_sent, attempt } => {
+                *n_sent = n_sent.saturating_add(1);
+                let n_sent = *n_sent;
+                let sought = attempt.progress(self.queue()?);
+                match sought {
+                    Sought::Pending => {}
+                    Sought::Failed => {
+                        let look_at = n_sent.saturating_add(n_sent.min(MOST_BETWEEN));
+                        *known = Known::Kernel { n_sent, look_at };
+                        routes.n_sought = routes.n_sought.saturating_sub(1);
+                    }
+                    Sought::Found(way) => {
+                        *known = Known::Way(Arc::new(*way));
+                        routes.n_sought = routes.n_sought.saturating_sub(1);
+                        // This one goes by the kernel still: the way begins after it.
+                    }
+                }
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The one way by which datagrams go from hooks to a UDP socket's queue and back.
+//!
+//! `None` always means: ask the kernel instead, as the program asked.
+
+use crate::fdtable::datagrams;
+use crate::slot::Side;
+use crate::{arg, errno, guard, next, options};
+use libc::{c_int, msghdr, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use rsock_core::twin::PinReason;
+use rsock_core::udp::{Got, Received};
+use rustix::net::RecvFlags;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::ptr;
+
+/// Sends `bufs` as one datagram on `fd`, to the address at `to` or the peer of a connected socket.
+///
+/// # Safety
+/// `to` is null or has `to_len` readable bytes.
+pub(super) unsafe fn send(
+    fd: c_int,
+    bufs: &[IoSlice<'_>],
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> Option<ssize_t> {
+    let handle = datagrams::enter(fd, Side::Send)?;
+    let udp = handle.udp()?;
+    if flags & !options::DATAGRAM_SEND_FLAGS != 0 {
+        drop(handle);
+        crate::fdtable::pin(fd, PinReason::Option);
+        return None;
+    }
+    let to = if to.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        let to = unsafe { arg::address(to, to_len) }?;
+        // An address of the other family, or with a scope: the kernel says what it means.
+        let is_plain = match to {
+            SocketAddr::V4(_) => !udp.is_v6(),
+            SocketAddr::V6(to) => udp.is_v6() && to.scope_id() == 0,
+        };
+        Some(is_plain.then_some(to)?)
+    };
+    let sent = guard::enter(|| Ok(udp.send(handle.fd(), bufs, to)));
+    if sent != Ok(true) {
+        return None;
+    }
+    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    Some(errno::ret_len(Ok(len)))
+}
+
+/// What a receive says beside the bytes, and has room for.
+pub(super) struct Told {
+    /// Who sent it, as the kernel lays it out.
+    name: MaybeUninit<sockaddr_storage>,
+    name_len: socklen_t,
+    /// Room for control data, and how much of it was used.
+    pub(super) control: *mut libc::c_void,
+    pub(super) control_len: usize,
+    pub(super) flags: c_int,
+}
+
+impl Told {
+    /// Room for control data of `control_len` bytes at `control`.
+    pub(super) fn new(control: *mut libc::c_void, control_len: usize) -> Self {
+        Self { name: MaybeUninit::zeroed(), name_len: 0, control, control_len, flags: 0 }
+    }
+
+    /// Stores who sent it, as much as there is room for, and how long that is.
+    ///
+    /// # Safety
+    /// `room` bytes are writable at `to`.
+    pub(super) unsafe fn put_name(&self, to: *mut sockaddr, room: socklen_t) -> socklen_t {
+        let len = room.min(self.name_len) as usize;
+        // SAFETY: the caller's promise; the name is at least as long.
+        unsafe { ptr::copy_nonoverlapping(self.name.as_ptr().cast::<u8>(), to.cast(), len) };
+        self.name_len
+    }
+
+    fn set_name(&mut self, from: SocketAddr) {
+        let mut len = size_of::<sockaddr_storage>() as socklen_t;
+        // SAFETY: the storage has that much room, and both are valid.
+        unsafe { arg::put_address(from, self.name.as_mut_ptr().cast(), &raw mut len) };
+        self.name_len = len;
+    }
+
+    /// Asks the kernel.
+    ///
+    /// # Safety
+    /// `control` is null or has `control_len` writable bytes.
+    unsafe fn ask(
+        &mut self,
+        fd: c_int,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        control_room: usize,
+    ) -> io::Result<(usize, Option<SocketAddr>)> {
+        // SAFETY: plain numbers and pointers, of which none may not be zero.
+        let mut msg: msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        msg.msg_name = self.name.as_mut_ptr().cast();
+        msg.msg_namelen = size_of::<sockaddr_storage>() as socklen_t;
+        // `IoSliceMut` has the layout of `iovec`.
+        msg.msg_iov = bufs.as_mut_ptr().cast();
+        msg.msg_iovlen = bufs.len();
+        msg.msg_control = self.control;
+        msg.msg_controllen = control_room;
+        // SAFETY: room for a name, for as many slices as it says, and for control data by the caller's promise.
+        let n = unsafe { next::recvmsg(fd, &raw mut msg, flags.bits().cast_signed()) };
+        let n = usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(errno::read()))?;
+        (self.name_len, self.control_len, self.flags) =
+            (msg.msg_namelen, msg.msg_controllen, msg.msg_flags);
+        // SAFETY: as many bytes as the kernel has written.
+        let from = unsafe { arg::address(self.name.as_ptr().cast(), msg.msg_namelen) };
+        Ok((n, from))
+    }
+}
+
+/// Receives a datagram on `fd` into `bufs`.
+///
+/// # Safety
+/// The control data of `told` is null or writable.
+pub(super) unsafe fn recv(
+    fd: c_int,
+    bufs: &mut [IoSliceMut<'_>],
+    flags: c_int,
+    told: &mut Told,
+) -> Option<ssize_t> {
+    let handle = datagrams::enter(fd, Side::Recv)?;
+    let udp = handle.udp()?;
+    let room = told.control_len;
+    let known = RecvFlags::from_bits_retain(flags.cast_unsigned());
+    let got = guard::enter(|| {
+        udp.recv(handle.fd(), bufs, known, |bufs, flags| {
+            // SAFETY: the caller's promise.
+            unsafe { told.ask(fd, bufs, flags, room) }
+        })
+    });
+    let result = match got {
+        Ok(Got::Kernel(n)) => Ok(n),
+        Ok(Got::Queue(Received { len, full_len, from })) => {
+            told.set_name(from);
+            told.control_len = 0;
+            let is_cut = full_len > len;
+            told.flags = flags & libc::MSG_CMSG_CLOEXEC | if is_cut { libc::MSG_TRUNC } else { 0 };
+            Ok(if flags & libc::MSG_TRUNC != 0 { full_len } else { len })
+        }
+        Err(e) => Err(e),
+    };
+    if let Err(libc::ENOTSOCK | libc::EBADF) = result
+        && !udp.is_same_socket(handle.fd())
+    {
+        // Closed behind our back, and used again.
+        drop(handle);
+        crate::fdtable::note_made(fd);
+        return None;
+    }
+    drop(handle);
+    Some(errno::ret_len(result))
+}
