@@ -103,6 +103,7 @@ pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c
             libc::SO_DEBUG
                 | libc::SO_REUSEADDR
                 | libc::SO_BROADCAST
+                | libc::SO_DONTROUTE
                 | libc::SO_SNDBUF
                 | libc::SO_RCVBUF
                 | libc::SO_SNDBUFFORCE
