@@ -95,7 +95,19 @@ pub struct Udp {
     /// In epoll sets of the program, for what is in the queue.
     stand_in: Mutex<Option<SoftBell>>,
     has_stand_in: AtomicBool,
+    /// What happened for the first time, and nobody was told yet: [`News`].
+    news: AtomicU8,
     counts: Counts,
+}
+
+/// What happened for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum News {
+    /// A way to a peer's queue was found.
+    Sends = 1,
+    /// A datagram came by the queue.
+    Receives = 2,
 }
 
 /// The queue, and the device it lies on.
@@ -187,6 +199,7 @@ impl Udp {
             meeting: Mutex::new(Meeting::new()),
             stand_in: Mutex::new(None),
             has_stand_in: AtomicBool::new(false),
+            news: AtomicU8::new(0),
             counts: Counts::default(),
         };
         this.note_flags(fd);
@@ -310,6 +323,20 @@ impl Udp {
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.queue().is_some_and(|queue| queue.ud.is_ready())
+    }
+
+    /// What has happened for the first time since this was asked last.
+    #[must_use]
+    #[inline]
+    pub fn news(&self) -> Option<News> {
+        // A load as a rule.
+        if self.news.load(Ordering::Relaxed) == 0 { None } else { self.take_news() }
+    }
+
+    #[cold]
+    fn take_news(&self) -> Option<News> {
+        let is_new = |news| self.news.fetch_and(!(news as u8), Ordering::Relaxed) & news as u8 != 0;
+        [News::Sends, News::Receives].into_iter().find(|news| is_new(*news))
     }
 
     /// Whether `fd` is the socket that this began with: a system call.

@@ -1,7 +1,7 @@
 //! Receiving: from the queue, and from the kernel's socket by the call that the program made.
 
 use super::header::{self, Header};
-use super::Udp;
+use super::{News, Udp};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_cm::in_family;
@@ -166,6 +166,7 @@ impl Udp {
                         self.since_kernel.fetch_add(1, Ordering::Relaxed);
                         if !self.is_active.load(Ordering::Relaxed) {
                             self.is_active.store(true, Ordering::Relaxed);
+                            self.news.fetch_or(News::Receives as u8, Ordering::Relaxed);
                         }
                     }
                     return took;

@@ -2,7 +2,7 @@
 
 use super::header::Bytes;
 use super::meeting::{Attempt, Sought, may_be_sought};
-use super::{Queue, Udp};
+use super::{News, Queue, Udp};
 use crate::interrupt::Section;
 use crate::sys;
 use rsock_cm::canonical;
@@ -212,6 +212,7 @@ impl Udp {
                     }
                     Sought::Found(way) => {
                         *known = Known::Way(Arc::new(*way));
+                        self.news.fetch_or(News::Sends as u8, Ordering::Relaxed);
                         routes.n_sought = routes.n_sought.saturating_sub(1);
                         // This one goes by the kernel still: the way begins after it.
                     }

@@ -170,6 +170,14 @@ pub(super) fn note_end(handle: &Handle) {
     log::line(format_args!("datagrams, ending: {:?}", udp.counters()));
 }
 
+/// What has happened to the socket goes to the log.
+#[inline]
+pub(crate) fn tell_news(fd: c_int, udp: &Udp) {
+    if let Some(news) = udp.news() {
+        log::line(format_args!("fd {fd}: datagrams past the kernel, {news:?}"));
+    }
+}
+
 /// The program has connected `fd`, or disconnected it.
 pub(crate) fn note_connected(fd: c_int) {
     with(fd, |udp, fd| udp.note_connected(fd));

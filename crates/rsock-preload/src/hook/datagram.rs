@@ -45,6 +45,7 @@ pub(super) unsafe fn send(
         Some(is_plain.then_some(to)?)
     };
     let sent = guard::enter(|| Ok(udp.send(handle.fd(), bufs, to)));
+    datagrams::tell_news(fd, udp);
     if sent != Ok(true) {
         return None;
     }
@@ -138,6 +139,7 @@ pub(super) unsafe fn recv(
             unsafe { told.ask(fd, bufs, flags, room) }
         })
     });
+    datagrams::tell_news(fd, udp);
     let result = match got {
         Ok(Got::Kernel(n)) => Ok(n),
         Ok(Got::Queue(Received { len, full_len, from })) => {

@@ -1,0 +1,285 @@
+//! Datagrams of unmodified programs over the preload library: past the kernel where both ends have it, and
+//! nobody can tell.
+
+mod pair;
+
+use pair::{MIXED, Shim, command, pair, watched};
+use rsock_tests::{
+    Running, Watchdog, assert_worked, await_tcp_listener, await_udp_socket, preload_library, tools,
+};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A file for the library's log, gone when dropped.
+struct Log(PathBuf);
+
+impl Log {
+    fn new() -> Self {
+        static N: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "rsock-datagrams-{}-{}.log",
+            std::process::id(),
+            N.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, "").expect("a log");
+        Self(path)
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.0).expect("the log")
+    }
+
+    /// The sum over all sockets of a counter that they left behind.
+    fn sum(&self, counter: &str) -> u64 {
+        let name = format!("{counter}: ");
+        let numbers = self.text();
+        let numbers = numbers.lines().filter(|line| line.contains("datagrams, ending")).map(|line| {
+            let (_, after) = line.split_once(&name).unwrap_or_else(|| panic!("{counter}: {line}"));
+            let digits = after.split(|c: char| !c.is_ascii_digit()).next().expect("digits");
+            digits.parse::<u64>().expect("a number")
+        });
+        numbers.sum()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn with_queues(command: &mut Command, log: &Log) {
+    command.env("RSOCK_DGRAM", "on").env("RSOCK_LOG", &log.0);
+}
+
+/// Runs one part of the script in all pairs; in those with the library at both ends its datagrams go past
+/// the kernel.
+fn assert_same(part: &'static str) {
+    let python = tools::require("python3");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/datagrams.py");
+    let script = script.to_str().expect("a path in UTF-8").to_owned();
+    let run = |shim: Shim| {
+        let (path, script) = (python.path.clone(), script.clone());
+        watched(format!("{part} {shim:?}"), move || {
+            let log = Log::new();
+            let mut server = command(&path, shim.server, &[&script, "server", part, "0"]);
+            let mut client = command(&path, shim.client, &[&script, "client", part, "0"]);
+            let is_both = shim.server && shim.client;
+            for end in [&mut server, &mut client] {
+                with_queues(end, &log);
+                if is_both {
+                    end.env("WARM", "past-the-kernel");
+                }
+            }
+            let outcome = pair(server, client);
+            if is_both {
+                assert!(log.text().contains("past the kernel, Receives"), "{part}: {outcome:?}");
+            }
+            outcome
+        })
+    };
+    let plain = run(Shim { server: false, client: false });
+    let are_well = [&plain.server, &plain.client].map(|end| end.status.ends_with(": 0"));
+    assert_eq!(are_well, [true, true], "without the library: {plain:?}");
+    for shim in MIXED {
+        assert_eq!(run(shim), plain, "left: {shim:?}, right: without, {part}");
+    }
+}
+
+macro_rules! parts {
+    ($($name:ident = $part:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                assert_same($part);
+            }
+        )*
+    };
+}
+
+parts! {
+    received_by_recvfrom = "recv:recvfrom";
+    received_into = "recv:recv_into";
+    received_as_messages = "recv:recvmsg";
+    received_in_pieces = "recv:recvmsg_into";
+    received_after_poll = "recv:polled";
+    received_after_select = "recv:selected";
+    received_without_blocking = "recv:nonblocking";
+    received_with_a_time_out = "recv:with_timeout";
+    a_wildcard_socket_under_another_address = "wildcard";
+    looked_at_and_cut = "looking";
+    waits_end_in_time_and_by_signals = "waiting";
+    a_forked_child_has_the_queue_too = "forked";
+    an_epoll_set_shows_what_is_in_the_queue = "watched";
+    a_connected_socket_hears_its_peer_alone = "connected";
+    a_peer_that_has_closed_refuses = "gone";
+    two_names_of_one_socket = "doubled";
+    another_socket_on_the_port_gets_what_the_kernel_gives_it = "joined";
+    many_messages_at_once = "many";
+    an_option_of_the_kernel_alone_loses_nothing = "options";
+    the_end_of_reading_and_writing = "shut";
+}
+
+/// A port that nobody has now.
+fn free_port() -> u16 {
+    rsock_tests::free_port(Ipv4Addr::LOCALHOST.into())
+}
+
+/// A command for one end; `PORT` in `args` stands for the port.
+fn end(program: &str, with_shim: bool, port: u16, args: &str, log: &Log) -> Command {
+    let mut command = tools::require(program).command();
+    let port = port.to_string();
+    command.args(args.split_whitespace().map(|arg| if arg == "PORT" { &port } else { arg }));
+    command.env_remove("LD_PRELOAD");
+    if with_shim {
+        command.env("LD_PRELOAD", preload_library());
+    }
+    with_queues(&mut command, log);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A server, and a client that talks to it.
+struct Programs {
+    server: &'static str,
+    server_args: &'static str,
+    await_server: fn(u16, &mut Running),
+    /// Whether the server ends with its client.
+    ends: bool,
+    client: &'static str,
+    client_args: &'static str,
+}
+
+/// Runs the programs in all pairs; what the client said, and the log, of each.
+fn run(programs: &Programs) -> Vec<(Shim, String, Log)> {
+    let _watchdog = Watchdog::new(Duration::from_secs(180));
+    let one = |shim: Shim| {
+        let (port, log) = (free_port(), Log::new());
+        let mut server = end(programs.server, shim.server, port, programs.server_args, &log);
+        if !programs.ends {
+            server.stdout(Stdio::null()).stderr(Stdio::null());
+        }
+        let mut server = Running::spawn(&mut server).expect("the server starts");
+        (programs.await_server)(port, &mut server);
+        let mut client = end(programs.client, shim.client, port, programs.client_args, &log);
+        let client = Running::spawn(&mut client).expect("the client starts");
+        let who = format!("{} {shim:?}", programs.client);
+        let said = assert_worked(&who, &client.output().expect("the client ends"));
+        if programs.ends {
+            assert_worked(&who, &server.output().expect("the server ends"));
+        }
+        let text = log.text();
+        let is_past = text.contains("past the kernel");
+        assert_eq!(is_past, shim.server && shim.client, "{shim:?}: {text}");
+        (shim, said, log)
+    };
+    MIXED.map(one).into()
+}
+
+fn netperf(client_args: &'static str) -> Vec<(Shim, String, Log)> {
+    run(&Programs {
+        server: "netserver",
+        server_args: "-D -4 -L 127.0.0.1 -p PORT",
+        await_server: await_tcp_listener,
+        ends: false,
+        client: "netperf",
+        client_args,
+    })
+}
+
+#[test]
+fn netperf_request_and_response() {
+    for (shim, said, log) in netperf("-4 -H 127.0.0.1 -p PORT -P 0 -l 1 -t UDP_RR") {
+        let numbers: Vec<f64> = said.split_whitespace().flat_map(str::parse).collect();
+        assert!(numbers.len() >= 6 && numbers[5] > 0.0, "{said}");
+        if shim.server && shim.client {
+            let (past, by_kernel) = (log.sum("n_sent"), log.sum("n_by_kernel"));
+            assert!(past > by_kernel, "{past} {by_kernel}");
+        }
+    }
+}
+
+#[test]
+fn netperf_in_one_direction() {
+    let args = ["-m 64", "-m 1400", "-m 20000"].map(|size| {
+        let args = format!("-4 -H 127.0.0.1 -p PORT -P 0 -l 1 -t UDP_STREAM -- {size}");
+        &*args.leak()
+    });
+    for (args, is_short) in args.into_iter().zip([true, true, false]) {
+        let _watchdog = Watchdog::new(Duration::from_secs(180));
+        let programs = Programs {
+            server: "netserver",
+            server_args: "-D -4 -L 127.0.0.1 -p PORT",
+            await_server: await_tcp_listener,
+            ends: false,
+            client: "netperf",
+            client_args: args,
+        };
+        let log = Log::new();
+        let port = free_port();
+        let mut server = end("netserver", true, port, programs.server_args, &log);
+        server.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut server = Running::spawn(&mut server).expect("the server starts");
+        await_tcp_listener(port, &mut server);
+        let client = Running::spawn(&mut end("netperf", true, port, args, &log)).expect("a client");
+        let said = assert_worked(args, &client.output().expect("the client ends"));
+        let numbers: Vec<f64> = said.split_whitespace().flat_map(str::parse).collect();
+        assert!(numbers.len() >= 9 && numbers[7] > 0.0, "{said}");
+        assert_eq!(log.sum("n_sent") > 0, is_short, "{args}: {}", log.text());
+    }
+}
+
+fn sockperf(client_args: &'static str) -> Vec<(Shim, String, Log)> {
+    run(&Programs {
+        server: "sockperf",
+        server_args: "server -i 127.0.0.1 -p PORT",
+        await_server: await_udp_socket,
+        ends: false,
+        client: "sockperf",
+        client_args,
+    })
+}
+
+/// Every message carries its number back, and its bytes are compared.
+#[test]
+fn sockperf_to_and_fro() {
+    let args = "ping-pong -i 127.0.0.1 -p PORT -t 1 -m 500 --data-integrity";
+    for (_, said, _) in sockperf(args) {
+        assert!(said.contains("observations"), "{said}");
+        assert!(!said.to_lowercase().contains("integrity test failed"), "{said}");
+        assert!(said.contains("# duplicated messages = 0; # out-of-order messages = 0"), "{said}");
+    }
+}
+
+#[test]
+fn sockperf_in_one_direction() {
+    for (_, said, _) in sockperf("throughput -i 127.0.0.1 -p PORT -t 1 -m 64") {
+        assert!(said.contains("Message Rate"), "{said}");
+    }
+}
+
+/// What iperf3 misses is what the counters say was dropped: nothing else is lost past the kernel.
+#[test]
+fn iperf3() {
+    let programs = Programs {
+        server: "iperf3",
+        server_args: "-s -1 -p PORT",
+        await_server: await_tcp_listener,
+        ends: true,
+        client: "iperf3",
+        client_args: "-c 127.0.0.1 -p PORT -u -b 0 -t 1 -l 1400",
+    };
+    for (shim, said, log) in run(&programs) {
+        assert!(said.contains("receiver"), "{said}");
+        if shim.server && shim.client {
+            let (sent, received) = (log.sum("n_sent"), log.sum("n_received"));
+            assert!(sent > 0 && received > 0 && received <= sent, "{}", log.text());
+            assert_eq!(log.sum("n_foreign") + log.sum("n_malformed"), 0, "{}", log.text());
+        }
+    }
+}
