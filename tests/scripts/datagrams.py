@@ -15,6 +15,7 @@ import termios
 import time
 
 LOCAL = "127.0.0.1"
+SO_TIMESTAMP = 29
 SIZES = [0, 1, 40, 41, 48, 49, 64, 1400, 8171, 8172, 8184, 8185, 8192, 8193, 9000, 30000, 65000]
 
 
@@ -104,8 +105,8 @@ class Message(ctypes.Structure):
         ("n_iov", ctypes.c_size_t),
         ("control", ctypes.c_void_p),
         ("control_len", ctypes.c_size_t),
-        ("flags", ctypes.c_int),
-        ("len", ctypes.c_uint),
+        ("flags", ctypes.c_size_t),
+        ("len", ctypes.c_size_t),
     ]
 
 
@@ -229,7 +230,7 @@ def looking(s, to):
     room = bytearray(4)
     fcntl.ioctl(s, termios.FIONREAD, room)
     print("readable", struct.unpack("i", room)[0])
-    print(s.recvmsg(4), s.recv_into(bytearray(4), 4, socket.MSG_TRUNC), s.recv(100))
+    print(s.recvmsg(4)[:3], s.recv_into(bytearray(4), 4, socket.MSG_TRUNC), s.recv(100))
     fcntl.ioctl(s, termios.FIONREAD, room)
     print("readable", struct.unpack("i", room)[0], s.getpeername() == to)
     ask_for(s, 1)
@@ -279,12 +280,17 @@ def forked(s, to):
     child = os.fork()
     if child == 0:
         print("child", s.recv(100), s.recv(100), flush=True)
-        exchange(s, None, b"e from the child")
         os._exit(0)
     print("ended", os.waitpid(child, 0)[1])
     # Forked while they lie in the queue, they were there for both.
-    print("parent", all_there(s)[-2:])
+    print("parent", all_there(s))
     exchange(s, None, b"e from the parent")
+    child = os.fork()
+    if child == 0:
+        exchange(s, None, b"e from the child")
+        os._exit(0)
+    print("ended", os.waitpid(child, 0)[1])
+    exchange(s, None, b"e from the parent again")
 
 
 def watched(s, to):
@@ -383,7 +389,7 @@ def many(s, to):
 def options(s, to):
     """From here on only the kernel will do; what is in the queue comes all the same."""
     ask_for(s, 3)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_TIMESTAMP, 1)
+    s.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMP, 1)
     print(all_there(s))
     s.send(b"e when?")
     data, control, _, _ = s.recvmsg(100, 100)
@@ -417,7 +423,8 @@ def client(part, port):
         order(s, to)
         if wild:
             s.sendto(b"e who?", to)
-            print(s.recvfrom(100))
+            data, peer = s.recvfrom(100)
+            print(data, peer[0], peer[1] == port)
             exchange(s, (LOCAL, port), b"e and here?")
     else:
         s.connect(to)

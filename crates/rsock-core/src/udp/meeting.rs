@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// The receiving end of handshakes, and when it begins.
@@ -286,7 +286,8 @@ impl Attempt {
                     let header = Header { from: self.source, is_after_kernel: false }.encode();
                     // What we have sent so far went by the kernel.
                     let is_after_kernel = AtomicBool::new(true);
-                    return Ok(Some(Way { to, header, is_after_kernel }));
+                    let by_kernel = AtomicU32::new(0);
+                    return Ok(Some(Way { to, header, is_after_kernel, by_kernel }));
                 }
             }
         }

@@ -18,7 +18,8 @@
 //!   is gone. Room is short for longer where the receiver is slower than the sender: then it is dropped, as the
 //!   kernel drops it, and counted.
 //! * What a sender sent by the kernel between two datagrams of the queue is received between them: the second
-//!   one says so, and waits until the kernel's queue was seen empty.
+//!   one says so, and waits until the kernel's queue was seen empty. A sender that had to go by the kernel stays
+//!   there for a while, so that the ways do not alternate.
 //! * Nobody opens while a thread sleeps in the kernel where the queue cannot wake it (`deaf`).
 //! * A socket that is *pinned* (an option, an epoll set, a fork...) closes for good. What is in the queue stays
 //!   there to be received, in a child of a fork too.
@@ -85,6 +86,7 @@ pub struct Udp {
     ended: AtomicU32,
     /// Receptions from the queue since the kernel's socket was looked at.
     since_kernel: AtomicU32,
+    kernel_seen: AtomicU32,
     /// When handshakes were last made progress, and the port was last looked at.
     progressed: AtomicU32,
     checked: AtomicU32,
@@ -142,7 +144,8 @@ pub struct Counters {
     pub n_sent: u64,
     /// Datagrams dropped because the peer's queue was full.
     pub n_dropped: u64,
-    /// Datagrams for which the peer's queue was full and which went by the kernel.
+    /// Datagrams for which the peer's queue was full and which went by the kernel. Those that followed them there
+    /// are counted as sent by the kernel only.
     pub n_rescued: u64,
     /// Datagrams that came by the queue and were the program's.
     pub n_received: u64,
@@ -166,8 +169,12 @@ impl Udp {
     /// Wraps a UDP socket. `None` if it is none, or if it can never be accelerated.
     #[must_use]
     pub fn adopt(fd: BorrowedFd<'_>) -> Option<Self> {
+        if is_enabled() { Self::wrap(fd) } else { None }
+    }
+
+    fn wrap(fd: BorrowedFd<'_>) -> Option<Self> {
         use rustix::net::sockopt;
-        if !is_enabled() || sockopt::socket_protocol(fd) != Ok(Some(rustix::net::ipproto::UDP)) {
+        if sockopt::socket_protocol(fd) != Ok(Some(rustix::net::ipproto::UDP)) {
             return None;
         }
         let is_v6 = match sockopt::socket_domain(fd).ok()? {
@@ -192,6 +199,7 @@ impl Udp {
             is_drained: AtomicBool::new(false),
             ended: AtomicU32::new(0),
             since_kernel: AtomicU32::new(0),
+            kernel_seen: AtomicU32::new(now),
             progressed: AtomicU32::new(now),
             checked: AtomicU32::new(now),
             swept: AtomicU32::new(now),

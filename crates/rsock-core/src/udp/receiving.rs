@@ -42,8 +42,11 @@ enum Took {
     Datagram(Received),
 }
 
-/// Receptions from the queue before the kernel's socket gets its turn.
+/// Receptions from a queue that is never empty before it is asked how long the kernel's socket has not been
+/// looked at, and the milliseconds after which it gets its turn. Rarely: who has sent by both ways may have its
+/// datagrams in another order then.
 const KERNEL_EVERY: u32 = 64;
+const KERNEL_AFTER: u32 = 20;
 
 impl Udp {
     /// Receives a datagram as `recvmsg(2)` would, from wherever one comes first. `kernel` asks the kernel with the
@@ -82,7 +85,7 @@ impl Udp {
                 self.note_kernel(fd, from);
                 return Ok(Got::Kernel(n));
             }
-            let is_kernel_due = self.since_kernel.load(Ordering::Relaxed) >= KERNEL_EVERY;
+            let is_kernel_due = self.is_kernel_due();
             let took = if is_kernel_due { Took::Nothing } else { self.take(bufs, peek, may_pass) };
             if let Took::Datagram(received) = took {
                 return Ok(Got::Queue(received));
@@ -96,6 +99,7 @@ impl Udp {
             }
             if !is_kernel_empty || !is_nothing || is_kernel_due {
                 self.since_kernel.store(0, Ordering::Relaxed);
+                self.kernel_seen.store(sys::tick(), Ordering::Relaxed);
                 match kernel(bufs, flags | RecvFlags::DONTWAIT) {
                     Ok((n, from)) => {
                         self.note_kernel(fd, from);
@@ -132,6 +136,16 @@ impl Udp {
                 return Ok(Got::Kernel(n));
             }
         }
+    }
+
+    /// Whether the queue has kept us from the kernel's socket for long.
+    #[inline]
+    fn is_kernel_due(&self) -> bool {
+        if self.since_kernel.load(Ordering::Relaxed) < KERNEL_EVERY {
+            return false;
+        }
+        self.since_kernel.store(0, Ordering::Relaxed);
+        sys::tick().wrapping_sub(self.kernel_seen.load(Ordering::Relaxed)) >= KERNEL_AFTER
     }
 
     /// Takes the next datagram of the queue, or looks at it.

@@ -1,6 +1,6 @@
 //! Sending: into a peer's queue where a way there is known, by the kernel otherwise.
 
-use super::header::Bytes;
+use super::header::{Bytes, MAX};
 use super::meeting::{Attempt, Sought, may_be_sought};
 use super::{News, Queue, Udp};
 use crate::interrupt::Section;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Where datagrams go. Of the process that made the socket.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ pub(super) struct Routes {
     last: Option<(SocketAddr, Arc<Way>)>,
     /// Handshakes under way.
     n_sought: usize,
-    /// Datagrams that had no room in a queue and went by the kernel, since the tick beside it.
-    rescued: (u32, u32),
+    /// When a datagram that had no room in a queue last went by the kernel.
+    rescued: u32,
 }
 
 /// What is known of a destination.
@@ -47,8 +47,11 @@ pub(super) struct Way {
     pub(super) to: SoftDestination,
     /// What goes before each datagram.
     pub(super) header: Bytes,
-    /// Something went by the kernel since the last datagram that went this way. Under the lock of the routes.
+    /// Something went by the kernel since the last datagram that went this way. Under the lock of the routes, as
+    /// is the next.
     pub(super) is_after_kernel: AtomicBool,
+    /// Datagrams that go by the kernel before one goes this way again.
+    pub(super) by_kernel: AtomicU32,
 }
 
 /// Datagrams to one address before somebody is looked for there.
@@ -59,9 +62,10 @@ const MOST_BETWEEN: u32 = 4096;
 const MOST_KNOWN: usize = 1024;
 /// Handshakes under way at the same time.
 const MOST_SOUGHT: usize = 4;
-/// Datagrams that go by the kernel in one tick because a queue is full: as many as its socket would
-/// have taken beyond what the queue has. More means that the receiver is too slow.
-const MOST_RESCUED: u32 = 64;
+/// Datagrams that follow one by the kernel which had to go there: of two ways that alternate, the receiver
+/// cannot tell the order. Also as many as the kernel's socket may have room for where a queue is full. That happens
+/// once in a tick: more means that the receiver is too slow.
+const IN_A_ROW: u32 = 64;
 
 /// What became of an attempt to send past the kernel.
 enum Post {
@@ -74,7 +78,17 @@ enum Post {
 
 impl Routes {
     pub(super) fn new(peer: Option<SocketAddr>) -> Self {
-        Self { peer, known: HashMap::new(), last: None, n_sought: 0, rescued: (0, 0) }
+        Self { peer, known: HashMap::new(), last: None, n_sought: 0, rescued: sys::tick() }
+    }
+}
+
+#[cfg(test)]
+impl Routes {
+    pub(super) fn way(&self, to: SocketAddr) -> Option<Arc<Way>> {
+        match self.known.get(&to)? {
+            Known::Way(way) => Some(Arc::clone(way)),
+            _ => None,
+        }
     }
 }
 
@@ -122,6 +136,14 @@ impl Udp {
             },
         };
         let Some(Queue { ud, .. }) = self.queue() else { return Post::Kernel };
+        let by_kernel = way.by_kernel.load(Ordering::Relaxed);
+        if by_kernel != 0 {
+            let len = bufs.iter().fold(0usize, |sum, buf| sum.saturating_add(buf.len()));
+            let left = if len > ud.max_len() - MAX { IN_A_ROW } else { by_kernel - 1 };
+            way.by_kernel.store(left, Ordering::Relaxed);
+            way.is_after_kernel.store(true, Ordering::Relaxed);
+            return Post::Kernel;
+        }
         let header = way.header.after_kernel(way.is_after_kernel.load(Ordering::Relaxed));
         let header = IoSlice::new(header.as_bytes());
         let posted = if let [buf] = bufs {
@@ -140,13 +162,10 @@ impl Udp {
             Ok(Posted::Lost) => {
                 ud.ring(&way.to);
                 let now = sys::tick();
-                if routes.rescued.0 != now {
-                    routes.rescued = (now, 0);
-                }
-                if routes.rescued.1 >= MOST_RESCUED {
+                if routes.rescued == now {
                     return Post::Lost;
                 }
-                routes.rescued.1 += 1;
+                routes.rescued = now;
                 self.counts.rescued.fetch_add(1, Ordering::Relaxed);
             }
             Err(DatagramError::TooLong | DatagramError::Full) => {}
@@ -157,6 +176,7 @@ impl Udp {
             }
         }
         way.is_after_kernel.store(true, Ordering::Relaxed);
+        way.by_kernel.store(IN_A_ROW, Ordering::Relaxed);
         Post::Kernel
     }
 

@@ -1,0 +1,188 @@
+//! Two sockets of one process that meet, and what becomes of what they send.
+
+use super::*;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io::{IoSlice, IoSliceMut};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+
+/// A socket, and what there is beside it, as the preload library has them.
+struct End {
+    socket: UdpSocket,
+    udp: Udp,
+}
+
+impl End {
+    fn new() -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let udp = Udp::wrap(socket.as_fd()).expect("a UDP socket");
+        Self { socket, udp }
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.socket.local_addr().expect("address")
+    }
+
+    /// Sends, and says whether it went past the kernel.
+    fn send(&self, data: &[u8], to: SocketAddr) -> bool {
+        let is_past = self.udp.send(self.socket.as_fd(), &[IoSlice::new(data)], Some(to));
+        if !is_past {
+            rustix::net::sendto(&self.socket, data, SendFlags::empty(), &to).expect("sent");
+        }
+        is_past
+    }
+
+    fn recv(&self, flags: RecvFlags) -> io::Result<(Got, Vec<u8>, Option<SocketAddr>)> {
+        let mut buf = vec![0; 70_000];
+        let mut source = None;
+        let fd = self.socket.as_fd();
+        let got = self.udp.recv(fd, &mut [IoSliceMut::new(&mut buf)], flags, |bufs, flags| {
+            let (n, _, from) = rustix::net::recvfrom(fd, &mut *bufs[0], flags)?;
+            source = from.and_then(ip);
+            Ok((n, source))
+        })?;
+        let n = match got {
+            Got::Kernel(n) => n,
+            Got::Queue(received) => {
+                source = Some(received.from);
+                received.len
+            }
+        };
+        buf.truncate(n);
+        Ok((got, buf, source))
+    }
+}
+
+/// Two ends that send to each other past the kernel.
+fn met() -> (End, End) {
+    let (a, b) = (End::new(), End::new());
+    loop {
+        let there = a.send(b"there", b.addr());
+        b.recv(RecvFlags::empty()).expect("received");
+        let back = b.send(b"back", a.addr());
+        a.recv(RecvFlags::empty()).expect("received");
+        if there && back {
+            return (a, b);
+        }
+    }
+}
+
+#[test]
+fn datagrams_go_past_the_kernel_with_their_source() {
+    let (a, b) = met();
+    for n in [0, 1, 40, 41, 1400, 8000] {
+        let data = vec![n as u8; n];
+        assert!(a.send(&data, b.addr()), "{n}");
+        let (got, received, from) = b.recv(RecvFlags::empty()).expect("received");
+        assert!(matches!(got, Got::Queue(_)), "{got:?}");
+        assert_eq!((received, from), (data, Some(a.addr())));
+    }
+}
+
+#[test]
+fn what_the_kernel_brings_between_two_is_received_between_them() {
+    let (a, b) = met();
+    assert!(a.send(b"first", b.addr()));
+    assert!(!a.send(&[7; 9000], b.addr()));
+    let mut n = 0;
+    while !a.send(b"last", b.addr()) {
+        n += 1;
+    }
+    assert!(n > 0);
+    assert_eq!(b.recv(RecvFlags::empty()).expect("first").1, b"first");
+    assert_eq!(b.recv(RecvFlags::empty()).expect("second").1, [7; 9000]);
+    for _ in 0..n {
+        let (got, data, _) = b.recv(RecvFlags::empty()).expect("by the kernel");
+        assert!(matches!(got, Got::Kernel(_)) && data == b"last", "{got:?}");
+    }
+    assert!(matches!(b.recv(RecvFlags::empty()).expect("last").0, Got::Queue(_)));
+    assert!(b.recv(RecvFlags::DONTWAIT).is_err());
+}
+
+#[test]
+fn what_is_sent_is_received_or_counted() {
+    let (a, b) = met();
+    let (before_a, before_b) = (a.udp.counters(), b.udp.counters());
+    for _ in 0..5000 {
+        a.send(&[1; 1000], b.addr());
+    }
+    let mut by_kernel = 0;
+    while let Ok((got, ..)) = b.recv(RecvFlags::DONTWAIT) {
+        by_kernel += u64::from(matches!(got, Got::Kernel(_)));
+    }
+    let (a, b) = (a.udp.counters(), b.udp.counters());
+    let sent = a.n_sent - before_a.n_sent;
+    let dropped = a.n_dropped - before_a.n_dropped;
+    let left_to_kernel = a.n_by_kernel - before_a.n_by_kernel;
+    assert!(dropped > 0 && left_to_kernel > 0, "{a:?}");
+    assert_eq!(sent + dropped + left_to_kernel, 5000);
+    assert_eq!(b.n_received - before_b.n_received, sent);
+    assert!(by_kernel <= left_to_kernel);
+}
+
+#[test]
+fn a_pinned_socket_gives_what_its_queue_has_and_is_sent_to_by_the_kernel() {
+    let (a, b) = met();
+    assert!(a.send(b"before", b.addr()));
+    b.udp.pin(PinReason::Option);
+    assert!(!b.udp.is_plain());
+    assert!(!a.send(b"after", b.addr()));
+    assert!(!b.send(b"back", a.addr()));
+    assert_eq!(b.recv(RecvFlags::empty()).expect("of the queue").1, b"before");
+    assert_eq!(b.recv(RecvFlags::empty()).expect("of the kernel").1, b"after");
+    assert_eq!(a.recv(RecvFlags::empty()).expect("of the kernel").1, b"back");
+}
+
+#[test]
+fn a_look_takes_nothing() {
+    let (a, b) = met();
+    assert!(a.send(b"one", b.addr()) && a.send(b"two", b.addr()));
+    assert_eq!(b.udp.bytes_readable(), Some(3));
+    assert_eq!(b.recv(RecvFlags::PEEK).expect("a look").1, b"one");
+    assert_eq!(b.recv(RecvFlags::PEEK).expect("a look").1, b"one");
+    assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"one");
+    assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"two");
+    assert_eq!(b.udp.bytes_readable(), None);
+}
+
+#[test]
+fn nobody_opens_while_a_thread_is_deaf() {
+    let (a, b) = (End::new(), End::new());
+    let deaf = b.udp.deafen().expect("not open");
+    for _ in 0..64 {
+        a.send(b"there", b.addr());
+        b.recv(RecvFlags::empty()).expect("received");
+    }
+    assert_eq!(b.udp.state(), SHUT);
+    drop(deaf);
+    for _ in 0..64 {
+        a.send(b"there", b.addr());
+        b.recv(RecvFlags::empty()).expect("received");
+    }
+    assert_eq!(b.udp.state(), OPEN);
+    assert!(b.udp.deafen().is_none());
+}
+
+#[test]
+fn what_is_no_datagram_is_dropped_and_counted() {
+    let (a, b) = met();
+    // As a hostile sender would: past the header.
+    let queue = a.udp.queue().expect("a queue");
+    let way = a.udp.routes().way(b.addr()).expect("a way");
+    for bytes in [&[][..], &[9], &[4, 2, 0, 0, 1, 2, 3, 4], &[6, 0, 1, 1, 5]] {
+        queue.ud.post(&way.to, &[IoSlice::new(bytes)]).expect("posted");
+    }
+    assert!(a.send(b"honest", b.addr()));
+    assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"honest");
+    assert_eq!(b.udp.counters().n_malformed, 4);
+}
+
+#[test]
+fn a_socket_that_is_gone_is_sent_to_by_the_kernel_at_once() {
+    let (a, b) = met();
+    let to = b.addr();
+    assert!(a.send(b"there", to));
+    drop(b.udp);
+    assert!(!a.send(b"there", to));
+    assert_eq!(b.socket.recv(&mut [0; 10]).expect("by the kernel"), 5);
+}
