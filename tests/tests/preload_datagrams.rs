@@ -38,11 +38,13 @@ impl Log {
     fn sum(&self, counter: &str) -> u64 {
         let name = format!("{counter}: ");
         let numbers = self.text();
-        let numbers = numbers.lines().filter(|line| line.contains("datagrams, ending")).map(|line| {
-            let (_, after) = line.split_once(&name).unwrap_or_else(|| panic!("{counter}: {line}"));
-            let digits = after.split(|c: char| !c.is_ascii_digit()).next().expect("digits");
-            digits.parse::<u64>().expect("a number")
-        });
+        let numbers =
+            numbers.lines().filter(|line| line.contains("datagrams, ending")).map(|line| {
+                let (_, after) =
+                    line.split_once(&name).unwrap_or_else(|| panic!("{counter}: {line}"));
+                let digits = after.split(|c: char| !c.is_ascii_digit()).next().expect("digits");
+                digits.parse::<u64>().expect("a number")
+            });
         numbers.sum()
     }
 }

@@ -287,7 +287,8 @@ impl Post {
             (self.relieved.as_fd().as_raw_fd(), None)
         };
         let events = PollFlags::IN;
-        let mut entries = [PollEntry { fd, twin: None, door, udp: None, events, revents: PollFlags::empty() }];
+        let mut entries =
+            [PollEntry { fd, twin: None, door, udp: None, events, revents: PollFlags::empty() }];
         twin::poll(&mut entries, left, None)
     }
 }

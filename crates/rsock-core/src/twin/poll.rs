@@ -381,9 +381,9 @@ fn ask_kernel(
     let mut asked = 0;
     for ((e, state), fd) in entries.iter().zip(states).zip(fds) {
         let events = state.as_ref().map_or(e.events, |s| s.kernel);
-        let skip = state.as_ref().is_some_and(|s| {
-            skip_ends && s.only_ends(e.events) || is_quick && s.is_enough()
-        });
+        let skip = state
+            .as_ref()
+            .is_some_and(|s| skip_ends && s.only_ends(e.events) || is_quick && s.is_enough());
         let number = if skip { -1 } else { e.fd };
         *fd = libc::pollfd { fd: number, events: events.bits().cast_signed(), revents: 0 };
         asked += usize::from(number >= 0);

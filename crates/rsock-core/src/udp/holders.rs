@@ -91,9 +91,8 @@ fn request(family: i32, port: u16) -> [u8; NLMSG_HDR + REQ_LEN] {
 /// Reads the messages of one answer; says whether it was the last.
 fn parse(mut answer: &[u8], found: &mut Vec<Holder>) -> io::Result<bool> {
     let malformed = || io::Error::from(io::ErrorKind::InvalidData);
-    let word = |bytes: &[u8], at: usize| {
-        Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-    };
+    let word =
+        |bytes: &[u8], at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     while !answer.is_empty() {
         let len = word(answer, 0).and_then(|n| usize::try_from(n).ok()).ok_or_else(malformed)?;
         let kind = answer.get(4..6).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes);

@@ -222,7 +222,8 @@ impl Udp {
 
     /// The program has changed `O_NONBLOCK`, perhaps.
     pub fn note_flags(&self, fd: BorrowedFd<'_>) {
-        let is_set = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+        let is_set =
+            rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
         self.is_nonblocking.store(is_set, Ordering::Relaxed);
     }
 

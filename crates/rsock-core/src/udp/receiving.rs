@@ -236,4 +236,3 @@ fn scatter(
     }
     Received { len, full_len, from }
 }
-

@@ -33,9 +33,15 @@ pub(super) struct Routes {
 #[derive(Debug)]
 enum Known {
     /// The kernel brings them there: how many so far, and at which number to look for a queue.
-    Kernel { n_sent: u32, look_at: u32 },
+    Kernel {
+        n_sent: u32,
+        look_at: u32,
+    },
     /// Somebody was found, and is being asked.
-    Sought { n_sent: u32, attempt: Box<Attempt> },
+    Sought {
+        n_sent: u32,
+        attempt: Box<Attempt>,
+    },
     Way(Arc<Way>),
     /// Not on this host.
     Elsewhere,

@@ -223,4 +223,3 @@ fn with(fd: c_int, f: impl FnOnce(&Udp, BorrowedFd<'_>)) {
         drop(section);
     }
 }
-

@@ -2,8 +2,8 @@
 
 use super::alias;
 use crate::doors::Post;
-use crate::slot::{Handle, Side};
 use crate::fdtable::datagrams;
+use crate::slot::{Handle, Side};
 use crate::{doors, errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rsock_core::twin::{self, PollEntry};
@@ -140,7 +140,9 @@ impl Named {
         }
         if datagrams::is_one(fd) {
             let handle = datagrams::find(fd, Side::Recv);
-            return handle.filter(|h| h.udp().is_some_and(|udp| !udp.is_plain())).map(Self::Datagrams);
+            return handle
+                .filter(|h| h.udp().is_some_and(|udp| !udp.is_plain()))
+                .map(Self::Datagrams);
         }
         let writes = events.intersects(PollFlags::OUT | PollFlags::WRNORM)
             && !events.intersects(PollFlags::IN | PollFlags::RDNORM);
