@@ -154,7 +154,8 @@ pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c
         (libc::IPPROTO_IP, libc::IP_PKTINFO),
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
     ];
-    !is_harmless && !(value == Some(0) && asks_for_more.contains(&(level, name)))
+    let is_taken_back = value == Some(0) && asks_for_more.contains(&(level, name));
+    !(is_harmless || is_taken_back)
 }
 
 /// Whether asking for the option does something that only TCP can.

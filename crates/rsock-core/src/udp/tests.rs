@@ -71,7 +71,7 @@ fn met() -> (End, End) {
 fn datagrams_go_past_the_kernel_with_their_source() {
     let (a, b) = met();
     for n in [0, 1, 40, 41, 1400, 8000] {
-        let data = vec![n as u8; n];
+        let data = vec![0x5a; n];
         assert!(a.send(&data, b.addr()), "{n}");
         let (got, received, from) = b.recv(RecvFlags::empty()).expect("received");
         assert!(matches!(got, Got::Queue(_)), "{got:?}");

@@ -5,7 +5,7 @@
 use crate::fdtable::datagrams;
 use crate::slot::Side;
 use crate::{arg, errno, guard, next, options};
-use libc::{c_int, msghdr, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use rsock_core::twin::PinReason;
 use rsock_core::udp::{Got, Received};
 use rustix::net::RecvFlags;
@@ -18,7 +18,7 @@ use std::ptr;
 ///
 /// # Safety
 /// `to` is null or has `to_len` readable bytes.
-pub(super) unsafe fn send(
+unsafe fn send(
     fd: c_int,
     bufs: &[IoSlice<'_>],
     flags: c_int,
@@ -53,20 +53,24 @@ pub(super) unsafe fn send(
     Some(errno::ret_len(Ok(len)))
 }
 
+/// Room for a name.
+const NAME_ROOM: socklen_t = 128;
+const _: () = assert!(size_of::<sockaddr_storage>() == 128);
+
 /// What a receive says beside the bytes, and has room for.
-pub(super) struct Told {
+struct Told {
     /// Who sent it, as the kernel lays it out.
     name: MaybeUninit<sockaddr_storage>,
     name_len: socklen_t,
     /// Room for control data, and how much of it was used.
-    pub(super) control: *mut libc::c_void,
-    pub(super) control_len: usize,
-    pub(super) flags: c_int,
+    control: *mut c_void,
+    control_len: usize,
+    flags: c_int,
 }
 
 impl Told {
     /// Room for control data of `control_len` bytes at `control`.
-    pub(super) fn new(control: *mut libc::c_void, control_len: usize) -> Self {
+    fn new(control: *mut c_void, control_len: usize) -> Self {
         Self { name: MaybeUninit::zeroed(), name_len: 0, control, control_len, flags: 0 }
     }
 
@@ -74,7 +78,7 @@ impl Told {
     ///
     /// # Safety
     /// `room` bytes are writable at `to`.
-    pub(super) unsafe fn put_name(&self, to: *mut sockaddr, room: socklen_t) -> socklen_t {
+    unsafe fn put_name(&self, to: *mut sockaddr, room: socklen_t) -> socklen_t {
         let len = room.min(self.name_len) as usize;
         // SAFETY: the caller's promise; the name is at least as long.
         unsafe { ptr::copy_nonoverlapping(self.name.as_ptr().cast::<u8>(), to.cast(), len) };
@@ -82,7 +86,7 @@ impl Told {
     }
 
     fn set_name(&mut self, from: SocketAddr) {
-        let mut len = size_of::<sockaddr_storage>() as socklen_t;
+        let mut len = NAME_ROOM;
         // SAFETY: the storage has that much room, and both are valid.
         unsafe { arg::put_address(from, self.name.as_mut_ptr().cast(), &raw mut len) };
         self.name_len = len;
@@ -102,7 +106,7 @@ impl Told {
         // SAFETY: plain numbers and pointers, of which none may not be zero.
         let mut msg: msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         msg.msg_name = self.name.as_mut_ptr().cast();
-        msg.msg_namelen = size_of::<sockaddr_storage>() as socklen_t;
+        msg.msg_namelen = NAME_ROOM;
         // `IoSliceMut` has the layout of `iovec`.
         msg.msg_iov = bufs.as_mut_ptr().cast();
         msg.msg_iovlen = bufs.len();
@@ -123,7 +127,7 @@ impl Told {
 ///
 /// # Safety
 /// The control data of `told` is null or writable.
-pub(super) unsafe fn recv(
+unsafe fn recv(
     fd: c_int,
     bufs: &mut [IoSliceMut<'_>],
     flags: c_int,
@@ -161,4 +165,148 @@ pub(super) unsafe fn recv(
     }
     drop(handle);
     Some(errno::ret_len(result))
+}
+
+/// As `sendto(2)`.
+///
+/// # Safety
+/// `buf` is null or has `len` readable bytes, `to` is null or has `to_len`.
+pub(super) unsafe fn send_bytes(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> Option<ssize_t> {
+    // SAFETY: the caller's promise. What is wrong with it the kernel says.
+    let bytes = unsafe { arg::bytes(buf, len) }.ok()?;
+    // SAFETY: as above.
+    unsafe { send(fd, &[IoSlice::new(bytes)], flags, to, to_len) }
+}
+
+/// As `recvfrom(2)`.
+///
+/// # Safety
+/// `buf` is null or has `len` writable bytes; `from` is null, or `from_len` is null or valid and `from` has
+/// as many bytes as it says.
+pub(super) unsafe fn recv_bytes(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> Option<ssize_t> {
+    let room = if from.is_null() {
+        0
+    } else if from_len.is_null() {
+        return None;
+    } else {
+        // SAFETY: valid by the caller's promise. A negative one the kernel refuses.
+        let room = unsafe { from_len.read_unaligned() };
+        (room.cast_signed() >= 0).then_some(room)?
+    };
+    // SAFETY: the caller's promise. What is wrong with it the kernel says.
+    let bytes = unsafe { arg::bytes_mut(buf, len) }.ok()?;
+    let mut told = Told::new(ptr::null_mut(), 0);
+    // SAFETY: no room for control data.
+    let n = unsafe { recv(fd, &mut [IoSliceMut::new(bytes)], flags, &mut told) }?;
+    if n >= 0 && !from.is_null() {
+        // SAFETY: writable by the caller's promise.
+        let len = unsafe { told.put_name(from, room) };
+        // SAFETY: valid by the caller's promise.
+        unsafe { from_len.write_unaligned(len) };
+    }
+    Some(n)
+}
+
+/// As `writev(2)`.
+///
+/// # Safety
+/// `iov` is null or has `n` entries of readable bytes.
+pub(super) unsafe fn send_vector(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let send_all = |bufs: &[IoSlice<'_>]| {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return None;
+        }
+        // SAFETY: no address.
+        unsafe { send(fd, bufs, flags, ptr::null(), 0) }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { arg::with_slices(iov, usize::try_from(n).ok()?, libc::EINVAL, send_all) }.ok()?
+}
+
+/// As `readv(2)`.
+///
+/// # Safety
+/// `iov` is null or has `n` entries of writable bytes.
+pub(super) unsafe fn recv_vector(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let recv_all = |bufs: &mut [IoSliceMut<'_>]| {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return None;
+        }
+        // SAFETY: no room for control data.
+        unsafe { recv(fd, bufs, flags, &mut Told::new(ptr::null_mut(), 0)) }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { arg::with_slices_mut(iov, usize::try_from(n).ok()?, libc::EINVAL, recv_all) }.ok()?
+}
+
+/// As `sendmsg(2)`.
+///
+/// # Safety
+/// `msg` is null or a valid message to send.
+pub(super) unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
+    let msg = unsafe { msg.as_ref() }?;
+    if msg.msg_controllen != 0 {
+        // For the kernel to understand; what follows must not overtake it.
+        crate::fdtable::pin(fd, PinReason::Option);
+        return None;
+    }
+    let (to, to_len) = (msg.msg_name.cast_const().cast(), msg.msg_namelen);
+    // SAFETY: the address of a valid message.
+    let send_all = |bufs: &[IoSlice<'_>]| unsafe { send(fd, bufs, flags, to, to_len) };
+    // SAFETY: the vector of a valid message.
+    unsafe { arg::with_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, send_all) }.ok()?
+}
+
+/// As `recvmsg(2)`.
+///
+/// # Safety
+/// `msg` is null or a valid message to receive into.
+pub(super) unsafe fn recv_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
+    let msg = unsafe { msg.as_mut() }?;
+    let has_name = !msg.msg_name.is_null();
+    if has_name && msg.msg_namelen.cast_signed() < 0 {
+        return None;
+    }
+    let mut told = Told::new(msg.msg_control, msg.msg_controllen);
+    // SAFETY: the control data of a valid message.
+    let recv_all = |bufs: &mut [IoSliceMut<'_>]| unsafe { recv(fd, bufs, flags, &mut told) };
+    // SAFETY: the vector of a valid message.
+    let received =
+        unsafe { arg::with_slices_mut(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, recv_all) };
+    let n = received.ok()??;
+    if n >= 0 {
+        if has_name {
+            // SAFETY: a name of a valid message has as many bytes as it says.
+            msg.msg_namelen = unsafe { told.put_name(msg.msg_name.cast(), msg.msg_namelen) };
+        }
+        msg.msg_controllen = told.control_len;
+        msg.msg_flags = told.flags;
+    }
+    Some(n)
 }

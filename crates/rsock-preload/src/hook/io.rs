@@ -1,7 +1,6 @@
 //! `read`, `write`, `send`, `recv` and their kin.
 
-use super::datagram::{self, Told};
-use super::{alias, transfer};
+use super::{alias, datagram, transfer};
 use crate::fdtable::{self, datagrams};
 use crate::slot::Side;
 use crate::{arg, errno, guard, next};
@@ -208,7 +207,8 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
 ) -> ssize_t {
     if datagrams::is_one(fd) {
         // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for an address.
-        let n = guard::hold(|| unsafe { recvfrom_with(fd, buf, len, flags, addr, addr_len) });
+        let n =
+            guard::hold(|| unsafe { datagram::recv_bytes(fd, buf, len, flags, addr, addr_len) });
         if let Some(n) = n {
             return n;
         }
@@ -306,7 +306,7 @@ alias! {
 unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     if datagrams::is_one(fd) {
         // SAFETY: the caller's promise; no address.
-        return unsafe { datagram_to(fd, buf, len, flags, ptr::null(), 0) };
+        return unsafe { datagram::send_bytes(fd, buf, len, flags, ptr::null(), 0) };
     }
     let handle = fdtable::enter(fd, Side::Send)?;
     // SAFETY: the caller's promise.
@@ -331,60 +331,10 @@ unsafe fn sendto_with(
 ) -> Option<ssize_t> {
     if datagrams::is_one(fd) {
         // SAFETY: the caller's promise.
-        return unsafe { datagram_to(fd, buf, len, flags, addr, addr_len) };
+        return unsafe { datagram::send_bytes(fd, buf, len, flags, addr, addr_len) };
     }
     // SAFETY: the caller's promise.
     unsafe { send_with(fd, buf, len, flags) }
-}
-
-/// # Safety
-/// As [`sendto_with`].
-unsafe fn datagram_to(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-    addr: *const sockaddr,
-    addr_len: socklen_t,
-) -> Option<ssize_t> {
-    // SAFETY: the caller's promise. What is wrong with it the kernel says.
-    let bytes = unsafe { arg::bytes(buf, len) }.ok()?;
-    // SAFETY: as above.
-    unsafe { datagram::send(fd, &[IoSlice::new(bytes)], flags, addr, addr_len) }
-}
-
-/// # Safety
-/// `buf` is null or has `len` writable bytes; `addr` is null, or `addr_len` is null or valid and `addr` has
-/// as many bytes as it says.
-unsafe fn recvfrom_with(
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    flags: c_int,
-    addr: *mut sockaddr,
-    addr_len: *mut socklen_t,
-) -> Option<ssize_t> {
-    let room = if addr.is_null() {
-        0
-    } else if addr_len.is_null() {
-        return None;
-    } else {
-        // SAFETY: valid by the caller's promise. A negative one the kernel refuses.
-        let room = unsafe { addr_len.read_unaligned() };
-        (room.cast_signed() >= 0).then_some(room)?
-    };
-    // SAFETY: the caller's promise. What is wrong with it the kernel says.
-    let bytes = unsafe { arg::bytes_mut(buf, len) }.ok()?;
-    let mut told = Told::new(ptr::null_mut(), 0);
-    // SAFETY: no room for control data.
-    let n = unsafe { datagram::recv(fd, &mut [IoSliceMut::new(bytes)], flags, &mut told) }?;
-    if n >= 0 && !addr.is_null() {
-        // SAFETY: writable by the caller's promise.
-        let len = unsafe { told.put_name(addr, room) };
-        // SAFETY: valid by the caller's promise.
-        unsafe { addr_len.write_unaligned(len) };
-    }
-    Some(n)
 }
 
 /// # Safety
@@ -405,7 +355,9 @@ unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t>
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     if datagrams::is_one(fd) {
         // SAFETY: the caller's promise; no address.
-        return unsafe { recvfrom_with(fd, buf, len, flags, ptr::null_mut(), ptr::null_mut()) };
+        return unsafe {
+            datagram::recv_bytes(fd, buf, len, flags, ptr::null_mut(), ptr::null_mut())
+        };
     }
     let handle = fdtable::enter(fd, Side::Recv)?;
     if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 {
@@ -422,17 +374,8 @@ unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> O
 /// `iov` is null or has `n` entries of writable bytes.
 unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
     if datagrams::is_one(fd) {
-        let n = usize::try_from(n).ok()?;
         // SAFETY: the caller's promise.
-        let result = unsafe {
-            arg::with_slices_mut(iov, n, libc::EINVAL, |bufs| {
-                if bufs.iter().all(|buf| buf.is_empty()) {
-                    return None;
-                }
-                datagram::recv(fd, bufs, flags, &mut Told::new(ptr::null_mut(), 0))
-            })
-        };
-        return result.ok()?;
+        return unsafe { datagram::recv_vector(fd, iov, n, flags) };
     }
     let handle = fdtable::enter(fd, Side::Recv)?;
     let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
@@ -452,17 +395,8 @@ unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Op
 /// `iov` is null or has `n` entries of readable bytes.
 unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
     if datagrams::is_one(fd) {
-        let n = usize::try_from(n).ok()?;
-        // SAFETY: the caller's promise; no address.
-        let result = unsafe {
-            arg::with_slices(iov, n, libc::EINVAL, |bufs| {
-                if bufs.iter().all(|buf| buf.is_empty()) {
-                    return None;
-                }
-                datagram::send(fd, bufs, flags, ptr::null(), 0)
-            })
-        };
-        return result.ok()?;
+        // SAFETY: the caller's promise.
+        return unsafe { datagram::send_vector(fd, iov, n, flags) };
     }
     let handle = fdtable::enter(fd, Side::Send)?;
     let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };

@@ -1,7 +1,6 @@
 //! `sendmsg` and `recvmsg`, one and many.
 
-use super::datagram::{self, Told};
-use super::transfer;
+use super::{datagram, transfer};
 use crate::fdtable::datagrams;
 use crate::slot::Side;
 use crate::{arg, errno, fdtable, guard, handover, next};
@@ -169,7 +168,7 @@ fn for_each(
 unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
     if datagrams::is_one(fd) {
         // SAFETY: the caller's promise.
-        return unsafe { send_datagram(fd, msg, flags) };
+        return unsafe { datagram::send_message(fd, msg, flags) };
     }
     let handle = fdtable::enter(fd, Side::Send)?;
     // SAFETY: null or valid by the caller's promise.
@@ -200,7 +199,7 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
 unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t> {
     if datagrams::is_one(fd) {
         // SAFETY: the caller's promise.
-        return unsafe { recv_datagram(fd, msg, flags) };
+        return unsafe { datagram::recv_message(fd, msg, flags) };
     }
     let handle = fdtable::enter(fd, Side::Recv)?;
     // SAFETY: null or valid by the caller's promise.
@@ -222,54 +221,6 @@ unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t>
         msg.msg_controllen = 0;
         // COMPAT: the kernel reports this flag back, and no other for a stream.
         msg.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-    }
-    Some(n)
-}
-
-/// # Safety
-/// `msg` is null or a valid message to send.
-unsafe fn send_datagram(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
-    // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
-    let msg = unsafe { msg.as_ref() }?;
-    if msg.msg_controllen != 0 {
-        // For the kernel to understand; what follows must not overtake it.
-        fdtable::pin(fd, PinReason::Option);
-        return None;
-    }
-    let (to, to_len) = (msg.msg_name.cast_const().cast(), msg.msg_namelen);
-    // SAFETY: the vector and the address of a valid message.
-    let result = unsafe {
-        arg::with_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {
-            datagram::send(fd, bufs, flags, to, to_len)
-        })
-    };
-    result.ok()?
-}
-
-/// # Safety
-/// `msg` is null or a valid message to receive into.
-unsafe fn recv_datagram(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t> {
-    // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
-    let msg = unsafe { msg.as_mut() }?;
-    let has_name = !msg.msg_name.is_null();
-    if has_name && msg.msg_namelen.cast_signed() < 0 {
-        return None;
-    }
-    let mut told = Told::new(msg.msg_control, msg.msg_controllen);
-    // SAFETY: the vector and the control data of a valid message.
-    let result = unsafe {
-        arg::with_slices_mut(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {
-            datagram::recv(fd, bufs, flags, &mut told)
-        })
-    };
-    let n = result.ok()??;
-    if n >= 0 {
-        if has_name {
-            // SAFETY: a name of a valid message has as many bytes as it says.
-            msg.msg_namelen = unsafe { told.put_name(msg.msg_name.cast(), msg.msg_namelen) };
-        }
-        msg.msg_controllen = told.control_len;
-        msg.msg_flags = told.flags;
     }
     Some(n)
 }
