@@ -200,8 +200,8 @@ fn netperf_request_and_response() {
         let numbers: Vec<f64> = said.split_whitespace().flat_map(str::parse).collect();
         assert!(numbers.len() >= 6 && numbers[5] > 0.0, "{said}");
         if shim.server && shim.client {
-            let (past, by_kernel) = (log.sum("n_sent"), log.sum("n_by_kernel"));
-            assert!(past > by_kernel, "{past} {by_kernel}");
+            let (sent, received) = (log.sum("n_sent"), log.sum("n_received"));
+            assert!(sent > 0 && received > 0, "{}", log.text());
         }
     }
 }

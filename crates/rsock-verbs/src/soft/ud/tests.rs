@@ -134,3 +134,42 @@ fn a_stream_s_queue_pair_is_no_destination() {
     let to = of_a.destination(&a.path, hidden.qp_num(), KEY);
     assert!(matches!(to, Err(Error::Invalid(_))));
 }
+
+#[test]
+fn a_closed_queue_is_gone_for_its_senders_and_gives_what_it_has() {
+    let _dog = Watchdog::new("closed");
+    let [a, b] = Linked.sides();
+    let (of_a, of_b) = (queue(&a), queue(&b));
+    let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+    assert_eq!(send(&of_a, &to, b"before"), Ok(Posted::Out));
+    of_b.close();
+    // At once, not at the next look.
+    assert_eq!(send(&of_a, &to, b"after"), Err(DatagramError::Gone));
+    assert!(of_b.admit(&b.path).is_err());
+    let mut lengths = Vec::new();
+    assert!(of_b.try_recv(&mut |arrived| lengths.push(arrived.len())));
+    assert!(!of_b.try_recv(&mut |arrived| lengths.push(arrived.len())));
+    assert_eq!(lengths, [6]);
+}
+
+#[test]
+fn a_datagram_that_is_left_is_the_next_one_again() {
+    let _dog = Watchdog::new("left");
+    let [a, b] = Linked.sides();
+    let (of_a, of_b) = (queue(&a), queue(&b));
+    let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+    for bytes in [&b"one"[..], &[2; 100], b"three"] {
+        assert_eq!(send(&of_a, &to, bytes), Ok(Posted::Out));
+    }
+    for expected in [3, 100, 5] {
+        for is_taken in [false, false, true] {
+            let mut len = 0;
+            assert!(of_b.try_take(&mut |arrived| {
+                len = arrived.len();
+                is_taken
+            }));
+            assert_eq!(len, expected);
+        }
+    }
+    assert_eq!(of_b.counters().n_received, 3);
+}
