@@ -96,9 +96,11 @@ fn command(setup: &Setup<'_>) -> Command {
     }
     qemu.arg("-kernel").arg(kit.kernel());
     qemu.arg("-initrd").arg(run.join("initrd"));
+    // The kernel distrusts an emulated time stamp counter, and would read a device for each look at
+    // the clock, which takes as long as a tenth of a message's way.
     qemu.arg("-append").arg(format!(
-        "console=ttyS0 quiet panic=-1 mitigations=off lab.role={role} lab.guests={n_guests} \
-         lab.mtu={MTU}"
+        "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable lab.role={role} \
+         lab.guests={n_guests} lab.mtu={MTU}"
     ));
     qemu.arg("-serial").arg(format!("file:{}", console(run, *role).display()));
     qemu.args(["-chardev", "stdio,id=out,signal=off", "-serial", "chardev:out"]);
