@@ -402,6 +402,13 @@ fn give_up_name(key: Key, fd: c_int, ending: Ending) {
             let is_last = handle.remove_name();
             if is_last {
                 datagrams::note_end(&handle);
+                // Not left to the last user: one that a longjmp took out of its call never ends.
+                if let Some(udp) = handle.udp() {
+                    let _ = guard::enter(|| {
+                        udp.pin(PinReason::Passed);
+                        Ok(())
+                    });
+                }
             }
             is_last
         }

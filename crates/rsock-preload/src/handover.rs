@@ -59,8 +59,13 @@ pub(crate) fn before_exec() -> Result<(), c_int> {
 /// As [`before_exec`].
 pub(crate) fn before_spawn() -> Result<(), c_int> {
     let streams = fdtable::unsettled();
-    if streams.is_empty() || process::is_borrowed() {
+    if process::is_borrowed() {
         return Ok(());
+    }
+    for fd in 0..=LAST_STANDARD {
+        if fdtable::datagrams::is_one(fd) {
+            fdtable::pin(fd, PinReason::Passed);
+        }
     }
     for stream in streams {
         let names = names(&stream);

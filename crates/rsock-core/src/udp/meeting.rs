@@ -133,7 +133,8 @@ impl Udp {
             }
             // Nobody has found it.
             Some(Err(_)) | None => {
-                self.state.store(SHUT, Ordering::SeqCst);
+                // Unless it was pinned meanwhile.
+                let _ = self.state.compare_exchange(OPEN, SHUT, Ordering::SeqCst, Ordering::SeqCst);
                 if is_heard { Err(never()) } else { Ok(false) }
             }
         }
@@ -211,6 +212,8 @@ impl Udp {
 
 /// Milliseconds between two looks for peers that died.
 const SWEEP_EVERY: u32 = 200;
+/// Milliseconds: an attempt that nobody has asked about for so long is over.
+const STALE: u32 = 2000;
 
 /// Whether a queue may be found at canonical `to`: an address of this host, and one socket's.
 pub(super) fn may_be_sought(to: SocketAddr) -> bool {
@@ -253,6 +256,11 @@ impl Attempt {
     }
 
     /// Takes the steps that can be taken, if it is time to look. Never waits.
+    /// Whether nobody has sent there for long, so that nothing goes on.
+    pub(super) fn is_stale(&self) -> bool {
+        sys::tick().wrapping_sub(self.looked) > STALE
+    }
+
     pub(super) fn progress(&mut self, queue: &Queue) -> Sought {
         let tick = sys::tick();
         if tick == self.looked {

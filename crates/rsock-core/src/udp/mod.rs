@@ -84,6 +84,8 @@ pub struct Udp {
     /// After the end, nothing was in the queue for a while: nothing will be.
     is_drained: AtomicBool,
     ended: AtomicU32,
+    /// Where the datagram is that was looked at last and not taken: the next receive is to find it.
+    peeked: AtomicU8,
     /// Receptions from the queue since the kernel's socket was looked at.
     since_kernel: AtomicU32,
     kernel_seen: AtomicU32,
@@ -198,6 +200,7 @@ impl Udp {
             is_active: AtomicBool::new(false),
             is_drained: AtomicBool::new(false),
             ended: AtomicU32::new(0),
+            peeked: AtomicU8::new(0),
             since_kernel: AtomicU32::new(0),
             kernel_seen: AtomicU32::new(now),
             progressed: AtomicU32::new(now),

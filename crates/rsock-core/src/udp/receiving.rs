@@ -47,6 +47,12 @@ enum Took {
 /// datagrams in another order then.
 const KERNEL_EVERY: u32 = 64;
 const KERNEL_AFTER: u32 = 20;
+/// Datagrams that one look drops at most.
+const MOST_DROPPED: u32 = 1024;
+/// Where a datagram was looked at: its receive must not find another one first.
+const NOWHERE: u8 = 0;
+const IN_QUEUE: u8 = 1;
+const IN_KERNEL: u8 = 2;
 
 impl Udp {
     /// Receives a datagram as `recvmsg(2)` would, from wherever one comes first. `kernel` asks the kernel with the
@@ -82,12 +88,24 @@ impl Udp {
                 let result = kernel(bufs, flags);
                 drop(deaf);
                 let (n, from) = result?;
+                self.peeked.store(if peek { IN_KERNEL } else { NOWHERE }, Ordering::Relaxed);
                 self.note_kernel(fd, from);
                 return Ok(Got::Kernel(n));
             }
-            let is_kernel_due = self.is_kernel_due();
-            let took = if is_kernel_due { Took::Nothing } else { self.take(bufs, peek, may_pass) };
+            let peeked = self.peeked.load(Ordering::Relaxed);
+            let is_kernel_due = peeked == IN_KERNEL || peeked != IN_QUEUE && self.is_kernel_due();
+            let took = if is_kernel_due {
+                Took::Nothing
+            } else {
+                self.take(bufs, peek, may_pass || peeked == IN_QUEUE)
+            };
+            if peeked != NOWHERE {
+                self.peeked.store(NOWHERE, Ordering::Relaxed);
+            }
             if let Took::Datagram(received) = took {
+                if peek {
+                    self.peeked.store(IN_QUEUE, Ordering::Relaxed);
+                }
                 return Ok(Got::Queue(received));
             }
             let is_blocking = !dont_wait && !self.is_nonblocking.load(Ordering::Relaxed);
@@ -102,6 +120,9 @@ impl Udp {
                 self.kernel_seen.store(sys::tick(), Ordering::Relaxed);
                 match kernel(bufs, flags | RecvFlags::DONTWAIT) {
                     Ok((n, from)) => {
+                        if peek {
+                            self.peeked.store(IN_KERNEL, Ordering::Relaxed);
+                        }
                         self.note_kernel(fd, from);
                         // Now and then: whoever has so much of the kernel never comes to waiting.
                         self.progress(fd, false);
@@ -156,6 +177,7 @@ impl Udp {
         let Some(queue) = self.queue() else { return Took::Nothing };
         let peer = self.open_peer.get().copied().flatten();
         let _section = Section::enter();
+        let mut n_dropped = 0;
         loop {
             let mut took = None;
             let any = queue.ud.try_take(&mut |arrived| {
@@ -187,8 +209,8 @@ impl Udp {
                     }
                     return took;
                 }
-                // What was dropped makes room for the next.
-                None if any => {}
+                // What was dropped makes room for the next; peers that send nothing else do not keep us.
+                None if any && n_dropped < MOST_DROPPED => n_dropped += 1,
                 None => {
                     self.quiet_stand_in();
                     return Took::Nothing;

@@ -86,6 +86,15 @@ impl Routes {
     pub(super) fn new(peer: Option<SocketAddr>) -> Self {
         Self { peer, known: HashMap::new(), last: None, n_sought: 0, rescued: sys::tick() }
     }
+
+    /// Gives up looking for those that nobody sends to any more.
+    fn forget_stale(&mut self) {
+        self.known.retain(
+            |_, known| !matches!(known, Known::Sought { attempt, .. } if attempt.is_stale()),
+        );
+        let is_sought = |known: &&Known| matches!(known, Known::Sought { .. });
+        self.n_sought = self.known.values().filter(is_sought).count();
+    }
 }
 
 #[cfg(test)]
@@ -213,6 +222,7 @@ impl Udp {
                 let again = n_sent.saturating_add(n_sent.clamp(FIRST_LOOK, MOST_BETWEEN));
                 *look_at = again;
                 if routes.n_sought >= MOST_SOUGHT {
+                    routes.forget_stale();
                     return None;
                 }
                 if !may_be_sought(to) {

@@ -186,3 +186,37 @@ fn a_socket_that_is_gone_is_sent_to_by_the_kernel_at_once() {
     assert!(!a.send(b"there", to));
     assert_eq!(b.socket.recv(&mut [0; 10]).expect("by the kernel"), 5);
 }
+
+#[test]
+fn the_datagram_that_was_looked_at_is_received_next() {
+    let (a, b) = met();
+    let looked_at = |expected: &[u8]| {
+        assert_eq!(b.recv(RecvFlags::PEEK).expect("a look").1, expected);
+    };
+    // By the kernel, and the sender's queue does not know.
+    a.socket.send_to(b"kernel", b.addr()).expect("sent");
+    looked_at(b"kernel");
+    assert!(a.send(b"queue", b.addr()));
+    assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"kernel");
+    looked_at(b"queue");
+    a.socket.send_to(b"kernel", b.addr()).expect("sent");
+    assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"queue");
+    assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"kernel");
+}
+
+#[test]
+fn peers_that_are_sent_to_no_more_do_not_keep_others_from_being_found() {
+    let a = End::new();
+    // Each is looked for with the last of these, and that never goes on.
+    let left_alone: Vec<End> = (0..8).map(|_| End::new()).collect();
+    for end in &left_alone {
+        for _ in 0..8 {
+            a.send(b"there", end.addr());
+            end.recv(RecvFlags::empty()).expect("received");
+        }
+    }
+    let b = End::new();
+    while !a.send(b"there", b.addr()) {
+        b.recv(RecvFlags::empty()).expect("received");
+    }
+}

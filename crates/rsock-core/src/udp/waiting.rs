@@ -127,7 +127,13 @@ impl Udp {
         }
         let Some(queue) = self.queue() else { return Ok(None) };
         let _section = Section::enter();
-        let mut stand_in = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
+        let stand_in = if self.is_ours() {
+            Ok(self.stand_in.lock().unwrap_or_else(PoisonError::into_inner))
+        } else {
+            // In a child it may be held by a thread that does not exist.
+            self.stand_in.try_lock().map_err(|_| io::Error::from(rustix::io::Errno::NOMEM))
+        };
+        let mut stand_in = stand_in?;
         if stand_in.is_none() {
             let bell = queue.ctx.create_bell().map_err(io::Error::from)?;
             listen(queue, &bell);

@@ -114,7 +114,7 @@ fn adopt(fd: c_int) -> Option<slot::Key> {
 /// Runs `wait`, which may sleep in the kernel for some candidates if `is_meant`, while none is adopted.
 #[inline]
 pub(crate) fn while_deaf<R>(is_meant: bool, wait: impl FnOnce() -> R) -> R {
-    let deaf = is_meant.then_some(&DEAF);
+    let deaf = (is_meant && udp::is_enabled()).then_some(&DEAF);
     counted_in(deaf, wait)
 }
 

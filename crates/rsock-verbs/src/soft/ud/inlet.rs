@@ -147,8 +147,9 @@ impl Inlet {
     pub(super) fn close(&self) {
         // SYNC(closed): a sender that does not see it yet publishes, and what it published is taken
         // all the same.
-        self.lane.head().producer.closed.store(1, Ordering::Release);
+        // In this order: who sees that it is closed and asks why finds that it was told so.
         self.lane.head().consumer.posted.store(0, Ordering::Release);
+        self.lane.head().producer.closed.store(1, Ordering::Release);
     }
 
     /// Hands the entry at the head to `take`, which says whether it is taken. Under the queue's lock.

@@ -144,6 +144,15 @@ impl SoftUd {
         let inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
         self.is_closed.store(true, Ordering::Relaxed);
         inlets.iter().for_each(|inlet| inlet.close());
+        drop(inlets);
+        self.wake_overlooked();
+    }
+
+    /// While the list of inlets changes nobody can look into them: who armed then saw nothing.
+    fn wake_overlooked(&self) {
+        if self.is_ready() {
+            self.waiters.wake_all();
+        }
     }
 
     /// Takes from the first of `inlets` that has something, beginning with `turn`'s.
@@ -211,6 +220,8 @@ impl DatagramQueue<Soft> for SoftUd {
             return Ok(());
         }
         inlets.push(Arc::new(Inlet::open(path, &self.waiters, self.number, self.key)?));
+        drop(inlets);
+        self.wake_overlooked();
         Ok(())
     }
 
@@ -313,6 +324,7 @@ impl DatagramQueue<Soft> for SoftUd {
         let over: Vec<_> = inlets.extract_if(.., is_over).collect();
         drop(inlets);
         drop(over);
+        self.wake_overlooked();
         self.waiters.prune();
     }
 
