@@ -68,6 +68,16 @@ pub struct Ready {
     pub failed: bool,
 }
 
+impl Ready {
+    /// An end may have come since input and room were looked for. It is the end of both: who asks for
+    /// input alone, as `select(2)` over `poll(2)` does, must not see it without input.
+    fn with_end(mut self) -> Self {
+        self.readable |= self.hung_up || self.failed;
+        self.writable |= self.hung_up || self.failed;
+        self
+    }
+}
+
 /// The objects behind a stream. Declared in the order in which they must go.
 #[derive(Debug)]
 pub(super) struct Parts<B: Backend> {
@@ -414,7 +424,7 @@ impl<B: Backend> Stream<B> {
         let mail = &self.ring.shared.mail;
         let (readable, writable) = (self.has_input(), self.has_room());
         let failed = mail.error.load(Ordering::Acquire) != 0;
-        Ready { readable, writable, hung_up: mail.has(FLAG_DISCONNECTED), failed }
+        Ready { readable, writable, hung_up: mail.has(FLAG_DISCONNECTED), failed }.with_end()
     }
 
     /// Whether a receive would return something: data, the end of the stream, or an error.
@@ -631,5 +641,21 @@ impl<B: Backend> Stream<B> {
             // The peer has stopped taking messages altogether: it learns from the hang-up.
             self.ring.shared.mail.raise(FLAG_DISCONNECTED);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_came_while_we_looked_is_input_and_room() {
+        let seen_before = Ready::default();
+        let ends = [Ready { hung_up: true, ..seen_before }, Ready { failed: true, ..seen_before }];
+        for end in ends {
+            let told = end.with_end();
+            assert!(told.readable && told.writable, "{told:?}");
+        }
+        assert_eq!(seen_before.with_end(), seen_before);
     }
 }
