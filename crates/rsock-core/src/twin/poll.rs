@@ -72,17 +72,7 @@ struct State<'a> {
 impl Twin {
     fn poll_state(&self, fd: BorrowedFd<'_>, events: PollFlags) -> State<'_> {
         let _section = Section::enter();
-        let mut state = State {
-            ready: PollFlags::empty(),
-            kernel: events.difference(INPUT | OUTPUT),
-            end_is_input: false,
-            ring: None,
-            asking: None,
-            impatient: false,
-            deaf: None,
-            queue: None,
-            udp_deaf: None,
-        };
+        let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
         let path = self.path();
         let mark = path.map_or(0, |p| p.mark());
         if events.intersects(INPUT) {
@@ -168,12 +158,11 @@ impl Twin {
 }
 
 impl<'a> State<'a> {
-    /// What a listening socket's door says.
-    fn of_door(door: &Door, events: PollFlags) -> Self {
-        let asks = events.intersects(INPUT);
+    /// Nothing of ours: the kernel is to be asked for `kernel`.
+    fn of_kernel(kernel: PollFlags) -> Self {
         Self {
-            ready: if asks && door.is_ready() { events & INPUT } else { PollFlags::empty() },
-            kernel: events,
+            ready: PollFlags::empty(),
+            kernel,
             end_is_input: false,
             ring: None,
             asking: None,
@@ -184,19 +173,18 @@ impl<'a> State<'a> {
         }
     }
 
+    /// What a listening socket's door says.
+    fn of_door(door: &Door, events: PollFlags) -> Self {
+        let mut state = Self::of_kernel(events);
+        if events.intersects(INPUT) && door.is_ready() {
+            state.ready = events & INPUT;
+        }
+        state
+    }
+
     /// What a UDP socket says that may have something in its queue.
     fn of_udp(udp: &'a Udp, events: PollFlags) -> Self {
-        let mut state = Self {
-            ready: PollFlags::empty(),
-            kernel: events,
-            end_is_input: false,
-            ring: None,
-            asking: None,
-            impatient: false,
-            deaf: None,
-            queue: None,
-            udp_deaf: None,
-        };
+        let mut state = Self::of_kernel(events);
         if events.intersects(INPUT) && !udp.is_plain() {
             if !udp.may_bring() {
                 state.udp_deaf = udp.deafen();
