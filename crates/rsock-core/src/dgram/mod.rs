@@ -35,6 +35,7 @@ mod waiting;
 mod watched;
 mod way;
 
+pub(crate) use receiving::scatter;
 pub use socket::{Counters, Datagram, Received};
 pub(crate) use waiting::armed;
 pub use watched::Doorbell;

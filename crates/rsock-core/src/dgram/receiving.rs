@@ -338,7 +338,8 @@ fn source(arrived: &dyn Arrived, is_far: bool) -> Option<(SocketAddr, usize)> {
     (!is_far || arrived.source() == Some(from.ip())).then_some((from, at))
 }
 
-fn scatter(
+/// Stores a datagram, whose bytes begin `at` behind its header, as far as `bufs` have room.
+pub(crate) fn scatter(
     arrived: &dyn Arrived,
     from: SocketAddr,
     at: usize,

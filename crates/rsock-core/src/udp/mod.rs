@@ -36,7 +36,8 @@ mod sending;
 mod tests;
 mod waiting;
 
-pub use receiving::{Got, Received};
+pub use crate::dgram::Received;
+pub use receiving::Got;
 pub(crate) use waiting::Armed;
 pub use waiting::Deaf;
 

@@ -2,6 +2,7 @@
 
 use super::header::{self, Header};
 use super::{News, Udp};
+use crate::dgram::{Received, scatter};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_cm::in_family;
@@ -13,17 +14,6 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// A datagram of the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Bytes that were stored.
-    pub len: usize,
-    /// Bytes that it had: more than `len` if it was cut.
-    pub full_len: usize,
-    /// Who sent it, as the kernel would have shown it.
-    pub from: SocketAddr,
-}
 
 /// What a call received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +183,7 @@ impl Udp {
                     took = Some(Took::AfterKernel);
                     return false;
                 }
-                let mut received = scatter(arrived, at, bufs, header.from);
+                let mut received = scatter(arrived, header.from, at, bufs);
                 received.from = in_family(received.from, self.is_v6);
                 took = Some(Took::Datagram(received));
                 !peek
@@ -241,20 +231,4 @@ fn parse(arrived: &dyn Arrived) -> Option<(Header, usize)> {
     let front = &mut front[..arrived.len().min(header::MAX)];
     arrived.copy_out(0, front);
     Header::parse(front)
-}
-
-fn scatter(
-    arrived: &dyn Arrived,
-    at: usize,
-    bufs: &mut [IoSliceMut<'_>],
-    from: SocketAddr,
-) -> Received {
-    let full_len = arrived.len() - at;
-    let mut len = 0;
-    for buf in bufs {
-        let n = buf.len().min(full_len - len);
-        arrived.copy_out(at + len, &mut buf[..n]);
-        len += n;
-    }
-    Received { len, full_len, from }
 }
