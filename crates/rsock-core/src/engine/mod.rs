@@ -13,10 +13,14 @@
 
 mod config;
 mod doubt;
+mod exts;
 mod growth;
 mod iomap;
 mod layout;
+mod parts;
+mod preparing;
 mod progress;
+mod ready;
 mod resident;
 mod ring;
 mod shared;
@@ -29,8 +33,10 @@ pub(crate) use resident::total as resident_total;
 
 pub use config::{Config, Wire};
 pub use iomap::{CallerMemory, IomapError};
+pub use preparing::Preparing;
+pub use ready::Ready;
 pub use shared::ExtSeen;
 pub use spin::{longest_spin, spin_on};
-pub use stream::{Preparing, Ready, RecvError, SendError, Stream};
+pub use stream::{RecvError, SendError, Stream};
 pub(crate) use wait::WITHOUT_BELL;
 pub use wait::{Armed, Interest, ThreadBell, Wake};

@@ -6,25 +6,25 @@
 //! checked against the kernel's view of the connection), the segments they share, the connection
 //! data of an rsockets stream. Bytes keep flowing on TCP meanwhile.
 
+mod message;
+
 use super::far;
 use super::path::Path;
 use super::tuple::{Role, Tuple};
 use super::verify::{self, SocketId};
 use super::{PinReason, Side};
 use crate::engine::{Config, Preparing, Stream};
-use crate::proto::{CONN_DATA_LEN, ConnData};
+use crate::proto::ConnData;
 use crate::sys;
-use rsock_verbs::soft::{HELLO_LEN, Link, LinkId, Offer, PeerCred, Soft, SoftContext, cred};
-use rsock_verbs::{Error, QpNum};
+use message::{Kind, Message, Received};
+use rsock_verbs::Error;
+use rsock_verbs::soft::{Link, Offer, PeerCred, Soft, SoftContext, cred};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with,
 };
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// Where the search for the peer is.
@@ -390,197 +390,4 @@ fn credentials(fd: &OwnedFd) -> Result<PeerCred, PinReason> {
     let cred = PeerCred::of(fd).map_err(|_| PinReason::Untrusted)?;
     cred::check(cred).map_err(|_| PinReason::Untrusted)?;
     Ok(cred)
-}
-
-/// What a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Kind {
-    /// An offer of a link, or the answer to one; with descriptors.
-    Hello = 1,
-    Request = 2,
-    Reply = 3,
-    /// The finder named a link that the publisher does not know.
-    UnknownLink = 4,
-    /// The publisher cannot or will not.
-    Refusal = 5,
-}
-
-/// One message of the exchange. Host byte order: both ends are on one host.
-///
-/// | off | size | field |
-/// |---|---|---|
-/// | 0 | 4 | `RSKP` |
-/// | 4 | 1 | version, 1 |
-/// | 5 | 1 | kind |
-/// | 6 | 2 | 0 |
-/// | 8 | 8 | cookie of the sender's TCP socket |
-/// | 16 | 4 | inode of it |
-/// | 20 | 4 | queue pair number |
-/// | 24 | 16 | link id |
-/// | 40 | 40 | connection data |
-/// | 80 | `HELLO_LEN` | link handshake |
-#[derive(Debug)]
-struct Message {
-    kind: Kind,
-    socket: SocketId,
-    qp_num: QpNum,
-    link: LinkId,
-    conn_data: [u8; CONN_DATA_LEN],
-    hello: [u8; HELLO_LEN],
-}
-
-enum Received {
-    Message(Message, Vec<OwnedFd>),
-    Nothing,
-    End,
-}
-
-const MAGIC: [u8; 4] = *b"RSKP";
-const VERSION: u8 = 1;
-const AT_LINK: usize = 24;
-const AT_CONN_DATA: usize = 40;
-const AT_HELLO: usize = AT_CONN_DATA + CONN_DATA_LEN;
-const MESSAGE_LEN: usize = AT_HELLO + HELLO_LEN;
-/// Descriptors of one message.
-const MAX_FDS: usize = 2;
-
-impl Message {
-    fn new(kind: Kind) -> Self {
-        Self {
-            kind,
-            socket: SocketId { cookie: 0, inode: 0 },
-            qp_num: QpNum(0),
-            link: LinkId([0; 16]),
-            conn_data: [0; CONN_DATA_LEN],
-            hello: [0; HELLO_LEN],
-        }
-    }
-
-    /// A request or reply about this connection.
-    fn about(
-        kind: Kind,
-        subject: Subject<'_>,
-        link: &Link,
-        preparing: &Preparing<Soft>,
-    ) -> Result<Self, PinReason> {
-        Ok(Self {
-            socket: verify::own(subject.socket).map_err(|_| PinReason::Untrusted)?,
-            qp_num: preparing.qp_num(),
-            link: link.id(),
-            conn_data: preparing.conn_data().encode(),
-            ..Self::new(kind)
-        })
-    }
-
-    fn encode(&self) -> [u8; MESSAGE_LEN] {
-        let mut m = [0; MESSAGE_LEN];
-        m[..4].copy_from_slice(&MAGIC);
-        m[4] = VERSION;
-        m[5] = self.kind as u8;
-        m[8..16].copy_from_slice(&self.socket.cookie.to_ne_bytes());
-        m[16..20].copy_from_slice(&self.socket.inode.to_ne_bytes());
-        m[20..24].copy_from_slice(&self.qp_num.0.to_ne_bytes());
-        m[AT_LINK..AT_CONN_DATA].copy_from_slice(&self.link.0);
-        m[AT_CONN_DATA..AT_HELLO].copy_from_slice(&self.conn_data);
-        m[AT_HELLO..].copy_from_slice(&self.hello);
-        m
-    }
-
-    fn decode(m: &[u8]) -> Option<Self> {
-        let m: &[u8; MESSAGE_LEN] = m.try_into().ok()?;
-        if m[..4] != MAGIC || m[4] != VERSION || m[6..8] != [0, 0] {
-            return None;
-        }
-        let kind = match m[5] {
-            1 => Kind::Hello,
-            2 => Kind::Request,
-            3 => Kind::Reply,
-            4 => Kind::UnknownLink,
-            5 => Kind::Refusal,
-            _ => return None,
-        };
-        Some(Self {
-            kind,
-            socket: SocketId {
-                cookie: u64::from_ne_bytes(m[8..16].try_into().ok()?),
-                inode: u32::from_ne_bytes(m[16..20].try_into().ok()?),
-            },
-            qp_num: QpNum(u32::from_ne_bytes(m[20..24].try_into().ok()?)),
-            link: LinkId(m[AT_LINK..AT_CONN_DATA].try_into().ok()?),
-            conn_data: m[AT_CONN_DATA..AT_HELLO].try_into().ok()?,
-            hello: m[AT_HELLO..].try_into().ok()?,
-        })
-    }
-
-    /// Sends it; a Unix socket takes a message whole or not at all.
-    fn send(&self, to: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        sendmsg(to, &[IoSlice::new(&self.encode())], &mut control, flags).map(drop)
-    }
-
-    /// Takes one message if there is one. Descriptors that come with a bad one are closed. Fails for
-    /// what can only be a stranger's doing, or for lack of descriptors.
-    fn receive(from: BorrowedFd<'_>) -> Result<Received, PinReason> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        // One more than a message: a longer one shows as such.
-        let mut bytes = [0; MESSAGE_LEN + 1];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = match recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-            Ok(got) => got,
-            Err(Errno::AGAIN) => return Ok(Received::Nothing),
-            Err(_) => return Ok(Received::End),
-        };
-        let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights.map(sys::move_high));
-            }
-        }
-        if got.bytes == 0 {
-            return Ok(Received::End);
-        }
-        if got.flags.contains(ReturnFlags::CTRUNC) {
-            // More than anybody sends, or more than this process has room for.
-            let is_too_many = fds.len() == MAX_FDS;
-            return Err(if is_too_many { PinReason::PathFailed } else { PinReason::Resources });
-        }
-        Self::decode(&bytes[..got.bytes])
-            .map(|m| Received::Message(m, fds))
-            .ok_or(PinReason::PathFailed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_survives_the_trip_and_every_damage_is_noticed() {
-        let message = Message {
-            socket: SocketId { cookie: 1 << 40, inode: 77 },
-            link: LinkId([9; 16]),
-            ..Message::new(Kind::Request)
-        };
-        let bytes = message.encode();
-        let back = Message::decode(&bytes).expect("whole");
-        assert_eq!(
-            (back.kind, back.socket, back.link),
-            (message.kind, message.socket, message.link)
-        );
-        for len in 0..bytes.len() {
-            assert!(Message::decode(&bytes[..len]).is_none());
-        }
-        for at in 0..8 {
-            let mut bad = bytes;
-            bad[at] ^= 0x80;
-            assert!(Message::decode(&bad).is_none(), "byte {at}");
-        }
-    }
 }

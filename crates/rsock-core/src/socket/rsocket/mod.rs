@@ -3,23 +3,25 @@
 //! Every method has the meaning of the system call of its name. All of them may be called from
 //! any thread at once; an established stream is reached without a lock.
 
+mod by_name;
+mod connecting;
+mod events;
+
 use super::defaults::Defaults;
-use super::either::{self, Accepting, Established, Opening};
+use super::either::{Accepting, Established, Opening};
 use super::established::Patience;
-use super::opening::CONNECT_LIMIT;
-use super::options::{About, Options, Value};
-use crate::engine::{CallerMemory, Ready};
+use super::options::Options;
+use crate::engine::CallerMemory;
 use crate::interrupt::Watch;
 use crate::sys;
-use rsock_cm::{Port, canonical, in_family};
-use rustix::event::PollFlags;
+use rsock_cm::{Port, in_family};
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a close waits for bytes on their way, if nobody said.
 const LINGER: Duration = Duration::from_secs(10);
@@ -147,108 +149,6 @@ impl Socket {
         }
     }
 
-    /// As `connect(2)`; takes `limit` at most, two minutes if `None`.
-    ///
-    /// # Errors
-    /// `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EACCES` (the listener belongs
-    /// to another user), `ENOTSUP` (another protocol version), `EADDRINUSE`, `EINPROGRESS`,
-    /// `EALREADY`, `EISCONN`, `EINTR`.
-    #[doc(alias = "rconnect")]
-    pub fn connect(&self, to: SocketAddr, limit: Option<Duration>) -> io::Result<()> {
-        {
-            let mut state = self.state();
-            match &*state {
-                State::Idle => {}
-                State::Opening(_) => return Err(errno(libc::EALREADY)),
-                State::Listening(_) | State::Connected => return Err(errno(libc::EISCONN)),
-            }
-            if !self.is_v6 && canonical(to).is_ipv6() {
-                return Err(errno(libc::EAFNOSUPPORT));
-            }
-            let options = self.options();
-            let limit = limit.or(options.send_timeout).unwrap_or(CONNECT_LIMIT);
-            let (now, config) = (sys::now(), options.config());
-            drop(options);
-            let deadline = now.checked_add(limit.min(CONNECT_LIMIT)).unwrap_or(now);
-            self.error.store(0, Ordering::Relaxed);
-            let opening = Opening::start(self.port()?, to, config, [now, deadline])?;
-            *state = State::Opening(Box::new(opening));
-        }
-        // Whoever connects to itself finds its own listener ready at once.
-        either::progress(&either::listeners(), sys::now());
-        if self.is_nonblocking() {
-            return match self.drive() {
-                Err(e) => {
-                    self.error.store(0, Ordering::Relaxed);
-                    Err(e)
-                }
-                Ok(true) => Ok(()),
-                Ok(false) => Err(errno(libc::EINPROGRESS)),
-            };
-        }
-        let result = self.finish_connect();
-        if !matches!(&result, Err(e) if e.kind() == io::ErrorKind::Interrupted) {
-            // Told here, so not told again.
-            self.error.store(0, Ordering::Relaxed);
-        }
-        result
-    }
-
-    /// Waits until a connect under way has come to its end.
-    fn finish_connect(&self) -> io::Result<()> {
-        let watch = Watch::begin();
-        while !self.drive()? {
-            let (entry, until) = match &*self.state() {
-                State::Opening(opening) => opening.poll_entry(),
-                _ => continue,
-            };
-            let listeners = either::listeners();
-            let mut fds = vec![entry];
-            for listener in &listeners {
-                fds.extend(listener.handshake_entries());
-            }
-            match sys::sleep(&mut fds, sys::time_left(Some(until)), None, watch) {
-                Err(e) if e.raw_os_error() == Some(libc::EINTR) && !watch.must_end() => {}
-                Err(e) => return Err(e),
-                Ok(_) => {}
-            }
-            if fds[1..].iter().any(|fd| fd.revents != 0) {
-                either::progress(&listeners, sys::now());
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes a connect under way progress. True once connected; an error is also kept for
-    /// `SO_ERROR`, and the socket is as it was before the connect.
-    pub(super) fn drive(&self) -> io::Result<bool> {
-        if self.established.get().is_some() {
-            return Ok(true);
-        }
-        let mut state = self.state();
-        let State::Opening(opening) = &mut *state else {
-            // Another thread may have seen it through, or seen it fail.
-            return match (&*state, self.error.load(Ordering::Relaxed)) {
-                (State::Connected, _) => Ok(true),
-                (_, 0) => Err(errno(libc::ENOTCONN)),
-                (_, e) => Err(errno(e)),
-            };
-        };
-        match opening.progress(sys::now()) {
-            Ok(None) => Ok(false),
-            Ok(Some(established)) => {
-                let _ = self.established.set(established);
-                *state = State::Connected;
-                Ok(true)
-            }
-            Err(e) => {
-                self.error.store(e.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
-                *state = State::Idle;
-                Err(e)
-            }
-        }
-    }
-
     /// As `send(2)` for one or more buffers; `dont_wait` as `MSG_DONTWAIT`. A blocking call
     /// sends everything.
     ///
@@ -294,21 +194,6 @@ impl Socket {
             return Patience::None;
         }
         Patience::new(false, limit(&self.options()))
-    }
-
-    /// For a call on a socket that is not connected: waits for a connect under way.
-    #[cold]
-    fn await_connection(&self, nonblocking: bool) -> io::Result<()> {
-        if !self.is_opening() {
-            return Err(match self.error.swap(0, Ordering::Relaxed) {
-                0 => errno(libc::ENOTCONN),
-                e => errno(e),
-            });
-        }
-        if nonblocking {
-            return if self.drive()? { Ok(()) } else { Err(errno(libc::EAGAIN)) };
-        }
-        self.finish_connect()
     }
 
     /// Opens memory of the caller's to the peer's [`Self::put`] under `offset`, or under its
@@ -431,115 +316,8 @@ impl Socket {
         self.nonblocking.store(on, Ordering::Relaxed);
     }
 
-    /// As `setsockopt(2)`, with the value as C lays it out.
-    ///
-    /// # Errors
-    /// `ENOTSUP` for an unknown option; `EINVAL` for a bad value, or for queue sizes once connecting.
-    #[doc(alias = "rsetsockopt")]
-    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-        let about = self.about();
-        self.options().set(about, level, name, value)
-    }
-
-    /// As `getsockopt(2)`: the value as C lays it out. `SO_ERROR` is cleared by asking.
-    ///
-    /// # Errors
-    /// `ENOTSUP` for an unknown option.
-    #[doc(alias = "rgetsockopt")]
-    pub fn option(&self, level: i32, name: i32) -> io::Result<Vec<u8>> {
-        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-            return Ok(Value::Int(self.take_error_number()).to_bytes());
-        }
-        let about = self.about();
-        Ok(self.options().value(about, level, name)?.to_bytes())
-    }
-
-    /// `SO_ERROR`: the error that a connect in the background came to, or that broke the
-    /// connection; told once.
-    #[must_use]
-    pub fn take_error(&self) -> Option<io::Error> {
-        match self.take_error_number() {
-            0 => None,
-            e => Some(errno(e)),
-        }
-    }
-
-    fn take_error_number(&self) -> i32 {
-        if self.is_opening() {
-            // Nobody need have polled.
-            let _ = self.drive();
-        }
-        match (self.error.swap(0, Ordering::Relaxed), self.established.get()) {
-            (0, Some(established)) => established.take_error().unwrap_or(0),
-            (e, _) => e,
-        }
-    }
-
-    fn about(&self) -> About {
-        let is_connected = self.established.get().is_some();
-        let state = self.state();
-        About {
-            is_v6: self.is_v6,
-            is_listening: matches!(*state, State::Listening(_)),
-            is_connected,
-            is_fixed: is_connected || matches!(*state, State::Opening(_)),
-        }
-    }
-
-    /// Events that hold now, of those that `poll(2)` knows; makes progress first.
-    pub(super) fn readiness(&self, interest: PollFlags) -> PollFlags {
-        if self.is_opening() {
-            // A failure shows in `error`.
-            let _ = self.drive();
-        }
-        if let Some(established) = self.established.get() {
-            return stream_events(established.readiness(), interest);
-        }
-        let (input, output) =
-            (PollFlags::IN | PollFlags::RDNORM, PollFlags::OUT | PollFlags::WRNORM);
-        if self.error.load(Ordering::Relaxed) != 0 {
-            return PollFlags::ERR | PollFlags::HUP | interest & (input | output);
-        }
-        let accepting = match &*self.state() {
-            State::Listening(accepting) => Arc::clone(accepting),
-            _ => return PollFlags::empty(),
-        };
-        if interest.intersects(input) && accepting.is_ready(sys::now()) {
-            interest & input
-        } else {
-            PollFlags::empty()
-        }
-    }
-
     pub(super) fn established(&self) -> Option<&Established> {
         self.established.get()
-    }
-
-    /// As [`Self::drive`], and who connects to itself finds its own listener at work. An error is told
-    /// here, so `SO_ERROR` does not tell it again.
-    pub(super) fn drive_alone(&self) -> io::Result<bool> {
-        either::progress(&either::listeners(), sys::now());
-        let result = self.drive();
-        if result.is_err() {
-            self.error.store(0, Ordering::Relaxed);
-        }
-        result
-    }
-
-    /// What to poll while waiting for an event on a socket that is not connected, and until when.
-    pub(super) fn poll_entries(&self) -> (Vec<libc::pollfd>, Option<Instant>) {
-        match &*self.state() {
-            State::Opening(opening) => {
-                let (entry, until) = opening.poll_entry();
-                (vec![entry], Some(until))
-            }
-            State::Listening(accepting) => (accepting.poll_entries(), None),
-            State::Idle | State::Connected => (Vec::new(), None),
-        }
-    }
-
-    pub(super) fn is_opening(&self) -> bool {
-        self.established.get().is_none() && matches!(*self.state(), State::Opening(_))
     }
 
     fn port(&self) -> io::Result<&Arc<Port>> {
@@ -553,25 +331,6 @@ impl Socket {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// COMPAT: the end of a stream is `POLLIN`, and `POLLHUP` once both directions are over. A sending
-/// half that is shut down is writable: a write fails at once.
-fn stream_events(ready: Ready, interest: PollFlags) -> PollFlags {
-    let mut events = PollFlags::empty();
-    if ready.readable {
-        events |= interest & (PollFlags::IN | PollFlags::RDNORM);
-    }
-    if ready.writable {
-        events |= interest & (PollFlags::OUT | PollFlags::WRNORM);
-    }
-    if ready.hung_up {
-        events |= PollFlags::HUP | interest & PollFlags::RDHUP;
-    }
-    if ready.failed {
-        events |= PollFlags::ERR;
-    }
-    events
 }
 
 fn errno(e: i32) -> io::Error {

@@ -1,0 +1,57 @@
+//! Extension messages: what ends that are both rsock tell each other beside the bytes.
+
+use super::shared::ExtSeen;
+use super::stream::Stream;
+use crate::interrupt::Section;
+use crate::proto::{self, Ext};
+use rsock_verbs::{Backend, CompletionQueue, SendFlags};
+use std::sync::atomic::Ordering;
+
+impl<B: Backend> Stream<B> {
+    /// Whether both ends know the extension messages.
+    #[must_use]
+    pub fn has_extensions(&self) -> bool {
+        self.extensions
+    }
+
+    /// Sends an extension message. Control messages need no credit; false if there is no room now.
+    #[must_use]
+    pub fn try_send_ext(&self, ext: Ext) -> bool {
+        let _section = Section::enter();
+        // The last word before bytes take another way, which must not be faster: see `is_drained`.
+        let is_last = B::SENDS_WAIT && ext == Ext::Down;
+        let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
+        self.parts.post_flagged(None, &[], proto::Msg::Ext(ext).encode(), flags).is_ok()
+    }
+
+    /// Extension messages that arrived so far, without taking them; makes progress first if
+    /// something is waiting.
+    #[must_use]
+    pub fn ext_seen(&self) -> ExtSeen {
+        if self.parts.cq.is_ready() {
+            let _section = Section::enter();
+            if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
+                self.pump(&mut recv);
+            }
+        }
+        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
+    }
+
+    /// Extension messages that somebody's progress has brought so far.
+    #[must_use]
+    pub fn ext_arrived(&self) -> ExtSeen {
+        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
+    }
+
+    /// Takes extension messages: clears `which`, returns those of them that had arrived.
+    pub fn take_ext(&self, which: ExtSeen) -> ExtSeen {
+        let old = self.ring.shared.mail.ext.fetch_and(!which.bits(), Ordering::AcqRel);
+        ExtSeen::from_bits_retain(old) & which
+    }
+
+    /// Value of the last [`Ext::Up`].
+    #[must_use]
+    pub fn ext_up_offset(&self) -> u32 {
+        self.ring.shared.mail.ext_up.load(Ordering::Acquire)
+    }
+}

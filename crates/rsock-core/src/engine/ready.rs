@@ -1,0 +1,119 @@
+//! What a stream can do now.
+
+use super::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED};
+use super::stream::Stream;
+use crate::interrupt::Section;
+use rsock_verbs::{Backend, CompletionQueue, QueuePair};
+use std::sync::atomic::Ordering;
+
+/// What a stream can do now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// A receive would return data, end of stream, or an error.
+    pub readable: bool,
+    /// A send would take bytes, or fail at once.
+    pub writable: bool,
+    /// Both directions are over.
+    pub hung_up: bool,
+    /// The connection failed.
+    pub failed: bool,
+}
+
+impl Ready {
+    /// An end may have come since input and room were looked for. It is the end of both: who asks for
+    /// input alone, as `select(2)` over `poll(2)` does, must not see it without input.
+    fn with_end(mut self) -> Self {
+        self.readable |= self.hung_up || self.failed;
+        self.writable |= self.hung_up || self.failed;
+        self
+    }
+}
+
+impl<B: Backend> Stream<B> {
+    /// What could be done now. Makes progress first.
+    #[must_use]
+    pub fn readiness(&self) -> Ready {
+        let mail = &self.ring.shared.mail;
+        let (readable, writable) = (self.has_input(), self.has_room());
+        let failed = mail.error.load(Ordering::Acquire) != 0;
+        Ready { readable, writable, hung_up: mail.has(FLAG_DISCONNECTED), failed }.with_end()
+    }
+
+    /// Whether a receive would return something: data, the end of the stream, or an error.
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        let _section = Section::enter();
+        let mut recv = self.ring.lock_recv();
+        if self.parts.cq.is_ready() {
+            self.pump(&mut recv);
+        }
+        recv.half.readable() != 0 || self.ring.shared.mail.has(FLAG_EOF)
+    }
+
+    /// Whether the peer has said that it writes nothing more, or the stream is over. Takes what waits
+    /// to be dispatched first.
+    #[must_use]
+    pub fn has_eof(&self) -> bool {
+        let _section = Section::enter();
+        let mut recv = self.ring.lock_recv();
+        self.pump(&mut recv);
+        self.ring.shared.mail.has(FLAG_EOF)
+    }
+
+    /// Whether a send would take something, or fail at once.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let _section = Section::enter();
+        let mut send = self.ring.lock_send();
+        self.refill(&mut send);
+        send.half.room() != 0 && !self.queue_is_full()
+            || self.ring.shared.mail.has(FLAG_SEND_CLOSED)
+    }
+
+    /// Whether the device takes no data now. Looks for completions first.
+    pub(super) fn queue_is_full(&self) -> bool {
+        if !B::SENDS_WAIT || !self.parts.qp.is_full() {
+            return false;
+        }
+        if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
+            self.pump(&mut recv);
+        }
+        self.parts.qp.is_full()
+    }
+
+    /// Whether everything that was sent is at the peer, the last word included; or will never be.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        if !B::SENDS_WAIT {
+            return true;
+        }
+        let _section = Section::enter();
+        self.pump(&mut self.ring.lock_recv());
+        self.parts.qp.is_idle() || self.ring.shared.mail.error.load(Ordering::Acquire) != 0
+    }
+
+    /// Bytes that a receive could return now.
+    #[must_use]
+    pub fn bytes_readable(&self) -> usize {
+        let _section = Section::enter();
+        let mut recv = self.ring.lock_recv();
+        self.pump(&mut recv);
+        recv.half.readable()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_came_while_we_looked_is_input_and_room() {
+        let seen_before = Ready::default();
+        let ends = [Ready { hung_up: true, ..seen_before }, Ready { failed: true, ..seen_before }];
+        for end in ends {
+            let told = end.with_end();
+            assert!(told.readable && told.writable, "{told:?}");
+        }
+        assert_eq!(seen_before.with_end(), seen_before);
+    }
+}

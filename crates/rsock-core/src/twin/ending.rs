@@ -1,0 +1,105 @@
+//! How a connection ends: by half, in order, or broken.
+
+use super::path::Path;
+use super::state::{self, FLAG_BROKEN, FLAG_RX_PLAIN, TxMode};
+use super::{PARK, PinReason, Twin};
+use crate::interrupt::Section;
+use crate::sys;
+use rustix::fd::BorrowedFd;
+use rustix::net::Shutdown;
+use std::io;
+use std::time::Duration;
+
+/// How long the end of a stream between hosts may take to arrive. A peer that is there answers within the
+/// network's round trip.
+const LINGER: Duration = Duration::from_secs(5);
+
+impl Twin {
+    /// As `shutdown(2)`.
+    ///
+    /// # Errors
+    /// As `shutdown(2)`.
+    pub fn shutdown(&self, fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
+        {
+            let _section = Section::enter();
+            let tx = self.dirs.tx.0.lock();
+            if how != Shutdown::Write {
+                self.dirs.raise(state::FLAG_RX_SHUT);
+            }
+            if how != Shutdown::Read {
+                // WIRE: the end of the stream goes into the ring before it reaches the socket, so
+                // that a FIN without it means that the peer closed or died.
+                if let Some(path) = self.path()
+                    && (tx.mode == TxMode::Ring || path.is_far())
+                {
+                    path.shutdown(std::net::Shutdown::Write);
+                }
+                self.dirs.raise(state::FLAG_TX_SHUT);
+            }
+        }
+        Ok(rustix::net::shutdown(fd, how)?)
+    }
+
+    /// The program is about to close its last descriptor of this twin (the kernel decides whether
+    /// it really is the last of all). Bytes that nobody read make the close a reset, as on TCP.
+    pub fn close(&self, fd: BorrowedFd<'_>) {
+        let Some(path) = self.path() else { return };
+        if self.is_sole() {
+            return self.close_sole(fd, path);
+        }
+        let shared =
+            matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed) || self.is_shared();
+        if !shared && path.bytes_readable() != 0 || !self.end(path) {
+            let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+        }
+    }
+
+    /// The process is about to end, and with it what it has not brought to another host yet.
+    pub fn finish(&self) {
+        if let Some(path) = self.path() {
+            self.end(path);
+        }
+    }
+
+    /// Ends a stream between hosts and waits until the peer's device has everything, which takes no call of
+    /// the peer's. False if it may not.
+    pub(super) fn end(&self, path: &Path) -> bool {
+        if !path.is_far() || self.has(FLAG_BROKEN) {
+            return true;
+        }
+        let _section = Section::enter();
+        path.shutdown(std::net::Shutdown::Both);
+        let deadline = sys::now().checked_add(LINGER);
+        loop {
+            let mark = path.mark();
+            if path.has_failed() {
+                // Nothing was under way on the ring if it was not in use.
+                return self.dirs.tx.0.lock().mode == TxMode::Tcp;
+            }
+            if path.is_drained() {
+                return true;
+            }
+            let left = sys::time_left(deadline).unwrap_or_default();
+            if left.is_zero() {
+                return false;
+            }
+            let _ = path.park(mark, left.min(PARK));
+        }
+    }
+
+    /// Ends the connection between hosts, which is broken. By TCP's end, which is said again until it is heard,
+    /// as a reset is not: without an end on the ring it is none to the peer's reader, nor to ours.
+    pub(super) fn break_connection(&self, fd: BorrowedFd<'_>) -> io::Error {
+        self.pin_for(PinReason::PathFailed);
+        if !self.has(FLAG_BROKEN) {
+            self.dirs.raise(FLAG_BROKEN);
+            // Not the kernel's to answer for any more.
+            self.dirs.lower(FLAG_RX_PLAIN);
+            let _ = rustix::net::shutdown(fd, Shutdown::Both);
+            if let Some(path) = self.path() {
+                path.cut();
+            }
+        }
+        rustix::io::Errno::CONNRESET.into()
+    }
+}

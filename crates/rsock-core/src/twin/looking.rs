@@ -1,0 +1,120 @@
+//! When the peer is looked for, and until when.
+
+use super::pair::{Search, Step, Subject};
+use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
+use super::tuple::Tuple;
+use super::{PinReason, Twin};
+use crate::engine::Config;
+use crate::interrupt::Section;
+use crate::sys;
+use rustix::fd::{BorrowedFd, RawFd};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// Calls after which a connection begins to look for its peer: a short one never pays for it.
+pub(super) const FIRST_LOOK: u32 = 6;
+/// Calls, and time since the first look, after which a connection whose peer never showed itself
+/// stops looking. Both: a writer of small pieces makes a thousand calls before its reader makes six.
+const GIVE_UP: (u32, Duration) = (1024, Duration::from_secs(1));
+/// The time for a peer on another host, whose first request may be lost, and who may have to load the libraries of
+/// its device first.
+const FAR_GIVE_UP: Duration = Duration::from_secs(15);
+
+impl Twin {
+    /// Counts a call, and looks for the peer when it is time: at doubling call counts for what costs
+    /// system calls, more often once something is under way.
+    pub(super) fn count(&self, fd: BorrowedFd<'_>, calls: &mut u32) {
+        *calls = calls.wrapping_add(1);
+        let n = *calls;
+        if n >= FIRST_LOOK && !self.has(FLAG_PAIRED | FLAG_PINNED) {
+            let is_due = n == FIRST_LOOK || n.is_multiple_of(if n < 1024 { 8 } else { 64 });
+            if is_due {
+                self.look(fd, n);
+            }
+        }
+    }
+
+    /// Takes a step of the search, if no other thread does. Called with or without a direction's lock.
+    #[cold]
+    pub(super) fn look(&self, fd: BorrowedFd<'_>, calls: u32) {
+        let Ok(mut search) = self.search.try_lock() else { return };
+        if search.is_over() || self.has(FLAG_PINNED) || self.is_shared() {
+            return;
+        }
+        let since = *self.looking_since.get_or_init(sys::now);
+        let give_up = if search.is_far() { FAR_GIVE_UP } else { GIVE_UP.1 };
+        if calls >= GIVE_UP.0 && search.is_unanswered() && since.elapsed() >= give_up {
+            *search = Search::Over;
+            drop(search);
+            self.give_up(PinReason::NoPeer);
+            return;
+        }
+        if search.fd().is_none() && calls != FIRST_LOOK && !calls.is_power_of_two() {
+            return;
+        }
+        self.show(fd);
+        if sys::is_crowded(fd) {
+            drop(search);
+            self.give_up(PinReason::Resources);
+            return;
+        }
+        let tuple =
+            self.tuple.get_or_init(|| Tuple::of(fd).ok().flatten().filter(|t| t.role().is_some()));
+        let Some(tuple) = tuple else {
+            drop(search);
+            self.give_up(PinReason::Remote);
+            return;
+        };
+        let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
+        let subject = Subject { socket: fd, tuple, config: &config, side: self.side };
+        match search.step(subject) {
+            Step::Pending => {}
+            Step::Paired(stream) => {
+                if stream.has_extensions() && self.path.set(stream).is_ok() {
+                    self.dirs.raise(FLAG_PAIRED);
+                }
+            }
+            Step::Failed(reason) => {
+                drop(search);
+                self.give_up(reason);
+            }
+        }
+    }
+
+    /// Stays on TCP. Nothing was moved yet, so both directions are plain at once.
+    fn give_up(&self, reason: PinReason) {
+        self.pin_for(reason);
+        self.dirs.raise(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
+    }
+
+    /// Continues the search when its descriptor became readable while waiting.
+    pub(super) fn on_search_ready(&self, fd: BorrowedFd<'_>) {
+        let _section = Section::enter();
+        self.look(fd, FIRST_LOOK);
+    }
+
+    /// The search's descriptor, to be watched while waiting.
+    pub(super) fn search_fd(&self) -> Option<RawFd> {
+        if self.has(FLAG_PAIRED | FLAG_PINNED) {
+            return None;
+        }
+        self.search.lock().unwrap_or_else(PoisonError::into_inner).fd()
+    }
+
+    /// The descriptor to be watched beside the socket and the ring while waiting: of the search, or of the
+    /// connection between hosts.
+    pub(super) fn side_fd(&self) -> Option<RawFd> {
+        match self.path() {
+            Some(path) => path.fate_fd(),
+            None => self.search_fd(),
+        }
+    }
+
+    /// Does what is to be done when [`Self::side_fd`] has become readable.
+    pub(super) fn on_side_ready(&self, fd: BorrowedFd<'_>) {
+        match self.path() {
+            Some(path) => self.mind_fate(path),
+            None => self.on_search_ready(fd),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The end of what can be received: of which the socket, the ring, or both know.
+
+use super::Blocked;
+use super::kernel::{has_ended, peek_one};
+use crate::engine::ExtSeen;
+use crate::stat::{self, Direction};
+use crate::sys;
+use crate::twin::path::{Fate, Path};
+use crate::twin::state::{FLAG_RX_SHUT, Rx, RxMode};
+use crate::twin::{PinReason, Twin};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use std::io;
+use std::time::Duration;
+
+/// How long the end of a stream on the ring may take after the socket's. The writer saw its bytes
+/// arrive before it closed the socket.
+const GRACE: Duration = Duration::from_secs(3);
+
+impl Twin {
+    /// The socket has ended, and the ring was empty: what a read answers, or `None` if the ring has
+    /// something after all.
+    pub(super) fn at_end<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+    ) -> Option<Result<usize, Blocked<'a>>> {
+        let socket = peek_one(fd);
+        // Whatever the peer did before it ended the socket is visible in the ring by now.
+        if path.ext_seen().contains(ExtSeen::DOWN) || path.bytes_readable() != 0 {
+            return None;
+        }
+        Some(match socket {
+            // The end of the stream stands in the ring; the FIN is on its way.
+            Ok(0) | Err(Errno::AGAIN) => Ok(0),
+            Err(e) => Err(Blocked::Error(e.into())),
+            Ok(_) => {
+                // Bytes on TCP that no `Down` announced: somebody else wrote them, at a place in
+                // the stream that nobody knows.
+                self.pin_for(PinReason::ForeignWriter);
+                Err(Blocked::Error(Errno::PROTO.into()))
+            }
+        })
+    }
+
+    /// The socket of a connection between hosts has ended, and nothing is on the ring: what a read
+    /// answers. Without an end on the ring too something may be lost, or on its way still.
+    pub(super) fn far_end<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Path,
+    ) -> Result<usize, Blocked<'a>> {
+        match peek_one(fd) {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(e) => return Err(Blocked::Error(e.into())),
+        }
+        if self.has(FLAG_RX_SHUT) {
+            return Ok(0);
+        }
+        // In this order: what came before the cut is seen after it.
+        let fate = path.fate();
+        let has_end = path.has_eof();
+        let news = ExtSeen::UP | ExtSeen::DOWN;
+        if path.bytes_readable() != 0 || path.ext_seen().intersects(news) {
+            return Err(Blocked::Short);
+        }
+        if path.has_failed() {
+            return Err(Blocked::Error(self.break_off_rx(fd, rx)));
+        }
+        if has_end {
+            return Ok(0);
+        }
+        if fate == Fate::Removed && !has_ended(fd) {
+            return Err(Blocked::Both(path.mark()));
+        }
+        let since = *rx.ended_since.get_or_insert_with(sys::now);
+        // Even of a cut connection: a device that is being taken away is cut off first, and still carries
+        // what its process gives it.
+        if since.elapsed() >= GRACE {
+            return Err(Blocked::Error(self.break_off_rx(fd, rx)));
+        }
+        Err(Blocked::Short)
+    }
+
+    /// As `break_off`, met while receiving.
+    pub(in crate::twin) fn break_off_rx(&self, fd: BorrowedFd<'_>, rx: &mut Rx) -> io::Error {
+        rx.mode = RxMode::Tcp;
+        self.note_path(Direction::Recv, stat::Path::Tcp);
+        self.break_connection(fd)
+    }
+}

@@ -1,0 +1,36 @@
+//! What the kernel's socket is asked, and what is taken from it.
+
+use crate::sys;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
+use std::io::{self, IoSliceMut};
+use std::time::Duration;
+
+/// Whether the peer has ended its direction, or the connection is broken.
+pub(in crate::twin) fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
+    sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0)
+}
+
+/// Bytes in the kernel's receive queue, up to an urgent byte.
+pub(in crate::twin) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX))
+}
+
+pub(super) fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let mut byte = [0u8; 1];
+    kernel_recv(fd, &mut [IoSliceMut::new(&mut byte)], RecvFlags::PEEK | RecvFlags::DONTWAIT)
+}
+
+pub(super) fn kernel_recv(
+    fd: BorrowedFd<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+) -> Result<usize, Errno> {
+    // The kernel has less to do for one buffer than for a list.
+    if let [one] = bufs {
+        return recv(fd, &mut **one, flags).map(|(n, _)| n);
+    }
+    recvmsg(fd, bufs, &mut RecvAncillaryBuffer::default(), flags).map(|m| m.bytes)
+}

@@ -1,0 +1,200 @@
+//! The receiving direction.
+
+mod end;
+mod kernel;
+mod steer;
+mod take;
+mod wait;
+
+pub(super) use kernel::{has_ended, queued};
+pub(super) use wait::sleep_with_bell;
+
+use super::state::{FLAG_RX_PLAIN, Flags, RxMode};
+use super::tx::is_nonblocking;
+use super::{FIRST_LOOK, Twin};
+use crate::interrupt::{Section, Watch};
+use crate::iov::with_tail;
+use kernel::kernel_recv;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::io::{self, IoSliceMut};
+use std::sync::atomic::Ordering;
+use wait::recv_deadline;
+
+/// Why a try to receive ended without a byte, and what to wait for.
+pub(super) enum Blocked<'a> {
+    /// Nothing on TCP, and the ring is not in use: the wait is deaf to it.
+    Tcp(#[expect(dead_code, reason = "held while the thread sleeps")] Deaf<'a>),
+    /// Nothing on TCP, but a message may come on the ring; the mark was taken before.
+    Both(u32),
+    /// Nothing on the ring; the mark was taken before.
+    Ring(u32),
+    /// Fewer bytes to look at than asked for. No descriptor tells of more: look again soon.
+    Short,
+    /// It failed.
+    Error(io::Error),
+}
+
+/// A thread that is about to sleep where the ring cannot wake it. Made under the lock of the
+/// direction, so that an invitation either comes before and is seen, or waits.
+pub(super) struct Deaf<'a>(&'a Flags);
+
+impl<'a> Deaf<'a> {
+    pub(super) fn new(flags: &'a Flags) -> Self {
+        flags.deaf_waiters.fetch_add(1, Ordering::AcqRel);
+        Self(flags)
+    }
+}
+
+impl Drop for Deaf<'_> {
+    fn drop(&mut self) {
+        self.0.deaf_waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Every how many-th empty-handed read of the ring looks whether the peer is still there.
+pub(super) const LOOK_EVERY: u32 = 8;
+
+impl Twin {
+    /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and
+    /// `MSG_TRUNC` as on TCP.
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...
+    pub fn recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
+        let is_paired = self.path().is_some();
+        if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !is_paired {
+            return Ok(kernel_recv(fd, bufs, flags)?);
+        }
+        if total == 0 {
+            // Waits for a byte or the end, as on TCP, and takes nothing.
+            let mut byte = [0];
+            let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
+            return self.recv(fd, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
+        }
+        if let Some(done) = self.early_recv(fd, bufs, flags) {
+            return done;
+        }
+        let mut watch = Watch::begin();
+        let mut deadline = None;
+        let mut got = 0;
+        let peek = flags.contains(RecvFlags::PEEK);
+        let wait_all = flags.contains(RecvFlags::WAITALL);
+        let error = loop {
+            // Looked up before the bytes: what was written before the end is among them.
+            let is_last = peek && wait_all && has_ended(fd);
+            let skip = if peek { 0 } else { got };
+            let tried = with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(fd, tail, flags));
+            let blocked = match tried {
+                Ok(0) => return Ok(got),
+                Ok(n) => {
+                    if got == 0 && !watch.must_end() {
+                        // A handler that ran before the first byte made the call start again.
+                        watch.restart();
+                    }
+                    got = if peek { n } else { got + n };
+                    if got == total || !wait_all || is_last {
+                        return Ok(got);
+                    }
+                    if !peek {
+                        continue;
+                    }
+                    Blocked::Short
+                }
+                Err(Blocked::Error(e)) => break e,
+                Err(blocked) => blocked,
+            };
+            self.answer_leave();
+            if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
+                break Errno::AGAIN.into();
+            }
+            let limit = *deadline.get_or_insert_with(|| recv_deadline(fd));
+            if let Err(e) = self.wait_for_data(fd, blocked, limit, &mut watch, got != 0) {
+                break e;
+            }
+        };
+        if got != 0 { Ok(got) } else { Err(error) }
+    }
+
+    /// The first calls of a connection, before it looks for its peer: the kernel alone, as without us, and
+    /// at the same price. Deaf meanwhile, so nobody is invited.
+    fn early_recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Option<io::Result<usize>> {
+        let _deaf = {
+            let _section = Section::enter();
+            let mut rx = self.dirs.rx.0.lock();
+            if rx.calls + 1 >= FIRST_LOOK || self.path.get().is_some() {
+                return None;
+            }
+            rx.calls += 1;
+            Deaf::new(&self.dirs.shared.0)
+        };
+        let n = match kernel_recv(fd, bufs, flags) {
+            Ok(n) => n,
+            Err(e) => return Some(Err(e.into())),
+        };
+        if !flags.contains(RecvFlags::PEEK) {
+            let _section = Section::enter();
+            self.dirs.rx.0.lock().tcp_bytes += n as u64;
+        }
+        Some(Ok(n))
+    }
+
+    fn try_recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<usize, Blocked<'_>> {
+        let _section = Section::enter();
+        let mut rx = self.dirs.rx.0.lock();
+        let Some(path) = self.path() else {
+            if rx.mode != RxMode::Tcp {
+                // The parent's stream: only the parent can go on with it.
+                return Err(Blocked::Error(Errno::CONNRESET.into()));
+            }
+            let mut calls = rx.calls;
+            self.count(fd, &mut calls);
+            rx.calls = calls;
+            return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
+        };
+        loop {
+            let mark = path.mark();
+            self.steer_rx(fd, &mut rx, path)?;
+            let taken = match rx.mode {
+                // Broken: what the placeholder has is nobody's.
+                RxMode::Tcp if self.is_sole() => {
+                    return Err(Blocked::Error(Errno::CONNRESET.into()));
+                }
+                RxMode::Tcp => {
+                    self.quiet_stand_in(&rx, path);
+                    return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
+                }
+                RxMode::Invited => self.take_invited(fd, &mut rx, path, mark, bufs, flags),
+                RxMode::Clamped => self.take_clamped(fd, &mut rx, path, mark, bufs, flags),
+                RxMode::Ring => self.take_from_ring(fd, &mut rx, path, mark, bufs, flags),
+            };
+            if let Some(taken) = taken? {
+                return Ok(taken);
+            }
+        }
+    }
+}
+
+impl From<io::Error> for Blocked<'_> {
+    fn from(e: io::Error) -> Self {
+        Self::Error(e)
+    }
+}

@@ -1,0 +1,142 @@
+//! From TCP to the ring and back, as far as the receiving end decides.
+
+use super::kernel::has_ended;
+use crate::engine::ExtSeen;
+use crate::proto::{Ext, UP_MASK};
+use crate::stat::{self, Direction};
+use crate::twin::path::Path;
+use crate::twin::state::{FLAG_BROKEN, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, Rx, RxMode};
+use crate::twin::{PinReason, Twin, offset};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use std::io;
+use std::sync::atomic::Ordering;
+
+impl Twin {
+    /// Moves this direction as far as it can go now. The caller holds the lock.
+    pub(in crate::twin) fn steer_rx(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Path,
+    ) -> Result<(), io::Error> {
+        if self.is_sole() {
+            return Ok(());
+        }
+        loop {
+            match rx.mode {
+                RxMode::Tcp => {
+                    if !self.invite(fd, rx, path) {
+                        return Ok(());
+                    }
+                }
+                RxMode::Invited => {
+                    let seen = path.ext_seen();
+                    if seen.contains(ExtSeen::UP) {
+                        path.take_ext(ExtSeen::UP);
+                        rx.limit = resolve(path.ext_up_offset(), rx.tcp_bytes)
+                            .ok_or_else(|| io::Error::from(Errno::PROTO))?;
+                        rx.mode = RxMode::Clamped;
+                    } else if seen.contains(ExtSeen::DOWN) {
+                        // The peer will not come: it is pinned.
+                        path.take_ext(ExtSeen::DOWN);
+                        rx.is_declined = true;
+                        rx.mode = RxMode::Tcp;
+                    } else {
+                        self.settle_rx(rx);
+                        return Ok(());
+                    }
+                }
+                RxMode::Clamped => {
+                    if rx.tcp_bytes != rx.limit {
+                        // What has come on the ring is taken note of, or a wait that watches the
+                        // ring as well would find it changed for ever.
+                        path.progress();
+                        return Ok(());
+                    }
+                    rx.mode = RxMode::Ring;
+                    self.note_path(Direction::Recv, path.kind());
+                }
+                RxMode::Ring => {
+                    self.settle_rx(rx);
+                    // In this order: with `Down` seen, all that came before it is counted.
+                    let down = path.ext_seen().contains(ExtSeen::DOWN);
+                    if !down || path.bytes_readable() != 0 {
+                        return Ok(());
+                    }
+                    path.take_ext(ExtSeen::DOWN);
+                    rx.mode = RxMode::Tcp;
+                    self.note_path(Direction::Recv, stat::Path::Tcp);
+                    self.settle_rx(rx);
+                }
+            }
+        }
+    }
+
+    /// Invites the peer to write to the ring, if nothing forbids it.
+    fn invite(&self, fd: BorrowedFd<'_>, rx: &mut Rx, path: &Path) -> bool {
+        if self.has(FLAG_PINNED) {
+            self.settle_rx(rx);
+            return false;
+        }
+        let deaf = self.dirs.shared.0.deaf_waiters.load(Ordering::Acquire) != 0;
+        let forbidden = deaf || rx.is_declined || path.is_cut();
+        if !self.has(FLAG_PAIRED) || forbidden || has_ended(fd) {
+            return false;
+        }
+        match offset::read(fd) {
+            Ok(Some(n)) if n == rx.tcp_bytes => {}
+            Ok(Some(n)) if n < rx.tcp_bytes => return false,
+            Ok(None) => return false,
+            // Somebody else reads from the descriptor, past us.
+            _ => {
+                self.pin_for(PinReason::ForeignWriter);
+                self.settle_rx(rx);
+                return false;
+            }
+        }
+        let sent = path.try_send_ext(Ext::Ready);
+        if sent {
+            rx.mode = RxMode::Invited;
+        }
+        sent
+    }
+
+    /// Does what a pinned direction has to do: ask the peer to leave the ring, or be plain.
+    pub(in crate::twin) fn settle_rx(&self, rx: &mut Rx) {
+        if !self.has(FLAG_PINNED) || self.has(FLAG_BROKEN) {
+            return;
+        }
+        if rx.mode == RxMode::Tcp {
+            self.dirs.raise(FLAG_RX_PLAIN);
+            if let Some(path) = self.path() {
+                // No read comes by here any more that could.
+                self.quiet_stand_in(rx, path);
+            }
+        } else if !rx.has_asked
+            && let Some(path) = self.path()
+        {
+            rx.has_asked = path.try_send_ext(Ext::Leave);
+        }
+    }
+}
+
+/// The absolute offset that `low` names, if it lies a plausible way ahead of `at`.
+fn resolve(low: u32, at: u64) -> Option<u64> {
+    let mask = u64::from(UP_MASK);
+    let ahead = u64::from(low).wrapping_sub(at) & mask;
+    // Never behind us; more ahead than the kernels' buffers hold is nonsense.
+    (ahead <= mask / 4 * 3).then(|| at.wrapping_add(ahead))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_resolve_ahead_and_never_behind() {
+        assert_eq!(resolve(5, 5), Some(5));
+        assert_eq!(resolve(0, u64::from(UP_MASK)), Some(u64::from(UP_MASK) + 1));
+        assert_eq!(resolve(4, 5), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! One try to receive, by where the next byte comes from. `None`: that has just changed, so look again.
+
+use super::kernel::{has_ended, kernel_recv, peek_one, queued};
+use super::{Blocked, Deaf, LOOK_EVERY};
+use crate::engine::{ExtSeen, RecvError};
+use crate::iov::with_tail;
+use crate::stat::{self, Direction};
+use crate::twin::path::Path;
+use crate::twin::state::{FLAG_BROKEN, FLAG_RX_SHUT, FLAG_STANDIN, Rx};
+use crate::twin::{PinReason, Twin};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::io::{self, IoSliceMut};
+
+impl Twin {
+    /// The peer may write to the ring, and has not said that it does.
+    pub(super) fn take_invited(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Path,
+        mark: u32,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Option<usize>, Blocked<'_>> {
+        // Bytes queued before we look for `Up` were written before it.
+        let waiting = queued(fd)?;
+        if waiting != 0 {
+            // Another thread may be taking it from the device just now.
+            path.bytes_readable();
+        }
+        if path.ext_seen().intersects(ExtSeen::UP | ExtSeen::DOWN) {
+            return Ok(None);
+        }
+        if waiting != 0 {
+            return self.tcp_recv(fd, rx, bufs, waiting, flags).map(Some);
+        }
+        match peek_one(fd) {
+            Ok(0) if path.is_far() => self.far_end(fd, rx, path).map(Some),
+            Ok(0) => Ok(Some(0)),
+            Ok(_) if queued(fd)? == 0 && !path.ext_seen().contains(ExtSeen::UP) => {
+                // The kernel counts only up to an urgent byte. Who sends one stays on
+                // TCP from before it, so there is no `Up` among what follows.
+                self.pin_for(PinReason::Option);
+                self.tcp_recv(fd, rx, bufs, usize::MAX, flags).map(Some)
+            }
+            Ok(_) => Ok(None),
+            Err(Errno::AGAIN) => {
+                self.quiet_stand_in(rx, path);
+                Err(Blocked::Both(mark))
+            }
+            Err(e) => Err(Blocked::Error(e.into())),
+        }
+    }
+
+    /// The peer writes to the ring; up to the agreed byte everything comes on TCP.
+    pub(super) fn take_clamped(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Path,
+        mark: u32,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Option<usize>, Blocked<'_>> {
+        let left = usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(usize::MAX);
+        match self.tcp_recv(fd, rx, bufs, left, flags) {
+            Err(Blocked::Tcp(_)) => Err(Blocked::Both(mark)),
+            // The end of TCP before the agreed byte: what should follow is lost.
+            Ok(0) => Err(Blocked::Error(Errno::CONNRESET.into())),
+            Ok(n) if n == left => Ok(Some(n + self.ring_after(rx, path, bufs, n, flags))),
+            other => other.map(Some),
+        }
+    }
+
+    /// Everything comes on the ring.
+    pub(super) fn take_from_ring(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Path,
+        mark: u32,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Option<usize>, Blocked<'_>> {
+        match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
+            Ok(0) if self.is_sole() => Ok(Some(0)),
+            Ok(0) => self.at_end(fd, path).unwrap_or(Ok(0)).map(Some),
+            Ok(n) => {
+                self.took_from_ring(rx, path, n, flags);
+                rx.idle_reads = 0;
+                Ok(Some(n + self.tcp_after(fd, rx, path, bufs, n, flags)))
+            }
+            Err(RecvError::WouldBlock) => {
+                rx.idle_reads = rx.idle_reads.wrapping_add(1);
+                if path.ext_seen().contains(ExtSeen::DOWN) {
+                    return Ok(None);
+                }
+                if let Some(end) = self.end_behind_ring(fd, rx, path) {
+                    return end.map(Some);
+                }
+                self.quiet_stand_in(rx, path);
+                Err(Blocked::Ring(mark))
+            }
+            // The peer had left before that: TCP goes on.
+            Err(RecvError::Failed(_)) if path.ext_seen().contains(ExtSeen::DOWN) => Ok(None),
+            Err(RecvError::Failed(_)) if path.is_far() => {
+                Err(Blocked::Error(self.break_off_rx(fd, rx)))
+            }
+            Err(RecvError::Failed(errno)) => {
+                // The device noticed the peer's death; TCP knows how it ended.
+                if errno == libc::ECONNRESET
+                    && let Some(end) = self.at_end(fd, path)
+                {
+                    return end.map(Some);
+                }
+                Err(Blocked::Error(io::Error::from_raw_os_error(errno)))
+            }
+        }
+    }
+
+    /// What an empty ring does not tell, looked for now and then: whether the peer is still there.
+    fn end_behind_ring<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Path,
+    ) -> Option<Result<usize, Blocked<'a>>> {
+        let mut look = rx.idle_reads.is_multiple_of(LOOK_EVERY) || self.has(FLAG_RX_SHUT);
+        if self.is_sole() {
+            look |= path.is_cut() || self.has(FLAG_STANDIN);
+            return if look { self.sole_end(fd, rx, path) } else { None };
+        }
+        if !look || !has_ended(fd) {
+            return None;
+        }
+        if path.is_far() { Some(self.far_end(fd, rx, path)) } else { self.at_end(fd, path) }
+    }
+
+    /// After the last byte of TCP: what the ring has for the rest of `bufs`, since one call on TCP
+    /// would have returned both.
+    fn ring_after(
+        &self,
+        rx: &mut Rx,
+        path: &Path,
+        bufs: &mut [IoSliceMut<'_>],
+        got: usize,
+        flags: RecvFlags,
+    ) -> usize {
+        let peek = flags.contains(RecvFlags::PEEK);
+        let more = with_tail(bufs, got, usize::MAX, |tail| path.try_recv(tail, peek)).unwrap_or(0);
+        self.took_from_ring(rx, path, more, flags);
+        more
+    }
+
+    /// After the last byte of the ring: what TCP has for the rest of `bufs`.
+    fn tcp_after(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        path: &Path,
+        bufs: &mut [IoSliceMut<'_>],
+        got: usize,
+        flags: RecvFlags,
+    ) -> usize {
+        let is_last = |path: &Path| {
+            let left = if flags.contains(RecvFlags::PEEK) { got } else { 0 };
+            // In this order: with `Down` seen, all that came before it is counted.
+            path.ext_arrived().contains(ExtSeen::DOWN) && path.bytes_readable() == left
+        };
+        if got == bufs.iter().map(|b| b.len()).sum() || !is_last(path) {
+            return 0;
+        }
+        with_tail(bufs, got, usize::MAX, |tail| self.tcp_recv(fd, rx, tail, usize::MAX, flags))
+            .unwrap_or(0)
+    }
+
+    fn took_from_ring(&self, rx: &mut Rx, path: &Path, n: usize, flags: RecvFlags) {
+        if !flags.contains(RecvFlags::PEEK) {
+            rx.ring_bytes += n as u64;
+            self.count_bytes(Direction::Recv, path.kind(), n);
+        }
+    }
+
+    pub(super) fn tcp_recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &mut Rx,
+        bufs: &mut [IoSliceMut<'_>],
+        limit: usize,
+        flags: RecvFlags,
+    ) -> Result<usize, Blocked<'_>> {
+        let flags = flags.difference(RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
+        match with_tail(bufs, 0, limit, |bufs| kernel_recv(fd, bufs, flags)) {
+            // We ended it, not the peer.
+            Ok(0) if self.has(FLAG_BROKEN) => Err(Blocked::Error(Errno::CONNRESET.into())),
+            Ok(n) => {
+                if !flags.contains(RecvFlags::PEEK) {
+                    rx.tcp_bytes += n as u64;
+                    self.count_bytes(Direction::Recv, stat::Path::Tcp, n);
+                }
+                Ok(n)
+            }
+            Err(Errno::AGAIN) => Err(Blocked::Tcp(Deaf::new(&self.dirs.shared.0))),
+            Err(e) => Err(Blocked::Error(e.into())),
+        }
+    }
+}

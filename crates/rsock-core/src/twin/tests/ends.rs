@@ -1,0 +1,104 @@
+//! How streams end, and what is heard of it.
+
+use super::*;
+
+#[test]
+fn the_end_of_the_stream_comes_after_the_last_byte() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        a.send(&pattern(0, 5_000)).expect("send");
+        a.twin.shutdown(a.socket.as_fd(), Shutdown::Write).expect("shutdown");
+        recv_pattern(&b, 5_000, 12);
+        let mut byte = [0];
+        assert_eq!(b.recv(&mut byte).expect("end"), 0);
+        assert_eq!(a.send(&[1]).expect_err("closed").raw_os_error(), Some(libc::EPIPE));
+        // The other direction goes on.
+        b.send(&pattern(0, 5_000)).expect("send");
+        recv_pattern(&a, 5_000, 13);
+        drop(b.socket);
+        assert_eq!(a.recv(&mut byte).expect("end"), 0);
+    });
+}
+
+#[test]
+fn a_blocked_reader_sees_the_peer_close() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let mut byte = [0];
+                assert_eq!(b.recv(&mut byte).expect("end"), 0);
+            });
+            s.spawn(move || {
+                a.twin.close(a.socket.as_fd());
+                drop(a);
+            });
+        });
+    });
+}
+
+#[test]
+fn unread_bytes_make_a_close_a_reset() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        b.send(b"nobody reads this").expect("send");
+        a.twin.close(a.socket.as_fd());
+        drop(a);
+        let mut byte = [0];
+        assert_eq!(b.recv(&mut byte).expect_err("reset").raw_os_error(), Some(libc::ECONNRESET));
+    });
+}
+
+#[test]
+fn a_killed_peer_ends_the_stream() {
+    watchdog(|| {
+        let (a, b) = connect();
+        rsock_verbs::family::note_fork();
+        a.twin.before_fork(a.socket.as_fd());
+        b.twin.before_fork(b.socket.as_fd());
+        // SAFETY: the child uses only the two ends, and leaves without running exit handlers.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            a.twin.note_inherited();
+            b.twin.note_inherited();
+            b.twin.note_released();
+            drop(b);
+            let mut byte = [0];
+            loop {
+                if a.send(&[1]).is_err() || a.recv(&mut byte).is_err() {
+                    // SAFETY: ends the child at once.
+                    unsafe { libc::_exit(1) };
+                }
+            }
+        }
+        a.twin.note_released();
+        drop(a);
+        let mut byte = [0];
+        for _ in 0..2_000 {
+            b.recv_all(&mut byte);
+            b.send(&[2]).expect("send");
+        }
+        assert_eq!(b.twin.on_ring(), (true, true), "{:?}", b.twin);
+        // SAFETY: signals the child made above.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        let end = loop {
+            match b.recv(&mut byte) {
+                Ok(0) => break Ok(()),
+                Ok(_) => {}
+                Err(e) => break Err(e),
+            }
+        };
+        if let Err(e) = end {
+            assert_eq!(e.raw_os_error(), Some(libc::ECONNRESET));
+        }
+        // A writer notices too, when the ring is full at the latest.
+        let error = loop {
+            if let Err(e) = b.send(&[0; 65_536]) {
+                break e;
+            }
+        };
+        assert!(matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)), "{error}");
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    });
+}
