@@ -93,8 +93,8 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/soft/",
     // Marks of what may lie in family memory, and posts and registrations of memory.
     "crates/rsock-core/src/engine/iomap.rs",
+    "crates/rsock-core/src/engine/parts.rs",
     "crates/rsock-core/src/engine/shared.rs",
-    "crates/rsock-core/src/engine/stream.rs",
     "crates/rsock-core/src/stat/writer.rs",
     "crates/rsock-core/src/twin/holders.rs",
     "crates/rsock-core/src/twin/state.rs",

@@ -12,6 +12,7 @@ mod judge;
 mod netperf;
 mod perftest;
 mod process;
+mod progress;
 mod result;
 mod rstream;
 mod runner;

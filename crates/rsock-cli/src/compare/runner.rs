@@ -2,6 +2,7 @@
 
 use super::bench::Bench;
 use super::case::{BATCH, Case, Netperf, Side, Unit, Work};
+use super::progress::Progress;
 use super::result::{Row, Sample};
 use super::server::Server;
 use super::tools::LIBRSPRELOAD;
@@ -11,7 +12,6 @@ use crate::error::Error;
 use crate::library;
 use crate::perf::{self, DatagramReport, Latency};
 use crate::probe::{self, Placement};
-use indicatif::{ProgressBar, ProgressStyle};
 use rsock_core::stat;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -19,15 +19,14 @@ use std::time::{Duration, Instant};
 /// Runs `cases`, each side `runs` times, or as many times more as the case asks for.
 pub(super) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
     let n_samples = |case: &Case| case.sides.len() as u64 * u64::from(runs * case.n_times);
-    let progress = ProgressBar::new(cases.iter().filter(|c| is_measured(c)).map(n_samples).sum());
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta:>4}  {msg}");
-    progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let n_all = cases.iter().filter(|c| is_measured(c)).map(n_samples).sum();
+    let mut progress = Progress::new(n_all, cases.len());
     let mut rows = Vec::with_capacity(cases.len());
     for case in cases {
         let row = match (case.work, missing(bench, case)) {
             (Work::Quotient(..), _) => Row::quotient(case, &rows),
             (_, Some(program)) => {
-                progress.inc(n_samples(case));
+                progress.advance(n_samples(case));
                 Row::not_run(case, &format!("{program} was not found"))
             }
             (_, None) => {
@@ -36,9 +35,9 @@ pub(super) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
                 Row::measured(case, samples.collect())
             }
         };
+        progress.end_row(&row);
         rows.push(row);
     }
-    progress.finish_and_clear();
     rows
 }
 
@@ -72,7 +71,7 @@ fn missing(bench: &Bench, case: &Case) -> Option<&'static str> {
 }
 
 /// Each side once.
-fn round(bench: &Bench, case: &Case, run: u32, progress: &ProgressBar) -> Vec<Sample> {
+fn round(bench: &Bench, case: &Case, run: u32, progress: &Progress) -> Vec<Sample> {
     let n = case.sides.len();
     let turn = run as usize;
     // What starts first is not always what is measured first.
@@ -86,7 +85,7 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &ProgressBar) -> Vec<Sa
     let mut samples = Vec::with_capacity(n);
     for index in &measuring {
         let side = case.sides[*index];
-        progress.set_message(format!("{} ({side:?})", case.label.trim()));
+        progress.begin(format!("{} ({side:?})", case.label.trim()));
         let line = probe::line_round_trip(bench.cpus);
         let started = servers[*index].take().unwrap_or_else(|| Ok(Vec::new()));
         let done = started.and_then(|servers| measure(bench, case, side, &servers));
@@ -106,7 +105,7 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &ProgressBar) -> Vec<Sa
             fast_share: done.as_ref().and_then(|measured| measured.fast_share),
             latency_us: done.and_then(|measured| measured.latency_us),
         });
-        progress.inc(1);
+        progress.advance(1);
     }
     samples
 }
