@@ -3,7 +3,7 @@
 //! Not the device's own channel: each queue has one of those to itself (`cq.rs`), and lies in this
 //! set from `req_notify` to the next event.
 
-use super::cq::OwnCq;
+use super::own_cq::OwnCq;
 use super::waiters::Event;
 use crate::device::CompletionChannel;
 use crate::error::Error;

@@ -2,8 +2,9 @@
 
 use super::channel::RdmaChannel;
 use super::convert::{count, object, zero};
-use super::cq::{OwnCq, RdmaCq};
+use super::cq::RdmaCq;
 use super::lane::{Lane, Shards};
+use super::own_cq::OwnCq;
 use super::path::RdmaPath;
 use super::pd::RdmaPd;
 use super::{Rdma, RdmaBell};

@@ -9,7 +9,7 @@
 //! or who took it is about to poll. A shard is never asked to hold more completions than it has room
 //! for: lanes reserve theirs.
 
-use super::cq::{BATCH, OwnCq};
+use super::own_cq::{BATCH, OwnCq};
 use super::sends::Sends;
 use super::waiters::{Event, Waiters};
 use super::watch::{Nap, Watch};

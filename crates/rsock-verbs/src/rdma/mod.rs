@@ -22,6 +22,7 @@ mod cq;
 mod event;
 mod lane;
 mod mr;
+mod own_cq;
 mod path;
 mod pd;
 mod pool;

@@ -8,7 +8,7 @@
 //! Sends are copied while they are posted (`sends.rs`), and nothing waits for their completion but room.
 
 use super::address::{Address, Book};
-use super::cq::OwnCq;
+use super::own_cq::OwnCq;
 use super::qp::RdmaQp;
 use super::{Rdma, RdmaBell, RdmaContext, RdmaCq, RdmaMr, RdmaPath, RdmaPd};
 use crate::datagram::{

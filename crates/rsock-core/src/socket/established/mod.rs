@@ -1,27 +1,28 @@
 //! A connected stream of the pure mode: the engine's stream, the connection's anchor, and the calls
 //! that wait.
 
+mod anchor;
+mod waiting;
+
+pub(super) use waiting::Patience;
+
 use crate::engine::{
-    CallerMemory, Interest, IomapError, Ready, RecvError, SendError, Stream, ThreadBell, Wake,
+    CallerMemory, Interest, IomapError, Ready, RecvError, SendError, Stream, ThreadBell,
 };
 use crate::interrupt::Watch;
 use crate::iov::Rest;
 use crate::stat::{self, Direction, Slot};
 use crate::sys;
-use rsock_cm::manager::{Connected, ContextOf, Manager, Status};
+use rsock_cm::manager::{Connected, ContextOf, Manager};
+use rsock_verbs::Backend;
 use rsock_verbs::family::{ProcessId, process};
-use rsock_verbs::{Backend, Bell};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the cheapest sleep lasts before the anchor is watched, too.
-const PARK: Duration = Duration::from_millis(10);
-/// How often calls in vain look at the anchor. Nanoseconds.
-const LOOK_EVERY_NS: u64 = 20_000;
 /// Buffers handed to the engine at once.
 const PIECES: usize = 16;
 
@@ -45,28 +46,6 @@ pub(super) struct Established<M: Manager> {
     born: Instant,
     /// When a call that does not wait last looked at the anchor. Nanoseconds since `born`.
     looked_at: AtomicU64,
-}
-
-/// How long a call may take.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
-    /// Not at all.
-    None,
-    /// Not at all, and the caller watches the anchor by itself.
-    Watched,
-    /// Until then, or for ever.
-    Until(Option<Instant>),
-}
-
-impl Patience {
-    /// For a call that starts now.
-    pub(super) fn new(nonblocking: bool, limit: Option<Duration>) -> Self {
-        if nonblocking {
-            Self::None
-        } else {
-            Self::Until(limit.and_then(|l| sys::now().checked_add(l)))
-        }
-    }
 }
 
 impl<M: Manager> Established<M>
@@ -247,128 +226,6 @@ where
         Ok(done)
     }
 
-    /// Waits until something has changed since `mark`.
-    fn wait(
-        &self,
-        interest: Interest,
-        mark: u32,
-        patience: Patience,
-        watch: Watch,
-    ) -> io::Result<()> {
-        let Patience::Until(deadline) = patience else {
-            if matches!(patience, Patience::None) && self.is_look_due() {
-                self.look_at_anchor();
-            }
-            return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
-        };
-        let direction = match interest {
-            Interest::Read => Direction::Recv,
-            Interest::Write => Direction::Send,
-        };
-        if self.stream.spin(interest, mark) {
-            self.stat.add_spin(direction);
-            return Ok(());
-        }
-        self.stat.add_wakeup(direction);
-        let limit = |most: Duration| sys::time_left(deadline).map_or(most, |left| left.min(most));
-        match self.stream.park(mark, limit(PARK)) {
-            Wake::Changed => return Ok(()),
-            Wake::Interrupted if watch.must_end() => return interrupted(),
-            Wake::Interrupted | Wake::TimedOut => {}
-        }
-        M::Backend::with_bell(&self.ctx, |bell| self.sleep(bell, mark, deadline, watch))?
-    }
-
-    /// Sleeps on descriptors: the bell, and the anchor.
-    fn sleep(
-        &self,
-        bell: &<M::Backend as Backend>::Bell,
-        mark: u32,
-        deadline: Option<Instant>,
-        watch: Watch,
-    ) -> io::Result<()> {
-        loop {
-            let Some(armed) = self.stream.arm(bell, mark) else { return Ok(()) };
-            let mut fds = [
-                libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 },
-                self.anchor_entry(),
-            ];
-            let left = sys::time_left(deadline);
-            let bound = armed.bound();
-            let limit = [left, bound].into_iter().flatten().min();
-            let slept = sys::sleep(&mut fds, limit, None, watch);
-            drop(armed);
-            if fds[0].revents != 0 {
-                bell.drain();
-            }
-            self.note_anchor(fds[1].revents);
-            if self.stream.has_changed(mark) {
-                return Ok(());
-            }
-            match slept {
-                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
-                    if watch.must_end() {
-                        return Err(e);
-                    }
-                }
-                Err(e) => return Err(e),
-                Ok(_) if left.is_some_and(|left| left.is_zero()) => return would_block(),
-                Ok(_) => {}
-            }
-        }
-    }
-
-    /// What to poll of the anchor: its end, once.
-    pub(super) fn anchor_entry(&self) -> libc::pollfd {
-        let gone = self.is_gone.load(Ordering::Relaxed);
-        let fd = if gone { -1 } else { self.connection.as_fd().as_raw_fd() };
-        libc::pollfd { fd, events: self.connection.interest().bits().cast_signed(), revents: 0 }
-    }
-
-    /// Takes note of what polling [`Self::anchor_entry`] found.
-    pub(super) fn note_anchor(&self, revents: i16) {
-        if revents == 0 || self.is_gone.load(Ordering::Acquire) {
-            return;
-        }
-        match self.connection.status() {
-            // Something else came of it.
-            Status::Connected if revents & libc::POLLHUP == 0 => return,
-            Status::Reset => self.is_reset.store(true, Ordering::Release),
-            _ => {}
-        }
-        self.is_gone.store(true, Ordering::Release);
-        // What arrived before the hang-up stays readable.
-        self.stream.peer_gone();
-    }
-
-    /// For a program that waits by calling us again and again: whether it is time to look at the
-    /// anchor, which costs a system call. Such a program must learn of the peer's death, too, and
-    /// must leave the CPU to a peer that needs it to answer: when it is time, this yields.
-    pub(super) fn is_look_due(&self) -> bool {
-        let now = self.born.elapsed().as_nanos();
-        let now = u64::try_from(now).unwrap_or(u64::MAX);
-        if now.saturating_sub(self.looked_at.load(Ordering::Relaxed)) < LOOK_EVERY_NS {
-            return false;
-        }
-        self.looked_at.store(now, Ordering::Relaxed);
-        rustix::thread::sched_yield();
-        true
-    }
-
-    /// Asks whether the anchor has hung up; never waits.
-    pub(super) fn look_at_anchor(&self) {
-        let mut fds = [self.anchor_entry()];
-        if fds[0].fd >= 0 && sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok() {
-            self.note_anchor(fds[0].revents);
-        }
-    }
-
-    /// As [`Self::look_at_anchor`]. Whether the connection is over.
-    pub(super) fn look_at_anchor_once(&self) -> bool {
-        self.look_at_anchor();
-        self.is_gone.load(Ordering::Acquire)
-    }
-
     /// What could be done now. COMPAT: the hang-up shows once everything that arrived is read; C
     /// shows it as soon as it knows, and programs then drop the rest.
     pub(super) fn readiness(&self) -> Ready {
@@ -416,21 +273,6 @@ where
         }
     }
 
-    /// Waits until the peer has everything, is gone, or time is up.
-    fn drain(&self, limit: Duration) {
-        let deadline = sys::now().checked_add(limit);
-        while !self.is_gone.load(Ordering::Acquire) {
-            let (watch, mark) = (Watch::begin(), self.stream.mark());
-            if self.stream.is_drained() {
-                break;
-            }
-            match self.wait(Interest::Write, mark, Patience::Until(deadline), watch) {
-                Err(e) if e.kind() != io::ErrorKind::Interrupted => break,
-                _ => {}
-            }
-        }
-    }
-
     pub(super) fn local_addr(&self) -> SocketAddr {
         self.connection.local_addr()
     }
@@ -467,14 +309,6 @@ fn send_error(e: SendError) -> io::Error {
         SendError::Closed => libc::ECONNRESET,
         SendError::Failed(errno) => errno,
     })
-}
-
-fn would_block() -> io::Result<()> {
-    Err(io::Error::from_raw_os_error(libc::EAGAIN))
-}
-
-fn interrupted() -> io::Result<()> {
-    Err(io::Error::from_raw_os_error(libc::EINTR))
 }
 
 fn len(bufs: &[IoSliceMut<'_>]) -> usize {

@@ -1,0 +1,99 @@
+//! Waiting for room to send.
+
+use super::Blocked;
+use crate::engine::{Interest, Wake};
+use crate::interrupt::Watch;
+use crate::stat::Direction;
+use crate::sys;
+use crate::twin::path::Path;
+use crate::twin::rx::sleep_with_bell;
+use crate::twin::telling::Waited;
+use crate::twin::{PATIENCE, Twin};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How often a writer without TCP to move to looks whether its peer has gone.
+const SOLE_PATIENCE: Duration = Duration::from_millis(50);
+
+impl Twin {
+    /// Sleeps until the socket has one of `events` or the reader asks us to leave the ring, which is
+    /// answered.
+    pub(in crate::twin) fn sleep_on_socket(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        events: i16,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        // In this order: what comes after the look changes what the mark is compared with.
+        let mark = path.mark();
+        self.answer_leave();
+        sleep_with_bell(fd, events, path, mark, left, watch).map(drop)
+    }
+
+    /// Waits until sending may go on. The ring is waited for a bounded time only: then the caller's
+    /// next try moves to TCP, where the kernel notices whatever happened to the peer.
+    pub(super) fn wait_for_room(
+        &self,
+        fd: BorrowedFd<'_>,
+        blocked: &Blocked,
+        deadline: Option<Instant>,
+        watch: &mut Watch,
+        partial: bool,
+    ) -> io::Result<()> {
+        let left = sys::time_left(deadline);
+        if left == Some(Duration::ZERO) {
+            return Err(Errno::AGAIN.into());
+        }
+        match (blocked, self.path()) {
+            (Blocked::Ring(mark) | Blocked::Leaving(mark), Some(path)) => {
+                if path.spin(Interest::Write, *mark) {
+                    self.count_wait(Direction::Send, Waited::Spinning);
+                    return Ok(());
+                }
+                self.count_wait(Direction::Send, Waited::Sleeping);
+                let most = if self.is_sole() { SOLE_PATIENCE } else { PATIENCE };
+                let woken = path.park(*mark, left.map_or(most, |l| l.min(most)));
+                // A handler may have run before the thread slept: the kernel did not see it then.
+                let interrupted = woken == Wake::Interrupted || watch.has_fired();
+                if interrupted && (partial || watch.must_end()) {
+                    return Err(Errno::INTR.into());
+                }
+                watch.restart();
+                Ok(())
+            }
+            _ => {
+                let slept = match self.asking_path() {
+                    Some(path) => self.sleep_on_socket(fd, path, libc::POLLOUT, left, *watch),
+                    None => {
+                        let fd = fd.as_raw_fd();
+                        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+                        sys::sleep(&mut fds, left, None, *watch).map(drop)
+                    }
+                };
+                match slept {
+                    // A time-out makes the call end with EINTR whatever the handler asked for.
+                    Err(e)
+                        if e.raw_os_error() == Some(libc::EINTR)
+                            && !watch.must_end()
+                            && !partial
+                            && deadline.is_none() =>
+                    {
+                        watch.restart();
+                        Ok(())
+                    }
+                    other => other,
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn send_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
+    let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Send).ok().flatten()?;
+    sys::now().checked_add(timeout)
+}
