@@ -76,6 +76,15 @@ pub struct DatagramCounters {
     pub n_malformed: u64,
 }
 
+/// A process that may send to this one. No word of its own: nothing here can be forged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// What this process calls it; never given to another one.
+    pub number: u64,
+    /// Its user, as the kernel vouched for it.
+    pub uid: u32,
+}
+
 /// An arrived datagram, in the device's memory, where its sender may still be writing: it is reached
 /// by bounded copies only.
 pub trait Arrived {
@@ -83,6 +92,10 @@ pub trait Arrived {
     fn src(&self) -> QpNum;
     /// The sender's address as the network knows it; `None` where there is no network.
     fn source(&self) -> Option<IpAddr> {
+        None
+    }
+    /// The process that sent it, where a process has to be let in before it sends.
+    fn sender(&self) -> Option<Sender> {
         None
     }
     /// Length in bytes.

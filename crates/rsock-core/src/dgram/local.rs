@@ -5,6 +5,7 @@
 //! that exist and sending over the ways that exist, meets nobody new, and has UDP for the rest.
 
 use super::meet::{KEY, Meeting, Outcome};
+use super::sources::Sources;
 use rsock_cm::Port;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::{Soft, SoftContext, SoftUd};
@@ -21,6 +22,7 @@ use std::time::Instant;
 pub(super) struct Local {
     pub(super) ctx: SoftContext,
     pub(super) ud: SoftUd,
+    pub(super) sources: Sources,
     owner: ProcessId,
     meeting: Mutex<Meeting>,
     /// Whether anything has come this way: then it pays to look here first.
@@ -48,6 +50,7 @@ impl Local {
             Ok(Self {
                 ctx,
                 ud,
+                sources: Sources::new(),
                 owner: process(),
                 meeting,
                 is_active: AtomicBool::new(false),
@@ -79,7 +82,7 @@ impl Local {
             return;
         }
         if let Ok(mut meeting) = self.meeting.try_lock() {
-            meeting.progress(&self.ud, now, done);
+            meeting.progress((&self.ud, &self.sources), now, done);
         }
     }
 

@@ -3,9 +3,10 @@
 //! makes progress in calls that the program makes anyway.
 
 use super::header::QueueHeader;
+use super::sources::Sources;
 use super::way::{Over, Way};
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
-use rsock_cm::{Port, PortSpace};
+use rsock_cm::{Port, PortSpace, canonical};
 use rsock_verbs::soft::{SoftContext, SoftUd};
 use rsock_verbs::{DatagramQueue, QKey, QpNum};
 use std::io;
@@ -28,6 +29,9 @@ pub(super) struct Outcome {
     pub(super) number: QpNum,
     pub(super) way: Option<Arc<Way>>,
 }
+
+/// What a handshake opens: the queue, and what is known of who may send to it from where.
+type Door<'a> = (&'a SoftUd, &'a Sources);
 
 /// The handshakes of one socket.
 #[derive(Debug)]
@@ -69,9 +73,9 @@ impl Meeting {
     }
 
     /// Makes what progress there is; never waits. What came of our own handshakes goes to `done`.
-    pub(super) fn progress(&mut self, ud: &SoftUd, now: Instant, mut done: impl FnMut(Outcome)) {
-        self.serve(ud, now);
-        self.attempts.retain_mut(|attempt| match attempt.progress(ud, now) {
+    pub(super) fn progress(&mut self, to: Door<'_>, now: Instant, mut done: impl FnMut(Outcome)) {
+        self.serve(to, now);
+        self.attempts.retain_mut(|attempt| match attempt.progress(to, now) {
             Ok(None) => true,
             result => {
                 let way = result.ok().flatten();
@@ -82,13 +86,15 @@ impl Meeting {
     }
 
     /// Lets those in who ask.
-    fn serve(&mut self, ud: &SoftUd, now: Instant) {
+    fn serve(&mut self, (ud, sources): Door<'_>, now: Instant) {
         // An error is a shortage, which passes.
         while let Ok(Some(event)) = self.listener.try_next(now) {
             if let Event::Request(request) = event {
-                let _ = match ud.admit(&request.path) {
-                    Ok(()) => self.listener.accept(request.id, ud.qp_num(), &[]),
-                    Err(_) => self.listener.reject(request.id, &[]),
+                let (sender, from) = (request.path.sender(), canonical(request.peer_addr));
+                let _ = if sources.verify(sender, from) && ud.admit(&request.path).is_ok() {
+                    self.listener.accept(request.id, ud.qp_num(), &[])
+                } else {
+                    self.listener.reject(request.id, &[])
                 };
             }
         }
@@ -113,7 +119,11 @@ impl Meeting {
 
 impl Attempt {
     /// `None` while it is under way.
-    fn progress(&mut self, ud: &SoftUd, now: Instant) -> Result<Option<Arc<Way>>, io::Error> {
+    fn progress(
+        &mut self,
+        (ud, sources): Door<'_>,
+        now: Instant,
+    ) -> Result<Option<Arc<Way>>, io::Error> {
         loop {
             match self.connecting.progress(now)? {
                 Progress::Pending => return Ok(None),
@@ -130,6 +140,8 @@ impl Attempt {
                     }
                     let source = self.connecting.local_addr();
                     let met = self.connecting.establish()?;
+                    // It told the number by UDP, from that address.
+                    sources.remember(met.path().sender(), self.peer);
                     let to = ud.destination(met.path(), self.number, KEY)?;
                     let header = QueueHeader { source }.encode();
                     return Ok(Some(Arc::new(Way { over: Over::Memory(to), header })));

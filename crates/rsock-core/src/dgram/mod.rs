@@ -27,6 +27,7 @@ mod meet;
 mod receiving;
 mod sending;
 mod socket;
+mod sources;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -37,5 +38,6 @@ mod way;
 
 pub(crate) use receiving::scatter;
 pub use socket::{Counters, Datagram, Received};
+pub(crate) use sources::Sources;
 pub(crate) use waiting::armed;
 pub use watched::Doorbell;

@@ -2,6 +2,7 @@
 
 use super::header::{MAX_QUEUE_HEADER, QueueHeader, UdpOp};
 use super::socket::{Datagram, Received, errno};
+use super::sources::Sources;
 use super::udp::Inbox;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
@@ -27,6 +28,8 @@ pub(super) struct Waiting {
 const MOST_WAITING: usize = 256;
 /// Receptions from the queue before UDP and handshakes get their turn.
 const UDP_EVERY: u32 = 64;
+/// Datagrams that one look drops at most.
+const MOST_DROPPED: u32 = 1024;
 
 impl Datagram {
     /// As `recvfrom(2)` into several buffers. `peek` as `MSG_PEEK`, `dont_wait` as `MSG_DONTWAIT`. A
@@ -131,7 +134,7 @@ impl Datagram {
         let is_v6 = self.is_v6();
         let mut places = bufs.iter_mut().zip(out);
         let (mut n, mut n_foreign) = (0, 0);
-        local.try_recv_up_to(most, &mut |arrived| match source(arrived, false) {
+        local.try_recv_up_to(most, &mut |arrived| match near_source(arrived, &local.sources) {
             Some((from, at)) if peer.is_none_or(|peer| peer == from) => {
                 if let Some((buf, place)) = places.next() {
                     let received = scatter(arrived, from, at, &mut [IoSliceMut::new(buf)]);
@@ -168,7 +171,8 @@ impl Datagram {
             return self.peek_past_udp(bufs);
         }
         let peer = self.routes().peer;
-        loop {
+        // Who sends nothing but what is dropped does not keep us.
+        for _ in 0..MOST_DROPPED {
             let mut received = None;
             let next = self.next(peer, |arrived, from, at| {
                 received = Some(scatter(arrived, from, at, bufs));
@@ -182,6 +186,7 @@ impl Datagram {
                 }
             }
         }
+        Ok(None)
     }
 
     /// Takes what comes next past UDP: `take` gets the datagram, its source and where its payload
@@ -193,22 +198,24 @@ impl Datagram {
         mut take: impl FnMut(&dyn Arrived, SocketAddr, usize),
     ) -> Next {
         let mut next = Next::Nothing;
-        let mut take = |arrived: &dyn Arrived, is_far: bool| {
+        let mut take = |arrived: &dyn Arrived, source: Option<(SocketAddr, usize)>| {
             next = Next::Dropped;
-            if let Some((from, at)) = source(arrived, is_far)
+            if let Some((from, at)) = source
                 && peer.is_none_or(|peer| peer == from)
             {
                 take(arrived, from, at);
                 next = Next::Taken;
             }
         };
-        if let Some(Some(local)) = self.local.get()
-            && local.try_recv_up_to(1, &mut |arrived| take(arrived, false)) != 0
-        {
-            return next;
+        if let Some(Some(local)) = self.local.get() {
+            let sources = &local.sources;
+            let mut take = |arrived: &dyn Arrived| take(arrived, near_source(arrived, sources));
+            if local.try_recv_up_to(1, &mut take) != 0 {
+                return next;
+            }
         }
         if let Some(Some(far)) = self.far.get() {
-            far.try_recv(&mut |arrived| take(arrived, true));
+            far.try_recv(&mut |arrived| take(arrived, far_source(arrived)));
         }
         next
     }
@@ -216,22 +223,22 @@ impl Datagram {
     /// Moves a datagram where it can be looked at twice.
     fn peek_past_udp(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Option<Received>> {
         let peer = self.routes().peer;
-        let mut waiting = self.waiting();
-        let next = self.next(peer, |arrived, from, at| {
-            let mut bytes = vec![0; arrived.len() - at];
-            arrived.copy_out(at, &mut bytes);
-            waiting.datagrams.push_back((from, bytes));
-        });
-        self.note_waiting(&waiting);
-        drop(waiting);
-        match next {
-            Next::Taken => self.take_waiting(bufs, true),
-            Next::Nothing => Ok(None),
-            Next::Dropped => {
-                self.counts.n_foreign.fetch_add(1, Ordering::Relaxed);
-                Ok(None)
+        for _ in 0..MOST_DROPPED {
+            let mut waiting = self.waiting();
+            let next = self.next(peer, |arrived, from, at| {
+                let mut bytes = vec![0; arrived.len() - at];
+                arrived.copy_out(at, &mut bytes);
+                waiting.datagrams.push_back((from, bytes));
+            });
+            self.note_waiting(&waiting);
+            drop(waiting);
+            match next {
+                Next::Taken => return self.take_waiting(bufs, true),
+                Next::Nothing => return Ok(None),
+                Next::Dropped => _ = self.counts.n_foreign.fetch_add(1, Ordering::Relaxed),
             }
         }
+        Ok(None)
     }
 
     #[cold]
@@ -326,16 +333,27 @@ enum Next {
     Dropped,
 }
 
-/// Who sent it, and where its payload begins; nothing if it does not say, or if the network says that it
-/// comes from somebody else.
+/// Who sent it, and where its payload begins, by its own word; nothing if it does not say.
 #[inline]
-fn source(arrived: &dyn Arrived, is_far: bool) -> Option<(SocketAddr, usize)> {
+fn claimed_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
     let mut front = [0; MAX_QUEUE_HEADER];
     let front = &mut front[..arrived.len().min(MAX_QUEUE_HEADER)];
     arrived.copy_out(0, front);
     let (header, at) = QueueHeader::parse(front)?;
-    let from = canonical(header.source);
-    (!is_far || arrived.source() == Some(from.ip())).then_some((from, at))
+    Some((canonical(header.source), at))
+}
+
+/// The same of a datagram in shared memory; nothing if its sender may not call itself so.
+#[inline]
+fn near_source(arrived: &dyn Arrived, sources: &Sources) -> Option<(SocketAddr, usize)> {
+    let sender = arrived.sender()?;
+    claimed_source(arrived).filter(|(from, _)| sources.is_true(sender, *from))
+}
+
+/// The same of one that came over a network; nothing if the network says that it comes from somebody else.
+#[inline]
+fn far_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
+    claimed_source(arrived).filter(|(from, _)| arrived.source() == Some(from.ip()))
 }
 
 /// Stores a datagram, whose bytes begin `at` behind its header, as far as `bufs` have room.

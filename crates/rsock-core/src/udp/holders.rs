@@ -13,9 +13,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// A socket that has the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
+struct Holder {
     /// What it is bound to; an IPv4 address where it has a mapped one.
     ip: IpAddr,
+    /// Whose it is, as our user namespace calls him.
+    uid: u32,
     inode: u32,
 }
 
@@ -29,7 +31,8 @@ const FLAGS: u16 = 0x301;
 /// Where `inet_diag_sockid` begins in `inet_diag_req_v2`, and in `inet_diag_msg`.
 const REQ_ID: usize = 8;
 const MSG_ID: usize = 4;
-/// Where the inode is in `inet_diag_msg`.
+/// Where the user and the inode are in `inet_diag_msg`.
+const MSG_UID: usize = MSG_ID + 48 + 12;
 const MSG_INODE: usize = MSG_ID + 48 + 16;
 
 /// Whether the socket with `inode` is the only one that datagrams to `local` (which may be a wildcard) can
@@ -51,6 +54,22 @@ pub(super) fn is_sole(local: SocketAddr, inode: u64) -> io::Result<bool> {
         }
     }
     Ok(is_there)
+}
+
+/// Whether a socket of user `uid` may send from local address `at`, which is canonical.
+///
+/// # Errors
+/// As [`is_sole`].
+pub(crate) fn is_held_by(at: SocketAddr, uid: u32) -> io::Result<bool> {
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let is_it = |holder: &Holder| {
+            holder.uid == uid && (holder.ip == at.ip() || holder.ip.is_unspecified())
+        };
+        if dump(family, at.port())?.iter().any(is_it) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn dump(family: i32, port: u16) -> io::Result<Vec<Holder>> {
@@ -103,7 +122,8 @@ fn parse(mut answer: &[u8], found: &mut Vec<Holder>) -> io::Result<bool> {
             Some(SOCK_DIAG_BY_FAMILY) => {
                 let ip = address(body).ok_or_else(malformed)?;
                 let inode = word(body, MSG_INODE).ok_or_else(malformed)?;
-                found.push(Holder { ip, inode });
+                let uid = word(body, MSG_UID).ok_or_else(malformed)?;
+                found.push(Holder { ip, uid, inode });
             }
             Some(NLMSG_ERROR) => {
                 let code = word(body, 0).map_or(libc::EIO, |e| e.cast_signed().wrapping_neg());

@@ -11,7 +11,7 @@ use crate::interrupt::Section;
 use crate::sys;
 use crate::twin::PinReason;
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
-use rsock_cm::{Port, PortSpace, is_local};
+use rsock_cm::{Port, PortSpace, canonical, is_local};
 use rsock_verbs::DatagramQueue;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -184,7 +184,9 @@ impl Udp {
         // An error is a shortage, which passes.
         while let Ok(Some(event)) = listener.try_next(now) {
             let Event::Request(request) = event else { continue };
-            let is_welcome = peer.is_none_or(|peer| peer == request.peer_addr);
+            let from = canonical(request.peer_addr);
+            let is_welcome = peer.is_none_or(|peer| peer == request.peer_addr)
+                && queue.sources.verify(request.path.sender(), from);
             let _ = if is_welcome && queue.ud.admit(&request.path).is_ok() {
                 let inode = self.inode.to_le_bytes();
                 listener.accept(request.id, queue.ud.qp_num(), &inode)

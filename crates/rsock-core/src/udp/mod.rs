@@ -28,7 +28,7 @@
 //! [`Section`] only.
 
 mod header;
-mod holders;
+pub(crate) mod holders;
 mod meeting;
 mod receiving;
 mod sending;
@@ -41,6 +41,7 @@ pub use receiving::Got;
 pub(crate) use waiting::Armed;
 pub use waiting::Deaf;
 
+use crate::dgram::Sources;
 use crate::interrupt::Section;
 use crate::sys;
 use crate::twin::PinReason;
@@ -120,6 +121,7 @@ pub enum News {
 struct Queue {
     ud: SoftUd,
     ctx: SoftContext,
+    sources: Sources,
 }
 
 /// Not open yet.
@@ -369,7 +371,7 @@ impl Udp {
         let make = || {
             let ctx = SoftContext::open().ok()?;
             let ud = Soft::create_datagrams(&ctx, KEY).ok()?;
-            Some(Queue { ud, ctx })
+            Some(Queue { ud, ctx, sources: Sources::new() })
         };
         self.queue.get_or_init(make).as_ref()
     }

@@ -175,7 +175,10 @@ impl Udp {
                     self.counts.malformed.fetch_add(1, Ordering::Relaxed);
                     return true;
                 };
-                if peer.is_some_and(|peer| peer != header.from) {
+                let is_true = |sender| queue.sources.is_true(sender, header.from);
+                if peer.is_some_and(|peer| peer != header.from)
+                    || !arrived.sender().is_some_and(is_true)
+                {
                     self.counts.foreign.fetch_add(1, Ordering::Relaxed);
                     return true;
                 }

@@ -172,9 +172,17 @@ fn what_is_no_datagram_is_dropped_and_counted() {
     for bytes in [&[][..], &[9], &[4, 2, 0, 0, 1, 2, 3, 4], &[6, 0, 1, 1, 5]] {
         queue.ud.post(&way.to, &[IoSlice::new(bytes)]).expect("posted");
     }
+    // From addresses that are not its own.
+    for from in ["192.0.2.1:53", "127.0.0.1:1"] {
+        let from = from.parse().expect("address");
+        let header = header::Header { from, is_after_kernel: false }.encode();
+        let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(b"lie")];
+        queue.ud.post(&way.to, &pieces).expect("posted");
+    }
     assert!(a.send(b"honest", b.addr()));
     assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"honest");
-    assert_eq!(b.udp.counters().n_malformed, 4);
+    let counters = b.udp.counters();
+    assert_eq!((counters.n_malformed, counters.n_foreign), (4, 2));
 }
 
 #[test]

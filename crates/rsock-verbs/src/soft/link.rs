@@ -17,18 +17,23 @@ use super::qp::Core;
 use super::regions::Regions;
 use super::segment::{self, Mapping};
 use super::wait::Port;
+use crate::datagram::Sender;
 use crate::error::Error;
 use crate::high_fd::{HighFd, close, verb};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+/// Number of the next link.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A link to a peer process, or one of the two ends of a link to ourselves.
 #[derive(Debug)]
 pub struct Link {
     id: LinkId,
+    number: u64,
     offering: bool,
     node: &'static Node,
     peer: Peer,
@@ -194,6 +199,7 @@ impl Link {
         let light = node.barrier && hello.flags & FLAG_BARRIER != 0;
         let link = Arc::new(Self {
             id,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             offering,
             node,
             peer: Peer { node: NodeId(hello.node), cred, light },
@@ -233,6 +239,12 @@ impl Link {
     #[must_use]
     pub fn peer_cred(&self) -> PeerCred {
         self.peer.cred
+    }
+
+    /// The process at the other end, as one that sends datagrams.
+    #[must_use]
+    pub fn sender(&self) -> Sender {
+        Sender { number: self.number, uid: self.peer.cred.uid }
     }
 
     /// Whether the peer was alive when last asked. A load.

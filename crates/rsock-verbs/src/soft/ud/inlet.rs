@@ -4,7 +4,7 @@
 //! entry says is checked on a private copy; what no honest sender writes is skipped and counted.
 
 use super::{MAX_LEN, SLOTS};
-use crate::datagram::Arrived;
+use crate::datagram::{Arrived, Sender};
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};
 use crate::soft::birth::Birth;
@@ -54,6 +54,7 @@ pub(super) enum Taken {
 /// A datagram in its slot, or on the stage.
 struct Found<'a> {
     src: QpNum,
+    sender: Sender,
     len: usize,
     at: At<'a>,
 }
@@ -66,6 +67,10 @@ enum At<'a> {
 impl Arrived for Found<'_> {
     fn src(&self) -> QpNum {
         self.src
+    }
+
+    fn sender(&self) -> Option<Sender> {
+        Some(self.sender)
     }
 
     fn len(&self) -> usize {
@@ -178,7 +183,8 @@ impl Inlet {
         let mut taken = Taken::Malformed;
         if let Some((len, at)) = found {
             let staged = matches!(at, At::Stage(..));
-            if !take(&Found { src: QpNum(src), len: len as usize, at }) {
+            let sender = self.link.sender();
+            if !take(&Found { src: QpNum(src), sender, len: len as usize, at }) {
                 return Taken::Left;
             }
             taken = Taken::Datagram;
