@@ -58,6 +58,7 @@ mod addr;
 pub mod conformance;
 mod error;
 pub mod manager;
+mod neighbour;
 mod port;
 mod private_data;
 pub mod rdma;
@@ -67,6 +68,7 @@ mod sys;
 
 pub use addr::{PortSpace, canonical, in_family};
 pub use error::{Error, Violation};
+pub use neighbour::knows_neighbour;
 pub use port::Port;
 pub use private_data::PrivateData;
 pub use route::{Route, is_local, route_to};

@@ -17,17 +17,22 @@ pub struct Route {
     pub is_local: bool,
     /// The address of ours that a socket without one would get.
     pub source: Option<IpAddr>,
+    /// The gateway to it, unless it is on a network of ours.
+    pub gateway: Option<IpAddr>,
+    /// Index of the interface that leads there.
+    pub interface: Option<u32>,
 }
 
 /// Protocol 0 of the netlink family.
 const NETLINK_ROUTE: Option<net::Protocol> = None;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const RTN_LOCAL: u8 = 2;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 /// `struct nlmsghdr` and `struct rtmsg`.
 const HEADERS: usize = 16 + 12;
@@ -36,13 +41,18 @@ const HEADERS: usize = 16 + 12;
 pub(crate) fn lookup(dest: SocketAddr) -> Result<Route, Error> {
     match dest.ip() {
         IpAddr::V4(ip) if ip.is_loopback() => {
-            return Ok(Route { is_local: true, source: Some(Ipv4Addr::LOCALHOST.into()) });
+            return Ok(Route::to_self(Ipv4Addr::LOCALHOST.into()));
         }
         IpAddr::V6(ip) if ip.is_loopback() => {
-            return Ok(Route { is_local: true, source: Some(ip.into()) });
+            return Ok(Route::to_self(ip.into()));
         }
         _ => {}
     }
+    read_answer(&ask(&question(dest))?)
+}
+
+/// Asks the kernel something that it answers with one message.
+pub(crate) fn ask(question: &[u8]) -> Result<Vec<u8>, Error> {
     let fd = net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -51,12 +61,19 @@ pub(crate) fn lookup(dest: SocketAddr) -> Result<Route, Error> {
     )
     .map_err(Error::system("socket"))?;
     let kernel = netlink::SocketAddrNetlink::new(0, 0);
-    net::sendto(&fd, &question(dest), SendFlags::empty(), &kernel)
-        .map_err(Error::system("sendto"))?;
-    let mut answer = [0; 4096];
+    net::sendto(&fd, question, SendFlags::empty(), &kernel).map_err(Error::system("sendto"))?;
+    let mut answer = vec![0; 4096];
     let (_, len) =
-        net::recv(&fd, &mut answer, RecvFlags::empty()).map_err(Error::system("recv"))?;
-    read_answer(&answer[..len.min(answer.len())])
+        net::recv(&fd, &mut answer[..], RecvFlags::empty()).map_err(Error::system("recv"))?;
+    answer.truncate(len);
+    Ok(answer)
+}
+
+impl Route {
+    /// To `ip`, which is ours.
+    fn to_self(ip: IpAddr) -> Self {
+        Self { is_local: true, source: Some(ip), gateway: None, interface: None }
+    }
 }
 
 /// What the routing table says of `ip`; `None` if it leads nowhere.
@@ -84,15 +101,20 @@ fn question(dest: SocketAddr) -> Vec<u8> {
     if scope != 0 {
         attribute(&mut q, RTA_OIF, &scope.to_ne_bytes());
     }
+    as_request(q, RTM_GETROUTE)
+}
+
+/// Fills the `struct nlmsghdr` in that `q` begins with.
+pub(crate) fn as_request(mut q: Vec<u8>, kind: u16) -> Vec<u8> {
     let len = u32::try_from(q.len()).unwrap_or(0);
     q[..4].copy_from_slice(&len.to_ne_bytes());
-    q[4..6].copy_from_slice(&RTM_GETROUTE.to_ne_bytes());
+    q[4..6].copy_from_slice(&kind.to_ne_bytes());
     q[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
     q
 }
 
 /// Appends an attribute whose length is a multiple of 4.
-fn attribute(q: &mut Vec<u8>, kind: u16, data: &[u8]) {
+pub(crate) fn attribute(q: &mut Vec<u8>, kind: u16, data: &[u8]) {
     let len = u16::try_from(4 + data.len()).unwrap_or(0);
     q.extend_from_slice(&len.to_ne_bytes());
     q.extend_from_slice(&kind.to_ne_bytes());
@@ -113,19 +135,27 @@ fn read_answer(answer: &[u8]) -> Result<Route, Error> {
         _ => return Err(malformed()),
     }
     let kind = *answer.get(16 + 7).ok_or_else(malformed)?;
-    let mut route = Route { is_local: kind == RTN_LOCAL, source: None };
+    let is_local = kind == RTN_LOCAL;
+    let mut route = Route { is_local, source: None, gateway: None, interface: None };
     let mut at = HEADERS;
     while let (Some(len), Some(kind)) = (half(at), half(at + 2)) {
         let Some(data) = answer.get(at + 4..at + usize::from(len)) else { break };
-        if kind == RTA_PREFSRC {
-            route.source = match *data {
-                [a, b, c, d] => Some(Ipv4Addr::new(a, b, c, d).into()),
-                _ => <[u8; 16]>::try_from(data).ok().map(|b| Ipv6Addr::from(b).into()),
-            };
+        match kind {
+            RTA_PREFSRC => route.source = address(data),
+            RTA_GATEWAY => route.gateway = address(data),
+            RTA_OIF => route.interface = data.try_into().ok().map(u32::from_ne_bytes),
+            _ => {}
         }
         at += usize::from(len).next_multiple_of(4).max(4);
     }
     Ok(route)
+}
+
+fn address(data: &[u8]) -> Option<IpAddr> {
+    match *data {
+        [a, b, c, d] => Some(Ipv4Addr::new(a, b, c, d).into()),
+        _ => <[u8; 16]>::try_from(data).ok().map(|b| Ipv6Addr::from(b).into()),
+    }
 }
 
 #[cfg(test)]
@@ -143,22 +173,12 @@ mod tests {
     #[test]
     fn the_kernel_agrees_that_loopback_is_local_and_a_documentation_address_is_not() {
         let ask = |text: &str| {
-            let fd = net::socket_with(
-                AddressFamily::NETLINK,
-                SocketType::RAW,
-                SocketFlags::CLOEXEC,
-                NETLINK_ROUTE,
-            )
-            .expect("netlink");
-            let kernel = netlink::SocketAddrNetlink::new(0, 0);
-            let question = question(text.parse().expect("addr"));
-            net::sendto(&fd, &question, SendFlags::empty(), &kernel).expect("sendto");
-            let mut answer = [0; 4096];
-            let (_, len) = net::recv(&fd, &mut answer, RecvFlags::empty()).expect("recv");
-            read_answer(&answer[..len])
+            read_answer(&ask(&question(text.parse().expect("addr"))).expect("an answer"))
         };
         let own = ask("127.0.0.1:1").expect("route");
-        assert_eq!(own, Route { is_local: true, source: Some(Ipv4Addr::LOCALHOST.into()) });
+        let expected = Route::to_self(Ipv4Addr::LOCALHOST.into());
+        assert_eq!(Route { interface: None, ..own }, expected);
+        assert!(own.interface.is_some());
         // Either there is a route to other hosts, or there is none; it is never ours.
         assert!(!ask("192.0.2.1:1").is_ok_and(|r| r.is_local));
     }

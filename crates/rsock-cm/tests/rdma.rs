@@ -3,7 +3,7 @@
 use rsock_cm::conformance::{Fixture, Watchdog};
 use rsock_cm::manager::{Connected, Connecting, Listening, Manager, Status};
 use rsock_cm::rdma::{Connection, Event, Listener, Progress, RdmaManager};
-use rsock_cm::{Error, Port};
+use rsock_cm::{Error, Port, knows_neighbour};
 use rsock_verbs::rdma::{Rdma, RdmaContext, RdmaPath};
 use rsock_verbs::{
     Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap,
@@ -261,6 +261,29 @@ fn run(line: &str) -> Command {
     let mut command = Command::new(words.next().expect("program"));
     command.args(words);
     command
+}
+
+#[test]
+fn a_neighbour_is_known_once_it_has_an_address() {
+    let id = std::process::id();
+    let (dev, net) = (format!("near{id}"), format!("10.9.{}", 20 + id % 200));
+    let ip = |line: &str| {
+        assert!(run(&format!("ip {line}")).status().expect("ip").success(), "{line}");
+    };
+    ip(&format!("link add {dev} type dummy"));
+    ip(&format!("link set {dev} arp on up"));
+    ip(&format!("addr add {net}.1/24 dev {dev}"));
+    let knows = |last: &str| knows_neighbour(format!("{net}.{last}").parse().expect("an IP"));
+    assert!(knows("1"), "our own");
+    assert!(!knows("77"), "nobody has sent there");
+    for (state, is_known) in [("permanent", true), ("failed", false), ("stale", true)] {
+        ip(&format!("neigh replace {net}.77 lladdr 52:54:00:12:34:56 dev {dev} nud {state}"));
+        assert_eq!(knows("77"), is_known, "{state}");
+    }
+    assert!(!knows("78"));
+    ip(&format!("link set {dev} arp off"));
+    assert!(knows("78"), "nobody is asked there");
+    ip(&format!("link del {dev}"));
 }
 
 /// On a device of its own, which other tests do not miss. Soft RoCE goes on to the end only when the

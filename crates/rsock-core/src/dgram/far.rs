@@ -167,6 +167,10 @@ impl Far {
         let none = || io::Error::from_raw_os_error(libc::ENODEV);
         let Origin { device: Device { queue, gid }, source } =
             self.origin(peer.ip()).ok_or_else(none)?;
+        // Making an address handle would wait for the neighbour to answer. UDP asks it, too, and does not wait.
+        if !rsock_cm::knows_neighbour(peer.ip()) {
+            return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
+        }
         let path = queue.ctx.path(&gid, peer.ip().into())?;
         let to = queue.ud.destination(&path, number, KEY)?;
         let source = SocketAddr::new(source, self.port.local_addr()?.port());
