@@ -1,6 +1,7 @@
 //! The rsockets stream protocol, its engine, and sockets over RDMA, shared memory or TCP.
 
 pub mod dgram;
+mod doorbell;
 pub mod engine;
 mod env;
 #[cfg(test)]
@@ -14,3 +15,5 @@ mod sys;
 pub mod trust;
 pub mod twin;
 pub mod udp;
+
+pub use doorbell::Doorbell;

@@ -6,10 +6,11 @@
 //! been woken since.
 
 use crate::hub::Hub;
-use crate::ring::{Bell, Mark, Ring};
+use crate::ring::{Mark, Ring};
 use crate::timer::Timer;
 use crate::wakers::{Waiter, Wakers};
 use crate::watched;
+use rsock_core::Doorbell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,7 +26,7 @@ pub(crate) struct Link {
     pub(crate) wakers: Arc<Wakers>,
     /// Wakes all of `wakers`.
     waker: Waker,
-    bell: OnceLock<AsyncFd<Bell>>,
+    bell: OnceLock<AsyncFd<Doorbell>>,
     timer: OnceLock<Timer>,
     state: Mutex<State>,
     /// Whether a task may be in the wakers. Changed under `state`'s lock.
@@ -186,7 +187,7 @@ impl Link {
         }
     }
 
-    fn bell(&self) -> io::Result<&AsyncFd<Bell>> {
+    fn bell(&self) -> io::Result<&AsyncFd<Doorbell>> {
         if let Some(bell) = self.bell.get() {
             return Ok(bell);
         }
@@ -248,7 +249,7 @@ impl Link {
 
     /// For the hub: whether its doorbell may be armed and disarmed often.
     pub(crate) fn is_cheap_to_settle(&self) -> bool {
-        self.bell.get().is_some_and(|bell| bell.get_ref().is_cheap())
+        self.bell.get().is_some_and(|bell| self.ring.is_cheap_to_arm(bell.get_ref()))
     }
 
     /// For the hub, which looks again at those that it has settled: takes the doorbell's place. False if

@@ -3,11 +3,11 @@
 //!
 //! Below `link`; each call is one of `rsock_core`'s, whose order of mark, try, arm it keeps.
 
-use rsock_core::dgram::{self, Datagram};
-use rsock_core::socket::{self, Socket};
+use rsock_core::Doorbell;
+use rsock_core::dgram::Datagram;
+use rsock_core::socket::Socket;
 use rsock_core::twin::{self, Twin};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// See the module.
@@ -59,33 +59,33 @@ impl Ring {
         }
     }
 
-    pub(crate) fn doorbell(&self) -> io::Result<Bell> {
-        Ok(match self {
-            Self::Twin(twin) => Bell::Twin(twin.create_doorbell()?),
-            Self::Pure(socket) => Bell::Pure(socket.doorbell()?),
-            Self::Datagrams(socket) => {
-                Bell::Datagrams(socket.doorbell()?.ok_or(io::ErrorKind::Unsupported)?)
-            }
-        })
-    }
-
-    /// False, and nothing is armed, if something has come since `mark`.
-    pub(crate) fn arm(&self, bell: &Bell, mark: Mark) -> bool {
-        match (self, bell) {
-            (Self::Twin(twin), Bell::Twin(bell)) => twin.arm(bell, twin::Mark::from_bits(mark.0)),
-            (Self::Pure(socket), Bell::Pure(bell)) => socket.arm(bell, low(mark)),
-            (Self::Datagrams(socket), Bell::Datagrams(bell)) => socket.arm_doorbell(bell),
-            // Another ring's.
-            _ => false,
+    pub(crate) fn doorbell(&self) -> io::Result<Doorbell> {
+        match self {
+            Self::Twin(twin) => twin.create_doorbell(),
+            Self::Pure(socket) => socket.doorbell(),
+            Self::Datagrams(socket) => Ok(socket.doorbell()?.ok_or(io::ErrorKind::Unsupported)?),
         }
     }
 
-    pub(crate) fn disarm(&self, bell: &Bell) {
-        match (self, bell) {
-            (Self::Twin(twin), Bell::Twin(bell)) => twin.disarm(bell),
-            (Self::Pure(socket), Bell::Pure(bell)) => socket.disarm(bell),
-            (Self::Datagrams(socket), Bell::Datagrams(bell)) => socket.disarm_doorbell(bell),
-            _ => {}
+    /// Whether arming and disarming `bell`, its own, is no more than writes to memory.
+    pub(crate) fn is_cheap_to_arm(&self, bell: &Doorbell) -> bool {
+        bell.is_soft() && !matches!(self, Self::Datagrams(_))
+    }
+
+    /// False, and nothing is armed, if something has come since `mark`.
+    pub(crate) fn arm(&self, bell: &Doorbell, mark: Mark) -> bool {
+        match self {
+            Self::Twin(twin) => twin.arm(bell, twin::Mark::from_bits(mark.0)),
+            Self::Pure(socket) => socket.arm(bell, low(mark)),
+            Self::Datagrams(socket) => socket.arm_doorbell(bell),
+        }
+    }
+
+    pub(crate) fn disarm(&self, bell: &Doorbell) {
+        match self {
+            Self::Twin(twin) => twin.disarm(bell),
+            Self::Pure(socket) => socket.disarm(bell),
+            Self::Datagrams(socket) => socket.disarm_doorbell(bell),
         }
     }
 }
@@ -93,47 +93,4 @@ impl Ring {
 /// A pure socket's marks are numbers of 32 bits.
 fn low(mark: Mark) -> u32 {
     u32::try_from(mark.0 & u64::from(u32::MAX)).unwrap_or(0)
-}
-
-/// The descriptor that rings.
-#[derive(Debug)]
-pub(crate) enum Bell {
-    Twin(twin::Doorbell),
-    Pure(socket::Doorbell),
-    Datagrams(dgram::Doorbell),
-}
-
-impl Bell {
-    /// Whether arming and disarming it is no more than writes to memory.
-    pub(crate) fn is_cheap(&self) -> bool {
-        match self {
-            Self::Twin(bell) => bell.is_soft(),
-            Self::Pure(bell) => bell.is_soft(),
-            Self::Datagrams(_) => false,
-        }
-    }
-
-    pub(crate) fn drain(&self) {
-        match self {
-            Self::Twin(bell) => bell.drain(),
-            Self::Pure(bell) => bell.drain(),
-            Self::Datagrams(bell) => bell.drain(),
-        }
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Twin(bell) => bell.as_fd(),
-            Self::Pure(bell) => bell.as_fd(),
-            Self::Datagrams(bell) => bell.as_fd(),
-        }
-    }
-}
-
-impl AsRawFd for Bell {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
-    }
 }

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "the registration trusts the type to keep its descriptor")]
 
-use crate::ring::Bell;
+use rsock_core::Doorbell;
 use rsock_core::socket::WaitSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 /// Types that own one descriptor from their making to their drop, and always name it.
 pub(crate) trait Owner: AsRawFd {}
 
-impl Owner for Bell {}
+impl Owner for Doorbell {}
 impl Owner for WaitSet {}
 impl Owner for OwnedFd {}
 

@@ -40,4 +40,3 @@ pub(crate) use receiving::scatter;
 pub use socket::{Counters, Datagram, Received};
 pub(crate) use sources::Sources;
 pub(crate) use waiting::armed;
-pub use watched::Doorbell;

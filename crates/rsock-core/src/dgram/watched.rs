@@ -6,37 +6,15 @@
 //! on sending by UDP until it is there, and each packet makes a try.
 
 use super::socket::{Datagram, Received};
+use crate::Doorbell;
+use crate::doorbell::Kind;
 use crate::interrupt::Section;
-use rsock_verbs::soft::SoftBell;
-use rsock_verbs::{Bell, Context, DatagramQueue};
+use rsock_verbs::{Context, DatagramQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-
-/// A descriptor that becomes readable when something comes for a socket that it is armed for.
-#[derive(Debug)]
-pub struct Doorbell(SoftBell);
-
-impl Doorbell {
-    /// Empties it, once it has rung.
-    pub fn drain(&self) {
-        self.0.drain();
-    }
-}
-
-impl AsFd for Doorbell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl AsRawFd for Doorbell {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
-    }
-}
 
 /// Looks at UDP in one try. Each takes a batch of packets, of which none may be for the program.
 const LOOKS: u32 = 64;
@@ -96,25 +74,27 @@ impl Datagram {
     /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
     pub fn doorbell(&self) -> io::Result<Option<Doorbell>> {
         let Some(local) = self.local()? else { return Ok(None) };
-        Ok(Some(Doorbell(local.ctx.create_bell().map_err(io::Error::from)?)))
+        Ok(Some(local.ctx.create_bell()?.into()))
     }
 
     /// Arms `bell` for what comes through shared memory, until [`Self::disarm_doorbell`]. False, and
     /// nothing is armed, if there is something already, or too many wait.
-    ///
-    /// A bell that rang is armed no more: disarm it, and arm it again.
     #[must_use]
     pub fn arm_doorbell(&self, bell: &Doorbell) -> bool {
         let _section = Section::enter();
-        let Some(Some(local)) = self.local.get() else { return false };
+        let (Some(Some(local)), Kind::Soft(bell)) = (self.local.get(), bell.kind()) else {
+            return false;
+        };
         local.sweep();
-        local.ud.arm(&bell.0)
+        local.ud.arm(bell)
     }
 
     /// Takes back an [`Self::arm_doorbell`] that returned true.
     pub fn disarm_doorbell(&self, bell: &Doorbell) {
         let _section = Section::enter();
-        self.disarm(&bell.0);
+        if let Kind::Soft(bell) = bell.kind() {
+            self.disarm(bell);
+        }
     }
 
     /// Another descriptor of the UDP socket, to watch it by. From here on the socket talks over no RDMA

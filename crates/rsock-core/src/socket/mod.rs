@@ -29,4 +29,4 @@ pub use options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQS
 pub use poll::{PollEntry, Source, poll};
 pub use rsocket::Socket;
 pub use stream::Stream;
-pub use waiting::{Doorbell, WaitSet};
+pub use waiting::WaitSet;

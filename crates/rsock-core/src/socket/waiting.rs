@@ -9,11 +9,11 @@
 use super::either::{self, Established};
 use super::established::Patience;
 use super::rsocket::Socket;
+use crate::Doorbell;
+use crate::doorbell::Kind;
 use crate::interrupt::Section;
 use crate::sys;
-use rsock_verbs::rdma::Rdma;
-use rsock_verbs::soft::Soft;
-use rsock_verbs::{Backend, Bell};
+use rsock_verbs::Context;
 use rustix::event::{PollFlags, epoll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -22,47 +22,6 @@ use rustix::time::{
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
-
-/// A descriptor that becomes readable when something comes for a stream that it is armed for.
-#[derive(Debug)]
-pub struct Doorbell(Kind);
-
-#[derive(Debug)]
-enum Kind {
-    Soft(<Soft as Backend>::Bell),
-    Rdma(<Rdma as Backend>::Bell),
-}
-
-impl Doorbell {
-    /// Whether it is of shared memory: then it is armed and disarmed without a word to a device.
-    #[must_use]
-    pub fn is_soft(&self) -> bool {
-        matches!(self.0, Kind::Soft(_))
-    }
-
-    /// Empties it, once it has rung.
-    pub fn drain(&self) {
-        match &self.0 {
-            Kind::Soft(bell) => bell.drain(),
-            Kind::Rdma(bell) => bell.drain(),
-        }
-    }
-}
-
-impl AsFd for Doorbell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
-            Kind::Soft(bell) => bell.as_fd(),
-            Kind::Rdma(bell) => bell.as_fd(),
-        }
-    }
-}
-
-impl AsRawFd for Doorbell {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
-    }
-}
 
 /// Descriptors to wait for together, as one that becomes readable with any of them, and when a
 /// certain time has come.
@@ -154,12 +113,11 @@ impl Socket {
     /// # Errors
     /// `ENOTCONN`; when descriptors or memory run out.
     pub fn doorbell(&self) -> io::Result<Doorbell> {
-        use rsock_verbs::Context;
-        Ok(Doorbell(match self.established() {
-            Some(Established::Soft(e)) => Kind::Soft(e.context().create_bell()?),
-            Some(Established::Rdma(e)) => Kind::Rdma(e.context().create_bell()?),
-            None => return Err(not_connected()),
-        }))
+        match self.established() {
+            Some(Established::Soft(e)) => Ok(e.context().create_bell()?.into()),
+            Some(Established::Rdma(e)) => Ok(e.context().create_bell()?.into()),
+            None => Err(not_connected()),
+        }
     }
 
     /// A mark of what has happened to the connection, to take before trying.
@@ -176,12 +134,10 @@ impl Socket {
 
     /// Arms `bell` for whatever happens, until [`Self::disarm`]. False, and nothing is armed, if
     /// something has happened since `mark`: then try again.
-    ///
-    /// A bell that rang is armed no more: disarm it, and arm it again.
     #[must_use]
     pub fn arm(&self, bell: &Doorbell, mark: u32) -> bool {
         let _section = Section::enter();
-        let is_armed = match (self.established(), &bell.0) {
+        let is_armed = match (self.established(), bell.kind()) {
             (Some(Established::Soft(e)), Kind::Soft(bell)) => e.stream.arm_standing(bell),
             (Some(Established::Rdma(e)), Kind::Rdma(bell)) => e.stream.arm_standing(bell),
             // Another socket's.
@@ -197,7 +153,7 @@ impl Socket {
     /// Takes back an [`Self::arm`] that returned true.
     pub fn disarm(&self, bell: &Doorbell) {
         let _section = Section::enter();
-        match (self.established(), &bell.0) {
+        match (self.established(), bell.kind()) {
             (Some(Established::Soft(e)), Kind::Soft(bell)) => e.stream.disarm(bell),
             (Some(Established::Rdma(e)), Kind::Rdma(bell)) => e.stream.disarm(bell),
             _ => {}

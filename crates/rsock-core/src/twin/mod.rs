@@ -66,7 +66,7 @@ pub use handover::{Claim, Need};
 pub use iomap::Opened;
 pub use pin::PinReason;
 pub use poll::{PollEntry, poll};
-pub use waiting::{Doorbell, Mark};
+pub use waiting::Mark;
 
 use crate::engine::ExtSeen;
 use crate::interrupt::Section;

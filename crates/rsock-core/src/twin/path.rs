@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 use super::{FAR_PATIENCE, PATIENCE};
+use crate::doorbell::{Doorbell, Kind};
 use crate::engine::{
     Armed, ExtSeen, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
 };
@@ -21,7 +22,7 @@ use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::rdma::{Rdma, RdmaBell, RdmaContext};
 use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
 use rsock_verbs::{Bell, Context};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, RawFd};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::ops::Deref;
@@ -263,60 +264,28 @@ impl Path {
     }
 
     /// A doorbell of its own.
-    pub(super) fn create_bell(&self) -> io::Result<AnyBell> {
+    pub(super) fn create_doorbell(&self) -> io::Result<Doorbell> {
         Ok(match self {
-            Self::Soft(_) => AnyBell::Soft(SoftContext::open()?.create_bell()?),
-            Self::Rdma(far) => AnyBell::Rdma(far.ctx.create_bell()?),
+            Self::Soft(_) => SoftContext::open()?.create_bell()?.into(),
+            Self::Rdma(far) => far.ctx.create_bell()?.into(),
         })
     }
 
     /// Arms `bell`, one of this path's device, until [`Self::disarm`].
-    pub(super) fn arm_standing(&self, bell: &AnyBell) -> bool {
-        match (self, bell) {
-            (Self::Soft(stream), AnyBell::Soft(bell)) => stream.arm_standing(bell),
-            (Self::Rdma(far), AnyBell::Rdma(bell)) => far.stream.arm_standing(bell),
+    pub(super) fn arm_standing(&self, bell: &Doorbell) -> bool {
+        match (self, bell.kind()) {
+            (Self::Soft(stream), Kind::Soft(bell)) => stream.arm_standing(bell),
+            (Self::Rdma(far), Kind::Rdma(bell)) => far.stream.arm_standing(bell),
             _ => false,
         }
     }
 
     /// Takes [`Self::arm_standing`] back.
-    pub(super) fn disarm(&self, bell: &AnyBell) {
-        match (self, bell) {
-            (Self::Soft(stream), AnyBell::Soft(bell)) => stream.disarm(bell),
-            (Self::Rdma(far), AnyBell::Rdma(bell)) => far.stream.disarm(bell),
+    pub(super) fn disarm(&self, bell: &Doorbell) {
+        match (self, bell.kind()) {
+            (Self::Soft(stream), Kind::Soft(bell)) => stream.disarm(bell),
+            (Self::Rdma(far), Kind::Rdma(bell)) => far.stream.disarm(bell),
             _ => {}
-        }
-    }
-}
-
-/// A doorbell of either device.
-#[derive(Debug)]
-pub(super) enum AnyBell {
-    Soft(SoftBell),
-    Rdma(RdmaBell),
-}
-
-impl AnyBell {
-    pub(super) fn ring(&self) {
-        match self {
-            Self::Soft(bell) => bell.ring(),
-            Self::Rdma(bell) => bell.ring(),
-        }
-    }
-
-    pub(super) fn drain(&self) {
-        match self {
-            Self::Soft(bell) => bell.drain(),
-            Self::Rdma(bell) => bell.drain(),
-        }
-    }
-}
-
-impl AsFd for AnyBell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Soft(bell) => bell.as_fd(),
-            Self::Rdma(bell) => bell.as_fd(),
         }
     }
 }

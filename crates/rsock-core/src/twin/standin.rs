@@ -6,8 +6,9 @@
 //! readable from the moment that the ring may have something until a read found it empty.
 
 use super::Twin;
-use super::path::{AnyBell, Path};
+use super::path::Path;
 use super::state::{FLAG_STANDIN, Rx, RxMode};
+use crate::doorbell::Doorbell;
 use crate::interrupt::Section;
 use crate::sys;
 use rsock_verbs::HighFd;
@@ -19,14 +20,14 @@ use std::sync::PoisonError;
 /// The doorbell of a twin in an epoll set.
 #[derive(Debug)]
 pub(super) struct StandIn {
-    bell: AnyBell,
+    bell: Doorbell,
     /// Of a twin without TCP: the doorbell, and what tells of the peer's end as TCP would.
     both: Option<HighFd>,
 }
 
 impl StandIn {
     fn new(path: &Path, is_sole: bool) -> io::Result<Self> {
-        let bell = path.create_bell()?;
+        let bell = path.create_doorbell()?;
         let fate = path.fate_fd().filter(|_| is_sole);
         let both = match fate {
             None => None,
@@ -93,7 +94,7 @@ impl Twin {
 }
 
 /// Arms, and rings if something is there already (or nobody else could).
-fn listen(path: &Path, bell: &AnyBell) {
+fn listen(path: &Path, bell: &Doorbell) {
     if !path.arm_standing(bell) || path.has_input() {
         bell.ring();
     }

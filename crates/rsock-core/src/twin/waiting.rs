@@ -9,48 +9,18 @@
 //! Every waiter must have the doorbell once [`Twin::is_paired`]: a receive invites the peer to the
 //! ring from then on, where the socket shows nothing.
 
-use super::path::{AnyBell, Path};
+use super::path::Path;
 use super::rx::LOOK_EVERY;
 use super::state::{FLAG_BROKEN, TxMode};
 use super::{PATIENCE, Twin};
+use crate::Doorbell;
 use crate::interrupt::Section;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::time::Duration;
-
-/// A descriptor that becomes readable when something comes on a ring it is armed for.
-#[derive(Debug)]
-pub struct Doorbell(AnyBell);
 
 /// What had happened on a ring when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(Option<u32>);
-
-impl Doorbell {
-    /// Whether it is of shared memory: then it is armed and disarmed without a word to a device.
-    #[must_use]
-    pub fn is_soft(&self) -> bool {
-        matches!(self.0, AnyBell::Soft(_))
-    }
-
-    /// Empties it, once it has rung. A doorbell holds a few unread rings only, and a full one
-    /// cannot be rung.
-    pub fn drain(&self) {
-        self.0.drain();
-    }
-}
-
-impl AsFd for Doorbell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl AsRawFd for Doorbell {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
 
 impl Mark {
     const KNOWN: u64 = 1 << 32;
@@ -85,7 +55,7 @@ impl Twin {
     /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`); `ENOTCONN` before it is paired.
     pub fn create_doorbell(&self) -> io::Result<Doorbell> {
         let path = self.path().ok_or(rustix::io::Errno::NOTCONN)?;
-        path.create_bell().map(Doorbell)
+        path.create_doorbell()
     }
 
     /// A mark to take before trying.
@@ -106,16 +76,14 @@ impl Twin {
 
     /// Arms `bell` for what comes on the ring, until [`Self::disarm`]. False, and nothing is armed,
     /// if something has come since `mark`, or too many wait already: then try again.
-    ///
-    /// A bell that rang is armed no more: disarm it, and arm it again.
     #[must_use]
     pub fn arm(&self, bell: &Doorbell, mark: Mark) -> bool {
         let Some(path) = self.path() else { return false };
         let _section = Section::enter();
-        if path.arm_standing(&bell.0) && !self.has_changed(mark) {
+        if path.arm_standing(bell) && !self.has_changed(mark) {
             return true;
         }
-        path.disarm(&bell.0);
+        path.disarm(bell);
         false
     }
 
@@ -123,7 +91,7 @@ impl Twin {
     pub fn disarm(&self, bell: &Doorbell) {
         if let Some(path) = self.path() {
             let _section = Section::enter();
-            path.disarm(&bell.0);
+            path.disarm(bell);
         }
     }
 
