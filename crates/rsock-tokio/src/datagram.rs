@@ -1,18 +1,16 @@
 //! Datagram sockets, as `tokio::net::UdpSocket`.
 //!
-//! Above `link`, beside `stream`; how tasks wait is in `waiting.rs`.
+//! Above `link`, beside `stream`; what tasks wait for is in `sources.rs`.
 
-mod waiting;
+mod sources;
 
 use crate::builder::longest_spin;
 use crate::link::Link;
 use crate::ring::Ring;
-use crate::shared::{Side, again};
+use crate::waiting::{Side, Waits, again, readiness, retry};
 use crate::watched;
 use rsock_core::dgram::{self, Counters};
-use rustix::event::PollFlags;
 use std::fmt;
-use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -147,7 +145,7 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: a future that is dropped before it is ready has sent nothing.
     pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        self.retry(Side::Write, || self.try_send(buf)).await
+        retry(self, Side::Write, || self.try_send(buf)).await
     }
 
     /// Sends a datagram to the first of the addresses.
@@ -159,7 +157,7 @@ impl Datagram {
     /// As [`Self::send`].
     pub async fn send_to(&self, buf: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let to = lookup_host(to).await?.next().ok_or(io::ErrorKind::InvalidInput)?;
-        self.retry(Side::Write, || self.try_send_to(buf, to)).await
+        retry(self, Side::Write, || self.try_send_to(buf, to)).await
     }
 
     /// Receives a datagram. What `buf` has no room for is lost.
@@ -170,7 +168,7 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: a future that is dropped before it is ready has taken nothing.
     pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.retry(Side::Read, || self.try_recv(buf)).await
+        retry(self, Side::Read, || self.try_recv(buf)).await
     }
 
     /// As [`Self::recv`]; also who sent it.
@@ -181,7 +179,7 @@ impl Datagram {
     /// # Cancel safety
     /// As [`Self::recv`].
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.retry(Side::Read, || self.try_recv_from(buf)).await
+        retry(self, Side::Read, || self.try_recv_from(buf)).await
     }
 
     /// As [`Self::recv`], and leaves the datagram for the next one to receive.
@@ -203,7 +201,7 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.retry(Side::Read, || self.take(buf, true)).await
+        retry(self, Side::Read, || self.take(buf, true)).await
     }
 
     /// As [`Self::send`], or `WouldBlock`.
@@ -333,7 +331,7 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
     pub async fn readable(&self) -> io::Result<()> {
-        self.ready(Interest::READABLE).await.map(drop)
+        readiness(self, Interest::READABLE).await.map(drop)
     }
 
     /// Waits until a send would take a datagram, or fail at once.
@@ -344,7 +342,7 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: nothing is sent.
     pub async fn writable(&self) -> io::Result<()> {
-        self.ready(Interest::WRITABLE).await.map(drop)
+        readiness(self, Interest::WRITABLE).await.map(drop)
     }
 
     /// Waits for either; says which.
@@ -355,17 +353,7 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: nothing is transferred.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        let (input, output) = (self.guard(), self.guard());
-        poll_fn(|cx| {
-            if interest.is_readable() {
-                let polled = self.poll_io(cx, Side::Read, input.who, || self.look(interest));
-                if polled.is_ready() || !interest.is_writable() {
-                    return polled;
-                }
-            }
-            self.poll_io(cx, Side::Write, output.who, || self.look(interest))
-        })
-        .await
+        readiness(self, interest).await
     }
 
     /// As [`Self::readable`], for the task that receives by the `poll` methods.
@@ -373,8 +361,7 @@ impl Datagram {
     /// # Errors
     /// As [`Self::readable`].
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let look = || self.look(Interest::READABLE);
-        self.poll_io(cx, Side::Read, Side::Read.task(), look).map_ok(drop)
+        self.poll_ready(cx, Side::Read)
     }
 
     /// As [`Self::writable`], for the task that sends by the `poll` methods.
@@ -382,21 +369,7 @@ impl Datagram {
     /// # Errors
     /// As [`Self::writable`].
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let look = || self.look(Interest::WRITABLE);
-        self.poll_io(cx, Side::Write, Side::Write.task(), look).map_ok(drop)
-    }
-
-    /// What of `interest` holds now; `WouldBlock` if nothing does.
-    fn look(&self, interest: Interest) -> io::Result<Ready> {
-        let mut ready = Ready::EMPTY;
-        if interest.is_readable() && self.socket.events(PollFlags::IN).contains(PollFlags::IN) {
-            ready |= Ready::READABLE;
-        }
-        if interest.is_writable() {
-            // A datagram that finds no room says so.
-            ready |= Ready::WRITABLE;
-        }
-        if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
+        self.poll_ready(cx, Side::Write)
     }
 }
 

@@ -4,9 +4,10 @@
 //! us, or takes messages again), and is over soon or never: its futures try again at growing
 //! intervals. Those of the pure mode wait as writers do.
 
-use crate::shared::{Base, Side, unsupported};
+use crate::shared::{Base, unsupported};
 use crate::stream::Stream;
 use crate::timer::Timer;
+use crate::waiting::{Side, retry};
 use rsock_core::socket::rsockets;
 use rsock_core::twin;
 use std::future::poll_fn;
@@ -64,7 +65,7 @@ impl Stream {
             Base::Pure(pure) => {
                 let opened = Opened(Memory::Pure(pure.stream().open(len, offset)?));
                 // It goes ahead of whatever is sent, be that nothing.
-                self.shared.retry(Side::Write, || pure.try_send(&[])).await?;
+                retry(&*self.shared, Side::Write, || pure.try_send(&[])).await?;
                 Ok(opened)
             }
         }
@@ -107,7 +108,7 @@ impl Stream {
                 at_intervals(|| twin.try_put(bytes, offset)).await
             }
             Base::Pure(pure) => {
-                self.shared.retry(Side::Write, || pure.socket.try_put(bytes, offset)).await
+                retry(&*self.shared, Side::Write, || pure.socket.try_put(bytes, offset)).await
             }
         }
     }

@@ -69,7 +69,6 @@ mod link;
 mod listener;
 mod owned;
 mod pure;
-mod ready;
 mod ring;
 pub mod rsockets;
 mod shared;
@@ -77,6 +76,7 @@ mod split;
 mod stream;
 mod tcp;
 mod timer;
+mod waiting;
 mod wakers;
 mod watched;
 

@@ -5,8 +5,8 @@
 //! memory that nobody else reaches: the ring itself cannot be lent out, because the peer may write
 //! it at any time.
 
-use crate::shared::Side;
 use crate::stream::Stream;
+use crate::waiting::{Side, retry};
 use bytes::{Buf, Bytes, BytesMut};
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -45,7 +45,7 @@ impl Stream {
     pub async fn send(&self, bytes: &mut Bytes) -> io::Result<()> {
         while !bytes.is_empty() {
             let rest = [IoSlice::new(bytes)];
-            let n = self.shared.retry(Side::Write, || self.shared.try_send(&rest)).await?;
+            let n = retry(&*self.shared, Side::Write, || self.shared.try_send(&rest)).await?;
             bytes.advance(n);
         }
         Ok(())
@@ -71,7 +71,7 @@ impl Stream {
             }
             self.shared.try_recv(&mut [IoSliceMut::new(&mut buf)], RecvFlags::empty())
         };
-        let n = self.shared.retry(Side::Read, receive).await?;
+        let n = retry(&*self.shared, Side::Read, receive).await?;
         buf.truncate(n);
         Ok(buf.freeze())
     }

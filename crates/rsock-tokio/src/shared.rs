@@ -1,13 +1,12 @@
-//! What the handles of one stream share: what it is, and how tasks wait for it.
+//! What the handles of one stream share: what it is, and what tasks that wait for it look at.
 //!
-//! A wait follows one order everywhere: take a mark, try, park (be found by whoever wakes), then
-//! look at each source of events; whatever has happened since the try means trying again.
+//! Above `link`, `tcp` and `pure`; how they wait is in `waiting`.
 
 use crate::link::Link;
 use crate::pure::Pure;
 use crate::ring::{Mark, Ring};
 use crate::tcp::Tcp;
-use crate::wakers::Waiter;
+use crate::waiting::{Side, Waits, again};
 use rsock_core::socket::{self, rsockets};
 use rsock_core::twin;
 use rustix::event::PollFlags;
@@ -15,15 +14,11 @@ use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::Interest;
+use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
-use tokio::task::coop;
-
-/// Rounds of trying and waiting in one poll, before other tasks get their turn.
-const ROUNDS: u32 = 8;
 
 /// See the module.
 #[derive(Debug)]
@@ -42,36 +37,6 @@ pub(crate) enum Base {
     Tcp(Tcp),
     /// A socket of the rsockets protocol.
     Pure(Pure),
-}
-
-/// What a wait is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Read,
-    Write,
-}
-
-impl Side {
-    pub(crate) fn interest(self) -> Interest {
-        match self {
-            Self::Read => Interest::READABLE,
-            Self::Write => Interest::WRITABLE,
-        }
-    }
-
-    pub(crate) fn bit(self) -> u8 {
-        match self {
-            Self::Read => 1,
-            Self::Write => 2,
-        }
-    }
-
-    pub(crate) fn task(self) -> Waiter {
-        match self {
-            Self::Read => Waiter::Reader,
-            Self::Write => Waiter::Writer,
-        }
-    }
 }
 
 impl Shared {
@@ -164,70 +129,30 @@ impl Shared {
     ) -> Poll<io::Result<usize>> {
         self.poll_io(cx, Side::Write, Side::Write.task(), || self.try_send(bufs))
     }
+}
 
-    /// Tries `io` until it answers something other than that it would block; waits as `who`.
-    pub(crate) fn poll_io<R>(
-        &self,
-        cx: &mut Context<'_>,
-        side: Side,
-        who: Waiter,
-        mut io: impl FnMut() -> io::Result<R>,
-    ) -> Poll<io::Result<R>> {
-        // The runtime's budget: bytes that are always there must not keep other tasks from running.
-        let coop = ready!(coop::poll_proceed(cx));
-        if let Some(link) = &self.link {
-            link.unpark(who);
-        }
-        for _ in 0..ROUNDS {
-            let mark = self.link.as_ref().map(|link| link.ring.mark());
-            match io() {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                done => {
-                    coop.made_progress();
-                    return Poll::Ready(done);
-                }
-            }
-            if let Err(e) = ready!(self.poll_event(cx, side, who, mark)) {
-                return Poll::Ready(Err(e));
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
+impl Waits for Shared {
+    fn link(&self) -> Option<&Arc<Link>> {
+        self.link.as_ref()
     }
 
-    /// After a try that would have blocked: ready when it is time for another.
-    fn poll_event(
-        &self,
-        cx: &mut Context<'_>,
-        side: Side,
-        who: Waiter,
-        mark: Option<Mark>,
-    ) -> Poll<io::Result<()>> {
-        let (Some(link), Some(mark)) = (&self.link, mark) else {
-            // Trying has told the runtime already that the socket is not ready.
-            return match &self.base {
-                Base::Tcp(tcp) => tcp.poll_socket(cx, side),
-                Base::Pure(_) => Poll::Pending,
-            };
-        };
-        if link.spin(mark) {
-            return Poll::Ready(Ok(()));
-        }
-        link.park(who, cx.waker());
-        let event = match &self.base {
+    fn poll_sources(&self, link: &Arc<Link>, side: Side, mark: Mark) -> Poll<io::Result<()>> {
+        match &self.base {
             Base::Tcp(tcp) => tcp.poll_sources(link, side, mark),
             Base::Pure(pure) => pure.poll_sources(link, mark),
-        };
-        if event.is_ready() {
-            // Others who wait may have been about to look for the very event that is used up here.
-            link.unpark(who);
-            link.wakers.wake_all();
         }
-        event
     }
 
-    /// What a try would do now, without trying: whether input, or room, is there or has ended.
-    pub(crate) fn is_ready(&self, interest: Interest) -> io::Result<(bool, bool)> {
+    fn poll_socket(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>> {
+        match &self.base {
+            Base::Tcp(tcp) => tcp.poll_socket(cx, side),
+            // It always has a link.
+            Base::Pure(_) => Poll::Pending,
+        }
+    }
+
+    /// What a try would do, without trying: whether input, or room, is there or has ended.
+    fn look(&self, interest: Interest) -> io::Result<Ready> {
         let mut events = PollFlags::empty();
         if interest.is_readable() {
             events |= PollFlags::IN | PollFlags::RDHUP;
@@ -241,24 +166,18 @@ impl Shared {
         };
         self.note_pairing();
         let ended = PollFlags::ERR | PollFlags::HUP;
-        let read = found.intersects(PollFlags::IN | PollFlags::RDHUP | ended);
-        let write = found.intersects(PollFlags::OUT | ended);
-        Ok((read && interest.is_readable(), write && interest.is_writable()))
-    }
-
-    /// A number for a future that waits.
-    pub(crate) fn waiter() -> Waiter {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Waiter::Other(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// A future that waited as `who` is dropped.
-    pub(crate) fn leave(&self, who: Waiter) {
-        if let Some(link) = &self.link {
-            link.unpark(who);
+        let mut ready = Ready::EMPTY;
+        if interest.is_readable() && found.intersects(PollFlags::IN | PollFlags::RDHUP | ended) {
+            ready |= Ready::READABLE;
         }
+        if interest.is_writable() && found.intersects(PollFlags::OUT | ended) {
+            ready |= Ready::WRITABLE;
+        }
+        if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
     }
+}
 
+impl Shared {
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let done = match &self.base {
             Base::Tcp(tcp) => tcp.shutdown(how),
@@ -290,14 +209,4 @@ impl Drop for Shared {
 
 pub(crate) fn unsupported() -> io::Error {
     rustix::io::Errno::OPNOTSUPP.into()
-}
-
-/// Tries again after a signal handler ran.
-pub(crate) fn again<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    loop {
-        match f() {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            done => return done,
-        }
-    }
 }

@@ -1,8 +1,9 @@
 //! The stream, as `tokio::net::TcpStream`; of either mode.
 
 use crate::builder::Builder;
-use crate::shared::{Base, Shared, Side};
+use crate::shared::{Base, Shared};
 use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::waiting::{Side, Waits, readiness, retry};
 use rsock_core::twin::{self, PinReason};
 use rustix::net::RecvFlags;
 use std::fmt;
@@ -146,7 +147,7 @@ impl Stream {
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
     pub async fn readable(&self) -> io::Result<()> {
-        self.shared.ready(Interest::READABLE).await.map(drop)
+        readiness(&*self.shared, Interest::READABLE).await.map(drop)
     }
 
     /// Waits until a write would take something, or fail at once.
@@ -157,7 +158,7 @@ impl Stream {
     /// # Cancel safety
     /// Cancel safe: nothing is written.
     pub async fn writable(&self) -> io::Result<()> {
-        self.shared.ready(Interest::WRITABLE).await.map(drop)
+        readiness(&*self.shared, Interest::WRITABLE).await.map(drop)
     }
 
     /// Waits for either; says which.
@@ -168,7 +169,7 @@ impl Stream {
     /// # Cancel safety
     /// Cancel safe: nothing is transferred.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        self.shared.ready(interest).await
+        readiness(&*self.shared, interest).await
     }
 
     /// As [`Self::readable`], for the task that reads: shares its place for a waker with reading.
@@ -196,7 +197,7 @@ impl Stream {
     /// Cancel safe: nothing is taken.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         let bufs = &mut [IoSliceMut::new(buf)];
-        self.shared.retry(Side::Read, || self.shared.try_recv(bufs, RecvFlags::PEEK)).await
+        retry(&*self.shared, Side::Read, || self.shared.try_recv(bufs, RecvFlags::PEEK)).await
     }
 
     /// As [`Self::peek`]. Shares its place for a waker with reading.

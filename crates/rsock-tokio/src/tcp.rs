@@ -5,7 +5,7 @@
 
 use crate::link::Link;
 use crate::ring::Mark;
-use crate::shared::Side;
+use crate::waiting::Side;
 use rsock_core::twin::{self, PinReason, PollEntry, Twin};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags};

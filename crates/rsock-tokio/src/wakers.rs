@@ -4,7 +4,7 @@
 //! wakes this one set; each task then tries again by itself. Invariant: a task is in the set before
 //! it registers anywhere, so an event after its last try finds it here.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
@@ -18,6 +18,14 @@ pub(crate) enum Waiter {
     Writer,
     /// A future with a number of its own.
     Other(u64),
+}
+
+impl Waiter {
+    /// A future, with the next number.
+    pub(crate) fn other() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self::Other(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 #[derive(Debug, Default)]
