@@ -7,6 +7,7 @@
 
 mod artifacts;
 mod copied;
+pub mod datagrams;
 mod ended;
 pub mod hosts;
 mod listening;

@@ -3,12 +3,13 @@
 
 mod rdma_datagrams_hostile;
 
-use rsock_core::dgram::{Datagram, Received};
+use rsock_core::dgram::Datagram;
 use rsock_core::socket::{PollEntry, Source, poll};
+use rsock_tests::datagrams::{bound, meet, recv, send, try_recv};
 use rsock_tests::{Running, Watchdog, assert_worked, await_udp_socket, c_library};
 use rustix::event::PollFlags;
 use std::env;
-use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,56 +30,6 @@ fn on_rdma(name: &str, test: impl FnOnce()) {
     let out = Running::spawn(&mut again).expect("it starts").output().expect("it ends");
     let said = assert_worked(name, &out);
     assert!(said.contains("1 passed"), "{name} was not run:\n{said}");
-}
-
-fn bound(ip: &str) -> (Datagram, SocketAddr) {
-    let ip: IpAddr = ip.parse().expect("address");
-    let socket = Datagram::bound((ip, 0).into()).expect("socket");
-    let addr = socket.local_addr().expect("address");
-    (socket, addr)
-}
-
-fn send(from: &Datagram, to: SocketAddr, bytes: &[u8]) {
-    let sent = from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
-    assert_eq!(sent, bytes.len());
-}
-
-fn recv(at: &Datagram) -> (Vec<u8>, SocketAddr) {
-    let mut buf = vec![0; 70_000];
-    let bufs = &mut [IoSliceMut::new(&mut buf)];
-    let Received { len, full_len, from } = at.recv_from(bufs, false, false).expect("received");
-    assert_eq!(len, full_len);
-    buf.truncate(len);
-    (buf, from)
-}
-
-fn try_recv(at: &Datagram) -> Option<Vec<u8>> {
-    let mut buf = vec![0; 70_000];
-    match at.recv_from(&mut [IoSliceMut::new(&mut buf)], false, true) {
-        Ok(received) => {
-            buf.truncate(received.len);
-            Some(buf)
-        }
-        Err(e) => {
-            assert_eq!(e.kind(), ErrorKind::WouldBlock, "{e}");
-            None
-        }
-    }
-}
-
-/// Talks until both directions go over the device. Every datagram arrives once, with its source.
-fn meet([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
-    let before = [a, b].map(|s| s.counters().far.n_sent);
-    for i in 0u32.. {
-        send(a, at_b, &i.to_ne_bytes());
-        assert_eq!(recv(b), (i.to_ne_bytes().to_vec(), at_a));
-        send(b, at_a, &[1; 3]);
-        assert_eq!(recv(a), (vec![1; 3], at_b));
-        let after = [a, b].map(|s| s.counters().far.n_sent);
-        if after[0] > before[0] && after[1] > before[1] {
-            return;
-        }
-    }
 }
 
 #[test]

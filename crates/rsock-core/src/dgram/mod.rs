@@ -29,8 +29,6 @@ mod sending;
 mod socket;
 mod sources;
 pub mod table;
-#[cfg(test)]
-mod tests;
 mod udp;
 mod waiting;
 mod watched;

@@ -297,14 +297,6 @@ impl Datagram {
     }
 }
 
-#[cfg(test)]
-impl Datagram {
-    /// The number that its packets tell.
-    pub(super) fn number(&self) -> u32 {
-        self.local().ok().flatten().map_or(0, |local| local.ud.qp_num().0)
-    }
-}
-
 impl AsFd for Datagram {
     /// The UDP socket. It does not say whether there is something in shared memory.
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -1,86 +1,25 @@
-//! Sockets of one process with each other, and with peers that lie.
+//! Datagram sockets of one process with each other, through UDP and shared memory, and with peers that lie.
 
-mod hostile;
+mod datagrams_hostile;
 
-use super::socket::{Datagram, Received};
+use rsock_core::dgram::{Datagram, Received};
+use rsock_tests::Watchdog;
+use rsock_tests::datagrams::{bound, meet, recv, send, try_recv};
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-const ADDRESSES: [&str; 2] = ["127.0.0.1:0", "[::1]:0"];
+const ADDRESSES: [&str; 2] = ["127.0.0.1", "::1"];
 
-fn bound(addr: &str) -> (Datagram, SocketAddr) {
-    let socket = Datagram::bound(addr.parse().expect("address")).expect("socket");
-    let addr = socket.local_addr().expect("address");
-    (socket, addr)
-}
-
-fn send(from: &Datagram, to: SocketAddr, bytes: &[u8]) {
-    let sent = from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
-    assert_eq!(sent, bytes.len());
-}
-
-fn recv(at: &Datagram) -> (Vec<u8>, SocketAddr) {
-    let mut buf = vec![0; 70_000];
-    let bufs = &mut [IoSliceMut::new(&mut buf)];
-    let Received { len, full_len, from } = at.recv_from(bufs, false, false).expect("received");
-    assert_eq!((len, from.is_ipv6()), (full_len, at.is_v6()));
-    buf.truncate(len);
-    (buf, rsock_cm::canonical(from))
-}
-
-fn try_recv(at: &Datagram) -> Option<Vec<u8>> {
-    let mut buf = vec![0; 70_000];
-    match at.recv_from(&mut [IoSliceMut::new(&mut buf)], false, true) {
-        Ok(received) => {
-            buf.truncate(received.len);
-            Some(buf)
-        }
-        Err(e) => {
-            assert_eq!(e.kind(), ErrorKind::WouldBlock, "{e}");
-            None
-        }
-    }
-}
-
-/// Talks until both directions go through memory. Every datagram arrives once, with its source.
-fn meet([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
-    let before = [a, b].map(|s| s.counters().local.n_sent);
-    for i in 0u32.. {
-        send(a, at_b, &i.to_ne_bytes());
-        assert_eq!(recv(b), (i.to_ne_bytes().to_vec(), at_a));
-        send(b, at_a, &[1; 3]);
-        assert_eq!(recv(a), (vec![1; 3], at_b));
-        let after = [a, b].map(|s| s.counters().local.n_sent);
-        if after[0] > before[0] && after[1] > before[1] {
-            return;
-        }
-    }
-}
-
-struct Watchdog {
-    _alive: std::sync::mpsc::Sender<()>,
-}
-
-impl Watchdog {
-    fn new() -> Self {
-        let (alive, dead) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let over = std::sync::mpsc::RecvTimeoutError::Timeout;
-            if dead.recv_timeout(Duration::from_secs(60)) == Err(over) {
-                eprintln!("watchdog: a datagram test hangs");
-                std::process::abort();
-            }
-        });
-        Self { _alive: alive }
-    }
+fn watchdog() -> Watchdog {
+    Watchdog::new(Duration::from_secs(60))
 }
 
 #[test]
 fn the_first_datagram_arrives_although_nothing_is_known() {
-    let _dog = Watchdog::new();
+    let _dog = watchdog();
     for addr in ADDRESSES {
         let ((a, at_a), (b, at_b)) = (bound(addr), bound(addr));
         send(&a, at_b, b"first");
@@ -93,7 +32,7 @@ fn the_first_datagram_arrives_although_nothing_is_known() {
 
 #[test]
 fn a_conversation_moves_to_memory() {
-    let _dog = Watchdog::new();
+    let _dog = watchdog();
     for addr in ADDRESSES {
         let ((a, at_a), (b, at_b)) = (bound(addr), bound(addr));
         meet([(&a, at_a), (&b, at_b)]);
@@ -109,8 +48,8 @@ fn a_conversation_moves_to_memory() {
 #[test]
 fn sockets_that_sleep_wake_for_what_comes_either_way() {
     const ROUNDS: u32 = 300;
-    let _dog = Watchdog::new();
-    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     std::thread::scope(|s| {
         s.spawn(|| {
             for _ in 0..ROUNDS {
@@ -131,14 +70,14 @@ fn sockets_that_sleep_wake_for_what_comes_either_way() {
 
 #[test]
 fn an_ipv6_socket_talks_to_an_ipv4_one() {
-    let _dog = Watchdog::new();
-    let (four, at_four) = bound("127.0.0.1:0");
-    let (six, at_six) = bound("[::]:0");
+    let _dog = watchdog();
+    let (four, at_four) = bound("127.0.0.1");
+    let (six, at_six) = bound("::");
     let to_six = SocketAddr::from(([127, 0, 0, 1], at_six.port()));
     let mapped = SocketAddr::new("::ffff:127.0.0.1".parse().expect("ip"), at_four.port());
     while four.counters().local.n_sent == 0 || six.counters().local.n_sent == 0 {
         send(&four, to_six, b"to six");
-        assert_eq!(recv(&six), (b"to six".to_vec(), at_four));
+        assert_eq!(recv(&six), (b"to six".to_vec(), mapped));
         send(&six, mapped, b"to four");
         assert_eq!(recv(&four), (b"to four".to_vec(), to_six));
     }
@@ -146,8 +85,8 @@ fn an_ipv6_socket_talks_to_an_ipv4_one() {
 
 #[test]
 fn long_datagrams_go_by_udp_and_longer_ones_are_refused() {
-    let _dog = Watchdog::new();
-    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     meet([(&a, at_a), (&b, at_b)]);
     let most = 65_507 - 16;
     for len in [8185, 20_000, most] {
@@ -162,8 +101,8 @@ fn long_datagrams_go_by_udp_and_longer_ones_are_refused() {
 
 #[test]
 fn pieces_are_gathered_and_scattered_and_what_does_not_fit_is_cut() {
-    let _dog = Watchdog::new();
-    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     for is_local in [false, true] {
         if is_local {
             meet([(&a, at_a), (&b, at_b)]);
@@ -187,8 +126,8 @@ fn pieces_are_gathered_and_scattered_and_what_does_not_fit_is_cut() {
 
 #[test]
 fn peeking_leaves_the_datagram_where_it_is() {
-    let _dog = Watchdog::new();
-    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     for is_local in [false, true] {
         if is_local {
             meet([(&a, at_a), (&b, at_b)]);
@@ -206,8 +145,8 @@ fn peeking_leaves_the_datagram_where_it_is() {
 
 #[test]
 fn a_connected_socket_hears_its_peer_alone() {
-    let _dog = Watchdog::new();
-    let [(a, at_a), (b, at_b), (c, at_c)] = std::array::from_fn(|_| bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let [(a, at_a), (b, at_b), (c, at_c)] = std::array::from_fn(|_| bound("127.0.0.1"));
     // Both know b's queue before it connects.
     meet([(&a, at_a), (&b, at_b)]);
     meet([(&c, at_c), (&b, at_b)]);
@@ -226,7 +165,7 @@ fn a_connected_socket_hears_its_peer_alone() {
 
 #[test]
 fn a_socket_without_a_destination_says_so() {
-    let (a, _) = bound("127.0.0.1:0");
+    let (a, _) = bound("127.0.0.1");
     let nowhere = a.send_to(&[IoSlice::new(b"x")], None, false).expect_err("no address");
     assert_eq!(nowhere.raw_os_error(), Some(libc::EDESTADDRREQ));
     assert_eq!(a.peer_addr().expect_err("no peer").raw_os_error(), Some(libc::ENOTCONN));
@@ -234,9 +173,9 @@ fn a_socket_without_a_destination_says_so() {
 
 #[test]
 fn a_closed_port_of_a_connected_peer_is_reported() {
-    let _dog = Watchdog::new();
-    let (a, _) = bound("127.0.0.1:0");
-    let (b, at_b) = bound("127.0.0.1:0");
+    let _dog = watchdog();
+    let (a, _) = bound("127.0.0.1");
+    let (b, at_b) = bound("127.0.0.1");
     drop(b);
     a.connect(at_b).expect("connect");
     a.send_to(&[IoSlice::new(b"anybody?")], None, false).expect("sent");
@@ -247,9 +186,9 @@ fn a_closed_port_of_a_connected_peer_is_reported() {
 
 #[test]
 fn a_peer_that_restarts_on_its_port_is_reached_again() {
-    let _dog = Watchdog::new();
-    let (a, at_a) = bound("127.0.0.1:0");
-    let (b, at_b) = bound("127.0.0.1:0");
+    let _dog = watchdog();
+    let (a, at_a) = bound("127.0.0.1");
+    let (b, at_b) = bound("127.0.0.1");
     meet([(&a, at_a), (&b, at_b)]);
     drop(b);
     for _ in 0..3 {
@@ -266,8 +205,8 @@ fn a_peer_that_restarts_on_its_port_is_reached_again() {
 #[test]
 fn nothing_is_missing_but_what_was_counted() {
     const N: u32 = 30_000;
-    let _dog = Watchdog::new();
-    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     meet([(&a, at_a), (&b, at_b)]);
     let (sent, got) = (a.counters(), b.counters());
     std::thread::scope(|s| {
@@ -300,8 +239,8 @@ fn nothing_is_missing_but_what_was_counted() {
 
 #[test]
 fn batches_arrive_as_they_were_sent() {
-    let _dog = Watchdog::new();
-    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     for is_local in [false, true] {
         if is_local {
             meet([(&a, at_a), (&b, at_b)]);
@@ -328,8 +267,8 @@ fn batches_arrive_as_they_were_sent() {
 
 #[test]
 fn a_batch_has_what_comes_by_udp_and_lacks_what_is_for_others() {
-    let _dog = Watchdog::new();
-    let [(a, at_a), (b, at_b), (c, at_c)] = [(); 3].map(|()| bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let [(a, at_a), (b, at_b), (c, at_c)] = [(); 3].map(|()| bound("127.0.0.1"));
     meet([(&a, at_a), (&b, at_b)]);
     meet([(&c, at_c), (&b, at_b)]);
     b.connect(at_a).expect("connect");
@@ -360,8 +299,8 @@ fn a_batch_has_what_comes_by_udp_and_lacks_what_is_for_others() {
 
 #[test]
 fn nothing_there_is_told_at_once_or_after_the_time_limit() {
-    let _dog = Watchdog::new();
-    let (a, _) = bound("127.0.0.1:0");
+    let _dog = watchdog();
+    let (a, _) = bound("127.0.0.1");
     assert!(try_recv(&a).is_none());
     a.set_nonblocking(true);
     let mut buf = [0; 8];
@@ -374,9 +313,9 @@ fn nothing_there_is_told_at_once_or_after_the_time_limit() {
 
 #[test]
 fn closing_ends_a_wait_in_another_thread() {
-    let _dog = Watchdog::new();
+    let _dog = watchdog();
     for is_local in [false, true] {
-        let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+        let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
         if is_local {
             meet([(&a, at_a), (&b, at_b)]);
         }
@@ -394,24 +333,24 @@ fn closing_ends_a_wait_in_another_thread() {
 
 #[test]
 fn readiness_is_seen_either_way() {
-    let _dog = Watchdog::new();
-    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+    let _dog = watchdog();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     let both = PollFlags::IN | PollFlags::OUT;
-    assert_eq!(b.readiness(both, true), PollFlags::OUT);
+    assert_eq!(b.events(both), PollFlags::OUT);
     send(&a, at_b, b"by UDP");
-    while b.readiness(both, true) != both {}
+    while b.events(both) != both {}
     assert_eq!(recv(&b).0, b"by UDP");
     meet([(&a, at_a), (&b, at_b)]);
-    assert_eq!(b.readiness(both, true), PollFlags::OUT);
+    assert_eq!(b.events(both), PollFlags::OUT);
     send(&a, at_b, b"through memory");
-    assert_eq!(b.readiness(both, false), both);
+    assert_eq!(b.events(both), both);
     assert_eq!(recv(&b).0, b"through memory");
 }
 
 #[test]
 fn a_shared_port_stays_on_udp() {
-    let _dog = Watchdog::new();
-    let (a, at_a) = bound("127.0.0.1:0");
+    let _dog = watchdog();
+    let (a, at_a) = bound("127.0.0.1");
     let b = Datagram::new(false).expect("socket");
     rustix::net::sockopt::set_socket_reuseport(b.as_fd(), true).expect("option");
     b.bind("127.0.0.1:0".parse().expect("address")).expect("bind");
