@@ -203,6 +203,28 @@ fn a_fast_sender_waits_for_its_device_and_for_nobody_else() {
     });
 }
 
+/// What has come for a sender, and is not taken, must not hide from it what its device has sent.
+#[test]
+fn a_sender_with_unread_input_goes_on_over_its_device() {
+    const N: u64 = 2000;
+    on_rdma("a_sender_with_unread_input_goes_on_over_its_device", || {
+        let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
+        meet([(&a, at_a), (&b, at_b)]);
+        for _ in 0..40 {
+            send(&b, at_a, b"unread");
+        }
+        let before = a.counters();
+        for _ in 0..N {
+            send(&a, at_b, &[7; 100]);
+        }
+        let after = a.counters();
+        let went = (after.far.n_sent - before.far.n_sent, after.n_by_udp - before.n_by_udp);
+        // One in a second goes by UDP and asks whether the peer is still there.
+        assert!(went.0 + went.1 == N && went.0 > N / 10 * 9, "{went:?}");
+        assert_eq!(recv(&a), (b"unread".to_vec(), at_b));
+    });
+}
+
 /// A socket that is bound to no address talks over the device from the one that leads to its peer.
 #[test]
 fn a_wildcard_socket_of_either_family_has_the_right_source() {

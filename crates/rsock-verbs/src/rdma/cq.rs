@@ -53,6 +53,15 @@ impl RdmaCq {
         on!(self, cq => cq.attach(qp_num, sends));
     }
 
+    /// Learns what has been sent, whether or not what has come is taken.
+    pub(super) fn gather(&self) {
+        match &self.0 {
+            Kind::Own(own) => own.gather(),
+            // Looking takes all there is.
+            Kind::Lane(lane) => _ = lane.is_ready(),
+        }
+    }
+
     /// The queue pair is gone.
     pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
         on!(self, cq => cq.detach(qp_num, sends));

@@ -218,6 +218,22 @@ impl OwnCq {
         !stash.is_empty()
     }
 
+    /// Takes what the device has, though there may be something in the stash: for who needs to know what
+    /// has been sent. Another thread that polls does the same.
+    pub(super) fn gather(&self) {
+        let mut stash = match self.stash.try_lock() {
+            Ok(stash) => stash,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let swallowed = self.take(MOST_GATHERED, |wc| stash.push_back(wc));
+        self.n_stashed.store(stash.len(), Ordering::Relaxed);
+        drop(stash);
+        if swallowed {
+            self.waiters.wake_all();
+        }
+    }
+
     /// As `is_ready`, never wrong: waits for a thread that polls.
     fn is_surely_ready(&self) -> bool {
         self.look(&mut self.stash())
@@ -394,3 +410,5 @@ impl OwnCq {
 
 /// Completions taken in one call.
 pub(super) const BATCH: usize = 16;
+/// Completions of receives that go to the stash at once: more than a queue has slots for.
+const MOST_GATHERED: usize = 1024;

@@ -174,6 +174,13 @@ impl RdmaUd {
         Ok(this)
     }
 
+    /// Whether the device has not sent yet what was posted before, so that a datagram may find no room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.cq.gather();
+        self.qp.sends().is_full()
+    }
+
     /// Whether nothing is sent or received any more: the device has given the queue up.
     #[must_use]
     pub fn is_broken(&self) -> bool {
@@ -283,7 +290,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
         let posted = match post() {
             // What was sent is told by the queue.
             Err(PostError::QueueFull) => {
-                self.cq.is_ready();
+                self.cq.gather();
                 post()
             }
             posted => posted,
