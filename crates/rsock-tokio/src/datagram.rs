@@ -24,8 +24,9 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 /// `rsock_core::dgram`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
 ///
 /// Datagrams go by UDP until both ends know of each other, and from then on through shared memory
-/// where the peer is on this host. They may be lost, and may overtake each other, as with UDP. A
-/// full receiver loses what comes, and the sender [counts](Self::counters) it.
+/// where the peer is on this host, and over an RDMA device where one leads to it (`RSOCK_DEVICE` leaves
+/// one of these, or none). They may be lost, and may overtake each other, as with UDP. A full receiver
+/// loses what comes; the sender [counts](Self::counters) it, if it is on the same host.
 ///
 /// The methods take a shared reference, so that tasks may share a socket in an `Arc`. As with
 /// Tokio's own, one task at a time is woken for receiving and one for sending by the `poll` methods;
@@ -209,7 +210,7 @@ impl Datagram {
     /// # Errors
     /// `WouldBlock` if there is no room; otherwise as [`Self::send`].
     pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
-        again(|| self.socket.try_send_to(buf, None))
+        self.attempt(|| self.socket.try_send_to(buf, None))
     }
 
     /// As [`Self::send_to`], or `WouldBlock`.
@@ -217,7 +218,7 @@ impl Datagram {
     /// # Errors
     /// As [`Self::try_send`].
     pub fn try_send_to(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
-        again(|| self.socket.try_send_to(buf, Some(to)))
+        self.attempt(|| self.socket.try_send_to(buf, Some(to)))
     }
 
     /// Sends each of `batch` to the peer that the socket is connected to, or to `to`, and wakes the
@@ -230,7 +231,7 @@ impl Datagram {
         batch: &[IoSlice<'_>],
         to: Option<SocketAddr>,
     ) -> io::Result<usize> {
-        again(|| self.socket.send_batch(batch, to))
+        self.attempt(|| self.socket.send_batch(batch, to))
     }
 
     /// As [`Self::recv`], or `WouldBlock`.
@@ -251,8 +252,14 @@ impl Datagram {
 
     fn take(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
         let received =
-            again(|| self.socket.try_recv_from(&mut [IoSliceMut::new(&mut *buf)], peek))?;
+            self.attempt(|| self.socket.try_recv_from(&mut [IoSliceMut::new(&mut *buf)], peek))?;
         Ok((received.len, received.from))
+    }
+
+    fn attempt<R>(&self, io: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        let done = again(io);
+        self.link.note_reach();
+        done
     }
 
     /// As [`Self::send`]. Shares its place for a waker with the other sending `poll` methods.

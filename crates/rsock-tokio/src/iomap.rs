@@ -40,7 +40,7 @@ impl Stream {
             false => Err(io::ErrorKind::WouldBlock.into()),
         })
         .await?;
-        self.shared.note_pairing();
+        self.shared.note_reach();
         Ok(())
     }
 

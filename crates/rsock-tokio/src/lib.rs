@@ -5,7 +5,7 @@
 //! connection begins as kernel TCP. Once both ends turn out to be rsock streams on one host, its
 //! bytes go through memory that the two processes share; otherwise it stays TCP, and nothing is
 //! lost but the gain. The [`rsockets`] module speaks the rsockets protocol alone, to C programs
-//! too, and over RDMA devices. [`Datagram`] is a datagram socket of that protocol.
+//! too, and over RDMA devices. [`Datagram`] is a datagram socket of that protocol, over the same ways.
 //!
 //! # Place in the stack
 //!

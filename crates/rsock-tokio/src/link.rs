@@ -12,7 +12,7 @@ use crate::wakers::{Waiter, Wakers};
 use crate::watched;
 use rsock_core::Doorbell;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -26,7 +26,8 @@ pub(crate) struct Link {
     pub(crate) wakers: Arc<Wakers>,
     /// Wakes all of `wakers`.
     waker: Waker,
-    bell: OnceLock<AsyncFd<Doorbell>>,
+    /// In the places that the ring gives them.
+    bells: [OnceLock<AsyncFd<Doorbell>>; Ring::DOORBELLS],
     timer: OnceLock<Timer>,
     state: Mutex<State>,
     /// Whether a task may be in the wakers. Changed under `state`'s lock.
@@ -35,8 +36,8 @@ pub(crate) struct Link {
     is_listed: AtomicBool,
     /// The mark that the hub compares with.
     mark: AtomicU64,
-    /// Somebody received since the peer was found.
-    is_known: AtomicBool,
+    /// The reach of the ring when somebody last tried.
+    reach: AtomicUsize,
     /// The stream has been dropped.
     is_closed: AtomicBool,
     hub: OnceLock<Arc<Hub>>,
@@ -57,13 +58,13 @@ impl Link {
             ring,
             waker: Waker::from(Arc::clone(&wakers)),
             wakers,
-            bell: OnceLock::new(),
+            bells: Default::default(),
             timer: OnceLock::new(),
             state: Mutex::default(),
             is_parked: AtomicBool::new(false),
             is_listed: AtomicBool::new(false),
             mark: AtomicU64::new(0),
-            is_known: AtomicBool::new(false),
+            reach: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             hub: OnceLock::new(),
             runtime: Handle::current(),
@@ -100,19 +101,22 @@ impl Link {
         self.wakers.put(who, waker);
     }
 
-    /// After a receive: once the peer is found it may be invited to the ring, which those who wait
-    /// since before do not watch.
-    pub(crate) fn note_pairing(&self) {
-        if !self.is_known.load(Ordering::Relaxed)
-            && self.ring.is_there()
-            && !self.is_known.swap(true, Ordering::AcqRel)
+    /// After a try: once the peer is found it may be invited to the ring, or a queue has been made whose
+    /// number peers learn; those who wait since before do not watch it.
+    pub(crate) fn note_reach(&self) {
+        let reach = self.ring.reach();
+        if self.reach.load(Ordering::Relaxed) != reach
+            && self.reach.swap(reach, Ordering::AcqRel) != reach
         {
             self.wakers.wake_all();
         }
     }
 
     fn disarm(&self, state: &mut State) {
-        if let (true, Some(bell)) = (state.is_armed, self.bell.get()) {
+        if !std::mem::replace(&mut state.is_armed, false) {
+            return;
+        }
+        for bell in self.bells.iter().filter_map(OnceLock::get) {
             self.ring.disarm(bell.get_ref());
             // It rang: a ring that lies in the kernel untaken is one that its sender pays for.
             if let Poll::Ready(Ok(mut guard)) = bell.poll_read_ready(&mut self.context()) {
@@ -120,7 +124,6 @@ impl Link {
                 guard.clear_ready();
             }
         }
-        state.is_armed = false;
     }
 
     /// Looks at the ring actively, if that has helped lately and there is nobody else to look
@@ -164,36 +167,37 @@ impl Link {
         self.arm(&mut state, mark)
     }
 
-    /// Arms the doorbell.
+    /// Arms the doorbells.
     fn arm(&self, state: &mut State, mark: Mark) -> Poll<io::Result<()>> {
-        let bell = match self.bell() {
-            Ok(bell) => bell,
-            Err(e) => return Poll::Ready(Err(e)),
-        };
         self.disarm(state);
         self.mark.store(mark.to_bits(), Ordering::Release);
-        if !self.ring.arm(bell.get_ref(), mark) {
-            return Poll::Ready(Ok(()));
-        }
-        state.is_armed = true;
-        match bell.poll_read_ready(&mut self.context()) {
-            Poll::Ready(Ok(mut guard)) => {
-                bell.get_ref().drain();
-                guard.clear_ready();
-                Poll::Ready(Ok(()))
+        for place in 0..Ring::DOORBELLS {
+            let Some(bell) = self.bell(place)? else { continue };
+            if !self.ring.arm(bell.get_ref(), mark) {
+                self.disarm(state);
+                return Poll::Ready(Ok(()));
             }
-            Poll::Ready(Err(e)) => Poll::Ready(Err(e)),
-            Poll::Pending => Poll::Pending,
+            state.is_armed = true;
+            if let Poll::Ready(guard) = bell.poll_read_ready(&mut self.context()) {
+                bell.get_ref().drain();
+                guard?.clear_ready();
+                return Poll::Ready(Ok(()));
+            }
         }
+        Poll::Pending
     }
 
-    fn bell(&self) -> io::Result<&AsyncFd<Doorbell>> {
-        if let Some(bell) = self.bell.get() {
-            return Ok(bell);
+    /// The doorbell in `place`, if there is one.
+    fn bell(&self, place: usize) -> io::Result<Option<&AsyncFd<Doorbell>>> {
+        let place_of = &self.bells[place];
+        if place_of.get().is_none()
+            && let Some(bell) = self.ring.doorbell(place)?
+        {
+            let _inside = self.runtime.enter();
+            let bell = watched::watch(bell)?;
+            return Ok(Some(place_of.get_or_init(|| bell)));
         }
-        let _inside = self.runtime.enter();
-        let bell = watched::watch(self.ring.doorbell()?)?;
-        Ok(self.bell.get_or_init(|| bell))
+        Ok(place_of.get())
     }
 
     /// Bounds a writer's wait for a full ring.
@@ -249,7 +253,8 @@ impl Link {
 
     /// For the hub: whether its doorbell may be armed and disarmed often.
     pub(crate) fn is_cheap_to_settle(&self) -> bool {
-        self.bell.get().is_some_and(|bell| self.ring.is_cheap_to_arm(bell.get_ref()))
+        let mut bells = self.bells.iter().filter_map(OnceLock::get);
+        bells.all(|bell| self.ring.is_cheap_to_arm(bell.get_ref()))
     }
 
     /// For the hub, which looks again at those that it has settled: takes the doorbell's place. False if
@@ -326,7 +331,7 @@ mod tests {
     }
 
     fn rings(link: &Link) -> bool {
-        let bell = link.bell.get().expect("a doorbell");
+        let bell = link.bells[0].get().expect("a doorbell");
         let mut fds = [PollFd::new(bell.get_ref(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
     }

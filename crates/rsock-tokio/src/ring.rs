@@ -33,12 +33,24 @@ impl Mark {
 }
 
 impl Ring {
+    /// Doorbells at most: what comes over one device rings one of them.
+    pub(crate) const DOORBELLS: usize = 2;
+
+    /// A number that grows when more may come than what is watched already.
+    pub(crate) fn reach(&self) -> usize {
+        match self {
+            Self::Twin(twin) => twin.is_paired().into(),
+            Self::Pure(_) => 0,
+            Self::Datagrams(socket) => socket.n_far_queues(),
+        }
+    }
+
     /// Whether anything may come on it.
     pub(crate) fn is_there(&self) -> bool {
         match self {
             Self::Twin(twin) => twin.is_paired(),
             Self::Pure(_) => true,
-            Self::Datagrams(socket) => socket.has_local_peers(),
+            Self::Datagrams(socket) => socket.has_peers_past_udp(),
         }
     }
 
@@ -46,8 +58,7 @@ impl Ring {
         Mark(match self {
             Self::Twin(twin) => twin.mark().to_bits(),
             Self::Pure(socket) => socket.mark().into(),
-            // A queue has something, or not.
-            Self::Datagrams(_) => 0,
+            Self::Datagrams(socket) => socket.mark().into(),
         })
     }
 
@@ -55,15 +66,19 @@ impl Ring {
         match self {
             Self::Twin(twin) => twin.has_changed(twin::Mark::from_bits(mark.0)),
             Self::Pure(socket) => socket.has_changed(low(mark)),
-            Self::Datagrams(socket) => socket.has_input(),
+            Self::Datagrams(socket) => socket.has_changed(low(mark)),
         }
     }
 
-    pub(crate) fn doorbell(&self) -> io::Result<Doorbell> {
-        match self {
-            Self::Twin(twin) => twin.create_doorbell(),
-            Self::Pure(socket) => socket.doorbell(),
-            Self::Datagrams(socket) => Ok(socket.doorbell()?.ok_or(io::ErrorKind::Unsupported)?),
+    /// The doorbell in `place`, below [`Self::DOORBELLS`]; nothing where nothing comes so far that would
+    /// ring it.
+    pub(crate) fn doorbell(&self, place: usize) -> io::Result<Option<Doorbell>> {
+        match (self, place) {
+            (Self::Twin(twin), 0) => twin.create_doorbell().map(Some),
+            (Self::Pure(socket), 0) => socket.doorbell().map(Some),
+            (Self::Datagrams(socket), 0) => socket.local_doorbell(),
+            (Self::Datagrams(socket), 1) => socket.far_doorbell(),
+            _ => Ok(None),
         }
     }
 
@@ -90,7 +105,7 @@ impl Ring {
     }
 }
 
-/// A pure socket's marks are numbers of 32 bits.
+/// Marks of pure sockets and datagram sockets are numbers of 32 bits.
 fn low(mark: Mark) -> u32 {
     u32::try_from(mark.0 & u64::from(u32::MAX)).unwrap_or(0)
 }

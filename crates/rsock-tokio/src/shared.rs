@@ -60,10 +60,10 @@ impl Shared {
         Ok(Self { base: Base::Pure(pure), link: Some(link), is_handed_over })
     }
 
-    /// As [`Link::note_pairing`].
-    pub(crate) fn note_pairing(&self) {
+    /// As [`Link::note_reach`].
+    pub(crate) fn note_reach(&self) {
         if let Some(link) = &self.link {
-            link.note_pairing();
+            link.note_reach();
         }
     }
 
@@ -94,7 +94,7 @@ impl Shared {
             Base::Tcp(tcp) => tcp.try_recv(bufs, flags),
             Base::Pure(pure) => pure.try_recv(bufs, flags),
         });
-        self.note_pairing();
+        self.note_reach();
         result
     }
 
@@ -164,7 +164,7 @@ impl Waits for Shared {
             Base::Tcp(tcp) => tcp.events(events)?,
             Base::Pure(pure) => pure.events(events),
         };
-        self.note_pairing();
+        self.note_reach();
         let ended = PollFlags::ERR | PollFlags::HUP;
         let mut ready = Ready::EMPTY;
         if interest.is_readable() && found.intersects(PollFlags::IN | PollFlags::RDHUP | ended) {

@@ -1,10 +1,11 @@
-//! Streams of the pure mode on an RDMA device, and C programs over librdmacm's rsockets as their
-//! peers. `cargo xtask test` runs this in the lab.
+//! Streams of the pure mode and datagram sockets on an RDMA device, and C programs over librdmacm's rsockets
+//! as the streams' peers. `cargo xtask test` runs this in the lab.
 
 mod common;
+mod datagram;
 mod pure;
 
-use common::{Watchdog, current_thread};
+use common::{Watchdog, current_thread, is_rdma};
 use rsock_tokio::rsockets::{Listener, connect};
 use std::env;
 use std::io::ErrorKind;
@@ -16,10 +17,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const IP: &str = "10.9.0.1";
 
 pure::pure_tests!(on_rdma);
+datagram::datagram_tests!(on_rdma);
 
 /// Runs `test` in a process that uses nothing but RDMA devices.
 fn on_rdma(name: &str, test: fn()) {
-    if pure::is_rdma() {
+    if is_rdma() {
         return test();
     }
     let out = Command::new(env::current_exe().expect("a test has an executable"))

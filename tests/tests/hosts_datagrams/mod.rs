@@ -1,38 +1,97 @@
-//! Datagrams between two hosts: UDP first, then RDMA, whatever becomes of the peer.
+//! Datagrams between two hosts: UDP first, then RDMA, whatever becomes of the peer; of threads and of tasks.
 
 use super::*;
-use rsock_core::dgram::Datagram;
+use rsock_core::dgram::{Counters, Datagram};
+use rsock_tests::datagrams;
+use rsock_verbs::DatagramCounters;
 use std::collections::HashSet;
-use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::SocketAddr;
+use tokio::runtime::{self, Runtime};
+use tokio::time::timeout;
 
-fn bound(ip: IpAddr, port: u16) -> Datagram {
-    let socket = Datagram::bound(SocketAddr::new(ip, port)).expect("socket");
-    // An answer may be lost: nobody waits for one without end.
-    socket.set_recv_timeout(Some(Duration::from_millis(200))).expect("option");
-    socket
+/// A socket of a thread or of a task. An answer may be lost: nobody waits for one without end.
+trait Socket {
+    fn bound(ip: IpAddr, port: u16) -> Self;
+    fn send(&self, to: SocketAddr, bytes: &[u8]);
+    fn recv(&self) -> Option<(Vec<u8>, SocketAddr)>;
+    fn counters(&self) -> Counters;
 }
 
-fn send(from: &Datagram, to: SocketAddr, bytes: &[u8]) {
-    let sent = from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
-    assert_eq!(sent, bytes.len());
-}
+const PATIENCE: Duration = Duration::from_millis(200);
 
-fn recv(at: &Datagram) -> Option<(Vec<u8>, SocketAddr)> {
-    let mut buf = [0; 4096];
-    match at.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false) {
-        Ok(received) => Some((buf[..received.len].to_vec(), received.from)),
-        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => None,
-        Err(e) => panic!("{e}"),
+impl Socket for Datagram {
+    fn bound(ip: IpAddr, port: u16) -> Self {
+        let socket = Self::bound(SocketAddr::new(ip, port)).expect("socket");
+        socket.set_recv_timeout(Some(PATIENCE)).expect("option");
+        socket
+    }
+
+    fn send(&self, to: SocketAddr, bytes: &[u8]) {
+        datagrams::send(self, to, bytes);
+    }
+
+    fn recv(&self) -> Option<(Vec<u8>, SocketAddr)> {
+        let mut buf = [0; 4096];
+        match self.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false) {
+            Ok(received) => Some((buf[..received.len].to_vec(), received.from)),
+            Err(e) => is_nothing(&e),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters()
     }
 }
 
+/// A socket that a task waits for, in a runtime with one thread.
+struct OfTasks {
+    /// Goes first.
+    socket: rsock_tokio::Datagram,
+    runtime: Runtime,
+}
+
+impl Socket for OfTasks {
+    fn bound(ip: IpAddr, port: u16) -> Self {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let socket = rsock_tokio::Datagram::bind((ip, port));
+        let socket = runtime.block_on(socket).expect("socket");
+        Self { socket, runtime }
+    }
+
+    fn send(&self, to: SocketAddr, bytes: &[u8]) {
+        let sent = self.runtime.block_on(self.socket.send_to(bytes, to)).expect("sent");
+        assert_eq!(sent, bytes.len());
+    }
+
+    fn recv(&self) -> Option<(Vec<u8>, SocketAddr)> {
+        let mut buf = [0; 4096];
+        let received = async { timeout(PATIENCE, self.socket.recv_from(&mut buf)).await };
+        match self.runtime.block_on(received) {
+            Ok(Ok((len, from))) => Some((buf[..len].to_vec(), from)),
+            Ok(Err(e)) => is_nothing(&e),
+            Err(_) => None,
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        self.socket.counters()
+    }
+}
+
+fn is_nothing<T>(e: &io::Error) -> Option<T> {
+    let is_nothing = matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused);
+    assert!(is_nothing, "{e}");
+    None
+}
+
 /// Answers everything with the same, until it is told that it is over.
-fn echo(at: &Datagram) {
+fn echo(at: &impl Socket) {
     loop {
-        match recv(at) {
+        match at.recv() {
             Some((bytes, from)) => {
-                send(at, from, &bytes);
+                at.send(from, &bytes);
                 if bytes == b"over" {
                     return;
                 }
@@ -43,10 +102,10 @@ fn echo(at: &Datagram) {
 }
 
 /// Asks until there is an answer to this very question.
-fn ask(from: &Datagram, to: SocketAddr, question: &[u8]) {
+fn ask(from: &impl Socket, to: SocketAddr, question: &[u8]) {
     loop {
-        send(from, to, question);
-        while let Some((bytes, source)) = recv(from) {
+        from.send(to, question);
+        while let Some((bytes, source)) = from.recv() {
             assert_eq!(source, to);
             if bytes == question {
                 return;
@@ -56,7 +115,7 @@ fn ask(from: &Datagram, to: SocketAddr, question: &[u8]) {
 }
 
 /// Asks until questions and answers go over the device.
-fn ask_until_over_rdma(from: &Datagram, to: SocketAddr) {
+fn ask_until_over_rdma(from: &impl Socket, to: SocketAddr) {
     let before = from.counters().far;
     for i in 0u32.. {
         ask(from, to, &i.to_ne_bytes());
@@ -67,12 +126,19 @@ fn ask_until_over_rdma(from: &Datagram, to: SocketAddr) {
     }
 }
 
+/// Packets that this guest's device has received so far.
+fn received_by_device() -> u64 {
+    let device = env::var("LAB_DEVICE").expect("the lab names its device");
+    let place = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts");
+    fs::read_to_string(place).expect("the device's counters").trim().parse().expect("a number")
+}
+
 /// Tells the other end that it is over.
-fn end(from: &Datagram, to: SocketAddr) {
+fn end(from: &impl Socket, to: SocketAddr) {
     // Each may be lost; so may the answer, and then nobody is there any more to give another.
     for _ in 0..20 {
-        send(from, to, b"over");
-        while let Some((bytes, _)) = recv(from) {
+        from.send(to, b"over");
+        while let Some((bytes, _)) = from.recv() {
             if bytes == b"over" {
                 return;
             }
@@ -88,17 +154,26 @@ fn second(ip: IpAddr, v6: bool) -> IpAddr {
 
 #[test]
 fn the_first_datagram_arrives_and_those_after_it_go_over_the_device() {
-    const PORT: u16 = 7601;
+    first::<Datagram>("datagrams-first", 7601);
+}
+
+#[test]
+fn the_first_datagram_of_tasks_arrives_and_those_after_it_go_over_the_device() {
+    first::<OfTasks>("datagrams-first-tasks", 7611);
+}
+
+fn first<S: Socket>(name: &'static str, port: u16) {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
-    let guest = Guest::begin("datagrams-first");
+    let guest = Guest::begin(name);
     for v6 in [false, true] {
         let (own, peer) = (second(guest.ip(), v6), second(guest.peer_ip(), v6));
-        let socket = bound(own, PORT);
-        let to = SocketAddr::new(peer, PORT);
+        let socket = S::bound(own, port);
+        let to = SocketAddr::new(peer, port);
+        let before = received_by_device();
         guest.meet(&format!("bound-{v6}"));
         if guest.role == Role::A {
             let first = loop {
-                if let Some(first) = recv(&socket) {
+                if let Some(first) = socket.recv() {
                     break first;
                 }
             };
@@ -106,43 +181,57 @@ fn the_first_datagram_arrives_and_those_after_it_go_over_the_device() {
             assert!(socket.counters().n_received_by_udp >= 1);
             echo(&socket);
         } else {
-            send(&socket, to, b"first");
+            socket.send(to, b"first");
             assert_eq!((socket.counters().n_by_udp, socket.counters().far.n_sent), (1, 0));
             ask_until_over_rdma(&socket, to);
             for len in [0, 1, 48, 49, 1400, 2000] {
                 ask(&socket, to, &vec![9; len]);
             }
+            let few = |far: DatagramCounters| far.n_sent.min(far.n_received) < 100;
+            while few(socket.counters().far) {
+                ask(&socket, to, b"once more");
+            }
             end(&socket, to);
         }
         guest.meet(&format!("done-{v6}"));
         let counters = socket.counters();
-        assert!(counters.far.n_sent > 0 && counters.far.n_received > 0, "{counters:?}");
+        assert!(counters.far.n_sent > 50 && counters.far.n_received > 50, "{counters:?}");
+        // It says so itself.
+        assert!(received_by_device() - before >= counters.far.n_received, "{counters:?}");
         assert_eq!((counters.local.n_sent, counters.n_bad_packets, counters.n_foreign), (0, 0, 0));
     }
 }
 
-/// What arrives arrives once.
 #[test]
 fn a_stream_of_datagrams_arrives_once_each_and_losses_are_what_is_missing() {
-    const PORT: u16 = 7602;
+    stream::<Datagram>("datagrams-stream", 7602);
+}
+
+#[test]
+fn a_stream_of_datagrams_of_tasks_arrives_once_each() {
+    stream::<OfTasks>("datagrams-stream-tasks", 7612);
+}
+
+/// What arrives arrives once.
+fn stream<S: Socket>(name: &'static str, port: u16) {
     const N: u32 = 5000;
     let _watchdog = Watchdog::new(Duration::from_secs(120));
-    let guest = Guest::begin("datagrams-stream");
-    let socket = bound(guest.ip(), PORT);
-    let to = SocketAddr::new(guest.peer_ip(), PORT);
+    let guest = Guest::begin(name);
+    let socket = S::bound(guest.ip(), port);
+    let to = SocketAddr::new(guest.peer_ip(), port);
     guest.meet("bound");
     if guest.role == Role::A {
         let mut seen = HashSet::new();
         loop {
-            let Some((bytes, from)) = recv(&socket) else { continue };
+            let Some((bytes, from)) = socket.recv() else { continue };
             if bytes == b"over" {
-                break send(&socket, from, &bytes);
+                break socket.send(from, &bytes);
             }
             if let Ok(number) = <[u8; 100]>::try_from(&bytes[..]) {
                 let number = u32::from_ne_bytes([number[0], number[1], number[2], number[3]]);
                 assert!(seen.insert(number), "{number} twice");
             } else {
-                send(&socket, from, &bytes);
+                socket.send(from, &bytes);
             }
         }
         assert!(seen.len() > 100, "{}", seen.len());
@@ -154,7 +243,7 @@ fn a_stream_of_datagrams_arrives_once_each_and_losses_are_what_is_missing() {
         for i in 0..N {
             let mut bytes = [0; 100];
             bytes[..4].copy_from_slice(&i.to_ne_bytes());
-            send(&socket, to, &bytes);
+            socket.send(to, &bytes);
         }
         let after = socket.counters();
         let sent = after.far.n_sent - before.far.n_sent + after.n_by_udp - before.n_by_udp;
@@ -168,18 +257,26 @@ fn a_stream_of_datagrams_arrives_once_each_and_losses_are_what_is_missing() {
 
 #[test]
 fn a_peer_that_restarts_on_its_port_with_another_queue_is_reached_again() {
-    const PORT: u16 = 7603;
+    restart::<Datagram>("datagrams-restart", 7603);
+}
+
+#[test]
+fn a_task_reaches_a_peer_again_that_restarts_with_another_queue() {
+    restart::<OfTasks>("datagrams-restart-tasks", 7613);
+}
+
+fn restart<S: Socket>(name: &'static str, port: u16) {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
-    let guest = Guest::begin("datagrams-restart");
-    let mut socket = bound(guest.ip(), PORT);
-    let to = SocketAddr::new(guest.peer_ip(), PORT);
+    let guest = Guest::begin(name);
+    let mut socket = S::bound(guest.ip(), port);
+    let to = SocketAddr::new(guest.peer_ip(), port);
     for life in 0..3 {
         guest.meet(&format!("life-{life}"));
         if guest.role == Role::A {
             echo(&socket);
             // Nothing of it is left, and the next one has a queue of its own.
             drop(socket);
-            socket = bound(guest.ip(), PORT);
+            socket = S::bound(guest.ip(), port);
         } else {
             ask_until_over_rdma(&socket, to);
             end(&socket, to);
@@ -188,12 +285,20 @@ fn a_peer_that_restarts_on_its_port_with_another_queue_is_reached_again() {
     guest.meet("done");
 }
 
-/// The address goes from one of the peer's devices to another, whose queues may have the same numbers.
 #[test]
 fn a_peer_whose_address_moves_to_another_device_is_reached_again() {
-    const PORT: u16 = 7604;
+    move_address::<Datagram>("datagrams-move", 7604);
+}
+
+#[test]
+fn a_task_reaches_a_peer_again_whose_address_moves_to_another_device() {
+    move_address::<OfTasks>("datagrams-move-tasks", 7614);
+}
+
+/// The address goes from one of the peer's devices to another, whose queues may have the same numbers.
+fn move_address<S: Socket>(name: &'static str, port: u16) {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
-    let guest = Guest::begin("datagrams-move");
+    let guest = Guest::begin(name);
     let run = |line: &str| {
         let mut words = line.split(' ');
         let mut command = Command::new(words.next().expect("program"));
@@ -205,7 +310,7 @@ fn a_peer_whose_address_moves_to_another_device_is_reached_again() {
         run("ip link set second0 up");
         run("rdma link add rxe_second type rxe netdev second0");
         run("ip addr add 10.9.0.77/24 dev eth0");
-        let socket = bound(moving, PORT);
+        let socket = S::bound(moving, port);
         guest.meet("bound");
         echo(&socket);
         // The socket stays as it is; what it is bound to is elsewhere.
@@ -226,8 +331,8 @@ fn a_peer_whose_address_moves_to_another_device_is_reached_again() {
         run("rdma link del rxe_second");
         run("ip link del second0");
     } else {
-        let socket = bound(guest.ip(), PORT);
-        let to = SocketAddr::new(moving, PORT);
+        let socket = S::bound(guest.ip(), port);
+        let to = SocketAddr::new(moving, port);
         guest.meet("bound");
         ask_until_over_rdma(&socket, to);
         end(&socket, to);

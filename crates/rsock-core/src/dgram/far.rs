@@ -13,10 +13,11 @@ use crate::sys;
 use rsock_cm::Port;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::rdma::{GidEntry, RdmaContext, RdmaDestination, RdmaUd};
-use rsock_verbs::{Arrived, DatagramCounters, DatagramQueue, QpNum};
-use std::io;
+use rsock_verbs::{Arrived, DatagramCounters, DatagramError, DatagramQueue, Posted, QpNum};
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,10 @@ pub(super) struct Queue {
     ctx: RdmaContext,
     port: u8,
     owner: ProcessId,
+    /// When a datagram found no room, and none has found any since; by the kernel's coarse clock. 0: not so.
+    full_since: AtomicU32,
+    /// How often there was room again after that; wraps.
+    n_moves: AtomicU32,
 }
 
 /// Where one of our addresses is: on the device of a queue.
@@ -83,6 +88,11 @@ const ROUTE_AGE: Duration = Duration::from_secs(1);
 const DEVICE_AGE: Duration = Duration::from_secs(1);
 const NO_DEVICE_AGE: Duration = Duration::from_secs(5);
 
+/// Longest time until a sender looks whether a device has room again.
+const FULL_FOR: Duration = Duration::from_millis(1);
+/// How long a device may send nothing, in milliseconds.
+const STUCK_AFTER: u32 = 200;
+
 /// WIRE: bytes of a peer's slots, in which a datagram lies with its header.
 const SLOT: usize = 2048;
 
@@ -98,6 +108,70 @@ impl Queue {
     /// Whether the calling process may use it, and it works.
     pub(super) fn is_usable(&self) -> bool {
         self.owner == process() && !self.ud.is_broken()
+    }
+
+    /// Sends the pieces as one datagram.
+    pub(super) fn post(
+        &self,
+        to: &RdmaDestination,
+        pieces: &[IoSlice<'_>],
+    ) -> Result<Posted, DatagramError> {
+        if !self.is_usable() {
+            return Err(DatagramError::Broken);
+        }
+        let len = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
+        if len > self.max_len() {
+            return Err(DatagramError::TooLong);
+        }
+        let posted = self.ud.post(to, pieces);
+        match posted {
+            Ok(_) => self.is_moving(),
+            Err(DatagramError::Full) => {
+                let now = sys::tick().max(1);
+                // Who was first has said since when.
+                let _ = self.full_since.compare_exchange(0, now, AcqRel, Relaxed);
+            }
+            Err(_) => {}
+        }
+        posted
+    }
+
+    fn is_moving(&self) {
+        if self.full_since.load(Acquire) != 0 {
+            self.n_moves.fetch_add(1, Release);
+            // SYNC(room): after the count, for who finds this to be 0 and then looks at the count.
+            self.full_since.store(0, Release);
+        }
+    }
+
+    /// How often there was room again after there had been none; wraps.
+    pub(super) fn n_moves(&self) -> u32 {
+        self.n_moves.load(Acquire)
+    }
+
+    /// Whether it has had no room for so long that it may never have any.
+    pub(super) fn is_stuck(&self) -> bool {
+        let since = self.full_since.load(Relaxed);
+        since != 0 && sys::tick().wrapping_sub(since) >= STUCK_AFTER
+    }
+
+    /// After a datagram found no room: how long to wait for some, at most. Nothing at all where there is some
+    /// now, or may never be. `None` if there has been some since.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        // SYNC(room): pairs with `is_moving`.
+        if self.full_since.load(Acquire) == 0 {
+            return None;
+        }
+        if !self.is_usable() || !self.ud.is_full() {
+            self.is_moving();
+            return Some(Duration::ZERO);
+        }
+        Some(if self.is_stuck() { Duration::ZERO } else { FULL_FOR })
+    }
+
+    /// Waits for room in a thread, for a while.
+    pub(super) fn park_for_room(&self) {
+        self.ud.park_since(self.ud.wake_epoch(), Some(FULL_FOR));
     }
 
     /// Longest datagram, with its header.
@@ -133,7 +207,7 @@ impl Far {
     }
 
     pub(super) fn is_active(&self) -> bool {
-        self.is_active.load(Ordering::Relaxed)
+        self.is_active.load(Relaxed)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -148,6 +222,11 @@ impl Far {
     /// Whether it talks over any device.
     pub(super) fn has_queues(&self) -> bool {
         self.queues[0].get().is_some()
+    }
+
+    /// How many queues there are; never fewer than before.
+    pub(super) fn n_queues(&self) -> usize {
+        self.queues().count()
     }
 
     /// The number of the queue that `peer` could answer to.
@@ -233,7 +312,9 @@ impl Far {
         let full = || io::Error::from_raw_os_error(libc::ENOBUFS);
         let place = self.queues.iter().find(|place| place.get().is_none()).ok_or_else(full)?;
         let ud = Arc::new(ctx.create_datagrams(port, KEY)?);
-        let queue = Arc::new(Queue { ud, ctx: ctx.clone(), port, owner: process() });
+        let (ctx, owner) = (ctx.clone(), process());
+        let (full_since, n_moves) = (AtomicU32::new(0), AtomicU32::new(0));
+        let queue = Arc::new(Queue { ud, ctx, port, owner, full_since, n_moves });
         Ok(Arc::clone(place.get_or_init(|| queue)))
     }
 
@@ -247,7 +328,7 @@ impl Far {
     pub(super) fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool {
         let any = self.is_ours() && self.queues().any(|queue| queue.ud.try_recv(take));
         if any && !self.is_active() {
-            self.is_active.store(true, Ordering::Relaxed);
+            self.is_active.store(true, Relaxed);
         }
         any
     }

@@ -16,7 +16,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// Where datagrams go.
 #[derive(Debug)]
@@ -91,21 +90,13 @@ impl Datagram {
         to: Option<SocketAddr>,
         dont_wait: bool,
     ) -> io::Result<Option<PostedOver<'_>>> {
-        let mut until = None;
         loop {
             match self.try_post(bufs, to, dont_wait)? {
                 Attempt::Done(posted) => return Ok(posted),
-                Attempt::Full(..) if dont_wait || self.is_nonblocking() => {
+                Attempt::Full(_) if dont_wait || self.is_nonblocking() => {
                     return Err(errno(libc::EAGAIN));
                 }
-                // The device sends what it has, whether anybody waits or not; if it does not, UDP may.
-                Attempt::Full(queue, to) => {
-                    let until = *until.get_or_insert_with(|| sys::now() + STUCK_AFTER);
-                    queue.ud().park_since(queue.ud().wake_epoch(), Some(FULL_FOR));
-                    if sys::now() >= until {
-                        self.routes().forget(to);
-                    }
-                }
+                Attempt::Full(queue) => queue.park_for_room(),
             }
         }
     }
@@ -145,8 +136,13 @@ impl Datagram {
                         return Ok(Attempt::Done(Some(PostedOver { local, way, posted })));
                     }
                     Err(DatagramError::Full) => {
-                        if let Over::Fabric(FarWay { queue, .. }) = &way.over {
-                            return Ok(Attempt::Full(Arc::clone(queue), to));
+                        // The device sends what it has, whether anybody waits or not; if it does not, UDP
+                        // may.
+                        match &way.over {
+                            Over::Fabric(FarWay { queue, .. }) if !queue.is_stuck() => {
+                                return Ok(Attempt::Full(Arc::clone(queue)));
+                            }
+                            _ => routes.forget(to),
                         }
                     }
                     // More than that way takes, but perhaps not more than UDP does.
@@ -316,15 +312,9 @@ enum Found {
 /// What came of an attempt to send.
 enum Attempt<'a> {
     Done(Option<PostedOver<'a>>),
-    /// The device has not sent yet what came before; where this was to go.
-    Full(Arc<Queue>, SocketAddr),
+    /// The device has not sent yet what came before.
+    Full(Arc<Queue>),
 }
-
-/// Longest time until a sender looks whether a device has room again.
-const FULL_FOR: Duration = Duration::from_millis(1);
-
-/// How long a device may send nothing.
-const STUCK_AFTER: Duration = Duration::from_millis(200);
 
 /// What was sent past UDP, and has not been rung for.
 struct PostedOver<'a> {

@@ -38,8 +38,6 @@ pub struct Datagram {
     forks: u32,
     pub(super) local: OnceLock<Option<Local>>,
     pub(super) far: OnceLock<Option<Far>>,
-    /// Whether an event loop waits for it, which knows of no device.
-    pub(super) is_watched: AtomicBool,
     routes: Mutex<Routes>,
     inbox: Mutex<Waiting>,
     /// Datagrams that came by UDP, or were peeked at, and wait.
@@ -107,7 +105,6 @@ impl Datagram {
             forks: sys::forks(),
             local: OnceLock::new(),
             far: OnceLock::new(),
-            is_watched: AtomicBool::new(false),
             routes: Mutex::new(routes),
             inbox: Mutex::new(waiting),
             n_waiting: AtomicUsize::new(0),
@@ -166,9 +163,6 @@ impl Datagram {
             let is_wanted = env::is_enabled() && env::device() != Some(env::Device::Soft);
             (is_wanted && !is_shared(self.port.as_fd())).then(|| Far::new(&self.port))
         };
-        if self.is_watched.load(Ordering::Relaxed) {
-            return None;
-        }
         self.far.get_or_init(make).as_ref().filter(|far| far.is_ours())
     }
 

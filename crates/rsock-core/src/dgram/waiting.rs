@@ -72,7 +72,7 @@ impl Datagram {
 
     /// Arms `bell` for what comes through shared memory; false if something has come, or there is no
     /// place for the bell. Nothing where nothing comes that way.
-    fn arm(&self, bell: &SoftBell) -> Option<bool> {
+    pub(super) fn arm(&self, bell: &SoftBell) -> Option<bool> {
         let local = self.local().ok()??;
         local.sweep();
         Some(local.ud.arm(bell))
@@ -86,7 +86,7 @@ impl Datagram {
     }
 
     /// The queues on RDMA devices that may get something.
-    fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
+    pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
         let far = self.far.get().and_then(Option::as_ref);
         let queues = far.into_iter().flat_map(Far::queues);
         queues.filter(|queue| queue.is_usable())

@@ -1,10 +1,15 @@
 //! Waiting for a datagram socket in an event loop that is not ours: tasks, not threads, wait.
 //!
-//! The loop watches the UDP socket, edge-triggered, and a [`Doorbell`] for what comes through shared
-//! memory. The order is: try, and if that would block, [`Datagram::arm_doorbell`], then wait; a `false`
-//! of it means that something came meanwhile. Handshakes need no watching: who asks for a lane goes
-//! on sending by UDP until it is there, and each packet makes a try.
+//! The loop watches the UDP socket, edge-triggered, and a [`Doorbell`] for each kind of queue beside it: in
+//! shared memory, and on RDMA devices as soon as there is one. The order is: take a mark, try, and if that
+//! would block, [`Datagram::arm_doorbell`], look whether anything [has changed](Datagram::has_changed) since
+//! the mark, then wait; a `false` of arming means that something came meanwhile. Who waits when another call
+//! makes a [new queue](Datagram::n_far_queues) must arm again. Handshakes need no watching: who asks for a
+//! lane goes on sending by UDP until it is there, and each packet makes a try.
+//!
+//! A send finds no room in the UDP socket, or on a device: [`Datagram::patience`] tells which.
 
+use super::far::Far;
 use super::socket::{Datagram, Received};
 use crate::Doorbell;
 use crate::doorbell::Kind;
@@ -15,6 +20,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Looks at UDP in one try. Each takes a batch of packets, of which none may be for the program.
 const LOOKS: u32 = 64;
@@ -48,18 +54,52 @@ impl Datagram {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n == 1)
     }
 
-    /// Whether anything has come that a receive would find without looking at UDP. A few loads, for
-    /// spinning.
+    /// A mark to take before trying: how often RDMA devices that were full have had room again.
     #[must_use]
-    pub fn has_input(&self) -> bool {
-        self.n_waiting.load(Ordering::Acquire) != 0
-            || matches!(self.local.get(), Some(Some(local)) if local.ud.is_ready())
+    pub fn mark(&self) -> u32 {
+        let far = self.far.get().and_then(Option::as_ref);
+        far.map_or(0, |far| far.queues().fold(0, |sum, queue| sum.wrapping_add(queue.n_moves())))
     }
 
-    /// Whether peers have sent through shared memory so far.
+    /// Whether anything has come that a receive would find without looking at UDP, or there was room since
+    /// `mark` where there had been none. A few loads, for spinning.
     #[must_use]
-    pub fn has_local_peers(&self) -> bool {
+    pub fn has_changed(&self, mark: u32) -> bool {
+        if self.has_input() {
+            return true;
+        }
+        // Asking finds out whether there is room.
+        let _ = self.patience();
+        self.mark() != mark
+    }
+
+    /// Whether anything has come that a receive would find without looking at UDP.
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        self.n_waiting.load(Ordering::Acquire) != 0 || self.is_ready_past_udp()
+    }
+
+    /// Whether peers have sent past UDP so far.
+    #[must_use]
+    pub fn has_peers_past_udp(&self) -> bool {
         matches!(self.local.get(), Some(Some(local)) if local.is_active())
+            || matches!(self.far.get(), Some(Some(far)) if far.is_active())
+    }
+
+    /// How many queues on RDMA devices it has. What comes for a new one rings no doorbell that was armed
+    /// before.
+    #[must_use]
+    pub fn n_far_queues(&self) -> usize {
+        self.far.get().and_then(Option::as_ref).map_or(0, Far::n_queues)
+    }
+
+    /// After a send that would have blocked: how long to wait for a doorbell of an RDMA device at most before
+    /// trying again. `None` if it is UDP that has no room, unless the [mark](Self::mark) is another one by
+    /// now.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        let far = self.far.get().and_then(Option::as_ref)?;
+        far.queues().filter_map(|queue| queue.patience()).min()
     }
 
     /// Which of `events` hold now, as `poll(2)` tells them; looks at UDP.
@@ -68,42 +108,54 @@ impl Datagram {
         self.readiness(events, true)
     }
 
-    /// A doorbell for this socket; `None` where nothing comes but by UDP. Binds the socket.
+    /// A doorbell for what comes through shared memory; `None` where nothing comes that way. Binds the
+    /// socket.
     ///
     /// # Errors
     /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
-    pub fn doorbell(&self) -> io::Result<Option<Doorbell>> {
+    pub fn local_doorbell(&self) -> io::Result<Option<Doorbell>> {
         let Some(local) = self.local()? else { return Ok(None) };
         Ok(Some(local.ctx.create_bell()?.into()))
     }
 
-    /// Arms `bell` for what comes through shared memory, until [`Self::disarm_doorbell`]. False, and
-    /// nothing is armed, if there is something already, or too many wait.
+    /// A doorbell for what comes over RDMA devices; `None` as long as the socket talks over none.
+    ///
+    /// # Errors
+    /// As [`Self::local_doorbell`].
+    pub fn far_doorbell(&self) -> io::Result<Option<Doorbell>> {
+        let Some(queue) = self.queues().next() else { return Ok(None) };
+        Ok(Some(queue.context().create_bell()?.into()))
+    }
+
+    /// Arms `bell` for what comes its way, until [`Self::disarm_doorbell`]. False, and nothing is armed, if
+    /// there is something already, or too many wait.
     #[must_use]
     pub fn arm_doorbell(&self, bell: &Doorbell) -> bool {
         let _section = Section::enter();
-        let (Some(Some(local)), Kind::Soft(bell)) = (self.local.get(), bell.kind()) else {
-            return false;
+        let is_armed = match bell.kind() {
+            Kind::Soft(bell) => self.arm(bell) == Some(true),
+            Kind::Rdma(bell) => self.queues().all(|queue| queue.ud().arm(bell)),
         };
-        local.sweep();
-        local.ud.arm(bell)
+        if !is_armed {
+            self.disarm_doorbell(bell);
+        }
+        is_armed
     }
 
     /// Takes back an [`Self::arm_doorbell`] that returned true.
     pub fn disarm_doorbell(&self, bell: &Doorbell) {
         let _section = Section::enter();
-        if let Kind::Soft(bell) = bell.kind() {
-            self.disarm(bell);
+        match bell.kind() {
+            Kind::Soft(bell) => self.disarm(bell),
+            Kind::Rdma(bell) => self.queues().for_each(|queue| queue.ud().disarm(bell)),
         }
     }
 
-    /// Another descriptor of the UDP socket, to watch it by. From here on the socket talks over no RDMA
-    /// device: no doorbell rings for what comes there.
+    /// Another descriptor of the UDP socket, to watch it by.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
     pub fn watched(&self) -> io::Result<OwnedFd> {
-        self.is_watched.store(true, Ordering::Relaxed);
         self.port.as_fd().try_clone_to_owned()
     }
 }

@@ -47,16 +47,7 @@ impl Way {
         match (&self.over, local) {
             (Over::Memory(to), Some(local)) => local.ud.post(to, pieces),
             (Over::Memory(_), None) => Err(DatagramError::Gone),
-            (Over::Fabric(FarWay { to, queue }), _) => {
-                if !queue.is_usable() {
-                    return Err(DatagramError::Broken);
-                }
-                let len = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
-                if len > queue.max_len() {
-                    return Err(DatagramError::TooLong);
-                }
-                queue.ud().post(to, pieces)
-            }
+            (Over::Fabric(FarWay { to, queue }), _) => queue.post(to, pieces),
         }
     }
 

@@ -1,4 +1,5 @@
-//! What a datagram socket is waited for: its UDP socket, and the queue beside it.
+//! What a datagram socket is waited for: its UDP socket, and the queues beside it, in shared memory and on
+//! RDMA devices.
 
 use super::Datagram;
 use crate::link::Link;
@@ -8,6 +9,7 @@ use rustix::event::PollFlags;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{Interest, Ready};
 
 impl Waits for Datagram {
@@ -29,15 +31,28 @@ impl Waits for Datagram {
                 return Poll::Ready(Ok(()));
             }
         }
-        // Only UDP ever has no room.
         if side == Side::Write {
-            return Poll::Pending;
+            let Some(patience) = self.socket.patience() else {
+                // There was room since the try, or it is UDP that has none.
+                let has_room = link.ring.mark() != mark;
+                return if has_room { Poll::Ready(Ok(())) } else { Poll::Pending };
+            };
+            // While there is input a doorbell would ring for that, and tell nothing of room.
+            let has_input = self.socket.has_input();
+            let patience = if has_input { patience.min(GLANCE) } else { patience };
+            if patience.is_zero() || link.wait_at_most(patience)?.is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            if has_input {
+                return Poll::Pending;
+            }
         }
-        match link.watch(mark) {
-            // Nothing can come but by UDP.
-            Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::Unsupported => Poll::Pending,
-            other => other,
+        let watched = link.watch(mark);
+        // What was sent may have been found out while a doorbell was armed, and rings none then.
+        if watched.is_pending() && link.ring.has_changed(mark) {
+            return Poll::Ready(Ok(()));
         }
+        watched
     }
 
     /// There is always a link.
@@ -52,13 +67,22 @@ impl Waits for Datagram {
 
     fn look(&self, interest: Interest) -> io::Result<Ready> {
         let mut ready = Ready::EMPTY;
-        if interest.is_readable() && self.socket.events(PollFlags::IN).contains(PollFlags::IN) {
-            ready |= Ready::READABLE;
+        if interest.is_readable() {
+            let events = self.socket.events(PollFlags::IN);
+            self.link.note_reach();
+            if events.contains(PollFlags::IN) {
+                ready |= Ready::READABLE;
+            }
         }
-        if interest.is_writable() {
-            // A datagram that finds no room says so.
+        // A datagram that finds no room in the UDP socket says so.
+        if interest.is_writable()
+            && self.socket.patience().is_none_or(|patience| patience.is_zero())
+        {
             ready |= Ready::WRITABLE;
         }
         if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
     }
 }
+
+/// Time between two looks for room on a device.
+const GLANCE: Duration = Duration::from_micros(100);

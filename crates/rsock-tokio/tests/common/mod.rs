@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use rsock_tokio::{Listener, Stream};
+use std::env;
 use std::future::Future;
 use std::pin::pin;
 use std::process::Child;
@@ -32,6 +33,11 @@ impl Watchdog {
         });
         Self { _alive: alive }
     }
+}
+
+/// Whether this process uses nothing but RDMA devices.
+pub(crate) fn is_rdma() -> bool {
+    env::var_os("RSOCK_DEVICE").is_some_and(|device| device == "rdma")
 }
 
 /// A child that is killed with its guard.

@@ -1,8 +1,10 @@
 //! How streams of the pure mode begin and end: connecting, accepting, blocking peers, resets,
 //! runtimes that shut down.
 
-use super::{any, is_rdma, pair, send};
-use crate::common::{Watchdog, current_thread, in_both, multi_thread, pattern, poll_times};
+use super::{any, pair, send};
+use crate::common::{
+    Watchdog, current_thread, in_both, is_rdma, multi_thread, pattern, poll_times,
+};
 use rsock_core::socket::rsockets as blocking;
 use rsock_tokio::rsockets::{Listener, connect, connect_timeout, from_blocking, into_blocking};
 use std::future::poll_fn;

@@ -6,10 +6,9 @@ pub(crate) mod death;
 pub(crate) mod dropped;
 pub(crate) mod ends;
 
-use crate::common::pattern;
+use crate::common::{is_rdma, pattern};
 use rsock_tokio::Stream;
 use rsock_tokio::rsockets::{Listener, connect};
-use std::env;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Makes each of them a test, which `$run` runs, given its name and what it does.
@@ -61,10 +60,6 @@ pub(crate) use pure_tests;
 /// A free port of an address that the device reaches: the lab has one for its own.
 pub(crate) fn any() -> &'static str {
     if is_rdma() { "10.9.0.1:0" } else { "127.0.0.1:0" }
-}
-
-pub(crate) fn is_rdma() -> bool {
-    env::var_os("RSOCK_DEVICE").is_some_and(|device| device == "rdma")
 }
 
 async fn pair() -> (Stream, Stream) {
