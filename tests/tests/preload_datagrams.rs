@@ -127,6 +127,35 @@ parts! {
     the_end_of_reading_and_writing = "shut";
 }
 
+/// Runs the script of one process with the library, and returns what it printed.
+fn alone(script: &str, args: &[&str], log: &Log) -> String {
+    let _watchdog = Watchdog::new(Duration::from_secs(180));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
+    let script = [script.to_str().expect("a path in UTF-8")];
+    let args: Vec<&str> = script.iter().chain(args).copied().collect();
+    let mut command = command(&tools::require("python3").path, true, &args);
+    with_queues(&mut command, log);
+    let child = Running::spawn(&mut command).expect("the script starts");
+    assert_worked(script[0], &child.output().expect("the script ends"))
+}
+
+fn assert_heard(way: &str) {
+    let log = Log::new();
+    let heard = alone("waiters.py", &[way], &log);
+    assert_eq!(heard.matches("'the last'").count(), 6, "{heard}");
+    assert!(log.text().contains("past the kernel, Receives"), "{}", log.text());
+}
+
+#[test]
+fn a_thread_in_poll_hears_a_socket_that_another_begins_to_use() {
+    assert_heard("poll");
+}
+
+#[test]
+fn a_thread_in_select_hears_a_socket_that_another_begins_to_use() {
+    assert_heard("select");
+}
+
 /// A port that nobody has now.
 fn free_port() -> u16 {
     rsock_tests::free_port(Ipv4Addr::LOCALHOST.into())

@@ -4,8 +4,8 @@
 //! time: a program that asks a name server has closed it by then.
 
 use super::{
-    ADOPTING, CHUNKS, DATAGRAM_TWIN, DATAGRAMS, EMPTY, PER_CHUNK, Word, entry, entry_or_map, known,
-    replace,
+    ADOPTING, CHUNKS, DATAGRAM_TWIN, DATAGRAMS, EMPTY, PER_CHUNK, TWIN, Word, entry, entry_or_map,
+    known, replace,
 };
 use crate::chunked::Chunked;
 use crate::guard;
@@ -84,6 +84,7 @@ fn count(fd: c_int, word: Word) {
     let section = Section::enter();
     let claim = more.with_kind(ADOPTING);
     if replace(entry, more, claim) {
+        // SYNC(deaf): pairs with the fence in `count_in`.
         std::sync::atomic::fence(Ordering::SeqCst);
         let key = if is_heard(fd) { adopt(fd) } else { None };
         match key {
@@ -111,29 +112,75 @@ fn adopt(fd: c_int) -> Option<slot::Key> {
     Some(key)
 }
 
-/// Runs `wait`, which may sleep in the kernel for some candidates if `is_meant`, while none is adopted.
+/// Counts this thread among those that poll candidates, if one of `fds` is one; true if so, and then
+/// [`retract`] follows. In between none is adopted: what the table says of `fds` after this call holds until then.
 #[inline]
-pub(crate) fn while_deaf<R>(is_meant: bool, wait: impl FnOnce() -> R) -> R {
-    let deaf = (is_meant && udp::is_enabled()).then_some(&DEAF);
-    counted_in(deaf, wait)
+pub(crate) fn announce(fds: impl Iterator<Item = c_int> + Clone) -> bool {
+    let is_needed = udp::is_enabled() && fds.clone().any(is_candidate);
+    if is_needed {
+        count_in(&DEAF, fds);
+    }
+    is_needed
 }
 
-/// Runs `receive`, which may sleep in the kernel for `fd`, while that is not adopted.
+/// Ends what [`announce`] began. Left out where a thread is cancelled or jumps in between: its candidates stay with
+/// the kernel.
 #[inline]
-pub(crate) fn while_deaf_at<R>(fd: c_int, receive: impl FnOnce() -> R) -> R {
+pub(crate) fn retract(was_announced: bool) {
+    if was_announced {
+        DEAF.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Receives from `fd`: by `ours`, or where that says `None` by `kernel`, which may sleep there. While it does the
+/// socket is not adopted, and it does not if that has happened meanwhile. A frame of this has nothing to drop.
+#[inline(always)]
+pub(crate) fn receive<R>(
+    fd: c_int,
+    mut ours: impl FnMut() -> Option<R>,
+    kernel: impl FnOnce() -> R,
+) -> R {
+    let was_candidate = is_candidate(fd);
+    if let Some(result) = ours() {
+        return result;
+    }
     let place = || DEAF_AT.get_or_map(usize::try_from(fd).ok()?);
-    let deaf = if is_one(fd) { place() } else { None };
-    counted_in(deaf, receive)
+    let Some(deaf) = (if was_candidate { place() } else { None }) else { return kernel() };
+    count_in(deaf, std::iter::once(fd));
+    if is_candidate(fd) {
+        let result = kernel();
+        deaf.fetch_sub(1, Ordering::SeqCst);
+        return result;
+    }
+    deaf.fetch_sub(1, Ordering::SeqCst);
+    ours().unwrap_or_else(kernel)
 }
 
-#[inline]
-fn counted_in<R>(deaf: Option<&AtomicU32>, f: impl FnOnce() -> R) -> R {
-    let Some(deaf) = deaf else { return f() };
-    // No guard: a thread that is cancelled in there stays counted, and the socket with the kernel.
+/// Counts this thread in `deaf`, and waits for adoptions of `fds` that may not have seen it.
+fn count_in(deaf: &AtomicU32, fds: impl Iterator<Item = c_int>) {
+    // SYNC(deaf): who adopts claims the entry, and then looks here; we count, and then look at the entry. One of the
+    // two sees the other. Pairs with the fence in `count`.
     deaf.fetch_add(1, Ordering::SeqCst);
-    let result = f();
-    deaf.fetch_sub(1, Ordering::SeqCst);
-    result
+    std::sync::atomic::fence(Ordering::SeqCst);
+    for entry in fds.filter_map(entry) {
+        let is_being_adopted = || {
+            let word = Word(entry.load(Ordering::Acquire));
+            word.is_datagram() && word.kind() == ADOPTING
+        };
+        while is_being_adopted() {
+            // By another thread: it is inside a section, which no handler interrupts.
+            rustix::thread::sched_yield();
+        }
+    }
+}
+
+/// Whether `fd` is a UDP socket that has not been adopted.
+#[inline]
+fn is_candidate(fd: c_int) -> bool {
+    entry(fd).is_some_and(|entry| {
+        let word = Word(entry.load(Ordering::Acquire));
+        word.is_datagram() && word.kind() != TWIN
+    })
 }
 
 fn is_heard(fd: c_int) -> bool {
@@ -221,5 +268,130 @@ fn with(fd: c_int, f: impl FnOnce(&Udp, BorrowedFd<'_>)) {
             Ok(())
         });
         drop(section);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+    use std::process::Command;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    /// Runs the test `name` once more, in a process where UDP sockets may have queues.
+    fn with_queues(name: &str, test: impl FnOnce()) {
+        if udp::is_enabled() {
+            return test();
+        }
+        let name = format!("fdtable::datagrams::tests::{name}");
+        let mut child = Command::new(std::env::current_exe().expect("a test has an executable"));
+        child.args(["--exact", &name]).env("RSOCK_DGRAM", "on").env_remove("RSOCK_DEVICE");
+        let out = child.output().expect("it runs");
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success() && said.contains("1 passed"), "{out:?}");
+    }
+
+    /// A socket that the table knows as a candidate.
+    fn candidate() -> (UdpSocket, c_int) {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let fd = socket.as_raw_fd();
+        note_made(fd);
+        assert!(is_candidate(fd));
+        (socket, fd)
+    }
+
+    /// As a thread does that uses it.
+    fn use_often(fd: c_int) {
+        for _ in 0..4 * FIRST_CALLS {
+            drop(enter(fd, Side::Recv));
+        }
+    }
+
+    /// Before the number is closed, and given to another test's socket.
+    fn forget(socket: UdpSocket) {
+        super::super::note_closing(socket.as_raw_fd());
+        drop(socket);
+    }
+
+    #[test]
+    fn nobody_is_adopted_while_a_thread_polls() {
+        with_queues("nobody_is_adopted_while_a_thread_polls", || {
+            let (socket, fd) = candidate();
+            assert!(announce([fd].into_iter()));
+            use_often(fd);
+            assert!(is_candidate(fd));
+            retract(true);
+            use_often(fd);
+            assert!(!is_candidate(fd));
+            assert!(!announce([fd].into_iter()));
+            forget(socket);
+        });
+    }
+
+    /// An adoption that has not seen the thread ends before the thread looks at the table.
+    #[test]
+    fn who_is_about_to_poll_waits_for_an_adoption_under_way() {
+        with_queues("who_is_about_to_poll_waits_for_an_adoption_under_way", || {
+            let (socket, fd) = candidate();
+            let entry = entry(fd).expect("in the table");
+            let claim = Word(DATAGRAMS).with_kind(ADOPTING);
+            entry.store(claim.0, Ordering::Release);
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while DEAF.load(Ordering::SeqCst) == 0 {
+                        thread::yield_now();
+                    }
+                    for _ in 0..1000 {
+                        thread::yield_now();
+                    }
+                    is_over.store(true, Ordering::SeqCst);
+                    entry.store(DATAGRAMS, Ordering::Release);
+                });
+                assert!(announce([fd].into_iter()));
+                assert!(is_over.load(Ordering::SeqCst));
+            });
+            retract(true);
+            forget(socket);
+        });
+    }
+
+    #[test]
+    fn nobody_is_adopted_while_a_thread_receives_from_the_kernel() {
+        with_queues("nobody_is_adopted_while_a_thread_receives_from_the_kernel", || {
+            let (socket, fd) = candidate();
+            let received = receive(
+                fd,
+                || None,
+                || {
+                    use_often(fd);
+                    is_candidate(fd)
+                },
+            );
+            assert!(received);
+            use_often(fd);
+            assert!(!is_candidate(fd));
+            forget(socket);
+        });
+    }
+
+    /// Between the look at the table and the kernel's call another thread adopts: the call would be deaf.
+    #[test]
+    fn a_receive_looks_again_after_an_adoption() {
+        with_queues("a_receive_looks_again_after_an_adoption", || {
+            let (socket, fd) = candidate();
+            let mut n = 0;
+            let ours = || {
+                n += 1;
+                use_often(fd);
+                (n == 2).then_some("ours")
+            };
+            assert_eq!(receive(fd, ours, || "the kernel's"), "ours");
+            // What ours leaves to the kernel then is the kernel's.
+            assert_eq!(receive(fd, || None, || "the kernel's"), "the kernel's");
+            forget(socket);
+        });
     }
 }

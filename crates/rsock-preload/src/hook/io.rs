@@ -1,6 +1,6 @@
 //! `read`, `write`, `send`, `recv` and their kin.
 
-use super::{alias, datagram, transfer};
+use super::{alias, datagram, hold_known, transfer};
 use crate::fdtable::{self, datagrams};
 use crate::slot::Side;
 use crate::{arg, errno, guard, next};
@@ -14,14 +14,12 @@ use std::ptr;
 /// As `read(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    if fdtable::is_known(fd)
+    let ours = || {
         // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
-        && let Some(n) = guard::hold(|| unsafe { read_with(fd, buf, len) })
-    {
-        return n;
-    }
+        hold_known(fd, || unsafe { read_with(fd, buf, len) })
+    };
     // SAFETY: arguments passed on unchanged.
-    datagrams::while_deaf_at(fd, || unsafe { next::read(fd, buf, len) })
+    datagrams::receive(fd, ours, || unsafe { next::read(fd, buf, len) })
 }
 
 /// As `write(2)`.
@@ -50,14 +48,12 @@ pub(crate) unsafe extern "C-unwind" fn write(
 /// As `readv(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-    if fdtable::is_known(fd)
+    let ours = || {
         // SAFETY: a caller of `readv` promises `n` entries of writable bytes.
-        && let Some(n) = guard::hold(|| unsafe { readv_with(fd, iov, n, 0) })
-    {
-        return n;
-    }
+        hold_known(fd, || unsafe { readv_with(fd, iov, n, 0) })
+    };
     // SAFETY: arguments passed on unchanged.
-    datagrams::while_deaf_at(fd, || unsafe { next::readv(fd, iov, n) })
+    datagrams::receive(fd, ours, || unsafe { next::readv(fd, iov, n) })
 }
 
 /// As `writev(2)`.
@@ -88,16 +84,13 @@ pub(crate) unsafe extern "C-unwind" fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    if offset == -1
-        && fdtable::is_known(fd)
-        && let Some(flags) = message_flags(flags)
+    let ours = || {
+        let flags = message_flags(flags).filter(|_| offset == -1)?;
         // SAFETY: a caller of `preadv2` promises `n` entries of writable bytes.
-        && let Some(n) = guard::hold(|| unsafe { readv_with(fd, iov, n, flags) })
-    {
-        return n;
-    }
+        hold_known(fd, || unsafe { readv_with(fd, iov, n, flags) })
+    };
     // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
-    datagrams::while_deaf_at(fd, || unsafe { next::preadv2(fd, iov, n, offset, flags) })
+    datagrams::receive(fd, ours, || unsafe { next::preadv2(fd, iov, n, offset, flags) })
 }
 
 /// As `pwritev2(2)`: on a stream, `writev` with flags.
@@ -182,14 +175,12 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if fdtable::is_known(fd)
+    let ours = || {
         // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
-        && let Some(n) = guard::hold(|| unsafe { recv_with(fd, buf, len, flags) })
-    {
-        return n;
-    }
+        hold_known(fd, || unsafe { recv_with(fd, buf, len, flags) })
+    };
     // SAFETY: arguments passed on unchanged.
-    datagrams::while_deaf_at(fd, || unsafe { next::recv(fd, buf, len, flags) })
+    datagrams::receive(fd, ours, || unsafe { next::recv(fd, buf, len, flags) })
 }
 
 /// As `recvfrom(2)`. A connected stream has no address to report.
@@ -205,28 +196,26 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> ssize_t {
-    if datagrams::is_one(fd) {
-        // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for an address.
-        let n =
-            guard::hold(|| unsafe { datagram::recv_bytes(fd, buf, len, flags, addr, addr_len) });
-        if let Some(n) = n {
-            return n;
+    let ours = || {
+        if datagrams::is_one(fd) {
+            // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for an address.
+            return guard::hold(|| unsafe {
+                datagram::recv_bytes(fd, buf, len, flags, addr, addr_len)
+            });
         }
-    } else if fdtable::is_known(fd)
         // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`.
-        && let Some(n) = guard::hold(|| unsafe { recv_with(fd, buf, len, flags) })
-    {
+        let n = hold_known(fd, || unsafe { recv_with(fd, buf, len, flags) })?;
         if n >= 0 && !addr.is_null() {
             if addr_len.is_null() {
-                return errno::fail(libc::EFAULT);
+                return Some(errno::fail(libc::EFAULT));
             }
             // SAFETY: not null, and writable by the promise of a caller who gives an address.
             unsafe { *addr_len = 0 };
         }
-        return n;
-    }
+        Some(n)
+    };
     // SAFETY: arguments passed on unchanged.
-    datagrams::while_deaf_at(fd, || unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) })
+    datagrams::receive(fd, ours, || unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) })
 }
 
 /// As `read(2)`, of at most `room` bytes.

@@ -1,6 +1,6 @@
 //! `sendmsg` and `recvmsg`, one and many.
 
-use super::{datagram, transfer};
+use super::{datagram, hold_known, transfer};
 use crate::fdtable::datagrams;
 use crate::slot::Side;
 use crate::{arg, errno, fdtable, guard, handover, next};
@@ -44,14 +44,12 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(
     msg: *mut msghdr,
     flags: c_int,
 ) -> ssize_t {
-    if fdtable::is_known(fd)
+    let ours = || {
         // SAFETY: a caller of `recvmsg` promises a valid message.
-        && let Some(n) = guard::hold(|| unsafe { recv_one(fd, msg, flags) })
-    {
-        return n;
-    }
+        hold_known(fd, || unsafe { recv_one(fd, msg, flags) })
+    };
     // SAFETY: arguments passed on unchanged.
-    datagrams::while_deaf_at(fd, || unsafe { next::recvmsg(fd, msg, flags) })
+    datagrams::receive(fd, ours, || unsafe { next::recvmsg(fd, msg, flags) })
 }
 
 /// As `sendmmsg(2)`.
@@ -94,20 +92,37 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    // SAFETY: a caller promises `n` valid messages.
-    let all = unsafe { messages(msgs, n) };
-    if all.is_empty() || !is_ours(fd, Side::Recv) {
-        // SAFETY: arguments passed on unchanged.
-        let kernel = || unsafe { next::recvmmsg(fd, msgs, n, flags, timeout) };
-        return datagrams::while_deaf_at(fd, kernel);
-    }
+    let ours = || {
+        // SAFETY: a caller promises `n` valid messages.
+        let all = unsafe { messages(msgs, n) };
+        if all.is_empty() || !is_ours(fd, Side::Recv) {
+            return None;
+        }
+        // SAFETY: null or valid by the caller's promise.
+        let limit = unsafe { timeout.as_ref() };
+        // SAFETY: valid messages, by the same promise.
+        Some(unsafe { recv_each(fd, all, flags, limit) })
+    };
+    // SAFETY: arguments passed on unchanged.
+    let kernel = || unsafe { next::recvmmsg(fd, msgs, n, flags, timeout) };
+    datagrams::receive(fd, ours, kernel)
+}
+
+/// Receives into one message after the other.
+///
+/// # Safety
+/// `all` are valid messages.
+unsafe fn recv_each(
+    fd: c_int,
+    all: &mut [mmsghdr],
+    flags: c_int,
+    limit: Option<&timespec>,
+) -> c_int {
     let is_datagram = datagrams::is_one(fd);
     let now = || {
         let now = clock_gettime(ClockId::Monotonic);
         i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
     };
-    // SAFETY: null or valid by the caller's promise.
-    let limit = unsafe { timeout.as_ref() };
     let end = limit.map(|t| now() + i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec));
     let wait_for_one = flags & libc::MSG_WAITFORONE != 0;
     let mut flags = flags & !libc::MSG_WAITFORONE;

@@ -22,6 +22,19 @@ mod splice;
 mod thread;
 mod transfer;
 
+use crate::guard::Answer;
+use crate::{fdtable, guard};
+use libc::c_int;
+
+/// As [`guard::hold`], where the table knows something of `fd`.
+#[inline(always)]
+fn hold_known<R>(fd: c_int, call: impl FnMut() -> Option<R>) -> Option<R>
+where
+    Option<R>: Answer,
+{
+    if fdtable::is_known(fd) { guard::hold(call) } else { None }
+}
+
 /// Exports a hook under other names that programs bind to the same function.
 macro_rules! alias {
     ($($alias:ident = $name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {

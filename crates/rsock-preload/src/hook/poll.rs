@@ -24,14 +24,19 @@ pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: a caller of `poll` promises `n` entries.
     let is_ours = unsafe { name_streams(fds, n) };
+    // SAFETY: as above.
+    let is_deaf = is_ours && datagrams::announce(unsafe { numbers(fds, n) });
     if is_ours
         // SAFETY: as above.
         && let Some(n) = guard::hold(|| unsafe { with_twins(fds, n, limit, None) })
     {
+        datagrams::retract(is_deaf);
         return n;
     }
     // SAFETY: arguments passed on unchanged.
-    datagrams::while_deaf(is_ours, || unsafe { next::poll(fds, n, timeout) })
+    let n = unsafe { next::poll(fds, n, timeout) };
+    datagrams::retract(is_deaf);
+    n
 }
 
 /// As `ppoll(2)`.
@@ -47,6 +52,8 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
 ) -> c_int {
     // SAFETY: a caller of `ppoll` promises `n` entries.
     let is_ours = unsafe { name_streams(fds, n) };
+    // SAFETY: as above.
+    let is_deaf = is_ours && datagrams::announce(unsafe { numbers(fds, n) });
     if is_ours
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }
@@ -55,11 +62,14 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
         let mask = unsafe { mask.as_ref() };
         // SAFETY: a caller of `ppoll` promises `n` entries.
         if let Some(n) = guard::hold(|| unsafe { with_twins(fds, n, limit, mask) }) {
+            datagrams::retract(is_deaf);
             return n;
         }
     }
     // SAFETY: arguments passed on unchanged.
-    datagrams::while_deaf(is_ours, || unsafe { next::ppoll(fds, n, timeout, mask) })
+    let n = unsafe { next::ppoll(fds, n, timeout, mask) };
+    datagrams::retract(is_deaf);
+    n
 }
 
 /// As `poll(2)`, of at most `room` bytes of entries.
@@ -180,6 +190,16 @@ unsafe fn name_streams(fds: *const pollfd, n: nfds_t) -> bool {
     // SAFETY: not null, so `n` entries by the caller's promise.
     let fds = unsafe { slice::from_raw_parts(fds, n) };
     !guard::is_inside() && fds.iter().any(|p| fdtable::is_watched(p.fd))
+}
+
+/// The descriptors of the entries.
+///
+/// # Safety
+/// As [`with_twins`], during the call that this is handed to.
+unsafe fn numbers<'a>(fds: *const pollfd, n: nfds_t) -> impl Iterator<Item = c_int> + Clone + 'a {
+    let n = usize::try_from(n).unwrap_or(0);
+    // SAFETY: not null, since some name streams, so `n` entries by the caller's promise.
+    unsafe { slice::from_raw_parts(fds, n) }.iter().map(|p| p.fd)
 }
 
 /// Waits for all entries if one of them is off TCP. `None`: the kernel can do it alone.

@@ -30,7 +30,8 @@ pub(crate) unsafe extern "C-unwind" fn select(
 ) -> c_int {
     // SAFETY: sets of at least `n` bits, by the promise of a caller of `select`.
     let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
-    let is_ours = wanted.is_some();
+    // SAFETY: the sets that `wanted` was made of.
+    let is_deaf = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.announce() });
     if let Some(wanted) = wanted {
         // SAFETY: null or valid by the caller's promise.
         let limit = match unsafe { timeout.as_ref() } {
@@ -41,6 +42,7 @@ pub(crate) unsafe extern "C-unwind" fn select(
             let began = clock_gettime(ClockId::Monotonic);
             // SAFETY: as above.
             if let Some(result) = guard::hold(|| unsafe { wanted.wait(limit, None) }) {
+                datagrams::retract(is_deaf);
                 if let Some(limit) = limit {
                     let left = limit.saturating_sub(since(began));
                     // SAFETY: not null, since there is a limit, and valid by the caller's promise.
@@ -56,7 +58,9 @@ pub(crate) unsafe extern "C-unwind" fn select(
         }
     }
     // SAFETY: arguments passed on unchanged.
-    datagrams::while_deaf(is_ours, || unsafe { next::select(n, read, write, except, timeout) })
+    let result = unsafe { next::select(n, read, write, except, timeout) };
+    datagrams::retract(is_deaf);
+    result
 }
 
 /// As `pselect(2)`.
@@ -74,7 +78,8 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
 ) -> c_int {
     // SAFETY: sets of at least `n` bits, by the promise of a caller of `pselect`.
     let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
-    let is_ours = wanted.is_some();
+    // SAFETY: the sets that `wanted` was made of.
+    let is_deaf = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.announce() });
     if let Some(wanted) = wanted
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }
@@ -83,12 +88,14 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
         let mask = unsafe { mask.as_ref() };
         // SAFETY: the sets that `wanted` was made of.
         if let Some(result) = guard::hold(|| unsafe { wanted.wait(limit, mask) }) {
+            datagrams::retract(is_deaf);
             return result;
         }
     }
     // SAFETY: arguments passed on unchanged.
-    let kernel = || unsafe { next::pselect(n, read, write, except, timeout, mask) };
-    datagrams::while_deaf(is_ours, kernel)
+    let result = unsafe { next::pselect(n, read, write, except, timeout, mask) };
+    datagrams::retract(is_deaf);
+    result
 }
 
 alias! {
@@ -153,6 +160,19 @@ impl Wanted {
         // The size of a plain `fd_set` is always there.
         let n = if n > libc::FD_SETSIZE { n.min(kernel_table_size()?) } else { n };
         Some(Self { n, ..wanted })
+    }
+
+    /// As [`datagrams::announce`], of the descriptors in the sets.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn announce(&self) -> bool {
+        let asked = (0..self.n).filter_map(|fd| {
+            // SAFETY: below `n`.
+            let is_asked = !unsafe { self.asks(fd) }.is_empty();
+            c_int::try_from(fd).ok().filter(|_| is_asked)
+        });
+        datagrams::announce(asked)
     }
 
     /// # Safety
