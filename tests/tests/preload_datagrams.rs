@@ -5,9 +5,11 @@ mod pair;
 
 use pair::{MIXED, Shim, command, pair, watched};
 use rsock_tests::{
-    Running, Watchdog, assert_worked, await_tcp_listener, await_udp_socket, preload_library, tools,
+    Running, Watchdog, assert_worked, await_tcp_listener, await_udp_socket, preload_library,
+    rsock_command, tools,
 };
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -154,6 +156,62 @@ fn a_thread_in_poll_hears_a_socket_that_another_begins_to_use() {
 #[test]
 fn a_thread_in_select_hears_a_socket_that_another_begins_to_use() {
     assert_heard("select");
+}
+
+/// The cells of a socket's line, after its address.
+fn cells<'a>(table: &'a str, port: &str) -> Vec<&'a str> {
+    let address = format!("127.0.0.1:{port}");
+    let of_it = |line: &&str| line.split_whitespace().nth(2) == Some(&*address);
+    let line = table.lines().find(of_it).unwrap_or_else(|| panic!("no {address}: {table}"));
+    line.split_whitespace().skip(3).collect()
+}
+
+#[test]
+fn stat_shows_how_datagrams_travel_and_why() {
+    let _watchdog = Watchdog::new(Duration::from_secs(180));
+    let log = Log::new();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/sockets.py");
+    let script = script.to_str().expect("a path in UTF-8");
+    let mut program = command(&tools::require("python3").path, true, &[script]);
+    with_queues(program.stdin(Stdio::piped()), &log);
+    let mut program = Running::spawn(&mut program).expect("the script starts");
+    let mut ports = String::new();
+    let out = program.stdout.take().expect("piped");
+    BufReader::new(out).read_line(&mut ports).expect("the ports");
+    let ports: Vec<&str> = ports.split_whitespace().collect();
+    let [near, far, shared, stamped, lonely] = ports[..] else { panic!("{ports:?}") };
+    let stat = Command::new(rsock_command()).args(["stat", &program.id().to_string()]).output();
+    let table = assert_worked("rsock stat", &stat.expect("rsock runs"));
+    // Peers by queue and by UDP, sent by both, received by both.
+    let numbers = |cells: &[&str]| -> Vec<u64> {
+        cells[1..8].iter().map(|cell| cell.parse().expect("a number")).collect()
+    };
+    let one = cells(&table, near);
+    let n = numbers(&one);
+    assert_eq!((n[0], n[1], one[0]), (1, 1, "-"), "{table}");
+    // What it sent before it was adopted is not counted.
+    assert!(n[2] > 0 && n[3] >= 8 + 8 && n[2] + n[3] <= 64 + 8, "{table}");
+    assert!(n[4] > 0 && n[5] >= 4 && n[4] + n[5] <= 64 && n[6] == 0, "{table}");
+    assert_eq!(one[8..], [""; 0], "{table}");
+    let one = cells(&table, far);
+    assert_eq!(one[0], format!("127.0.0.1:{near}"), "{table}");
+    assert_eq!(
+        one[8..].join(" "),
+        "an option or a later connect that only the kernel can honour",
+        "{table}"
+    );
+    let one = cells(&table, shared);
+    assert_eq!(
+        one[8..].join(" "),
+        "an option or a later connect that only the kernel can honour",
+        "{table}"
+    );
+    let one = cells(&table, stamped);
+    assert_eq!((numbers(&one), one[8]), (vec![0; 7], "an"), "{table}");
+    let one = cells(&table, lonely);
+    assert_eq!(one[8..].join(" "), "nobody met who has a queue", "{table}");
+    drop(program.stdin.take());
+    assert!(program.wait().expect("its end").success());
 }
 
 /// A port that nobody has now.

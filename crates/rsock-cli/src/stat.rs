@@ -1,8 +1,11 @@
-//! `rsock stat`: the live connections of every process that runs rsock, read without waking them.
+//! `rsock stat`: the live connections and UDP sockets of every process that runs rsock, read without waking them.
+
+mod datagrams;
 
 use crate::error::Error;
 use crate::on_rdma::OnRdma;
 use crate::output;
+use datagrams::SocketRow;
 use rsock_core::stat::{self, Connection, Counters, Path, Process};
 use rsock_core::twin::PinReason;
 use rsock_verbs::rdma::Usage;
@@ -11,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 
-/// Show the live connections of processes that run rsock
+/// Show the live connections and UDP sockets of processes that run rsock
 ///
 /// Reads the counters of your own processes, or of everybody's as root, through /proc.
 #[derive(Debug, clap::Args)]
@@ -63,27 +66,16 @@ fn table(processes: &[Process]) -> String {
     for process in processes {
         rows.extend(process.connections.iter().map(|c| cells(process, c)));
     }
-    let mut widths = [0; 10];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
+    let sockets = datagrams::table(processes);
     let mut out = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            let is_number = column == 0 || (5..9).contains(&column);
-            // Writing to a string cannot fail.
-            let _ = if is_number {
-                write!(line, "{cell:>width$}  ")
-            } else {
-                write!(line, "{cell:<width$}  ")
-            };
-        }
-        out.push_str(line.trim_end());
+    // Who has UDP sockets only has no use for a table of none.
+    if rows.len() > 1 || sockets.is_empty() {
+        out.push_str(&aligned(&rows, |column| column == 0 || (5..9).contains(&column)));
+    }
+    if !sockets.is_empty() && !out.is_empty() {
         out.push('\n');
     }
+    out.push_str(&sockets);
     for process in processes.iter().filter(|p| p.rdma != Usage::default()) {
         let Process { pid, program, rdma, .. } = process;
         let _ = writeln!(out, "{program} ({pid}) on RDMA devices: {}", OnRdma::new(rdma));
@@ -91,6 +83,31 @@ fn table(processes: &[Process]) -> String {
     for process in processes.iter().filter(|p| p.n_dropped > 0) {
         let Process { pid, program, n_dropped, .. } = process;
         let _ = writeln!(out, "{program} ({pid}): {n_dropped} more connections were not recorded");
+    }
+    out
+}
+
+/// The rows, each column as wide as its widest cell; numbers end where their columns end.
+fn aligned<const N: usize>(rows: &[[String; N]], is_number: impl Fn(usize) -> bool) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            // Writing to a string cannot fail.
+            let _ = if is_number(column) {
+                write!(line, "{cell:>width$}  ")
+            } else {
+                write!(line, "{cell:<width$}  ")
+            };
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
     }
     out
 }
@@ -153,6 +170,7 @@ struct ProcessRow<'a> {
     n_not_recorded: u64,
     rdma: OnRdma,
     connections: Vec<ConnectionRow>,
+    datagram_sockets: Vec<SocketRow>,
 }
 
 #[derive(Serialize)]
@@ -183,6 +201,7 @@ impl<'a> ProcessRow<'a> {
             n_not_recorded: process.n_dropped,
             rdma: OnRdma::new(&process.rdma),
             connections: process.connections.iter().map(ConnectionRow::new).collect(),
+            datagram_sockets: process.datagrams.iter().map(SocketRow::new).collect(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use rsock_core::stat::{Direction, Path, Slot};
+use rsock_core::stat::{Datagrams, Direction, Happened, Path, Receives, Slot};
 use rsock_core::twin::PinReason;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -254,6 +254,55 @@ fn stat_shows_the_connections_of_a_process() {
     assert!(on_rdma.len() == 4 && on_rdma.values().all(|n| n == 0), "{on_rdma:?}");
     assert!(!table.contains("on RDMA devices"), "{table}");
     drop(slot);
+}
+
+#[test]
+fn stat_shows_the_udp_sockets_of_a_process() {
+    let local = "127.0.0.1:7".parse().unwrap();
+    let socket = Datagrams::open(local, Some("[::1]:8".parse().unwrap()), 98);
+    socket.set_peers(2, 5);
+    socket.set_receives(Receives::SharedPort);
+    for (what, n) in [
+        (Happened::Sent, 70),
+        (Happened::Dropped, 3),
+        (Happened::Rescued, 1),
+        (Happened::ByKernel, 10),
+        (Happened::Received, 60),
+        (Happened::Foreign, 4),
+        (Happened::ReceivedByKernel, 20),
+    ] {
+        socket.count_many(what, n);
+    }
+    let pid = std::process::id();
+    let output = rsock(&["stat", &pid.to_string()]).output().unwrap();
+    let table = text(&output.stdout);
+    let row = table.lines().find(|line| line.contains("127.0.0.1:7")).unwrap();
+    let fields: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(fields[2..11], ["127.0.0.1:7", "[::1]:8", "2", "5", "70", "10", "60", "20", "7"]);
+    assert!(row.ends_with("other sockets might get what is sent to its port"), "{row}");
+
+    let output = rsock(&["stat", "--json"]).output().unwrap();
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let own = all.as_array().unwrap().iter().find(|process| process["pid"] == pid).unwrap();
+    let sockets = own["datagram_sockets"].as_array().unwrap();
+    let shown = sockets.iter().find(|socket| socket["inode"] == 98).unwrap();
+    assert_eq!(
+        (&shown["local"], &shown["connected_to"]),
+        (&"127.0.0.1:7".into(), &"[::1]:8".into())
+    );
+    assert_eq!((&shown["peers"]["soft"], &shown["peers"]["udp"]), (&2.into(), &5.into()));
+    assert_eq!((&shown["sent"]["soft"], &shown["sent"]["udp"]), (&70.into(), &10.into()));
+    assert_eq!(
+        (&shown["sent"]["dropped"], &shown["sent"]["rescued_by_udp"]),
+        (&3.into(), &1.into())
+    );
+    assert_eq!(
+        (&shown["received"]["soft"], &shown["received"]["foreign"]),
+        (&60.into(), &4.into())
+    );
+    assert_eq!(shown["receives_over"], "udp");
+    assert_eq!(shown["why_on_udp"], "other sockets might get what is sent to its port");
+    drop(socket);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! nobody and waits for nobody: no lock, no allocation, relaxed stores only, and a failure to make
 //! the table merely means that nothing is counted.
 
+mod datagrams;
 mod reader;
 mod writer;
 
@@ -15,6 +16,7 @@ use std::fmt;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
+pub use datagrams::{DatagramSocket, Datagrams, Happened, Receives};
 pub use reader::{Connection, Counters, Process, read_all, read_process};
 pub use writer::{Direction, Slot, descriptor};
 
@@ -163,6 +165,8 @@ const STATE_MASK: u32 = 3;
 const STATE_FREE: u32 = 0;
 const STATE_OPENING: u32 = 1;
 const STATE_LIVE: u32 = 2;
+/// Live, and a [`Datagrams`]: builds that do not know them take the line for none.
+const STATE_DATAGRAMS: u32 = 3;
 /// Added to `seq` at each use of a slot.
 const SEQ_STEP: u32 = 4;
 

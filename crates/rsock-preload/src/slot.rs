@@ -31,9 +31,10 @@ pub(crate) enum Side {
 }
 
 /// What a slot holds.
+#[expect(clippy::large_enum_variant, reason = "boxed as a whole, and most are streams")]
 pub(crate) enum Held {
     Stream(Twin),
-    Datagrams(Udp),
+    Datagrams(Box<Udp>),
 }
 
 /// Names one use of one slot: what the descriptor table stores.

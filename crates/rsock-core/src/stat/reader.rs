@@ -5,8 +5,8 @@
 //! count before and after the copy.
 
 use super::{
-    MAGIC, MEMFD_NAME, Path, RawCounters, RawHeader, RawSlot, SLOTS_AT, STATE_LIVE, STATE_MASK,
-    TABLE_LEN, VERSION, pin_reason,
+    DatagramSocket, MAGIC, MEMFD_NAME, Path, RawCounters, RawHeader, RawSlot, SLOTS_AT,
+    STATE_DATAGRAMS, STATE_LIVE, STATE_MASK, TABLE_LEN, VERSION, pin_reason,
 };
 use crate::twin::PinReason;
 use rsock_verbs::rdma::Usage;
@@ -29,6 +29,8 @@ pub struct Process {
     pub rdma: Usage,
     /// Its live connections.
     pub connections: Vec<Connection>,
+    /// Its UDP sockets that may go past the kernel, or might have.
+    pub datagrams: Vec<DatagramSocket>,
 }
 
 /// A live connection.
@@ -91,8 +93,8 @@ pub fn read_process(pid: u32) -> io::Result<Option<Process>> {
             && Some(table.owner) == own_pid
         {
             let program = program_name(pid);
-            let Table { n_dropped, rdma, connections, .. } = table;
-            return Ok(Some(Process { pid, program, n_dropped, rdma, connections }));
+            let Table { n_dropped, rdma, connections, datagrams, .. } = table;
+            return Ok(Some(Process { pid, program, n_dropped, rdma, connections, datagrams }));
         }
     }
     Ok(None)
@@ -128,6 +130,7 @@ pub(super) struct Table {
     pub(super) n_dropped: u64,
     pub(super) rdma: Usage,
     pub(super) connections: Vec<Connection>,
+    pub(super) datagrams: Vec<DatagramSocket>,
 }
 
 /// `None` if this is no table that we understand.
@@ -149,15 +152,18 @@ pub(super) fn read_table(file: &File) -> io::Result<Option<Table>> {
     let slots =
         [&before, &bytes, &after].map(|copy| copy[SLOTS_AT..].chunks_exact(size_of::<RawSlot>()));
     let [first, middle, last] = slots;
-    let connections = first
-        .zip(middle)
-        .zip(last)
-        .filter_map(|((first, slot), last)| {
-            let seq = Bytes(first).half(offset_of!(RawSlot, seq));
-            let unchanged = Bytes(last).half(offset_of!(RawSlot, seq)) == seq;
-            (unchanged && seq & STATE_MASK == STATE_LIVE).then(|| connection(Bytes(slot)))
-        })
-        .collect();
+    let (mut connections, mut datagrams) = (Vec::new(), Vec::new());
+    for ((first, slot), last) in first.zip(middle).zip(last) {
+        let seq = Bytes(first).half(offset_of!(RawSlot, seq));
+        if Bytes(last).half(offset_of!(RawSlot, seq)) != seq {
+            continue;
+        }
+        match seq & STATE_MASK {
+            STATE_LIVE => connections.push(connection(Bytes(slot))),
+            STATE_DATAGRAMS => datagrams.push(DatagramSocket::read(&Bytes(slot))),
+            _ => {}
+        }
+    }
     Ok(Some(Table {
         owner: header.half(offset_of!(RawHeader, pid)),
         n_dropped: header.word(offset_of!(RawHeader, n_dropped)),
@@ -165,6 +171,7 @@ pub(super) fn read_table(file: &File) -> io::Result<Option<Table>> {
             header.word(offset_of!(RawHeader, rdma) + i * size_of::<u64>())
         })),
         connections,
+        datagrams,
     }))
 }
 
@@ -175,12 +182,11 @@ fn copy(file: &File) -> io::Result<Vec<u8>> {
 }
 
 fn connection(slot: Bytes<'_>) -> Connection {
-    let ports = slot.half(offset_of!(RawSlot, ports));
-    let port = |half: u32| u16::try_from(half & 0xffff).unwrap_or(0);
+    let [local, peer] = slot.ends();
     let peer_pid = slot.half(offset_of!(RawSlot, peer_pid));
     Connection {
-        local: SocketAddr::new(slot.ip(offset_of!(RawSlot, local)), port(ports >> 16)),
-        peer: SocketAddr::new(slot.ip(offset_of!(RawSlot, peer)), port(ports)),
+        local,
+        peer,
         peer_pid: (peer_pid != 0).then_some(peer_pid),
         inode: slot.word(offset_of!(RawSlot, inode)),
         tx_path: Path::from_byte(slot.byte(offset_of!(RawSlot, tx_path))),
@@ -192,19 +198,29 @@ fn connection(slot: Bytes<'_>) -> Connection {
 }
 
 /// A private copy of (a part of) a table.
-struct Bytes<'a>(&'a [u8]);
+pub(super) struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
-    fn byte(&self, at: usize) -> u8 {
+    pub(super) fn byte(&self, at: usize) -> u8 {
         self.0[at]
     }
 
-    fn half(&self, at: usize) -> u32 {
+    pub(super) fn half(&self, at: usize) -> u32 {
         u32::from_ne_bytes(self.array(at))
     }
 
-    fn word(&self, at: usize) -> u64 {
+    pub(super) fn word(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.array(at))
+    }
+
+    /// The local end and the peer, which lie at the same place in every kind of line.
+    pub(super) fn ends(&self) -> [SocketAddr; 2] {
+        let ports = self.half(offset_of!(RawSlot, ports));
+        let port = |half: u32| u16::try_from(half & 0xffff).unwrap_or(0);
+        [
+            SocketAddr::new(self.ip(offset_of!(RawSlot, local)), port(ports >> 16)),
+            SocketAddr::new(self.ip(offset_of!(RawSlot, peer)), port(ports)),
+        ]
     }
 
     fn ip(&self, at: usize) -> IpAddr {

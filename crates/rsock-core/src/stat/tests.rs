@@ -49,6 +49,45 @@ fn a_connection_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_udp_socket_is_read_as_it_was_written_and_disappears() {
+    let ends = ["127.0.0.1:15", "[fd00::7]:9", "[::1]:16"].map(|end| end.parse().unwrap());
+    let [first, peer, local]: [SocketAddr; 3] = ends;
+    let socket = Datagrams::open(first, None, 4712);
+    let find = || {
+        let process = read_process(std::process::id()).unwrap()?;
+        process.datagrams.into_iter().find(|socket| socket.inode == 4712)
+    };
+    let seen = find().unwrap();
+    assert_eq!((seen.local, seen.peer), (first, None));
+    assert_eq!((seen.receives, seen.pin), (Some(Receives::Kernel), Some(PinReason::None)));
+    socket.set_ends(local, Some(peer));
+    socket.set_receives(Receives::Queue);
+    socket.set_pin(PinReason::Fork);
+    socket.set_peers(3, 1000);
+    let all = [
+        Happened::Sent,
+        Happened::Dropped,
+        Happened::Rescued,
+        Happened::ByKernel,
+        Happened::Received,
+        Happened::Foreign,
+        Happened::Malformed,
+        Happened::ReceivedByKernel,
+    ];
+    for (n, what) in (1..).zip(all) {
+        socket.count_many(what, n - 1);
+        socket.count(what);
+    }
+    let seen = find().unwrap();
+    assert_eq!((seen.local, seen.peer), (local, Some(peer)));
+    assert_eq!((seen.receives, seen.pin), (Some(Receives::Queue), Some(PinReason::Fork)));
+    assert_eq!((seen.n_queue_peers, seen.n_kernel_peers), (3, 1000));
+    assert_eq!(all.map(|what| seen.count(what)), [1, 2, 3, 4, 5, 6, 7, 8]);
+    drop(socket);
+    assert_eq!(find(), None);
+}
+
+#[test]
 fn a_dropped_connection_disappears_and_its_line_is_clean_when_used_again() {
     for _ in 0..2 * N_SLOTS {
         let slot = open(12);
@@ -128,7 +167,8 @@ proptest! {
         file.write_all_at(&u32::try_from(SLOT_LEN).unwrap().to_ne_bytes(), 20).unwrap();
         file.write_all_at(&bytes, SLOTS_AT as u64 + index * SLOT_LEN as u64).unwrap();
         let table = reader::read_table(&file).unwrap().unwrap();
-        let live = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & STATE_MASK == STATE_LIVE;
-        prop_assert_eq!(table.connections.len(), usize::from(live));
+        let state = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & STATE_MASK;
+        prop_assert_eq!(table.connections.len(), usize::from(state == STATE_LIVE));
+        prop_assert_eq!(table.datagrams.len(), usize::from(state == STATE_DATAGRAMS));
     }
 }

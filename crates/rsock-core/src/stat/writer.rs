@@ -1,5 +1,5 @@
-//! The writing side: a [`Slot`] per connection, in a table that the process makes when it opens its
-//! first one.
+//! The writing side: a [`Slot`] per connection (and a [`Datagrams`](super::Datagrams) per UDP socket), in a table that
+//! the process makes when it opens its first one.
 //!
 //! Invariant: a process writes only the table whose header carries its own pid. A forked child
 //! finds its parent's and makes its own, one slot at a time, as its connections are used.
@@ -38,6 +38,12 @@ pub struct Slot {
     local: SocketAddr,
     peer: SocketAddr,
     inode: u64,
+    place: Place,
+}
+
+/// A line of the table, freed when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
     /// Owning process in the upper half, slot number plus one in the lower; 0 before the first use.
     at: AtomicU64,
 }
@@ -47,8 +53,8 @@ impl Slot {
     /// line the connection is not shown.
     #[must_use]
     pub fn open(local: SocketAddr, peer: SocketAddr, inode: u64) -> Self {
-        let slot = Self { local, peer, inode, at: AtomicU64::new(0) };
-        slot.register();
+        let slot = Self { local, peer, inode, place: Place::new() };
+        slot.raw();
         slot
     }
 
@@ -112,23 +118,35 @@ impl Slot {
 
     #[inline]
     fn raw(&self) -> Option<&'static RawSlot> {
+        self.place.raw(|raw| fill(raw, self))
+    }
+}
+
+impl Place {
+    pub(super) fn new() -> Self {
+        Self { at: AtomicU64::new(0) }
+    }
+
+    /// The line of this process, which `fill` makes live if it is a new one.
+    #[inline]
+    pub(super) fn raw(&self, fill: impl FnOnce(&RawSlot)) -> Option<&'static RawSlot> {
         let at = self.at.load(Ordering::Relaxed);
         let (owner, index) = split(at);
         if owner == family::process().0 {
             // The table of a process never changes once it has handed out a slot.
             return Table::current()?.slot(index.checked_sub(1)?);
         }
-        self.register()
+        self.register(fill)
     }
 
-    /// Takes a line in this process's table; the connection may have been inherited.
+    /// Takes a line in this process's table; what it is for may have been inherited.
     #[cold]
-    fn register(&self) -> Option<&'static RawSlot> {
+    fn register(&self, fill: impl FnOnce(&RawSlot)) -> Option<&'static RawSlot> {
         let pid = family::process().0;
         let old = self.at.load(Ordering::Relaxed);
         let taken = Table::obtain(pid).and_then(|table| table.take());
         if let Some((_, raw)) = taken {
-            fill(raw, self);
+            fill(raw);
         }
         let number = taken.as_ref().map_or(0, |(index, _)| index + 1);
         let new = u64::from(pid) << 32 | u64::from(number);
@@ -143,7 +161,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for Place {
     fn drop(&mut self) {
         let (owner, index) = split(*self.at.get_mut());
         // An inherited line is the parent's to free.
@@ -268,7 +286,7 @@ fn split(at: u64) -> (u32, u32) {
 
 /// One writer at a time by contract, so no locked instruction.
 #[inline]
-fn add(counter: &AtomicU64, n: u64) {
+pub(super) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
@@ -276,17 +294,7 @@ fn fill(raw: &RawSlot, slot: &Slot) {
     for byte in [&raw.tx_path, &raw.rx_path, &raw.pin, &raw.flags] {
         byte.store(0, Ordering::Relaxed);
     }
-    for (words, addr) in [(&raw.local, slot.local), (&raw.peer, slot.peer)] {
-        let ip = match addr.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
-        };
-        for (word, half) in words.iter().zip(ip.octets().as_chunks().0) {
-            word.store(u64::from_ne_bytes(*half), Ordering::Relaxed);
-        }
-    }
-    let ports = u32::from(slot.local.port()) << 16 | u32::from(slot.peer.port());
-    raw.ports.store(ports, Ordering::Relaxed);
+    put_ends(&raw.local, &raw.peer, &raw.ports, [slot.local, slot.peer]);
     raw.peer_pid.store(0, Ordering::Relaxed);
     raw.inode.store(slot.inode, Ordering::Relaxed);
     for counters in [&raw.tx, &raw.rx] {
@@ -295,9 +303,34 @@ fn fill(raw: &RawSlot, slot: &Slot) {
             counter.store(0, Ordering::Relaxed);
         }
     }
-    let seq = raw.seq.load(Ordering::Relaxed);
-    // SYNC(stat-live): all of the above is visible to a reader that sees the line live.
-    raw.seq.store(seq & !STATE_MASK | STATE_LIVE, Ordering::Release);
+    go_live(&raw.seq, STATE_LIVE);
+}
+
+/// Stores the two ends: the addresses, IPv4 ones mapped, and the ports.
+pub(super) fn put_ends(
+    local: &[AtomicU64; 2],
+    peer: &[AtomicU64; 2],
+    ports: &AtomicU32,
+    ends: [SocketAddr; 2],
+) {
+    for (words, addr) in [local, peer].into_iter().zip(ends) {
+        let ip = match addr.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        for (word, half) in words.iter().zip(ip.octets().as_chunks().0) {
+            word.store(u64::from_ne_bytes(*half), Ordering::Relaxed);
+        }
+    }
+    let [local, peer] = ends.map(|end| u32::from(end.port()));
+    ports.store(local << 16 | peer, Ordering::Relaxed);
+}
+
+/// Lets readers see a line that has been filled, as one of the kind that `state` says.
+pub(super) fn go_live(seq: &AtomicU32, state: u32) {
+    let old = seq.load(Ordering::Relaxed);
+    // SYNC(stat-live): all that was stored before is visible to a reader that sees the line live.
+    seq.store(old & !STATE_MASK | state, Ordering::Release);
 }
 
 fn release(raw: &RawSlot) {

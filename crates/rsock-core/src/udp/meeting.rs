@@ -8,6 +8,7 @@ use super::holders;
 use super::sending::Way;
 use super::{KEY, OPEN, OVER, Queue, SHUT, Udp, ip, local_of};
 use crate::interrupt::Section;
+use crate::stat::Receives;
 use crate::sys;
 use crate::twin::PinReason;
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
@@ -70,7 +71,7 @@ impl Meeting {
 impl Udp {
     /// The kernel has brought a datagram, from `from` as far as that is known.
     pub(super) fn note_kernel(&self, fd: BorrowedFd<'_>, from: Option<SocketAddr>) {
-        self.counts.received_by_kernel.fetch_add(1, Ordering::Relaxed);
+        self.count_by_kernel();
         if self.state() != SHUT || self.is_pinned() || !self.is_ours() {
             return;
         }
@@ -90,29 +91,33 @@ impl Udp {
     fn open(&self, fd: BorrowedFd<'_>, meeting: &mut Meeting) -> bool {
         match self.try_open(fd, meeting) {
             Ok(is_open) => is_open,
-            Err(_) => {
+            Err(why) => {
                 self.pin_receiving();
+                self.stat.set_receives(why);
                 false
             }
         }
     }
 
     /// # Errors
-    /// It can never be.
-    fn try_open(&self, fd: BorrowedFd<'_>, meeting: &mut Meeting) -> io::Result<bool> {
-        let never = || io::Error::from(io::ErrorKind::Unsupported);
-        let local = local_of(fd)?.filter(|local| local.port() != 0).ok_or_else(never)?;
+    /// Why it can never be.
+    fn try_open(&self, fd: BorrowedFd<'_>, meeting: &mut Meeting) -> Result<bool, Receives> {
+        let (shared, unfit) = (Receives::SharedPort, Receives::Address);
+        let local = local_of(fd).ok().flatten().filter(|local| local.port() != 0).ok_or(unfit)?;
         let has_scope = matches!(local, SocketAddr::V6(v6) if v6.scope_id() != 0);
-        if has_scope || local.ip().is_multicast() || sockopt::socket_reuseport(fd)? {
-            return Err(never());
+        if has_scope || local.ip().is_multicast() {
+            return Err(unfit);
         }
-        if !holders::is_sole(local, self.inode)? {
-            return Err(never());
+        if sockopt::socket_reuseport(fd).unwrap_or(true)
+            || !holders::is_sole(local, self.inode).unwrap_or(false)
+        {
+            return Err(shared);
         }
-        self.may_be_joined.fetch_or(sockopt::socket_reuseaddr(fd)?, Ordering::Relaxed);
+        let may_be_joined = sockopt::socket_reuseaddr(fd).unwrap_or(true);
+        self.may_be_joined.fetch_or(may_be_joined, Ordering::Relaxed);
         let is_v6_only = self.is_v6 && sockopt::ipv6_v6only(fd).unwrap_or(false);
         let peer = self.routes().peer;
-        let Some(queue) = self.make_queue() else { return Err(never()) };
+        let queue = self.make_queue().ok_or(Receives::Exhausted)?;
         let _ = self.open_peer.set(peer);
         // SYNC(deaf): a thread that is about to sleep in the kernel counts itself and then looks here;
         // one of the two sees the other.
@@ -129,13 +134,15 @@ impl Udp {
             Some(Ok(listener)) => {
                 meeting.listener = Some(listener);
                 self.ended.store(1, Ordering::Relaxed);
+                self.stat.set_ends(local, peer);
+                self.stat.set_receives(Receives::Queue);
                 Ok(true)
             }
             // Nobody has found it.
             Some(Err(_)) | None => {
                 // Unless it was pinned meanwhile.
                 let _ = self.state.compare_exchange(OPEN, SHUT, Ordering::SeqCst, Ordering::SeqCst);
-                if is_heard { Err(never()) } else { Ok(false) }
+                if is_heard { Err(Receives::Exhausted) } else { Ok(false) }
             }
         }
     }
@@ -173,6 +180,7 @@ impl Udp {
         }
         let local = local_of(fd).ok().flatten();
         if !local.is_some_and(|at| holders::is_sole(at, self.inode).unwrap_or(false)) {
+            self.stat.set_receives(Receives::SharedPort);
             self.pin(PinReason::Option);
         }
     }

@@ -43,6 +43,7 @@ pub use waiting::Deaf;
 
 use crate::dgram::Sources;
 use crate::interrupt::Section;
+use crate::stat::Datagrams;
 use crate::sys;
 use crate::twin::PinReason;
 use meeting::Meeting;
@@ -55,7 +56,7 @@ use rustix::fs::OFlags;
 use rustix::net::AddressFamily;
 use sending::Routes;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -104,6 +105,8 @@ pub struct Udp {
     /// What happened for the first time, and nobody was told yet: [`News`].
     news: AtomicU8,
     counts: Counts,
+    /// What `rsock stat` shows.
+    stat: Datagrams,
 }
 
 /// What happened for the first time.
@@ -188,10 +191,11 @@ impl Udp {
             _ => return None,
         };
         let now = sys::tick();
+        let (peer, inode) = (peer_of(fd), inode_of(fd)?);
         let this = Self {
             owner: process(),
             is_v6,
-            inode: inode_of(fd)?,
+            inode,
             queue: OnceLock::new(),
             state: AtomicU8::new(SHUT),
             pinned: AtomicU8::new(PinReason::None as u8),
@@ -209,12 +213,13 @@ impl Udp {
             progressed: AtomicU32::new(now),
             checked: AtomicU32::new(now),
             swept: AtomicU32::new(now),
-            routes: Mutex::new(Routes::new(peer_of(fd))),
+            routes: Mutex::new(Routes::new(peer)),
             meeting: Mutex::new(Meeting::new()),
             stand_in: Mutex::new(None),
             has_stand_in: AtomicBool::new(false),
             news: AtomicU8::new(0),
             counts: Counts::default(),
+            stat: Datagrams::open(shown(fd), peer, inode),
         };
         this.note_flags(fd);
         Some(this)
@@ -236,6 +241,7 @@ impl Udp {
     /// The program has connected the socket, or disconnected it. Datagrams that were in the queue before stay
     /// there, as they do in the kernel's.
     pub fn note_connected(&self, fd: BorrowedFd<'_>) {
+        self.stat.set_ends(shown(fd), peer_of(fd));
         if self.state() == OPEN {
             // From now on others may not send to it, who could.
             return self.pin(PinReason::Option);
@@ -243,6 +249,7 @@ impl Udp {
         if self.is_ours() {
             let _section = Section::enter();
             *self.routes() = Routes::new(peer_of(fd));
+            self.stat.set_peers(0, 0);
         }
     }
 
@@ -262,10 +269,14 @@ impl Udp {
     pub fn pin(&self, reason: PinReason) {
         let unpinned = PinReason::None as u8;
         let pinned = &self.pinned;
-        let _ =
+        let pinned =
             pinned.compare_exchange(unpinned, reason as u8, Ordering::AcqRel, Ordering::Relaxed);
         if !self.is_ours() {
             return;
+        }
+        if pinned.is_ok() {
+            self.stat.set_pin(reason);
+            self.stat.set_peers(0, 0);
         }
         let _section = Section::enter();
         if self.state.swap(OVER, Ordering::AcqRel) == OPEN {
@@ -426,6 +437,12 @@ fn peer_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
 
 fn ip(any: rustix::net::SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(any).ok().map(canonical)
+}
+
+/// What `rsock stat` shows the socket to be bound to.
+fn shown(fd: BorrowedFd<'_>) -> SocketAddr {
+    let unbound = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    local_of(fd).ok().flatten().unwrap_or(unbound)
 }
 
 /// The canonical address that the socket is bound to.

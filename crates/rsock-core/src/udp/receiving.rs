@@ -4,6 +4,7 @@ use super::header::{self, Header};
 use super::{News, Udp};
 use crate::dgram::{Received, scatter};
 use crate::interrupt::{Section, Watch};
+use crate::stat::Happened;
 use crate::sys;
 use rsock_cm::in_family;
 use rsock_verbs::Arrived;
@@ -69,7 +70,7 @@ impl Udp {
         loop {
             if self.is_over() || flags.intersects(RecvFlags::ERRQUEUE | RecvFlags::OOB) {
                 let (n, _) = kernel(bufs, flags)?;
-                self.counts.received_by_kernel.fetch_add(1, Ordering::Relaxed);
+                self.count_by_kernel();
                 return Ok(Got::Kernel(n));
             }
             if self.never_opened() {
@@ -151,6 +152,11 @@ impl Udp {
         }
     }
 
+    pub(super) fn count_by_kernel(&self) {
+        self.counts.received_by_kernel.fetch_add(1, Ordering::Relaxed);
+        self.stat.count(Happened::ReceivedByKernel);
+    }
+
     /// Whether the queue has kept us from the kernel's socket for long.
     #[inline]
     fn is_kernel_due(&self) -> bool {
@@ -173,6 +179,7 @@ impl Udp {
             let any = queue.ud.try_take(&mut |arrived| {
                 let Some((header, at)) = parse(arrived) else {
                     self.counts.malformed.fetch_add(1, Ordering::Relaxed);
+                    self.stat.count(Happened::Malformed);
                     return true;
                 };
                 let is_true = |sender| queue.sources.is_true(sender, header.from);
@@ -180,6 +187,7 @@ impl Udp {
                     || !arrived.sender().is_some_and(is_true)
                 {
                     self.counts.foreign.fetch_add(1, Ordering::Relaxed);
+                    self.stat.count(Happened::Foreign);
                     return true;
                 }
                 if header.is_after_kernel && !may_pass {
@@ -189,6 +197,9 @@ impl Udp {
                 let mut received = scatter(arrived, header.from, at, bufs);
                 received.from = in_family(received.from, self.is_v6);
                 took = Some(Took::Datagram(received));
+                if !peek {
+                    self.stat.count(Happened::Received);
+                }
                 !peek
             });
             match took {

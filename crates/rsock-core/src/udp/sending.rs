@@ -4,6 +4,7 @@ use super::header::{Bytes, MAX};
 use super::meeting::{Attempt, Sought, may_be_sought};
 use super::{News, Queue, Udp};
 use crate::interrupt::Section;
+use crate::stat::Happened;
 use crate::sys;
 use rsock_cm::canonical;
 use rsock_verbs::soft::SoftDestination;
@@ -25,6 +26,9 @@ pub(super) struct Routes {
     last: Option<(SocketAddr, Arc<Way>)>,
     /// Handshakes under way.
     n_sought: usize,
+    n_ways: usize,
+    /// How many are known by way, and how many else, as `rsock stat` shows them.
+    shown: (usize, usize),
     /// When a datagram that had no room in a queue last went by the kernel.
     rescued: u32,
 }
@@ -84,7 +88,15 @@ enum Post {
 
 impl Routes {
     pub(super) fn new(peer: Option<SocketAddr>) -> Self {
-        Self { peer, known: HashMap::new(), last: None, n_sought: 0, rescued: sys::tick() }
+        Self {
+            peer,
+            known: HashMap::new(),
+            last: None,
+            n_sought: 0,
+            n_ways: 0,
+            shown: (0, 0),
+            rescued: sys::tick(),
+        }
     }
 
     /// Gives up looking for those that nobody sends to any more.
@@ -124,6 +136,7 @@ impl Udp {
             Post::Done => true,
             Post::Kernel => {
                 self.counts.by_kernel.fetch_add(1, Ordering::Relaxed);
+                self.stat.count(Happened::ByKernel);
                 false
             }
             Post::Lost => {
@@ -171,6 +184,7 @@ impl Udp {
         match posted {
             Ok(Posted::Out) => {
                 way.is_after_kernel.store(false, Ordering::Relaxed);
+                self.stat.count(Happened::Sent);
                 ud.ring(&way.to);
                 return Post::Done;
             }
@@ -178,16 +192,21 @@ impl Udp {
                 ud.ring(&way.to);
                 let now = sys::tick();
                 if routes.rescued == now {
+                    self.stat.count(Happened::Dropped);
                     return Post::Lost;
                 }
                 routes.rescued = now;
                 self.counts.rescued.fetch_add(1, Ordering::Relaxed);
+                self.stat.count(Happened::Rescued);
             }
             Err(DatagramError::TooLong | DatagramError::Full) => {}
             Err(DatagramError::Gone | DatagramError::Broken) => {
                 routes.last = None;
                 let later = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
-                routes.known.insert(to, later);
+                if let Some(Known::Way(_)) = routes.known.insert(to, later) {
+                    routes.n_ways -= 1;
+                }
+                self.show(routes);
             }
         }
         way.is_after_kernel.store(true, Ordering::Relaxed);
@@ -195,13 +214,29 @@ impl Udp {
         Post::Kernel
     }
 
+    /// Tells `rsock stat` how destinations are reached, if that has changed.
+    fn show(&self, routes: &mut Routes) {
+        let shown = (routes.n_ways, routes.known.len() - routes.n_ways);
+        if routes.shown != shown {
+            routes.shown = shown;
+            self.stat.set_peers(shown.0, shown.1);
+        }
+    }
+
     /// The way to `to`, if there is one by now; looks for it when it is time.
     fn find(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) -> Option<Arc<Way>> {
+        let way = self.look_up(fd, routes, to);
+        self.show(routes);
+        way
+    }
+
+    fn look_up(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) -> Option<Arc<Way>> {
         if routes.known.len() >= MOST_KNOWN && !routes.known.contains_key(&to) {
             routes.known.retain(|_, known| matches!(known, Known::Way(_)));
             routes.n_sought = 0;
             if routes.known.len() >= MOST_KNOWN {
                 routes.known.clear();
+                routes.n_ways = 0;
             }
         }
         let fresh = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
@@ -250,6 +285,7 @@ impl Udp {
                         *known = Known::Way(Arc::new(*way));
                         self.news.fetch_or(News::Sends as u8, Ordering::Relaxed);
                         routes.n_sought = routes.n_sought.saturating_sub(1);
+                        routes.n_ways += 1;
                         // This one goes by the kernel still: the way begins after it.
                     }
                 }

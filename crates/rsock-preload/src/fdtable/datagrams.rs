@@ -72,9 +72,6 @@ pub(crate) fn find(fd: c_int, side: Side) -> Option<Handle> {
 /// Counts a call on a candidate, and adopts it when it is time: the next call finds it.
 fn count(fd: c_int, word: Word) {
     let Some(entry) = entry(fd) else { return };
-    if word.reason() != PinReason::None {
-        return;
-    }
     let more = Word(word.0.wrapping_add(ONE_CALL));
     let n = more.0 >> 32;
     // Fails where another thread counts: one of them is enough.
@@ -86,7 +83,7 @@ fn count(fd: c_int, word: Word) {
     if replace(entry, more, claim) {
         // SYNC(deaf): pairs with the fence in `count_in`.
         std::sync::atomic::fence(Ordering::SeqCst);
-        let key = if is_heard(fd) { adopt(fd) } else { None };
+        let key = if is_heard(fd) { adopt(fd, word.reason()) } else { None };
         match key {
             Some(key) => {
                 let word = Word(Word::of_twin(key).0 | DATAGRAM_TWIN);
@@ -101,14 +98,19 @@ fn count(fd: c_int, word: Word) {
     drop(section);
 }
 
-fn adopt(fd: c_int) -> Option<slot::Key> {
+/// Makes a UDP socket of the candidate; one that is to stay with the kernel says why to `rsock stat`.
+fn adopt(fd: c_int, reason: PinReason) -> Option<slot::Key> {
     let key = guard::enter(|| {
         // SAFETY: not -1, since the table has it; the program's own, as in `Handle::fd`.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        Ok(Udp::adopt(socket).and_then(|udp| slot::insert(Held::Datagrams(udp))))
+        let udp = Udp::adopt(socket);
+        if let Some(udp) = udp.as_ref().filter(|_| reason != PinReason::None) {
+            udp.pin(reason);
+        }
+        Ok(udp.and_then(|udp| slot::insert(Held::Datagrams(Box::new(udp)))))
     });
     let key = key.ok().flatten()?;
-    log::line(format_args!("fd {fd}: datagrams, adopted as {key:?}"));
+    log::line(format_args!("fd {fd}: datagrams, adopted as {key:?}, {reason:?}"));
     Some(key)
 }
 

@@ -1,0 +1,141 @@
+//! `rsock stat` of UDP sockets: how their datagrams travel, what was dropped, and why some stay on UDP.
+
+use super::aligned;
+use rsock_core::stat::{self, DatagramSocket, Happened, Process, Receives};
+use rsock_core::twin::PinReason;
+use serde::Serialize;
+
+/// The table of all sockets; empty if there are none.
+pub(super) fn table(processes: &[Process]) -> String {
+    let head = [
+        "PID",
+        "PROGRAM",
+        "UDP SOCKET",
+        "CONNECTED TO",
+        "PEERS soft",
+        "udp",
+        "SENT soft",
+        "udp",
+        "RECEIVED soft",
+        "udp",
+        "DROPPED",
+        "WHY ON UDP",
+    ];
+    let mut rows = vec![head.map(String::from)];
+    for process in processes {
+        rows.extend(process.datagrams.iter().map(|socket| cells(process, socket)));
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    aligned(&rows, |column| column == 0 || (4..11).contains(&column))
+}
+
+fn cells(process: &Process, socket: &DatagramSocket) -> [String; 12] {
+    let count = |what| socket.count(what).to_string();
+    [
+        process.pid.to_string(),
+        process.program.clone(),
+        socket.local.to_string(),
+        socket.peer.map_or_else(|| "-".to_owned(), |peer| peer.to_string()),
+        socket.n_queue_peers.to_string(),
+        socket.n_kernel_peers.to_string(),
+        count(Happened::Sent),
+        count(Happened::ByKernel),
+        count(Happened::Received),
+        count(Happened::ReceivedByKernel),
+        dropped(socket).to_string(),
+        why(socket).to_owned(),
+    ]
+}
+
+/// What was sent and had no room, and what came and was nobody's.
+fn dropped(socket: &DatagramSocket) -> u64 {
+    [Happened::Dropped, Happened::Foreign, Happened::Malformed]
+        .into_iter()
+        .fold(0, |sum, what| sum.saturating_add(socket.count(what)))
+}
+
+/// Why datagrams travel by UDP, as far as they do; empty if nothing stands in the way.
+fn why(socket: &DatagramSocket) -> &'static str {
+    match (socket.pin, socket.receives) {
+        (None, _) => "a reason that this version does not know",
+        (_, Some(Receives::SharedPort)) => "other sockets might get what is sent to its port",
+        (Some(PinReason::None), Some(Receives::Address)) => {
+            "its address is of one link, or of many sockets"
+        }
+        (Some(PinReason::None), Some(Receives::Exhausted)) => stat::describe(PinReason::Resources),
+        (Some(PinReason::None), Some(Receives::Kernel)) if socket.n_queue_peers == 0 => {
+            "nobody met who has a queue"
+        }
+        (Some(PinReason::Option), _) => {
+            "an option or a later connect that only the kernel can honour"
+        }
+        (Some(reason), _) => stat::describe(reason),
+    }
+}
+
+/// A socket as JSON.
+#[derive(Serialize)]
+pub(super) struct SocketRow {
+    local: String,
+    connected_to: Option<String>,
+    inode: u64,
+    receives_over: &'static str,
+    why_on_udp: Option<&'static str>,
+    peers: Ways,
+    sent: Sent,
+    received: Received,
+}
+
+/// A number for each way.
+#[derive(Serialize)]
+struct Ways {
+    soft: u64,
+    udp: u64,
+}
+
+#[derive(Serialize)]
+struct Sent {
+    #[serde(flatten)]
+    ways: Ways,
+    dropped: u64,
+    rescued_by_udp: u64,
+}
+
+#[derive(Serialize)]
+struct Received {
+    #[serde(flatten)]
+    ways: Ways,
+    foreign: u64,
+    malformed: u64,
+}
+
+impl SocketRow {
+    pub(super) fn new(socket: &DatagramSocket) -> Self {
+        let count = |what| socket.count(what);
+        let is_open =
+            socket.receives == Some(Receives::Queue) && socket.pin == Some(PinReason::None);
+        Self {
+            local: socket.local.to_string(),
+            connected_to: socket.peer.map(|peer| peer.to_string()),
+            inode: socket.inode,
+            receives_over: if is_open { "soft" } else { "udp" },
+            why_on_udp: Some(why(socket)).filter(|text| !text.is_empty()),
+            peers: Ways { soft: socket.n_queue_peers.into(), udp: socket.n_kernel_peers.into() },
+            sent: Sent {
+                ways: Ways { soft: count(Happened::Sent), udp: count(Happened::ByKernel) },
+                dropped: count(Happened::Dropped),
+                rescued_by_udp: count(Happened::Rescued),
+            },
+            received: Received {
+                ways: Ways {
+                    soft: count(Happened::Received),
+                    udp: count(Happened::ReceivedByKernel),
+                },
+                foreign: count(Happened::Foreign),
+                malformed: count(Happened::Malformed),
+            },
+        }
+    }
+}
