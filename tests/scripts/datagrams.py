@@ -384,6 +384,12 @@ def many(s, to):
     print(batch.recv(s, 16, socket.MSG_DONTWAIT), batch.recv(s, 16, socket.MSG_DONTWAIT))
     ask_for(s, 3)
     print(batch.recv(s, 16, 0x10000))
+    # Some past the kernel, some not, to the peer or by its address; and one that is too long for both.
+    batch = Many(16, 70000)
+    print(batch.send(s, [b"e %d" % i + bytes(9000 if i in (5, 6) else 0) for i in range(16)]))
+    print([len(s.recv(70000)) for _ in range(16)])
+    print(batch.send(s, [b"e 1", b"e 2", bytes(66000), b"e 3"]), s.recv(10), s.recv(10))
+    print(batch.send(s, [bytes(66000), b"e 3"]), errno.errorcode[ctypes.get_errno()])
 
 
 def options(s, to):

@@ -38,6 +38,7 @@ mod waiting;
 
 pub use crate::dgram::Received;
 pub use receiving::Got;
+pub use sending::Batch;
 pub(crate) use waiting::Armed;
 pub use waiting::Deaf;
 

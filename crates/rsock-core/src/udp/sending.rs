@@ -13,8 +13,8 @@ use rustix::fd::BorrowedFd;
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, MutexGuard};
 
 /// Where datagrams go. Of the process that made the socket.
 #[derive(Debug)]
@@ -79,7 +79,8 @@ const IN_A_ROW: u32 = 64;
 
 /// What became of an attempt to send past the kernel.
 enum Post {
-    Done,
+    /// It is in the queue at the end of this way, which has not been rung.
+    Done(Arc<Way>),
     /// Lost, and counted.
     Lost,
     /// The kernel's to send.
@@ -109,6 +110,71 @@ impl Routes {
     }
 }
 
+/// Datagrams that are sent in a row. Those who receive them are woken when it is dropped, at the latest: before
+/// anything that may wait.
+#[derive(Debug)]
+#[must_use]
+pub struct Batch<'a> {
+    udp: &'a Udp,
+    fd: BorrowedFd<'a>,
+    held: Option<(MutexGuard<'a, Routes>, Section)>,
+    /// What the last datagrams went to.
+    unrung: Option<Arc<Way>>,
+}
+
+impl Batch<'_> {
+    /// As [`Udp::send`].
+    #[must_use]
+    pub fn send(&mut self, bufs: &[IoSlice<'_>], to: Option<SocketAddr>) -> bool {
+        let udp = self.udp;
+        if udp.is_pinned() || !udp.is_ours() {
+            return false;
+        }
+        let (routes, _) = self.held.get_or_insert_with(|| {
+            let section = Section::enter();
+            (udp.routes(), section)
+        });
+        match udp.post(self.fd, routes, bufs, to) {
+            Post::Done(way) => {
+                if let Some(last) = self.unrung.take().filter(|last| !Arc::ptr_eq(last, &way)) {
+                    udp.ring(&last);
+                }
+                self.unrung = Some(way);
+                true
+            }
+            Post::Kernel => {
+                udp.count_left();
+                false
+            }
+            Post::Lost => {
+                self.flush();
+                give_way();
+                true
+            }
+        }
+    }
+
+    /// Wakes the last receiver, and lets go of what others may wait for.
+    fn flush(&mut self) {
+        if let Some(way) = self.unrung.take() {
+            self.udp.ring(&way);
+        }
+        self.held = None;
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// The receiver has had no CPU for a while. If it waits for ours, whatever else we send is lost as well; if it
+/// does not, this costs little.
+fn give_way() {
+    rustix::thread::sched_yield();
+}
+
 #[cfg(test)]
 impl Routes {
     pub(super) fn way(&self, to: SocketAddr) -> Option<Arc<Way>> {
@@ -130,22 +196,39 @@ impl Udp {
         let post = {
             let _section = Section::enter();
             let mut routes = self.routes();
-            self.post(fd, &mut routes, bufs, to)
+            let post = self.post(fd, &mut routes, bufs, to);
+            if let Post::Done(way) = &post {
+                self.ring(way);
+            }
+            post
         };
         match post {
-            Post::Done => true,
+            Post::Done(_) => true,
             Post::Kernel => {
-                self.counts.by_kernel.fetch_add(1, Ordering::Relaxed);
-                self.stat.count(Happened::ByKernel);
+                self.count_left();
                 false
             }
             Post::Lost => {
-                // The receiver has had no CPU for a while. If it waits for ours, whatever else we send
-                // is lost as well; if it does not, this costs little.
-                rustix::thread::sched_yield();
+                give_way();
                 true
             }
         }
+    }
+
+    /// To send several datagrams in a row, with one ring for all that go to one peer.
+    pub fn send_many<'a>(&'a self, fd: BorrowedFd<'a>) -> Batch<'a> {
+        Batch { udp: self, fd, held: None, unrung: None }
+    }
+
+    fn ring(&self, way: &Way) {
+        if let Some(queue) = self.queue() {
+            queue.ud.ring(&way.to);
+        }
+    }
+
+    fn count_left(&self) {
+        self.counts.by_kernel.fetch_add(1, Ordering::Relaxed);
+        self.stat.count(Happened::ByKernel);
     }
 
     fn post(
@@ -185,8 +268,7 @@ impl Udp {
             Ok(Posted::Out) => {
                 way.is_after_kernel.store(false, Ordering::Relaxed);
                 self.stat.count(Happened::Sent);
-                ud.ring(&way.to);
-                return Post::Done;
+                return Post::Done(way);
             }
             Ok(Posted::Lost) => {
                 ud.ring(&way.to);

@@ -1,6 +1,8 @@
 //! Two sockets of one process that meet, and what becomes of what they send.
 
 use super::*;
+use rsock_verbs::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::UdpSocket;
@@ -118,6 +120,54 @@ fn what_is_sent_is_received_or_counted() {
     assert_eq!(sent + dropped + left_to_kernel, 5000);
     assert_eq!(b.n_received - before_b.n_received, sent);
     assert!(by_kernel <= left_to_kernel);
+}
+
+/// Whether the bell has rung.
+fn has_rung(bell: &SoftBell) -> bool {
+    let mut fds = [PollFd::new(bell, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
+}
+
+#[test]
+fn datagrams_sent_in_a_row_wake_their_receiver_once_at_their_end() {
+    let (a, b) = met();
+    let bell = SoftContext::open().expect("a device").create_bell().expect("a bell");
+    let armed = b.udp.arm(&bell).expect("nothing there");
+    let mut batch = a.udp.send_many(a.socket.as_fd());
+    for n in 0..20u8 {
+        assert!(batch.send(&[IoSlice::new(&[n])], Some(b.addr())));
+    }
+    assert!(b.udp.is_ready() && !has_rung(&bell));
+    // Another peer is not made to wait for the end.
+    let c = End::new();
+    assert!(!batch.send(&[IoSlice::new(b"by the kernel")], Some(c.addr())));
+    drop(batch);
+    assert!(has_rung(&bell));
+    drop(armed);
+    for n in 0..20u8 {
+        assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, [n]);
+    }
+}
+
+#[test]
+fn datagrams_to_two_peers_in_turn_wake_both() {
+    let (a, b) = met();
+    let c = End::new();
+    while !a.send(b"there", c.addr()) {
+        c.recv(RecvFlags::empty()).expect("received");
+    }
+    c.recv(RecvFlags::empty()).expect("received");
+    let device = SoftContext::open().expect("a device");
+    let bells = [(); 2].map(|()| device.create_bell().expect("a bell"));
+    let armed = [(&b, &bells[0]), (&c, &bells[1])].map(|(end, bell)| end.udp.arm(bell));
+    assert!(armed.iter().all(Option::is_some));
+    let mut batch = a.udp.send_many(a.socket.as_fd());
+    for end in [&b, &c, &b] {
+        assert!(batch.send(&[IoSlice::new(b"hello")], Some(end.addr())));
+    }
+    drop(batch);
+    assert!(bells.iter().all(has_rung));
+    drop(armed);
 }
 
 #[test]

@@ -5,9 +5,12 @@
 use crate::fdtable::datagrams;
 use crate::slot::Side;
 use crate::{arg, errno, guard, next, options};
-use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use libc::{
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t,
+    ssize_t,
+};
 use rsock_core::twin::PinReason;
-use rsock_core::udp::{Got, Received};
+use rsock_core::udp::{Got, Received, Udp};
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -32,18 +35,8 @@ unsafe fn send(
         crate::fdtable::pin(fd, PinReason::Option);
         return None;
     }
-    let to = if to.is_null() {
-        None
-    } else {
-        // SAFETY: the caller's promise.
-        let to = unsafe { arg::address(to, to_len) }?;
-        // An address of the other family, or with a scope: the kernel says what it means.
-        let is_plain = match to {
-            SocketAddr::V4(_) => !udp.is_v6(),
-            SocketAddr::V6(to) => udp.is_v6() && to.scope_id() == 0,
-        };
-        Some(is_plain.then_some(to)?)
-    };
+    // SAFETY: the caller's promise.
+    let to = unsafe { destination(udp, to, to_len) }?;
     let sent = guard::enter(|| Ok(udp.send(handle.fd(), bufs, to)));
     datagrams::tell_news(fd, udp);
     if sent != Ok(true) {
@@ -51,6 +44,78 @@ unsafe fn send(
     }
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
     Some(errno::ret_len(Ok(len)))
+}
+
+/// Where a datagram is to go: to the address at `to`, or the peer of a connected socket. `None` where the kernel has
+/// to say what is meant.
+///
+/// # Safety
+/// As [`send`].
+unsafe fn destination(
+    udp: &Udp,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> Option<Option<SocketAddr>> {
+    if to.is_null() {
+        return Some(None);
+    }
+    // SAFETY: the caller's promise.
+    let to = unsafe { arg::address(to, to_len) }?;
+    // An address of the other family, or with a scope: the kernel says what it means.
+    let is_plain = match to {
+        SocketAddr::V4(_) => !udp.is_v6(),
+        SocketAddr::V6(to) => udp.is_v6() && to.scope_id() == 0,
+    };
+    is_plain.then_some(Some(to))
+}
+
+/// Sends the first of `msgs`, as many as go past the kernel, with one ring for all that go to one peer; how many.
+/// Their lengths are stored. `is_kernels` is set where the next one is known to be the kernel's.
+///
+/// # Safety
+/// Valid messages to send.
+pub(super) unsafe fn send_first(
+    fd: c_int,
+    msgs: &mut [mmsghdr],
+    flags: c_int,
+    is_kernels: &mut bool,
+) -> Option<c_int> {
+    *is_kernels = false;
+    let handle = datagrams::enter(fd, Side::Send)?;
+    let udp = handle.udp()?;
+    if flags & !options::DATAGRAM_SEND_FLAGS != 0 {
+        return None;
+    }
+    let n = guard::enter(|| {
+        let mut batch = udp.send_many(handle.fd());
+        let mut n = 0;
+        for mmsghdr { msg_hdr: msg, msg_len } in msgs {
+            if msg.msg_controllen != 0 {
+                break;
+            }
+            // SAFETY: the address of a valid message.
+            let to = unsafe { destination(udp, msg.msg_name.cast(), msg.msg_namelen) };
+            let Some(to) = to else { break };
+            let mut send = |bufs: &[IoSlice<'_>]| {
+                batch.send(bufs, to).then(|| bufs.iter().map(|buf| buf.len()).sum::<usize>())
+            };
+            // SAFETY: the vector of a valid message.
+            let sent =
+                unsafe { arg::with_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, &mut send) };
+            match sent {
+                Ok(Some(len)) => *msg_len = c_uint::try_from(len).unwrap_or(c_uint::MAX),
+                Ok(None) => {
+                    *is_kernels = true;
+                    break;
+                }
+                Err(_) => break,
+            }
+            n += 1;
+        }
+        Ok(n)
+    });
+    datagrams::tell_news(fd, udp);
+    n.ok()
 }
 
 /// Room for a name.

@@ -77,7 +77,33 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     }
     // SAFETY: a valid message, by the same promise.
     let each = |msg: &mut mmsghdr| unsafe { sendmsg(fd, &raw const msg.msg_hdr, flags) };
-    for_each(all, each, |_| true)
+    if !datagrams::is_one(fd) {
+        return for_each(all, each, |_| true);
+    }
+    let (mut done, mut is_kernels) = (0, false);
+    while done < all.len() {
+        let rest = &mut all[done..];
+        let first =
+            // SAFETY: valid messages, by the same promise.
+            guard::hold(|| unsafe { datagram::send_first(fd, rest, flags, &mut is_kernels) });
+        done += first.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let Some(next) = all.get_mut(done..done + 1) else { break };
+        let sent = if is_kernels {
+            // SAFETY: a valid message, by the same promise.
+            for_each(
+                next,
+                |msg| unsafe { next::sendmsg(fd, &raw const msg.msg_hdr, flags) },
+                |_| true,
+            )
+        } else {
+            for_each(next, each, |_| true)
+        };
+        if sent != 1 {
+            break;
+        }
+        done += 1;
+    }
+    if done == 0 { -1 } else { c_int::try_from(done).unwrap_or(c_int::MAX) }
 }
 
 /// As `recvmmsg(2)`.
