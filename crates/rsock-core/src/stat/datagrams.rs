@@ -3,12 +3,11 @@
 //! It lies in the same table as those of connections, and is told apart by its state.
 
 use super::reader::Bytes;
-use super::writer::{Place, add, go_live, put_ends};
+use super::writer::{Place, add, as_datagrams, go_live, put_ends};
 use super::{RawSlot, SLOT_LEN, STATE_DATAGRAMS, pin_reason};
 use crate::twin::PinReason;
 use std::mem::offset_of;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// By which ways datagrams come to a socket, and why not by the queue.
@@ -25,6 +24,8 @@ pub enum Receives {
     Address = 3,
     /// By the kernel: memory or descriptors ran out.
     Exhausted = 4,
+    /// By the kernel: an epoll set watches the socket as only the kernel can.
+    Watched = 5,
 }
 
 /// What may happen to a datagram.
@@ -84,11 +85,11 @@ const N_COUNTS: usize = 16;
 
 /// A line of the table, as one of a UDP socket has it. What it shares with [`RawSlot`] lies where it does there.
 #[repr(C, align(64))]
-struct RawDatagrams {
+pub(super) struct RawDatagrams {
     seq: AtomicU32,
     receives: AtomicU8,
     /// Reserved, zero.
-    _spare: AtomicU8,
+    spare: AtomicU8,
     pin: AtomicU8,
     flags: AtomicU8,
     local: [AtomicU64; 2],
@@ -97,7 +98,7 @@ struct RawDatagrams {
     n_queue_peers: AtomicU32,
     inode: AtomicU64,
     n_kernel_peers: AtomicU32,
-    _spare_too: AtomicU32,
+    spare_too: AtomicU32,
     /// Indexed by [`Happened`]: the sending direction has a line, the receiving one another.
     counts: [AtomicU64; N_COUNTS],
 }
@@ -118,18 +119,13 @@ const _: () = {
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
 impl RawDatagrams {
-    fn of(raw: &RawSlot) -> &Self {
-        // SAFETY: both are made of atomics only, of one size and alignment.
-        unsafe { &*ptr::from_ref(raw).cast() }
-    }
-
     fn fill(&self, socket: &Datagrams) {
-        for byte in [&self.receives, &self._spare, &self.pin, &self.flags] {
+        for byte in [&self.receives, &self.spare, &self.pin, &self.flags] {
             byte.store(0, Ordering::Relaxed);
         }
         self.put_ends(socket.local, socket.peer);
         self.inode.store(socket.inode, Ordering::Relaxed);
-        for count in [&self.n_queue_peers, &self.n_kernel_peers, &self._spare_too] {
+        for count in [&self.n_queue_peers, &self.n_kernel_peers, &self.spare_too] {
             count.store(0, Ordering::Relaxed);
         }
         for count in &self.counts {
@@ -198,7 +194,7 @@ impl Datagrams {
 
     #[inline]
     fn raw(&self) -> Option<&'static RawDatagrams> {
-        self.place.raw(|raw| RawDatagrams::of(raw).fill(self)).map(RawDatagrams::of)
+        self.place.raw(|raw| as_datagrams(raw).fill(self)).map(as_datagrams)
     }
 }
 
@@ -218,6 +214,7 @@ impl DatagramSocket {
             Receives::SharedPort,
             Receives::Address,
             Receives::Exhausted,
+            Receives::Watched,
         ];
         let receives = line.byte(offset_of!(RawDatagrams, receives));
         Self {

@@ -4,6 +4,7 @@
 //! Invariant: a process writes only the table whose header carries its own pid. A forked child
 //! finds its parent's and makes its own, one slot at a time, as its connections are used.
 
+use super::datagrams::RawDatagrams;
 use super::{
     MAGIC, MEMFD_NAME, N_SLOTS, Path, RawCounters, RawHeader, RawSlot, SEQ_STEP, SLOT_LEN,
     SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING, TABLE_LEN, VERSION,
@@ -197,11 +198,16 @@ impl Table {
     fn obtain(pid: u32) -> Option<Self> {
         let is_ours = |table: &Self| table.header().pid.load(Ordering::Relaxed) == pid;
         let found = Self::current();
-        found
+        let table = found
             .filter(is_ours)
             .or_else(|| Self::create(found, pid).ok())
             // Another thread may have made it meanwhile.
-            .or_else(|| Self::current().filter(is_ours))
+            .or_else(|| Self::current().filter(is_ours))?;
+        // Not before it is the one table of the process: a reader that finds another first, which a thread has made that
+        // came too late, must not take it for this.
+        // SYNC(stat-magic): the header is complete. A reader takes the magic first.
+        table.header().magic.store(MAGIC, Ordering::Release);
+        Some(table)
     }
 
     fn create(inherited: Option<Self>, pid: u32) -> io::Result<Self> {
@@ -212,8 +218,6 @@ impl Table {
         header.version.store(VERSION, Ordering::Relaxed);
         header.n_slots.store(N_SLOTS, Ordering::Relaxed);
         header.slot_len.store(SLOT_LEN_WORD, Ordering::Relaxed);
-        // SYNC(stat-magic): the header is complete. A reader takes the magic first.
-        header.magic.store(MAGIC, Ordering::Release);
         let inode = rustix::fs::fstat(&fd)?.st_ino;
         let old = inherited.map_or(ptr::null_mut(), |table| table.base.as_ptr());
         // SYNC(stat-table): publishes the mapping. Pairs with the Acquire in `current`.
@@ -324,6 +328,12 @@ pub(super) fn put_ends(
     }
     let [local, peer] = ends.map(|end| u32::from(end.port()));
     ports.store(local << 16 | peer, Ordering::Relaxed);
+}
+
+/// A line as that of a UDP socket.
+pub(super) fn as_datagrams(raw: &RawSlot) -> &RawDatagrams {
+    // SAFETY: both are made of atomics only, of one size and alignment, as is asserted where they are laid out.
+    unsafe { &*ptr::from_ref(raw).cast() }
 }
 
 /// Lets readers see a line that has been filled, as one of the kind that `state` says.
