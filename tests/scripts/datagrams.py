@@ -66,11 +66,29 @@ def selected(s):
     return s.recvfrom(70000)
 
 
+SETS = {}
+
+
 def by_epoll(s):
-    with select.epoll() as p:
-        p.register(s, select.EPOLLIN)
-        assert p.poll(100)
-        return s.recvfrom(70000)
+    """In a set from its beginning; reads once for each event, and may block."""
+    if s not in SETS:
+        SETS[s] = select.epoll()
+        SETS[s].register(s, select.EPOLLIN)
+    assert {event for event in SETS[s].poll(100)} == {(s.fileno(), select.EPOLLIN)}
+    return s.recvfrom(70000)
+
+
+def by_edges(s):
+    """As event loops do: reads until there is nothing, and only then waits."""
+    if s not in SETS:
+        s.setblocking(False)
+        SETS[s] = select.epoll()
+        SETS[s].register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+    while True:
+        try:
+            return s.recvfrom(70000)
+        except BlockingIOError:
+            assert SETS[s].poll(100)
 
 
 def nonblocking(s):
@@ -308,6 +326,42 @@ def watched(s, to):
                 assert p.poll(10)
                 seen += all_there(s)
             print(seen)
+
+
+def sets(s, to):
+    """What sets say of a socket in them, of which what is here has come by the queue."""
+    readable = [(s.fileno(), select.EPOLLIN)]
+    levels, edges, outer = select.epoll(), select.epoll(), select.epoll()
+    levels.register(s, select.EPOLLIN)
+    edges.register(s, select.EPOLLIN | select.EPOLLET)
+    outer.register(levels, select.EPOLLIN)
+    other = select.epoll.fromfd(os.dup(levels.fileno()))
+    print(levels.poll(0), edges.poll(0), outer.poll(0), other.poll(0))
+    ask_for(s, 2)
+    print(levels.poll(10) == readable, edges.poll(10) == readable, other.poll(10) == readable)
+    print(outer.poll(10) == [(levels.fileno(), select.EPOLLIN)], edges.poll(0))
+    print(s.recv(100), levels.poll(0) == readable)
+    # Who leaves something hears of the next all the same.
+    ask_for(s, 1)
+    print(edges.poll(10) == readable, s.recv(100), s.recv(100))
+    print(levels.poll(0), outer.poll(0), other.poll(0), select.select([levels], [], [], 0)[0])
+    levels.modify(s, select.EPOLLOUT)
+    ask_for(s, 1)
+    print(levels.poll(10) == [(s.fileno(), select.EPOLLOUT)])
+    levels.modify(s, select.EPOLLIN)
+    print(levels.poll(10) == readable, s.recv(100))
+    levels.unregister(s)
+    ask_for(s, 1)
+    print(levels.poll(0.02), edges.poll(10) == readable, s.recv(100))
+    levels.register(s, select.EPOLLIN)
+    print(levels.poll(0.02))
+    # From here on the kernel's.
+    once = select.epoll()
+    once.register(s, select.EPOLLIN | select.EPOLLONESHOT)
+    ask_for(s, 2)
+    print(once.poll(10) == readable, once.poll(0), s.recv(100), levels.poll(10) == readable)
+    once.modify(s, select.EPOLLIN | select.EPOLLONESHOT)
+    print(once.poll(10) == readable, s.recv(100), levels.poll(0))
 
 
 def connected(s, to):

@@ -113,6 +113,9 @@ parts! {
     received_in_pieces = "recv:recvmsg_into";
     received_after_poll = "recv:polled";
     received_after_select = "recv:selected";
+    received_after_epoll = "recv:by_epoll";
+    received_after_edges = "recv:by_edges";
+    epoll_sets_of_every_kind = "sets";
     received_without_blocking = "recv:nonblocking";
     received_with_a_time_out = "recv:with_timeout";
     a_wildcard_socket_under_another_address = "wildcard";
@@ -156,6 +159,11 @@ fn a_thread_in_poll_hears_a_socket_that_another_begins_to_use() {
 #[test]
 fn a_thread_in_select_hears_a_socket_that_another_begins_to_use() {
     assert_heard("select");
+}
+
+#[test]
+fn a_thread_in_epoll_hears_a_socket_that_another_begins_to_use() {
+    assert_heard("epoll");
 }
 
 /// The cells of a socket's line, after its address.
@@ -332,6 +340,32 @@ fn sockperf(client_args: &'static str) -> Vec<(Shim, String, Log)> {
         client: "sockperf",
         client_args,
     })
+}
+
+/// A server that waits for several ports in an epoll set, which they are in before anything has come.
+#[test]
+fn sockperf_in_an_epoll_set() {
+    let feed = std::env::temp_dir().join(format!("rsock-feed-{}", std::process::id()));
+    let (port, other) = (free_port(), free_port());
+    fs::write(&feed, format!("U:127.0.0.1:{port}\nU:127.0.0.1:{other}\n")).expect("a feed file");
+    let feed_arg = format!("server -f {} -F epoll", feed.display());
+    let programs = |shim: Shim| {
+        let log = Log::new();
+        let mut server = end("sockperf", shim.server, port, &feed_arg, &log);
+        let mut server =
+            Running::spawn(server.stdout(Stdio::null()).stderr(Stdio::null())).expect("a server");
+        await_udp_socket(port, &mut server);
+        let args = "ping-pong -i 127.0.0.1 -p PORT -t 1 -m 500 --mps 20000 --data-integrity";
+        let mut client = end("sockperf", shim.client, port, args, &log);
+        let client = Running::spawn(&mut client).expect("a client");
+        let said = assert_worked("sockperf", &client.output().expect("the client ends"));
+        assert!(said.contains("# duplicated messages = 0; # out-of-order messages = 0"), "{said}");
+        let is_past = log.text().contains("past the kernel, Receives");
+        assert_eq!(is_past, shim.server && shim.client, "{shim:?}: {}", log.text());
+    };
+    let _watchdog = Watchdog::new(Duration::from_secs(180));
+    MIXED.into_iter().for_each(programs);
+    let _ = fs::remove_file(feed);
 }
 
 /// Every message carries its number back, and its bytes are compared. Not as many as there could be:

@@ -4,8 +4,11 @@
 //! on with the old one for as long as anybody holds it. So whoever replaces a descriptor moves what
 //! watches it.
 
+use crate::hook::{SHARED, SHOWN};
+use rsock_core::udp::Watching;
 use rustix::fd::RawFd;
 use std::fs;
+use std::io;
 
 /// One descriptor in one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,11 +17,53 @@ pub(crate) struct Watch {
     fd: RawFd,
     events: u32,
     data: u64,
+    /// Of what is watched; none if the kernel does not tell.
+    inode: Option<u64>,
 }
 
 /// Everything that watches one of `fds`. Nothing where the kernel does not tell.
 pub(crate) fn watching(fds: &[RawFd]) -> Vec<Watch> {
-    let Ok(open) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    watches(|watch| fds.contains(&watch.fd)).unwrap_or_default()
+}
+
+/// Puts `stand_in` into all sets that watch the socket with `inode` (`is_in`), or takes it out of them; `None` if it is
+/// not where it should be. It is not put in where only the kernel can show what such a set is to show.
+pub(crate) fn put_stand_in(inode: u64, stand_in: RawFd, is_in: bool) -> Option<Watching> {
+    let is_its = |watch: &Watch| watch.inode.is_none_or(|found| found == inode);
+    let found = watches(is_its).ok()?;
+    if !is_in {
+        for watch in &found {
+            Watch { fd: stand_in, ..*watch }.end();
+        }
+        return Some(Watching::Levels);
+    }
+    let is_shared = |watch: &Watch| watch.inode.is_some() && watch.events & !SHARED == 0;
+    // Under two numbers in one set: the stand-in can have the data of one only.
+    let is_twice = |i: usize, watch: &Watch| found[..i].iter().any(|other| other.set == watch.set);
+    if found.iter().enumerate().any(|(i, watch)| !is_shared(watch) || is_twice(i, watch)) {
+        return None;
+    }
+    let enter = |watch: &Watch| {
+        let watch = Watch { fd: stand_in, events: watch.events & SHOWN, ..*watch };
+        // There is one already where two numbers name one set.
+        watch.begin() || watch.control(libc::EPOLL_CTL_MOD)
+    };
+    let are_in = found.iter().all(enter);
+    if !are_in {
+        found.iter().for_each(|watch| Watch { fd: stand_in, ..*watch }.end());
+    }
+    let has_edges = found.iter().any(|watch| watch.events & EDGES != 0);
+    are_in.then_some(if has_edges { Watching::Edges } else { Watching::Levels })
+}
+
+const EDGES: u32 = libc::EPOLLET.cast_unsigned();
+
+/// Everything in sets of this process for which `is_wanted` holds.
+///
+/// # Errors
+/// The kernel does not tell.
+fn watches(is_wanted: impl Fn(&Watch) -> bool) -> io::Result<Vec<Watch>> {
+    let open = fs::read_dir("/proc/self/fd")?;
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
     let is_set = |set: &RawFd| {
         let link = fs::read_link(format!("/proc/self/fd/{set}"));
@@ -29,37 +74,39 @@ pub(crate) fn watching(fds: &[RawFd]) -> Vec<Watch> {
     for set in sets {
         let Ok(told) = fs::read_to_string(format!("/proc/self/fdinfo/{set}")) else { continue };
         let watched = told.lines().filter_map(|line| parse(set, line));
-        found.extend(watched.filter(|watch| fds.contains(&watch.fd)));
+        found.extend(watched.filter(&is_wanted));
     }
-    found
+    Ok(found)
 }
 
-/// `tfd: 5 events: 19 data: abc ...`; the first number is decimal, the others are hexadecimal.
+/// `tfd: 5 events: 19 data: abc  pos:0 ino:1f sdev:8`; the first number is decimal, the others are hexadecimal.
 fn parse(set: RawFd, line: &str) -> Option<Watch> {
     let mut words = line.split_whitespace();
     let mut after = |name| (words.next()? == name).then(|| words.next())?;
     let fd = after("tfd:")?.parse().ok()?;
     let events = u32::from_str_radix(after("events:")?, 16).ok()?;
     let data = u64::from_str_radix(after("data:")?, 16).ok()?;
-    Some(Watch { set, fd, events, data })
+    let inode = words.find_map(|word| word.strip_prefix("ino:"));
+    let inode = inode.and_then(|ino| u64::from_str_radix(ino, 16).ok());
+    Some(Watch { set, fd, events, data, inode })
 }
 
 impl Watch {
     /// Ends it. While the descriptor is what it was.
     pub(crate) fn end(self) {
-        self.control(libc::EPOLL_CTL_DEL);
+        let _ = self.control(libc::EPOLL_CTL_DEL);
     }
 
-    /// Begins it again, with what the descriptor has become.
-    pub(crate) fn begin(self) {
-        self.control(libc::EPOLL_CTL_ADD);
+    /// Begins it again, with what the descriptor has become; whether that is so now.
+    pub(crate) fn begin(self) -> bool {
+        self.control(libc::EPOLL_CTL_ADD)
     }
 
-    fn control(self, operation: i32) {
+    fn control(self, operation: i32) -> bool {
         let mut event = libc::epoll_event { events: self.events, u64: self.data };
         // SAFETY: a live event; what the kernel does not like it refuses, and nothing is changed.
         unsafe {
-            libc::syscall(libc::SYS_epoll_ctl, self.set, operation, self.fd, &raw mut event);
+            libc::syscall(libc::SYS_epoll_ctl, self.set, operation, self.fd, &raw mut event) == 0
         }
     }
 }

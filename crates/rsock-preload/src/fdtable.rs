@@ -54,6 +54,8 @@ const LISTENING: u64 = 1 << 12;
 /// Nothing of ours, but a UDP socket that may become so ([`datagrams`]). How often it was used is in the
 /// upper half.
 const DATAGRAMS: u64 = 1 << 13;
+/// Beside [`DATAGRAMS`]: epoll sets may watch it.
+const WATCHED: u64 = 1 << 14;
 /// Beside [`TWIN`]: a UDP socket.
 const DATAGRAM_TWIN: u64 = 1 << 2;
 

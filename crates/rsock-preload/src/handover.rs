@@ -202,7 +202,7 @@ fn put_in_place(names: &[Name], watches: &[Watch], substitute: OwnedFd) -> Resul
             result = Err(errno::read());
         }
     }
-    watches.iter().for_each(|watch| watch.begin());
+    watches.iter().for_each(|watch| _ = watch.begin());
     // SAFETY: given up just here.
     unsafe { rustix::io::close(substitute.into_raw_fd()) };
     errno::set(saved);

@@ -64,6 +64,7 @@ fn why(socket: &DatagramSocket) -> &'static str {
         (Some(PinReason::None), Some(Receives::Address)) => {
             "its address is of one link, or of many sockets"
         }
+        (Some(PinReason::None), Some(Receives::Watched)) => stat::describe(PinReason::Epoll),
         (Some(PinReason::None), Some(Receives::Exhausted)) => stat::describe(PinReason::Resources),
         (Some(PinReason::None), Some(Receives::Kernel)) if socket.n_queue_peers == 0 => {
             "nobody met who has a queue"

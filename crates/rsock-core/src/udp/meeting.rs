@@ -118,6 +118,10 @@ impl Udp {
         let is_v6_only = self.is_v6 && sockopt::ipv6_v6only(fd).unwrap_or(false);
         let peer = self.routes().peer;
         let queue = self.make_queue().ok_or(Receives::Exhausted)?;
+        let is_watched = self.is_watched.load(Ordering::SeqCst);
+        if is_watched && !self.enter_sets(queue) {
+            return Err(Receives::Watched);
+        }
         let _ = self.open_peer.set(peer);
         // SYNC(deaf): a thread that is about to sleep in the kernel counts itself and then looks here;
         // one of the two sees the other.
@@ -126,7 +130,10 @@ impl Udp {
         if !opened {
             return Ok(false);
         }
-        let is_heard = self.deaf.load(Ordering::SeqCst) == 0 && !self.is_pinned();
+        // A set that has come to watch it meanwhile does not have the stand-in.
+        let is_heard = self.deaf.load(Ordering::SeqCst) == 0
+            && is_watched == self.is_watched.load(Ordering::SeqCst)
+            && !self.is_pinned();
         let listener = is_heard.then(|| {
             Listener::listen_at(&queue.ctx, PortSpace::KernelUdp, local, is_v6_only, BACKLOG)
         });
@@ -142,6 +149,9 @@ impl Udp {
             Some(Err(_)) | None => {
                 // Unless it was pinned meanwhile.
                 let _ = self.state.compare_exchange(OPEN, SHUT, Ordering::SeqCst, Ordering::SeqCst);
+                if is_watched {
+                    self.leave_sets();
+                }
                 if is_heard { Err(Receives::Exhausted) } else { Ok(false) }
             }
         }

@@ -40,7 +40,7 @@ pub use crate::dgram::Received;
 pub use receiving::Got;
 pub use sending::Batch;
 pub(crate) use waiting::Armed;
-pub use waiting::Deaf;
+pub use waiting::{Deaf, Watching, on_opening};
 
 use crate::dgram::Sources;
 use crate::interrupt::Section;
@@ -103,6 +103,13 @@ pub struct Udp {
     /// In epoll sets of the program, for what is in the queue.
     stand_in: Mutex<Option<SoftBell>>,
     has_stand_in: AtomicBool,
+    /// How often bells had rung when it was armed last.
+    rung_at: AtomicU32,
+    /// Whether epoll sets may watch the socket: they get the stand-in before anything can come by the queue.
+    is_watched: AtomicBool,
+    /// One of them for edges; and something is left in the queue of what it has shown.
+    has_edges: AtomicBool,
+    has_rest: AtomicBool,
     /// What happened for the first time, and nobody was told yet: [`News`].
     news: AtomicU8,
     counts: Counts,
@@ -218,6 +225,10 @@ impl Udp {
             meeting: Mutex::new(Meeting::new()),
             stand_in: Mutex::new(None),
             has_stand_in: AtomicBool::new(false),
+            rung_at: AtomicU32::new(0),
+            is_watched: AtomicBool::new(false),
+            has_edges: AtomicBool::new(false),
+            has_rest: AtomicBool::new(false),
             news: AtomicU8::new(0),
             counts: Counts::default(),
             stat: Datagrams::open(shown(fd), peer, inode),

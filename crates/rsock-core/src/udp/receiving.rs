@@ -205,6 +205,9 @@ impl Udp {
             match took {
                 Some(took) => {
                     if matches!(took, Took::Datagram(_)) {
+                        if !peek {
+                            self.note_taken(queue);
+                        }
                         self.since_kernel.fetch_add(1, Ordering::Relaxed);
                         if !self.is_active.load(Ordering::Relaxed) {
                             self.is_active.store(true, Ordering::Relaxed);

@@ -278,3 +278,51 @@ fn peers_that_are_sent_to_no_more_do_not_keep_others_from_being_found() {
         b.recv(RecvFlags::empty()).expect("received");
     }
 }
+
+/// A reader that takes one datagram of several for an edge is told of the rest, once.
+#[test]
+fn the_stand_in_shows_what_there_is() {
+    let (a, b) = met();
+    let stand_in = b.udp.stand_in().expect("a bell").expect("open");
+    // SAFETY: open as long as `b`.
+    let stand_in = unsafe { BorrowedFd::borrow_raw(stand_in) };
+    let is_readable = || {
+        let mut fds = [PollFd::from_borrowed_fd(stand_in, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
+    };
+    let take = || b.recv(RecvFlags::DONTWAIT).expect("received");
+    for _ in 0..3 {
+        assert!(!is_readable());
+        assert!(a.send(b"one", b.addr()) && a.send(b"two", b.addr()));
+        assert!(is_readable());
+        take();
+        assert!(is_readable());
+        take();
+    }
+    b.udp.note_edges();
+    assert!(a.send(b"one", b.addr()) && a.send(b"two", b.addr()));
+    take();
+    rustix::net::recv(stand_in, &mut [0; 9], RecvFlags::DONTWAIT).expect("rung once");
+    assert!(!is_readable());
+    b.udp.tell_of_rest();
+    assert!(is_readable());
+    take();
+    assert!(!is_readable());
+    b.udp.tell_of_rest();
+    assert!(!is_readable());
+}
+
+/// What is put into sets when a socket that is watched opens, as the preload library does it.
+#[test]
+fn a_socket_that_is_watched_opens_only_where_all_sets_have_its_stand_in() {
+    let b = End::new();
+    b.udp.note_watched();
+    let a = End::new();
+    for _ in 0..16 {
+        a.socket.send_to(b"there", b.addr()).expect("sent");
+        b.recv(RecvFlags::empty()).expect("received");
+    }
+    // Nobody knows the sets here.
+    assert_eq!(b.udp.state(), OVER);
+    assert!(b.udp.stand_in().expect("no error").is_none());
+}

@@ -4,10 +4,11 @@
 //! time: a program that asks a name server has closed it by then.
 
 use super::{
-    ADOPTING, CHUNKS, DATAGRAM_TWIN, DATAGRAMS, EMPTY, PER_CHUNK, TWIN, Word, entry, entry_or_map,
-    known, replace,
+    ADOPTING, CHUNKS, DATAGRAM_TWIN, DATAGRAMS, EMPTY, PER_CHUNK, TWIN, WATCHED, Word, entry,
+    entry_or_map, known, replace,
 };
 use crate::chunked::Chunked;
+use crate::epoll_sets;
 use crate::guard;
 use crate::log;
 use crate::slot::{self, Handle, Held, Side};
@@ -83,7 +84,7 @@ fn count(fd: c_int, word: Word) {
     if replace(entry, more, claim) {
         // SYNC(deaf): pairs with the fence in `count_in`.
         std::sync::atomic::fence(Ordering::SeqCst);
-        let key = if is_heard(fd) { adopt(fd, word.reason()) } else { None };
+        let key = if is_heard(fd) { adopt(fd, word) } else { None };
         match key {
             Some(key) => {
                 let word = Word(Word::of_twin(key).0 | DATAGRAM_TWIN);
@@ -99,11 +100,15 @@ fn count(fd: c_int, word: Word) {
 }
 
 /// Makes a UDP socket of the candidate; one that is to stay with the kernel says why to `rsock stat`.
-fn adopt(fd: c_int, reason: PinReason) -> Option<slot::Key> {
+fn adopt(fd: c_int, word: Word) -> Option<slot::Key> {
+    let reason = word.reason();
     let key = guard::enter(|| {
         // SAFETY: not -1, since the table has it; the program's own, as in `Handle::fd`.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let udp = Udp::adopt(socket);
+        if let Some(udp) = udp.as_ref().filter(|_| word.0 & WATCHED != 0) {
+            udp.note_watched();
+        }
         if let Some(udp) = udp.as_ref().filter(|_| reason != PinReason::None) {
             udp.pin(reason);
         }
@@ -156,6 +161,35 @@ pub(crate) fn receive<R>(
     }
     deaf.fetch_sub(1, Ordering::SeqCst);
     ours().unwrap_or_else(kernel)
+}
+
+/// Runs `change`, which changes what an epoll set watches of `fd`. Meanwhile no way begins for `fd` that sets do not
+/// know: what is open then gets its stand-in from `change`, what opens later puts it into all sets.
+pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R {
+    udp::on_opening(epoll_sets::put_stand_in);
+    let place = usize::try_from(fd).ok().and_then(|fd| DEAF_AT.get_or_map(fd));
+    let (Some(deaf), Some(entry)) = (place, entry(fd)) else {
+        super::pin(fd, PinReason::Epoll);
+        return change();
+    };
+    count_in(deaf, std::iter::once(fd));
+    if is_candidate(fd) {
+        let watch = |word| {
+            Some(word | WATCHED).filter(|_| Word(word).is_datagram() && Word(word).kind() == EMPTY)
+        };
+        let _ = entry.fetch_update(Ordering::AcqRel, Ordering::Acquire, watch);
+        let result = change();
+        deaf.fetch_sub(1, Ordering::SeqCst);
+        return result;
+    }
+    deaf.fetch_sub(1, Ordering::SeqCst);
+    let handle = find(fd, Side::Send);
+    let Some(udp) = handle.as_ref().and_then(Handle::udp) else { return change() };
+    udp.note_watched();
+    let deaf = udp.deafen();
+    let result = change();
+    drop(deaf);
+    result
 }
 
 /// Counts this thread in `deaf`, and waits for adoptions of `fds` that may not have seen it.
@@ -242,6 +276,26 @@ pub(crate) fn note_shutdown(fd: c_int) {
     if is_one(fd) {
         super::pin(fd, PinReason::Option);
         with(fd, |udp, _| udp.note_shutdown());
+    }
+}
+
+/// A set watches `fd` for edges.
+pub(crate) fn note_edges(fd: c_int) {
+    with(fd, |udp, _| udp.note_edges());
+}
+
+/// This thread is about to wait for an epoll set.
+#[inline]
+pub(crate) fn before_epoll_wait() {
+    if Udp::any_has_rest() {
+        tell_of_rest();
+    }
+}
+
+#[cold]
+fn tell_of_rest() {
+    for fd in known(0, u32::MAX).filter(|&fd| is_one(fd)) {
+        with(fd, |udp, _| udp.tell_of_rest());
     }
 }
 

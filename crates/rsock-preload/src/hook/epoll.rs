@@ -1,5 +1,7 @@
 //! epoll: in this step a stream that enters a set goes back to TCP, so that the set is the kernel's.
 //! While bytes may still come on the ring, a doorbell stands in for it in the set.
+//!
+//! A UDP socket keeps its queue there, and the doorbell stays as long, where the set wants nothing but levels or edges.
 
 use crate::slot::Side;
 use crate::{doors, errno, fdtable, guard, next};
@@ -8,8 +10,23 @@ use rsock_core::twin::PinReason;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 
 /// What a stand-in shows of what was asked for: it is always writable, which says nothing.
-const SHOWN: u32 =
+pub(crate) const SHOWN: u32 =
     (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLET | libc::EPOLLONESHOT).cast_unsigned();
+
+/// What a set may be told of a socket whose queue a stand-in shows. One shot for two descriptors would be two, and who
+/// is woken alone by one of them is not by the other.
+pub(crate) const SHARED: u32 = (libc::EPOLLIN
+    | libc::EPOLLRDNORM
+    | libc::EPOLLRDBAND
+    | libc::EPOLLPRI
+    | libc::EPOLLOUT
+    | libc::EPOLLWRNORM
+    | libc::EPOLLWRBAND
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLRDHUP
+    | libc::EPOLLET)
+    .cast_unsigned();
 
 /// As `epoll_ctl(2)`.
 ///
@@ -22,9 +39,22 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
+    if fdtable::datagrams::is_one(fd) && !guard::is_inside() {
+        // SAFETY: arguments passed on unchanged.
+        return fdtable::datagrams::while_changing_sets(fd, || unsafe {
+            change(set, op, fd, event)
+        });
+    }
     if op == libc::EPOLL_CTL_ADD {
         fdtable::pin(fd, PinReason::Epoll);
     }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { change(set, op, fd, event) }
+}
+
+/// # Safety
+/// As `epoll_ctl(2)`.
+unsafe fn change(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: arguments passed on unchanged.
     let result = unsafe { next::epoll_ctl(set, op, fd, event) };
     if result != 0 {
@@ -34,7 +64,14 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
     // A deletion does not look at its event, which may be anything.
     let event = if op == libc::EPOLL_CTL_DEL { std::ptr::null() } else { event.cast_const() };
     // SAFETY: null, or read by the call before this one.
-    let followed = follow(set, op, fd, unsafe { event.as_ref() });
+    let asked = unsafe { event.as_ref() };
+    if asked.is_some_and(|asked| asked.events & !SHARED != 0) && fdtable::datagrams::is_one(fd) {
+        fdtable::pin(fd, PinReason::Epoll);
+    }
+    if asked.is_some_and(|asked| asked.events & libc::EPOLLET.cast_unsigned() != 0) {
+        fdtable::datagrams::note_edges(fd);
+    }
+    let followed = follow(set, op, fd, asked);
     if followed.is_err() && op == libc::EPOLL_CTL_ADD {
         // SAFETY: takes back what this call has added.
         unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
@@ -58,6 +95,11 @@ fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Resu
     }
     match errno::read() {
         e @ (libc::ENOMEM | libc::ENOSPC) => Err(e),
+        libc::EEXIST if fdtable::datagrams::is_one(fd) => {
+            // The socket is in the set under two numbers, and the stand-in can show one.
+            fdtable::pin(fd, PinReason::Epoll);
+            Ok(())
+        }
         // It is in the set already, or not yet, or a read in another thread has found that it is no
         // longer needed: nothing is lost.
         _ => Ok(()),

@@ -5,6 +5,7 @@
 //! show it; the kernel then does the rest, whatever the set was told of levels, edges and shots.
 
 use super::poll::duration;
+use crate::fdtable::datagrams;
 use crate::slot::{Handle, Side};
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, epoll_event, sigset_t, timespec};
@@ -23,6 +24,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_wait(
     n: c_int,
     timeout: c_int,
 ) -> c_int {
+    datagrams::before_epoll_wait();
     if Twin::any_shows_full() {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         // SAFETY: arguments passed on unchanged.
@@ -47,6 +49,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    datagrams::before_epoll_wait();
     if Twin::any_shows_full() {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         // SAFETY: null or valid by the caller's promise.
@@ -73,6 +76,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    datagrams::before_epoll_wait();
     if Twin::any_shows_full()
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }

@@ -22,6 +22,8 @@ mod splice;
 mod thread;
 mod transfer;
 
+pub(crate) use epoll::{SHARED, SHOWN};
+
 use crate::guard::Answer;
 use crate::{fdtable, guard};
 use libc::c_int;

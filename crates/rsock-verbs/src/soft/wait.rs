@@ -221,6 +221,13 @@ impl Waiters {
         self.registry.epoch.load(Ordering::Acquire)
     }
 
+    /// A number that changes when bells are rung.
+    pub(super) fn n_rung(&self) -> u32 {
+        let mut sum = self.epoch();
+        self.for_each(|port| sum = sum.wrapping_add(port.line().n_taken()));
+        sum
+    }
+
     #[cold]
     fn wake_registered(&self) {
         let mut ring = self.registry.bells_armed.swap(0, Ordering::AcqRel) != 0;

@@ -66,6 +66,12 @@ impl<P: Platform> WaitLine<P> {
         if self.armed.load(Ordering::Relaxed) & BITS == 0 { 0 } else { self.take_armed() }
     }
 
+    /// How often bits were taken, wrapping.
+    pub(crate) fn n_taken(&self) -> u32 {
+        // SYNC(arm-ring): whoever sees a new number sees the work that was announced.
+        self.armed.load(Ordering::Acquire) / TAKEN
+    }
+
     /// Takes the bits, and makes sleeps fail that compare with an older word: for a caller that
     /// then wakes those who sleep on it, whatever the bits say.
     #[cold]

@@ -148,6 +148,13 @@ impl SoftUd {
         self.wake_overlooked();
     }
 
+    /// A number that changes when bells that are armed for the queue are rung, or may be: one that stays says that
+    /// a bell which was armed before is armed still.
+    #[must_use]
+    pub fn n_rung(&self) -> u32 {
+        self.waiters.n_rung()
+    }
+
     /// While the list of inlets changes nobody can look into them: who armed then saw nothing.
     fn wake_overlooked(&self) {
         if self.is_ready() {
