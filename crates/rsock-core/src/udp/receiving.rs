@@ -38,8 +38,8 @@ enum Took {
 /// datagrams in another order then.
 const KERNEL_EVERY: u32 = 64;
 const KERNEL_AFTER: u32 = 20;
-/// Datagrams that one look drops at most.
-const MOST_DROPPED: u32 = 1024;
+/// Datagrams that one look drops at most: fewer than a peer can have under way.
+const MOST_DROPPED: u32 = 256;
 /// Where a datagram was looked at: its receive must not find another one first.
 const NOWHERE: u8 = 0;
 const IN_QUEUE: u8 = 1;

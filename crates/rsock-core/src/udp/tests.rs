@@ -279,6 +279,72 @@ fn peers_that_are_sent_to_no_more_do_not_keep_others_from_being_found() {
     }
 }
 
+#[test]
+fn rubbish_does_not_keep_a_receiver() {
+    let (a, b) = met();
+    let queue = a.udp.queue().expect("a queue");
+    let way = a.udp.routes().way(b.addr()).expect("a way");
+    for _ in 0..1000 {
+        queue.ud.post(&way.to, &[IoSlice::new(&[9])]).expect("posted");
+    }
+    assert!(a.send(b"honest", b.addr()));
+    // It comes back before it is through.
+    assert!(b.recv(RecvFlags::DONTWAIT).is_err());
+    assert!(b.udp.is_ready() && b.udp.counters().n_malformed < 1000);
+    let (_, honest, _) = b.recv(RecvFlags::empty()).expect("received");
+    assert_eq!((honest, b.udp.counters().n_malformed), (b"honest".to_vec(), 1000));
+}
+
+/// One thread pins a socket at the moment that another finds that it cannot open yet.
+#[test]
+fn a_socket_that_is_pinned_while_it_opens_stays_pinned() {
+    let a = End::new();
+    for _ in 0..400 {
+        let b = End::new();
+        let deaf = b.udp.deafen().expect("not open");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Open for a moment, or not any more.
+                for _ in 0..100_000 {
+                    if b.udp.state() != SHUT {
+                        break;
+                    }
+                }
+                b.udp.pin(PinReason::Option);
+            });
+            for _ in 0..8 {
+                a.socket.send_to(b"there", b.addr()).expect("sent");
+                b.recv(RecvFlags::empty()).expect("received");
+            }
+        });
+        assert_eq!(b.udp.state(), OVER);
+        drop(deaf);
+    }
+}
+
+/// In a child the lock of the stand-in may be held for ever, by a thread that is not there.
+#[test]
+fn a_child_does_not_wait_for_the_threads_of_its_parent() {
+    let (_a, b) = met();
+    let held = b.udp.stand_in.lock().expect("lock");
+    // SAFETY: the child calls only what is safe after a fork in a threaded process: system calls and atomics.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: ends the child if it hangs.
+        unsafe { libc::alarm(20) };
+        let is_refused = b.udp.stand_in().is_err();
+        b.udp.quiet_stand_in();
+        // SAFETY: ends the child without running anything of the test harness.
+        unsafe { libc::_exit(i32::from(!is_refused)) };
+    }
+    drop(held);
+    let mut status = 0;
+    // SAFETY: waits for the child made above; `status` is writable.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0);
+}
+
 /// A reader that takes one datagram of several for an edge is told of the rest, once.
 #[test]
 fn the_stand_in_shows_what_there_is() {

@@ -433,6 +433,49 @@ mod tests {
         });
     }
 
+    #[test]
+    fn nothing_is_counted_where_datagrams_have_no_queues() {
+        if udp::is_enabled() {
+            return;
+        }
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let fd = socket.as_raw_fd();
+        entry_or_map(fd).expect("a place").store(DATAGRAMS, Ordering::Release);
+        assert!(!announce([fd].into_iter()));
+        forget(socket);
+    }
+
+    /// A call that a longjmp has left never ends: the queue closes with the last name, not with it.
+    #[test]
+    fn a_queue_closes_with_the_last_name() {
+        with_queues("a_queue_closes_with_the_last_name", || {
+            let (socket, fd) = candidate();
+            use_often(fd);
+            let inside = find(fd, Side::Recv).expect("adopted");
+            let reason = || inside.udp().expect("a UDP socket").pin_reason();
+            assert_eq!(reason(), PinReason::None);
+            forget(socket);
+            assert_eq!(reason(), PinReason::Passed);
+        });
+    }
+
+    /// A program that is started gets standard input, and must not miss what a queue brings.
+    #[test]
+    fn what_is_standard_input_of_another_program_is_the_kernel_s() {
+        with_queues("what_is_standard_input_of_another_program_is_the_kernel_s", || {
+            // SAFETY: the test has a process of its own, which does not read it.
+            unsafe { rustix::io::close(0) };
+            let (socket, fd) = candidate();
+            assert_eq!(fd, 0);
+            use_often(fd);
+            crate::handover::before_spawn().expect("nothing in the way");
+            let handle = find(fd, Side::Send).expect("adopted");
+            assert_eq!(handle.udp().map(Udp::pin_reason), Some(PinReason::Passed));
+            drop(handle);
+            forget(socket);
+        });
+    }
+
     /// Between the look at the table and the kernel's call another thread adopts: the call would be deaf.
     #[test]
     fn a_receive_looks_again_after_an_adoption() {

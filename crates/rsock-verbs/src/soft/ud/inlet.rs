@@ -203,6 +203,16 @@ impl Inlet {
     }
 }
 
+#[cfg(test)]
+impl Inlet {
+    /// Whether the queue wants anything, as a sender finds that has seen the lane closed; `None` before.
+    pub(super) fn is_wanted_when_closed(&self) -> Option<bool> {
+        let head = self.lane.head();
+        let is_closed = head.producer.closed.load(Ordering::Acquire) != 0;
+        is_closed.then(|| head.consumer.posted.load(Ordering::Acquire) != 0)
+    }
+}
+
 impl Drop for Inlet {
     fn drop(&mut self) {
         // A child that lets go of what it inherited closes nothing of its parent's.

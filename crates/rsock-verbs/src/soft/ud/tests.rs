@@ -173,3 +173,60 @@ fn a_datagram_that_is_left_is_the_next_one_again() {
     }
     assert_eq!(of_b.counters().n_received, 3);
 }
+
+/// Arms a bell for the queue, which has a datagram, while the list of its inlets is being changed.
+fn arm_unseen(ud: &SoftUd, bell: &SoftBell) {
+    let changing = ud.inlets.write().expect("lock");
+    // Nobody can look: it sleeps.
+    assert!(ud.arm(bell));
+    drop(changing);
+    assert!(!bell.take());
+}
+
+/// What changes the list of a queue's inlets, with another peer to let in.
+type Change<'a> = &'a dyn Fn(&SoftUd, &Side<Soft>);
+
+/// Whoever armed while the list of inlets changed, and so saw nothing, is woken by those who change it.
+#[test]
+fn who_could_not_look_is_woken() {
+    let [a, b] = Linked.sides();
+    let changes: [Change<'_>; 3] =
+        [&|ud, _| ud.sweep(), &|ud, another| ud.admit(&another.path).expect("admit"), &|ud, _| {
+            ud.close()
+        }];
+    for change in changes {
+        let (of_a, of_b) = (queue(&a), queue(&b));
+        let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+        let bell = b.ctx.create_bell().expect("bell");
+        assert_eq!(send(&of_a, &to, b"there"), Ok(Posted::Out));
+        arm_unseen(&of_b, &bell);
+        let [another, _other] = Linked.sides();
+        change(&of_b, &another);
+        assert!(bell.take());
+    }
+}
+
+/// A sender that sees that the lane is closed, and then asks why, must find that the queue wants nothing more: else it
+/// takes the datagram for one that had no room.
+#[test]
+fn a_lane_that_is_closed_has_said_before_that_nothing_is_wanted() {
+    let _dog = Watchdog::new("closing");
+    let [a, b] = Linked.sides();
+    for _ in 0..2000 {
+        let of_b = queue(&b);
+        let inlet = Arc::clone(&of_b.inlets.read().expect("lock")[0]);
+        std::thread::scope(|scope| {
+            let seen = scope.spawn(|| {
+                loop {
+                    if let Some(is_wanted) = inlet.is_wanted_when_closed() {
+                        return is_wanted;
+                    }
+                    std::hint::spin_loop();
+                }
+            });
+            of_b.close();
+            assert_eq!(seen.join().ok(), Some(false));
+        });
+    }
+    drop(a);
+}
