@@ -93,6 +93,7 @@ fn a_device_that_works_is_found_working() {
             "library: librdmacm is there",
             "rdma_cm: /dev/infiniband/rdma_cm can be opened",
             "device: rxe0 can be opened",
+            &format!("gid: rxe0 has a GID for {ADDRESS}"),
             "memory: memory can be registered",
             &format!("listening: rxe0 takes connections at {ADDRESS}"),
         ] {
@@ -143,6 +144,7 @@ fn a_port_without_an_address_or_a_link_is_named_with_the_fix() {
     let [what, fix] = look("address");
     assert_eq!(what, "rxe_doc port 1 is up and has no IP address");
     assert_eq!(fix, "ip addr add ADDRESS/LENGTH dev if_doc");
+    missing_gid(&own);
     // As the fix says.
     run(&format!("ip addr add 10.77.0.1/24 dev {}", own.interface));
     while doctor(&own.device).output().unwrap().status.code() != Some(0) {}
@@ -157,6 +159,25 @@ fn a_port_without_an_address_or_a_link_is_named_with_the_fix() {
     let mut limited = in_state(&found, "limited");
     limited.retain(|line| !line.starts_with("hosts: "));
     assert_eq!(limited, ["port: rxe_doc port 1 is down"]);
+}
+
+/// In another network namespace, as a container's, the interface of that name is not the device's: an address
+/// that the device does not know is no missing address.
+fn missing_gid(own: &Own) {
+    let script = format!(
+        "ip link add {0} type dummy; ip addr add 10.78.0.1/24 dev {0}; ip link set {0} up; \
+         exec \"$0\" doctor {1} --json",
+        own.interface, own.device
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-ec", &script, env!("CARGO_BIN_EXE_rsock")]);
+    let out = command.env_remove("RSOCK_DEVICE").output().unwrap();
+    let found = findings(&out);
+    let gid = found.iter().find(|f| f["check"] == "gid").expect("a finding");
+    assert_eq!(gid["state"], "stopped");
+    assert_eq!(gid["what"], "rxe_doc port 1 has no RoCE v2 GID for 10.78.0.1");
+    assert!(gid["fix"].as_str().unwrap().contains("host's network"), "{gid}");
+    assert!(!found.iter().any(|f| f["check"] == "address" || f["check"] == "memory"), "{found:#?}");
 }
 
 #[test]
@@ -194,6 +215,63 @@ fn another_user_is_told_of_its_limits_and_permissions() {
     assert_eq!(refused.status.code(), Some(1), "{found:#?}");
     let stopped = in_state(&found, "stopped");
     assert_eq!(stopped[0], format!("rdma_cm: {cm} is not ours to open"), "{found:#?}");
+}
+
+/// What the doctor stops at in a mount namespace of its own, prepared by `script`: checks with what and fix.
+fn stopped_after(script: &str) -> Vec<[String; 3]> {
+    let script = format!("set -e; {script}; exec \"$0\" doctor {DEVICE} --json");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_rsock")]);
+    let out = command.env_remove("RSOCK_DEVICE").output().unwrap();
+    let found = findings(&out);
+    assert_eq!(out.status.code(), Some(1), "{found:#?}");
+    let stopped = found.iter().filter(|f| f["state"] == "stopped");
+    let text = |f: &Value| ["check", "what", "fix"].map(|key| f[key].as_str().unwrap().to_owned());
+    stopped.map(text).collect()
+}
+
+#[test]
+fn a_library_that_cannot_be_opened_is_named_with_its_package() {
+    let empty = std::env::temp_dir().join(format!("rsock-doctor-empty-{}", std::process::id()));
+    fs::write(&empty, "").unwrap();
+    for (library, package, others) in [
+        ("librdmacm", "librdmacm1", 0),
+        // The other one needs it.
+        ("libibverbs", "libibverbs1 ibverbs-providers", 1),
+    ] {
+        let place = format!("/usr/lib/*-linux-gnu/{library}.so.1");
+        let mut stopped = stopped_after(&format!("mount --bind {} {place}", empty.display()));
+        stopped.retain(|[check, ..]| check == "library");
+        assert_eq!(stopped.len(), 1 + others, "{stopped:#?}");
+        let cannot = format!("{library} cannot be opened: ");
+        let line = stopped.iter().find(|[_, what, _]| what.starts_with(&cannot));
+        let [_, _, fix] = line.expect("a line");
+        assert_eq!(*fix, format!("apt install {package} (elsewhere: rdma-core)"));
+    }
+    fs::remove_file(&empty).unwrap();
+}
+
+#[test]
+fn files_of_the_kernel_that_are_not_there_are_named_with_the_fix() {
+    let cm = [
+        "rdma_cm",
+        "/dev/infiniband/rdma_cm cannot be opened: no such file or directory",
+        "modprobe rdma_ucm; in a container: --device /dev/infiniband",
+    ];
+    // None of them, as in a container.
+    let stopped = stopped_after("mount -t tmpfs none /dev/infiniband");
+    assert_eq!(stopped[0], cm, "{stopped:#?}");
+    assert_eq!(stopped[1][..2], ["device", "the kernel has rxe0, and libibverbs does not see it"]);
+    assert!(stopped[1][2].ends_with("in a container: --device /dev/infiniband"), "{stopped:#?}");
+    // The connection manager's alone.
+    let dir = std::env::temp_dir().join(format!("rsock-doctor-dev-{}", std::process::id()));
+    let at = dir.display();
+    let stopped = stopped_after(&format!(
+        "cp -a /dev/infiniband {at}; rm {at}/rdma_cm; mount --bind {at} /dev/infiniband"
+    ));
+    assert_eq!(stopped[0], cm, "{stopped:#?}");
+    assert!(!stopped.iter().any(|[check, ..]| check == "device"), "{stopped:#?}");
+    fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

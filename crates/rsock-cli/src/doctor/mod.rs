@@ -4,6 +4,7 @@
 //! as the user that runs it and under that user's limits, and says what the system answered.
 
 mod hosts;
+mod interface;
 mod rdma;
 mod soft;
 

@@ -1,11 +1,11 @@
 //! RDMA devices: the libraries, the device, its port and address, then the objects that a stream needs.
 
-use super::{Device, Findings};
+use super::{Device, Findings, interface};
 use crate::fabric;
 use rsock_cm::Port;
 use rsock_cm::manager::Manager;
 use rsock_cm::rdma::RdmaManager;
-use rsock_verbs::rdma::RdmaContext;
+use rsock_verbs::rdma::{RdmaContext, RdmaPath};
 use rsock_verbs::{Access, Context, Error, ProtectionDomain};
 use rustix::process::{Resource, getrlimit};
 use std::fs::OpenOptions;
@@ -104,9 +104,13 @@ fn examine(device: &fabric::Device) -> Findings {
             None
         }
     };
-    let Some(address) = address(&mut findings, device) else { return findings };
+    let Some(address) = address(&mut findings, device, interface::addresses) else {
+        return findings;
+    };
     let Some(ctx) = ctx else { return findings };
-    registering(&mut findings, &ctx, address);
+    let found = ctx.find_gid(address.into()).and_then(|gid| ctx.path(&gid, gid.gid));
+    let Some(path) = gid(&mut findings, name, address, found) else { return findings };
+    registering(&mut findings, &ctx, &path);
     listening(&mut findings, name, address);
     findings
 }
@@ -130,8 +134,12 @@ fn not_opened(name: &str, e: &Error) -> (String, &'static str) {
     }
 }
 
-/// A port that is up, with an address that others can connect to.
-fn address(findings: &mut Findings, device: &fabric::Device) -> Option<IpAddr> {
+/// A port that is up, with an address that others can connect to. `own` says those of an interface.
+fn address(
+    findings: &mut Findings,
+    device: &fabric::Device,
+    own: impl Fn(&str) -> Vec<IpAddr>,
+) -> Option<IpAddr> {
     let mut found = None;
     for port in &device.ports {
         let interface = port.interface.as_deref().unwrap_or("INTERFACE");
@@ -150,11 +158,15 @@ fn address(findings: &mut Findings, device: &fabric::Device) -> Option<IpAddr> {
                 findings.fine("address", format!("{at} is up and has {}", all.join(", ")));
                 found = found.or(Some(ip));
             }
-            None if port.is_ethernet => findings.stopped(
-                "address",
-                format!("{at} is up and has no IP address"),
-                format!("ip addr add ADDRESS/LENGTH dev {interface}"),
-            ),
+            None if port.is_ethernet => match own(interface).first() {
+                // In the interface's list, and not in the device's.
+                Some(ip) => no_gid(findings, &at, *ip, Some(interface)),
+                None => findings.stopped(
+                    "address",
+                    format!("{at} is up and has no IP address"),
+                    format!("ip addr add ADDRESS/LENGTH dev {interface}"),
+                ),
+            },
             None => findings.stopped(
                 "address",
                 format!("{at} is InfiniBand: connections need the address of an IPoIB interface"),
@@ -165,14 +177,47 @@ fn address(findings: &mut Findings, device: &fabric::Device) -> Option<IpAddr> {
     found
 }
 
+/// The address's place in the device's table, which leads packets to it; its path, if that was `found`.
+fn gid(
+    findings: &mut Findings,
+    name: &str,
+    address: IpAddr,
+    found: Result<RdmaPath, Error>,
+) -> Option<RdmaPath> {
+    match found {
+        Ok(path) => {
+            findings.fine("gid", format!("{name} has a GID for {address}"));
+            return Some(path);
+        }
+        Err(Error::NoDevice) => no_gid(findings, name, address, None),
+        Err(e) => findings.stopped(
+            "gid",
+            format!("{name}'s GIDs cannot be read: {e}"),
+            "look at the kernel's messages: dmesg",
+        ),
+    }
+    None
+}
+
+/// The kernel makes one for each address of the interface that it knows the device by.
+fn no_gid(findings: &mut Findings, at: &str, address: IpAddr, interface: Option<&str>) {
+    let interface = interface.unwrap_or("INTERFACE");
+    findings.stopped(
+        "gid",
+        format!("{at} has no RoCE v2 GID for {address}"),
+        format!(
+            "in a container: run it in the host's network (--network host); else make the kernel add \
+             one: ip addr del {address}/LENGTH dev {interface}, then ip addr add the same"
+        ),
+    );
+}
+
 /// Memory, as a stream registers it.
-fn registering(findings: &mut Findings, ctx: &RdmaContext, address: IpAddr) {
+fn registering(findings: &mut Findings, ctx: &RdmaContext, path: &RdmaPath) {
     /// What a stream may register at its start.
     const MEMORY: usize = 1 << 20;
     let register = || -> Result<(), Error> {
-        let gid = ctx.find_gid(address.into())?;
-        let path = ctx.path(&gid, gid.gid)?;
-        let domain = ctx.alloc_pd(&path)?;
+        let domain = ctx.alloc_pd(path)?;
         domain.alloc_mr(MEMORY, Access::LOCAL_WRITE | Access::REMOTE_WRITE).map(drop)
     };
     let limit = getrlimit(Resource::Memlock).current;
@@ -238,7 +283,7 @@ mod tests {
     fn a_port_needs_to_be_up_and_to_have_an_address_and_the_fix_names_the_interface() {
         let look = |device: fabric::Device| {
             let mut findings = Findings::new(Device::Rdma);
-            let found = address(&mut findings, &device);
+            let found = address(&mut findings, &device, |_| Vec::new());
             let last = findings.list.remove(0);
             (found, last.state, last.what, last.fix.unwrap_or_default())
         };
@@ -253,6 +298,32 @@ mod tests {
             let (found, state, what, how) = look(device);
             assert_eq!((found, state), (None, State::Stopped));
             assert!(what.contains(part) && how.contains(fix), "{what}; {how}");
+        }
+    }
+
+    #[test]
+    fn an_address_without_a_gid_is_no_missing_address_and_no_lack_of_memory() {
+        let ip: IpAddr = "10.9.0.1".parse().unwrap();
+        let mut findings = Findings::new(Device::Rdma);
+        let own = |name: &str| {
+            assert_eq!(name, "eth7");
+            vec![ip]
+        };
+        assert_eq!(address(&mut findings, &device("ACTIVE", true, &[]), own), None);
+        assert!(gid(&mut findings, "rxe7", ip, Err(Error::NoDevice)).is_none());
+        // What is no lack of one is not called so.
+        assert!(gid(&mut findings, "rxe7", ip, Err(Error::Exhausted("ports"))).is_none());
+        let expected = [
+            ("rxe7 port 1 has no RoCE v2 GID for 10.9.0.1", "ip addr del 10.9.0.1/LENGTH dev eth7"),
+            ("rxe7 has no RoCE v2 GID for 10.9.0.1", "ip addr del 10.9.0.1/LENGTH dev INTERFACE"),
+            ("rxe7's GIDs cannot be read: out of ports", "dmesg"),
+        ];
+        assert_eq!(findings.list.len(), expected.len());
+        for (finding, (what, part)) in findings.list.iter().zip(expected) {
+            let fix = finding.fix.as_deref().unwrap_or_default();
+            assert_eq!((finding.check, finding.state), ("gid", State::Stopped));
+            assert_eq!(finding.what, what);
+            assert!(fix.contains(part) && !fix.contains("ulimit"), "{fix}");
         }
     }
 
