@@ -7,6 +7,9 @@
 # are, if not in target/release, and RSOCK_TOOLS where netperf is, if not in target/tools.
 target=$(dirname "$LAB_DIR")/target
 export RSOCK_TOOLS="${RSOCK_TOOLS:-$target/tools}"
+# What the page of --markdown says of the build, unless somebody has changed the files since.
+RSOCK_COMMIT="${RSOCK_COMMIT:-$(git -C "$LAB_DIR" describe --always --dirty --exclude='*' 2>/dev/null)}"
+export RSOCK_COMMIT
 case " $* " in
 *" --only "*) ;;
 *) set -- --only rdma "$@" ;;

@@ -17,6 +17,11 @@ pub(crate) fn run(more: &[OsString]) -> Done {
     let mut compare = Command::new(target.join("release/rsock"));
     compare.arg("compare").arg("--json").arg(target.join("compare.json"));
     compare.arg("--svg").arg(target.join("compare.svg")).args(more);
+    let mut git = Command::new("git");
+    git.current_dir(steps::root()).args(["describe", "--always", "--dirty", "--exclude=*"]);
+    if let Ok(commit) = steps::quiet(&mut git) {
+        compare.env("RSOCK_COMMIT", commit.trim());
+    }
     steps::run(compare.env("RSOCK_TOOLS", tools::dir()).stdin(Stdio::null()))?;
     for file in ["compare.svg", "compare.json"] {
         println!("written: {}", target.join(file).display());

@@ -2,8 +2,8 @@
 //! rsock-tokio beside Tokio's TCP streams, in one run.
 //!
 //! Both columns are the same source and differ in the stream's type alone. They alternate, each
-//! sample lasts SECONDS (0.5 unless given), and what is printed are medians of five. A ROW
-//! is part of a row's name; a chart of the ratios goes to FILE.svg.
+//! sample lasts SECONDS (0.5 unless given), and what is printed are medians of five, with the least and the
+//! greatest in brackets, below the commit. A ROW is part of a row's name; a chart of the ratios goes to FILE.svg.
 
 use rsock_benches::cases::{active_among, raise_limit, round_trips, rpc, throughput};
 use rsock_benches::chart::{self, Bar};
@@ -12,7 +12,7 @@ use rsock_benches::net::{Rsock, RsockAsleep, Tcp};
 use rsock_benches::services::{grpc_one, http_many, http_one};
 use std::fs;
 use std::io::{self, Write};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// Samples of each side.
@@ -120,6 +120,7 @@ fn main() -> ExitCode {
 
 fn run(time: Duration, picked: &[String]) -> io::Result<Vec<Bar>> {
     let mut bars = Vec::new();
+    println!("At {}.\n", commit());
     println!("| | baseline | rsock | ratio | at least | aim |");
     println!("| --- | --- | --- | --- | --- | --- |");
     let is_picked = |row: &&Row| picked.is_empty() || picked.iter().any(|p| row.name.contains(p));
@@ -130,11 +131,11 @@ fn run(time: Duration, picked: &[String]) -> io::Result<Vec<Bar>> {
                 samples.push(sample(time)?);
             }
         }
-        let [base, ours] = taken.map(median);
-        let (unit, scale) = row.unit;
-        let (shown, ours_shown, ratio) = (base / scale, ours / scale, ours / base);
+        let [base, ours] = taken.each_mut().map(|samples| median(samples));
+        let ratio = ours / base;
+        let [shown, ours_shown] = taken.map(|samples| spread(&samples, row.unit));
         println!(
-            "| {} | {shown:.1} {unit} | {ours_shown:.1} {unit} | {ratio:.2} | {} | {} |",
+            "| {} | {shown} | {ours_shown} | {ratio:.2} | {} | {} |",
             row.name,
             or_none(row.wanted.0),
             or_none(row.wanted.1),
@@ -149,7 +150,25 @@ fn or_none(ratio: f64) -> String {
     if ratio == 0.0 { String::new() } else { ratio.to_string() }
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
+/// Sorts them.
+fn median(samples: &mut [f64]) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2]
+}
+
+/// The median of sorted samples, with the least and the greatest in brackets.
+fn spread(sorted: &[f64], (unit, scale): (&str, f64)) -> String {
+    let [least, median, most] =
+        [0, sorted.len() / 2, sorted.len() - 1].map(|place| sorted[place] / scale);
+    format!("{median:.1} {unit} ({least:.1} to {most:.1})")
+}
+
+/// What is checked out, which this was built from unless somebody has changed it since.
+fn commit() -> String {
+    let mut git = Command::new("git");
+    git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--exclude=*"]);
+    let said = git.output().ok().filter(|out| out.status.success());
+    said.map_or("a commit that git does not tell".to_owned(), |out| {
+        format!("commit {}", String::from_utf8_lossy(&out.stdout).trim())
+    })
 }

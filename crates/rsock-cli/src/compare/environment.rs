@@ -13,6 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug, Serialize)]
 pub(crate) struct Environment {
     pub(crate) rsock: &'static str,
+    /// What `RSOCK_COMMIT` says of the build.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) commit: Option<String>,
     pub(crate) cpu: String,
     pub(crate) n_cpus: usize,
     /// The two that were used.
@@ -45,6 +48,7 @@ impl Environment {
         });
         Self {
             rsock: env!("CARGO_PKG_VERSION"),
+            commit: env::var("RSOCK_COMMIT").ok().filter(|commit| !commit.is_empty()),
             cpu: cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
             n_cpus: std::thread::available_parallelism()
                 .map_or(1, usize::from)
@@ -64,8 +68,8 @@ impl Environment {
     }
 }
 
-/// Variables that only say where things are.
-const OWN: [&str; 2] = ["RSOCK_TOOLS", "RSOCK_PRELOAD"];
+/// Variables that only say where things are, and what.
+const OWN: [&str; 3] = ["RSOCK_TOOLS", "RSOCK_PRELOAD", "RSOCK_COMMIT"];
 
 fn cpu_model(cpuinfo: &str) -> String {
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));

@@ -13,6 +13,9 @@ const HEAD: &str = "\
 /// TCP and rsock in brackets; `ratio` is rsock : kernel TCP, or kernel UDP for datagrams.
 pub(crate) fn markdown(comparison: &Comparison) -> String {
     let mut out = String::new();
+    if let Some(commit) = &comparison.environment.commit {
+        let _ = writeln!(out, "At commit {commit}.");
+    }
     let places = [
         ("Unpinned", [Place::Free, Place::One].as_slice()),
         ("Pinned to a CPU each", [Place::Two].as_slice()),
