@@ -321,3 +321,65 @@ fn the_end_of_the_device_ends_its_connections_and_listeners() {
     assert!(matches!(error, Error::Device(rsock_verbs::Error::NoDevice)), "{error}");
     drop((a, b, client, server, listener));
 }
+
+/// However small the backlog is, this many may ask; then the device's way is to refuse, at once.
+#[test]
+fn a_full_backlog_refuses_and_has_room_again() {
+    const MOST: u32 = 16;
+    let _dog = Watchdog::new("full backlog");
+    let at: SocketAddr = "10.9.0.1:0".parse().expect("address");
+    let port = Port::open(false).expect("socket");
+    port.bind(at).expect("bind");
+    let mut listener = RdmaManager.listen(Arc::new(port), 1).expect("listen");
+    let to = listener.local_addr();
+    // None that this device, or the conformance suite, has given or said lately.
+    let number = |n| QpNum(0x80_0000 | (std::process::id() & 0x7ff) << 12 | n);
+    let ask = |n: u32| {
+        let port = Arc::new(Port::open(false).expect("socket"));
+        let now = Instant::now();
+        let mut client =
+            RdmaManager.connect(port, to, now, now + Duration::from_secs(3600)).expect("connect");
+        loop {
+            match client.progress(Instant::now()).expect("client") {
+                Progress::Pending => {
+                    let entry = PollFd::from_borrowed_fd(client.as_fd(), client.interest());
+                    let _ = poll(&mut [entry], None);
+                }
+                Progress::Path(..) => {
+                    client.send_request(number(n), &[]).expect("request");
+                    return client;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let next = |listener: &mut Listener| loop {
+        if let Some(event) = listener.try_next(Instant::now()).expect("listener") {
+            return event;
+        }
+        let _ = poll(&mut [PollFd::new(&*listener, PollFlags::IN)], None);
+    };
+    let mut clients = Vec::new();
+    let mut requests = Vec::new();
+    for n in 0..MOST {
+        clients.push(ask(n));
+        let Event::Request(request) = next(&mut listener) else { panic!("no request") };
+        requests.push(request.id);
+    }
+    assert_eq!(listener.n_pending(), requests.len());
+    let mut late = ask(100);
+    assert!(matches!(next(&mut listener), Event::Refused(_)));
+    let answer = loop {
+        match late.progress(Instant::now()) {
+            Ok(Progress::Pending) => {
+                let entry = PollFd::from_borrowed_fd(late.as_fd(), late.interest());
+                let _ = poll(&mut [entry], None);
+            }
+            other => break other,
+        }
+    };
+    assert!(matches!(answer, Ok(Progress::Rejected(_)) | Err(Error::Refused)), "{answer:?}");
+    listener.reject(requests[0], &[]).expect("reject");
+    let _again = ask(101);
+    assert!(matches!(next(&mut listener), Event::Request(_)), "there is room");
+}
