@@ -53,11 +53,22 @@ static void set_address(const char *ip, int port)
 	}
 }
 
+/* What is asked for with RDMA_INLINE, if anything. */
+static int inline_bytes = -1;
+
 static int new_socket(void)
 {
+	int told = -1;
+	socklen_t len = sizeof(told);
 	int fd = R(rsocket, address.ss_family, SOCK_STREAM, 0);
 
 	CHECK(fd >= 0);
+	if (inline_bytes >= 0) {
+		CHECK(R(rsetsockopt, fd, SOL_RDMA, RDMA_INLINE, &inline_bytes,
+			sizeof(inline_bytes)) == 0);
+		CHECK(R(rgetsockopt, fd, SOL_RDMA, RDMA_INLINE, &told, &len) == 0);
+		CHECK(told == inline_bytes);
+	}
 	return fd;
 }
 
@@ -288,6 +299,43 @@ static void in_flight(int is_closing)
 	CHECK(R(rclose, fd) == 0);
 }
 
+/* Messages of every small length to and fro, on both sides of what goes inline. */
+static void small(void)
+{
+	int fd = single();
+
+	for (int len = 1; len <= 200; len++) {
+		if (is_server) {
+			receive_all(fd, len, len, 0);
+			send_all(fd, len, len);
+		} else {
+			send_all(fd, len, len);
+			receive_all(fd, len, len, 0);
+		}
+	}
+	CHECK(R(rshutdown, fd, SHUT_RDWR) == 0);
+	CHECK(R(rclose, fd) == 0);
+}
+
+/*
+ * One end closes a socket that lingers, and its process ends; the other one begins to read when told so,
+ * and gets all of it. It fits into the receiver's memory: closing must not need the reader.
+ */
+static void lingering(int is_closing)
+{
+	const struct linger linger = { .l_onoff = 1, .l_linger = 60 };
+	int fd = single();
+
+	if (is_closing) {
+		CHECK(R(rsetsockopt, fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)) == 0);
+		send_all(fd, 100003, 100003);
+	} else {
+		pause_for_inspection();
+		receive_all(fd, 100003, 1000, 1);
+	}
+	CHECK(R(rclose, fd) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode;
@@ -316,6 +364,12 @@ int main(int argc, char **argv)
 		in_flight(!is_server);
 	else if (!strcmp(mode, "server-closes"))
 		in_flight(is_server);
+	else if (!strcmp(mode, "client-lingers"))
+		lingering(!is_server);
+	else if (!strcmp(mode, "server-lingers"))
+		lingering(is_server);
+	else if (sscanf(mode, "inline-%d", &inline_bytes) == 1)
+		small();
 	else
 		CHECK(!"a known mode");
 	return 0;

@@ -184,6 +184,35 @@ fn what_is_under_way_at_a_close_arrives() {
     run_at(IPV4, &PAIRS, "server-closes");
 }
 
+/// `RDMA_INLINE`, which `rstream` and `riostream` set only in runs of their own sizes, too long for here:
+/// nothing inline, what they ask for, and as much as a device may have.
+#[test]
+fn small_messages_arrive_whatever_goes_inline() {
+    for mode in ["inline-0", "inline-64", "inline-400"] {
+        run_at(IPV4, &PAIRS, mode);
+    }
+}
+
+/// `SO_LINGER`: a close waits until what was sent is at the peer, though nobody reads there.
+#[test]
+fn a_close_that_lingers_leaves_nothing_behind() {
+    for pair in PAIRS {
+        for (mode, closes_first) in [("server-lingers", 0), ("client-lingers", 1)] {
+            let _watchdog = Watchdog::new(Duration::from_secs(120));
+            let what = format!("{mode}, {pair:?}");
+            let mut ends = Vec::from(start(pair, IPV4, mode));
+            let closing = ends.remove(closes_first);
+            let mut reading = Inspected::new(ends.remove(0));
+            assert!(reading.n_descriptors() > 0);
+            assert_worked(&format!("{what}: who closes"), &closing.output().expect("it ends"));
+            reading.go_on();
+            let Inspected { process, out, to } = reading;
+            drop((out, to));
+            assert_worked(&format!("{what}: who reads"), &process.output().expect("it ends"));
+        }
+    }
+}
+
 #[test]
 fn many_connections_at_once_keep_apart() {
     run_at(IPV4, &OUR_SERVER, "many");
