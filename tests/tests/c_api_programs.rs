@@ -37,13 +37,18 @@ fn command(program: &str, port: u16, args: &[&str]) -> Command {
 
 /// Runs a server and a client of `program`; what the client printed.
 fn run_at(ip: &str, program: &str, args: &[&str]) -> String {
+    run_between(ip, &[], program, args)
+}
+
+/// The same, with more arguments for the client.
+fn run_between(ip: &str, of_client: &[&str], program: &str, args: &[&str]) -> String {
     let _watchdog = Watchdog::new(Duration::from_secs(600));
     let port = free_port(ip.parse().expect("an address"));
     let mut server =
         Running::spawn(command(program, port, args).args(["-b", ip])).expect("the server starts");
     await_listener(port, &mut server);
-    let client =
-        Running::spawn(command(program, port, args).args(["-s", ip])).expect("the client starts");
+    let client = Running::spawn(command(program, port, args).args(["-s", ip]).args(of_client))
+        .expect("the client starts");
     let client = client.output().expect("the client ends");
     // A failed client leaves its server waiting.
     let said = assert_worked(&format!("{program} client {args:?}"), &client);
@@ -94,7 +99,6 @@ modes! {
         polled_and_blocking: ["-T", "a", "-T", "b", "-T", "v"];
         nonblocking: ["-T", "n", "-T", "v"];
         small_buffers: ["-B", "4096", "-T", "v"];
-        no_inline: ["-i", "0", "-T", "b", "-T", "v"];
         keepalive: ["-k", "1", "-T", "b"];
     }
     riostream {
@@ -107,21 +111,51 @@ modes! {
 }
 
 /// The programs' own sizes and counts, with the two connections one after the other that each of
-/// them makes.
+/// them makes: for short latency, then for bandwidth.
 #[test]
 fn the_default_runs_end_well() {
     for program in ["rstream", "riostream"] {
         let said = run(program, &["-T", "b"]);
-        let results: Vec<_> = said.lines().filter(|line| line.contains("_")).collect();
-        assert_eq!(results.len(), 8, "{program}:\n{said}");
+        assert_eq!(results(&said).len(), 8, "{program}:\n{said}");
     }
 }
 
+/// The lines of results of the programs' own sizes.
+fn results(said: &str) -> Vec<&str> {
+    let own = |line: &&str| {
+        let name = line.split(' ').next().unwrap_or_default();
+        name.ends_with("_lat") || name.ends_with("_bw")
+    };
+    said.lines().filter(own).collect()
+}
+
+/// With another size it is a run of a kind that sets nothing of this.
+#[test]
+fn nothing_needs_to_go_inline() {
+    let said = run("rstream", &["-i", "0", "-T", "b"]);
+    assert_eq!(results(&said).len(), 8, "{said}");
+}
+
+/// The sizes of `rstream -S all`, powers of two and halfway between, and odd ones; a run each.
 #[test]
 fn every_size_arrives_intact_over_ipv6() {
-    let args = ["-f", "ipv6", "-T", "b", "-T", "v", "-S", "all", "-I", "2", "-C", "3"];
-    let said = run_at("::1", "rstream", &args);
-    assert!(said.lines().count() > 1, "{said}");
+    let own = (6..=22).flat_map(|k| [1 << k, (1 << k) + (1 << (k - 1))]);
+    let sizes: Vec<u32> = own.chain([1, 63, 65, 4095, 65_537, 1_048_577]).collect();
+    for size in sizes {
+        let size = size.to_string();
+        let args = ["-f", "ipv6", "-T", "b", "-T", "v", "-S", &size, "-I", "2", "-C", "3"];
+        let said = run_at("::1", "rstream", &args);
+        let n = said.lines().filter(|line| line.starts_with("custom")).count();
+        assert_eq!(n, 1, "{size} bytes:\n{said}");
+    }
+}
+
+/// Another one than the server's, and the server's port.
+#[test]
+fn a_client_may_choose_its_address() {
+    let args = ["-T", "b", "-T", "v", "-S", "5000", "-I", "5", "-C", "3"];
+    let said = run_between("127.0.0.1", &["-b", "127.0.0.2"], "rstream", &args);
+    assert!(said.lines().any(|line| line.starts_with("custom")), "no result in\n{said}");
 }
 
 /// A client alone is refused, with the error that the programs print.

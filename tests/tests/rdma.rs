@@ -1,7 +1,7 @@
 //! Unmodified `rstream` and `riostream` of rdmacm-utils on an RDMA device: over librdmacm's rsockets at
 //! one end and over `librsock.so` at the other, in both roles, and over `librsock.so` at both; a program of
-//! ours and netperf in the same way; programs of TCP under the preload library with C's for their peers; and
-//! peers that lie.
+//! ours and netperf in the same way; Rust programs and programs of TCP under the preload library with C's for
+//! their peers; programs of one host on its device; and peers that lie.
 //! `cargo xtask test` runs this in the lab.
 
 mod hostile_peer;
@@ -126,24 +126,31 @@ fn run(program: &str, [server, client]: [Over; 2], ip: &str, args: &[&str]) -> S
     said
 }
 
-/// One run per pair and size: so many transfers of that size at a time, so often.
-fn sizes(program: &str, mode: &[&str], pairs: &[[Over; 2]]) {
+/// So many transfers of that size at a time, so often.
+const SIZES: [[&str; 3]; 4] =
+    [["1", "10", "20"], ["70000", "5", "4"], ["65537", "2", "1"], ["4194304", "1", "1"]];
+
+/// One run per pair and size.
+fn sizes(program: &str, mode: &[&str], pairs: &[[Over; 2]], sizes: &[[&str; 3]]) {
+    let ip = if mode.contains(&"ipv6") { IPV6 } else { IPV4 };
     for &pair in pairs {
-        for [size, count, iterations] in [["1", "10", "20"], ["70000", "5", "4"]] {
+        for [size, count, iterations] in sizes {
             let size = ["-S", size, "-C", count, "-I", iterations];
-            run(program, pair, IPV4, &[mode, &size].concat());
+            run(program, pair, ip, &[mode, &size].concat());
         }
     }
 }
 
 macro_rules! modes {
-    ($($program:ident { $($mode:ident: $args:expr, $pairs:ident;)* })*) => {
+    ($($program:ident { $($mode:ident: $args:expr, $pairs:ident, $sizes:expr;)* })*) => {
         $(
             mod $program {
                 $(
                     #[test]
                     fn $mode() {
-                        super::sizes(stringify!($program), &$args, &super::$pairs);
+                        super::sizes(
+                            stringify!($program), &$args, &super::$pairs, &super::SIZES[$sizes],
+                        );
                     }
                 )*
             }
@@ -151,17 +158,30 @@ macro_rules! modes {
     };
 }
 
+// `-i` is not among them: it means something only in runs of the programs' own sizes.
 modes! {
     rstream {
-        blocking_verified: ["-T", "b", "-T", "v"], PAIRS;
-        busy_verified: ["-T", "v"], PAIRS;
-        polled_verified: ["-T", "a", "-T", "v"], OUR_CLIENT;
-        nonblocking_polled: ["-T", "n", "-T", "a", "-T", "v"], OUR_CLIENT;
-        small_buffers: ["-B", "4096", "-T", "b", "-T", "v"], PAIRS;
-        no_inline: ["-i", "0", "-T", "b", "-T", "v"], PAIRS;
+        blocking_verified: ["-T", "b", "-T", "v"], PAIRS, ..2;
+        busy_verified: ["-T", "v"], PAIRS, ..;
+        polled_verified: ["-T", "a", "-T", "v"], OUR_CLIENT, ..;
+        nonblocking_polled: ["-T", "n", "-T", "a", "-T", "v"], OUR_CLIENT, ..;
+        small_buffers: ["-B", "4096", "-T", "b", "-T", "v"], PAIRS, ..;
     }
     riostream {
-        blocking_verified: ["-T", "b", "-T", "v"], PAIRS;
+        blocking_verified: ["-T", "b", "-T", "v"], PAIRS, ..;
+        busy_verified: ["-T", "v"], PAIRS, ..2;
+        ipv6: ["-f", "ipv6", "-T", "b", "-T", "v"], PAIRS, 1..;
+    }
+}
+
+/// A peer that is there is not missed.
+#[test]
+fn keepalive_goes_on_beside_the_bytes() {
+    for pair in PAIRS {
+        let size = ["-S", "4096", "-C", "10", "-I", "20"];
+        let said =
+            run("rstream", pair, IPV4, &[&["-k", "1", "-T", "b", "-T", "v"], &size[..]].concat());
+        assert!(said.lines().any(|line| line == "Keepalive: ON"), "{pair:?}:\n{said}");
     }
 }
 
@@ -187,7 +207,7 @@ fn every_size_arrives_odd_ones_too() {
 
 /// One message to and fro, many times; and many one way, once; the address resolved by rdma_cm.
 #[test]
-fn latency_and_bandwidth_runs_work() {
+fn messages_go_one_at_a_time_or_many_in_a_row() {
     for pair in PAIRS {
         for [size, count, iterations] in [["64", "1", "100"], ["4096", "200", "1"]] {
             let size = ["-S", size, "-C", count, "-I", iterations];
@@ -245,7 +265,9 @@ fn the_device_is_found_where_nobody_chooses_it() {
 #[test]
 fn ipv6_is_no_different() {
     for pair in PAIRS {
-        let args = ["-f", "ipv6", "-T", "b", "-T", "v", "-S", "20000", "-I", "5", "-C", "3"];
-        run("rstream", pair, IPV6, &args);
+        for size in ["1", "63", "20000", "65537", "1048577", "4194304"] {
+            let args = ["-f", "ipv6", "-T", "b", "-T", "v", "-S", size, "-I", "2", "-C", "2"];
+            run("rstream", pair, IPV6, &args);
+        }
     }
 }
