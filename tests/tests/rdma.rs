@@ -8,6 +8,7 @@ mod hostile_peer;
 mod rdma_ends;
 mod rdma_plain;
 mod rdma_rust;
+mod rdma_twin;
 
 use hostile_peer::{Answered, Fixture, REFUSED, Raw, Victim, hostile_peer_tests};
 use rsock_cm::rdma::RdmaManager;
