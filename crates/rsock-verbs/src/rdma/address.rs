@@ -3,6 +3,9 @@
 //! A device may look a handle up when it gets round to sending, so a handle outlives the sends that
 //! name it. The book has one for each host in use, makes it anew when it is asked for it later, because a
 //! handle keeps the link address that the host had when it was made, and is bounded.
+//!
+//! Invariants, whatever a handle is: the book gives out [`MOST`] at a time at most; what it no longer gives
+//! out stays as long as somebody has it, and then until the sends posted by then are done, and no longer.
 
 use super::convert::object;
 use super::{RdmaPath, RdmaPd};
@@ -53,15 +56,18 @@ impl Drop for Address {
 }
 
 /// The handles of one queue.
-#[derive(Debug, Default)]
-pub(super) struct Book(Mutex<Pages>);
+#[derive(Debug)]
+pub(super) struct Book<H = Address> {
+    pages: Mutex<Pages<H>>,
+    most: usize,
+}
 
-#[derive(Debug, Default)]
-struct Pages {
-    current: HashMap<Key, (Arc<Address>, Instant)>,
+#[derive(Debug)]
+struct Pages<H> {
+    current: HashMap<Key, (Arc<H>, Instant)>,
     /// Handles that nobody is given any more. Where nobody has one either, the number of sends that
     /// had been posted when that was found: when those are done, it goes.
-    retired: Vec<(Arc<Address>, Option<u64>)>,
+    retired: Vec<(Arc<H>, Option<u64>)>,
 }
 
 /// The place of our own address in the port's table, and the host's address.
@@ -73,10 +79,6 @@ const MOST: usize = 1024;
 const AGE: Duration = Duration::from_secs(1);
 
 impl Book {
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The handle for `path`. `sends` says how many of the queue's sends are posted and done.
     ///
     /// Making one may wait for the network to say where the host is, if nothing was heard of it lately.
@@ -86,16 +88,43 @@ impl Book {
         path: &RdmaPath,
         sends: impl Fn() -> (u64, u64),
     ) -> Result<Arc<Address>, Error> {
-        let now = Instant::now();
         let key = path.key().ok_or(Error::Invalid("a path of a connection"))?;
-        if let Some((address, made)) = self.pages().current.get(&key)
+        self.handle(key, Instant::now(), || Address::new(pd, path), sends)
+    }
+}
+
+impl<H> Default for Book<H> {
+    fn default() -> Self {
+        Self::with_room(MOST)
+    }
+}
+
+impl<H> Book<H> {
+    fn with_room(most: usize) -> Self {
+        let pages = Pages { current: HashMap::new(), retired: Vec::new() };
+        Self { pages: Mutex::new(pages), most }
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages<H>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handle for `key`, by `make` if there is none, or an old one. It is `now`.
+    fn handle(
+        &self,
+        key: Key,
+        now: Instant,
+        make: impl FnOnce() -> Result<H, Error>,
+        sends: impl Fn() -> (u64, u64),
+    ) -> Result<Arc<H>, Error> {
+        if let Some((handle, made)) = self.pages().current.get(&key)
             && now.saturating_duration_since(*made) < AGE
         {
-            return Ok(Arc::clone(address));
+            return Ok(Arc::clone(handle));
         }
-        let new = Arc::new(Address::new(pd, path)?);
+        let new = Arc::new(make()?);
         let mut pages = self.pages();
-        if pages.current.len() >= MOST && !pages.current.contains_key(&key) {
+        if pages.current.len() >= self.most && !pages.current.contains_key(&key) {
             let oldest = pages.current.iter().min_by_key(|(_, (_, made))| *made);
             let oldest = oldest.map(|(key, _)| *key);
             pages.retire(oldest);
@@ -110,18 +139,24 @@ impl Book {
     pub(super) fn tidy(&self, sends: impl Fn() -> (u64, u64)) {
         self.pages().tidy(sends);
     }
+
+    /// Handles that there are: those for use, and those that wait to go.
+    pub(super) fn len(&self) -> usize {
+        let pages = self.pages();
+        pages.current.len() + pages.retired.len()
+    }
 }
 
-impl Pages {
+impl<H> Pages<H> {
     fn retire(&mut self, key: Option<Key>) {
-        if let Some((address, _)) = key.and_then(|key| self.current.remove(&key)) {
-            self.retired.push((address, None));
+        if let Some((handle, _)) = key.and_then(|key| self.current.remove(&key)) {
+            self.retired.push((handle, None));
         }
     }
 
     fn tidy(&mut self, sends: impl Fn() -> (u64, u64)) {
-        self.retired.retain_mut(|(address, last)| {
-            if Arc::strong_count(address) > 1 {
+        self.retired.retain_mut(|(handle, last)| {
+            if Arc::strong_count(handle) > 1 {
                 return true;
             }
             // SYNC(address): whoever had it has posted before it let go. Pairs with the Release of the
@@ -132,3 +167,6 @@ impl Pages {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -187,6 +187,13 @@ impl RdmaUd {
         self.is_broken.load(Ordering::Relaxed)
     }
 
+    /// Address handles that it has, for tests: of hosts that it was asked a way to lately, a bounded number,
+    /// and of ways and sends that are under way.
+    #[must_use]
+    pub fn n_address_handles(&self) -> usize {
+        self.book.len()
+    }
+
     fn rx(&self) -> MutexGuard<'_, Rx> {
         self.rx.lock().unwrap_or_else(PoisonError::into_inner)
     }
