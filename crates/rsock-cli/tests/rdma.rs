@@ -292,3 +292,29 @@ fn perf_measures_on_the_device() {
         assert!(of("registered_bytes") >= 20 << 10, "{report}");
     }
 }
+
+/// What is lost is not known to the sender; the device's own counters stand beside it.
+#[test]
+fn perf_measures_datagrams_on_the_device_and_accounts_for_them() {
+    let _watchdog = Watchdog::new();
+    for (size, batch) in [("64", "1"), ("1400", "16")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rsock"));
+        command.args(["perf", "dgram", "--device", "rdma", "--time", "0.3", "--json"]);
+        command.args(["--size", size, "--batch", batch]);
+        let out = command.env_remove("RSOCK_DEVICE").output().unwrap();
+        assert!(out.status.success(), "{size}: {}", String::from_utf8_lossy(&out.stderr));
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(report["device"], "rdma", "{report}");
+        let [sent, received, lost] =
+            ["sent", "received", "lost"].map(|what| report[what].as_u64().unwrap());
+        assert!(sent > 0 && received > 0, "{report}");
+        assert_eq!(lost, sent.checked_sub(received).unwrap(), "{report}");
+        assert!(report["counted"].is_null(), "{report}");
+        assert!(report["round_trips_per_second"].as_f64().unwrap() > 0.0, "{report}");
+        // It has seen them pass.
+        let of_device = report["device_counters"].as_object().unwrap();
+        let passed = of_device.iter().filter(|(name, _)| name.ends_with("rcvd_pkts"));
+        let passed: u64 = passed.map(|(_, n)| n.as_u64().unwrap()).sum();
+        assert!(passed >= received / 2, "{report}");
+    }
+}
