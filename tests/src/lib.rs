@@ -8,6 +8,7 @@
 mod artifacts;
 mod copied;
 pub mod datagrams;
+mod device;
 mod ended;
 pub mod hosts;
 mod listening;
@@ -17,6 +18,7 @@ mod watchdog;
 
 pub use artifacts::{c_library, preload_library, rsock_command};
 pub use copied::copy_program;
+pub use device::{OwnDevice, packets_received, run};
 pub use ended::assert_worked;
 pub use listening::{
     await_listening, await_rdma_listener, await_tcp_listener, await_udp_socket, free_port,

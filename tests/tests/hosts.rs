@@ -11,7 +11,7 @@ use rsock_core::twin::PinReason;
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{
     Running, Watchdog, assert_worked, await_rdma_listener, await_udp_socket, c_library,
-    has_tcp_listener, preload_library, tools,
+    has_tcp_listener, packets_received, preload_library, tools,
 };
 use std::env;
 use std::fs;

@@ -6,11 +6,12 @@ mod rdma_datagrams_hostile;
 use rsock_core::dgram::Datagram;
 use rsock_core::socket::{PollEntry, Source, poll};
 use rsock_tests::datagrams::{bound, meet, recv, send, try_recv};
-use rsock_tests::{Running, Watchdog, assert_worked, await_udp_socket, c_library};
+use rsock_tests::{OwnDevice, Running, Watchdog, assert_worked, await_udp_socket, c_library};
 use rustix::event::PollFlags;
 use std::env;
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -276,29 +277,57 @@ fn a_forked_child_uses_udp_and_leaves_the_queue_alone() {
     });
 }
 
-/// C's own fails to connect on this device.
+/// `udpong` with `library`, on RDMA devices only.
+fn udpong(library: Option<&Path>, args: &[&str]) -> Running {
+    let mut command = Command::new("udpong");
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library).env("RSOCK_DEVICE", "rdma");
+    }
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::spawn(&mut command).expect("udpong starts")
+}
+
+/// On a device that nobody else uses: what that one counts is theirs.
 #[test]
-fn udpong_plays_in_every_way_of_waiting() {
+fn udpong_plays_over_the_device_in_every_way_of_waiting() {
     let _watchdog = Watchdog::new(Duration::from_secs(200));
-    let ip = ADDRESSES[0];
+    let ip = "10.78.1.1";
+    let library = c_library();
+    let device = OwnDevice::new("pong", ip.parse().expect("an address"));
     for mode in [&[][..], &["-T", "b"], &["-T", "a"], &["-T", "n"]] {
-        for (size, count) in [("64", "300"), ("1400", "100")] {
-            let port = rsock_tests::free_port(ip.parse().expect("an address"));
-            let udpong = |side: [&str; 2], more: &[&str]| {
-                let mut command = Command::new("udpong");
-                command.env("LD_PRELOAD", c_library()).env("RSOCK_DEVICE", "rdma");
-                command.args(["-p", &port.to_string()]).args(mode).args(side).args(more);
-                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                Running::spawn(&mut command).expect("udpong starts")
-            };
-            let mut server = udpong(["-b", ip], &[]);
-            await_udp_socket(port, &mut server);
-            let client = udpong(["-s", ip], &["-S", size, "-C", count]);
+        for (size, count) in [("64", 300), ("1400", 100)] {
+            let port = rsock_tests::free_port(ip.parse().expect("an address")).to_string();
+            let args = [&["-p", port.as_str()], mode].concat();
+            let mut server = udpong(Some(&library), &[&args[..], &["-b", ip]].concat());
+            await_udp_socket(port.parse().expect("a port"), &mut server);
+            let before = device.received();
+            let count_arg = count.to_string();
+            let client = ["-s", ip, "-S", size, "-C", count_arg.as_str()];
+            let client = udpong(Some(&library), &[&args[..], &client].concat());
             let out = client.output().expect("the client ends");
             let said = assert_worked(&format!("udpong {mode:?} {size}"), &out);
             assert!(said.lines().count() >= 2, "no result in\n{said}");
+            // There and back, but for those before both knew each other and one now and then.
+            let over_device = device.received() - before;
+            assert!(over_device > count, "{over_device} of {} messages, {mode:?}", 2 * count);
         }
     }
+}
+
+/// Without our library: as far as its first packet it never gets.
+#[test]
+fn udpong_of_c_fails_on_such_a_device() {
+    let _watchdog = Watchdog::new(Duration::from_secs(100));
+    let ip = ADDRESSES[0];
+    let port = rsock_tests::free_port(ip.parse().expect("an address")).to_string();
+    let mut server = udpong(None, &["-p", &port, "-b", ip]);
+    await_udp_socket(port.parse().expect("a port"), &mut server);
+    let out = udpong(None, &["-p", &port, "-s", ip, "-S", "64", "-C", "10"]).output();
+    let out = out.expect("the client ends");
+    let said = [out.stdout, out.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(!out.status.success(), "{said}");
+    assert!(server.try_wait().expect("its state").is_none(), "nobody was there");
 }
 
 /// Runs until `done`, at most as long as the watchdog waits.

@@ -1,12 +1,14 @@
 //! Datagrams between two hosts: UDP first, then RDMA, whatever becomes of the peer; of threads and of tasks.
 
 use super::*;
+use rsock_core::dgram::header::{UdpHeader, UdpOp};
 use rsock_core::dgram::{Counters, Datagram};
 use rsock_tests::datagrams;
-use rsock_verbs::DatagramCounters;
+use rsock_verbs::{DatagramCounters, QpNum};
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::process::ExitStatusExt;
 use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
@@ -126,11 +128,9 @@ fn ask_until_over_rdma(from: &impl Socket, to: SocketAddr) {
     }
 }
 
-/// Packets that this guest's device has received so far.
+/// Packets that this guest's device has received so far. One test runs at a time.
 fn received_by_device() -> u64 {
-    let device = env::var("LAB_DEVICE").expect("the lab names its device");
-    let place = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts");
-    fs::read_to_string(place).expect("the device's counters").trim().parse().expect("a number")
+    packets_received(&env::var("LAB_DEVICE").expect("the lab names its device"))
 }
 
 /// Tells the other end that it is over.
@@ -255,31 +255,80 @@ fn stream<S: Socket>(name: &'static str, port: u16) {
     }
 }
 
+/// Not a test of its own: what the test below runs in a process that it kills. Echoes for ever.
 #[test]
-fn a_peer_that_restarts_on_its_port_with_another_queue_is_reached_again() {
+fn echo_until_killed() {
+    if let Ok(at) = env::var(ECHO_AT) {
+        let at: SocketAddr = at.parse().expect("an address");
+        let socket = <Datagram as Socket>::bound(at.ip(), at.port());
+        loop {
+            echo(&socket);
+        }
+    }
+}
+
+/// Where [`echo_until_killed`] does.
+const ECHO_AT: &str = "RSOCK_TEST_ECHO_AT";
+
+/// The number of the queue of the socket at `to`, which it tells everybody who sends to it by UDP.
+fn number_of(own: IpAddr, to: SocketAddr) -> QpNum {
+    let udp = UdpSocket::bind((own, 0)).expect("socket");
+    udp.set_read_timeout(Some(PATIENCE)).expect("option");
+    let question = UdpHeader { op: UdpOp::Data, qp_num: QpNum(0), addr: own }.encode();
+    let mut buf = [0; 100];
+    loop {
+        udp.send_to(question.as_bytes(), to).expect("sent");
+        while let Ok((len, from)) = udp.recv_from(&mut buf) {
+            assert_eq!(from, to);
+            let (header, _) = UdpHeader::parse(&buf[..len], false).expect("header");
+            if header.op == UdpOp::Control {
+                return header.qp_num;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_killed_and_restarts_with_another_queue_is_reached_again() {
     restart::<Datagram>("datagrams-restart", 7603);
 }
 
 #[test]
-fn a_task_reaches_a_peer_again_that_restarts_with_another_queue() {
+fn a_task_reaches_a_peer_again_that_was_killed_and_restarts_with_another_queue() {
     restart::<OfTasks>("datagrams-restart-tasks", 7613);
 }
 
+/// Killed, so that it says good-bye to nobody.
 fn restart<S: Socket>(name: &'static str, port: u16) {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let guest = Guest::begin(name);
-    let mut socket = S::bound(guest.ip(), port);
-    let to = SocketAddr::new(guest.peer_ip(), port);
-    for life in 0..3 {
-        guest.meet(&format!("life-{life}"));
-        if guest.role == Role::A {
-            echo(&socket);
-            // Nothing of it is left, and the next one has a queue of its own.
-            drop(socket);
-            socket = S::bound(guest.ip(), port);
-        } else {
+    if guest.role == Role::A {
+        let at = SocketAddr::new(guest.ip(), port);
+        for life in 0..3 {
+            let mut command = Command::new(env::current_exe().expect("this program"));
+            command.args(["hosts_datagrams::echo_until_killed", "--exact", "--nocapture"]);
+            command.env(ECHO_AT, at.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+            let mut peer = Running::spawn(&mut command).expect("it starts");
+            await_udp_socket(port, &mut peer);
+            guest.meet(&format!("life-{life}"));
+            guest.meet(&format!("reached-{life}"));
+            peer.kill().expect("alive");
+            let status = peer.wait().expect("its end");
+            assert_eq!(status.signal(), Some(9), "{status}");
+        }
+    } else {
+        // One socket for all its lives, which nobody tells that it has to ask anew.
+        let socket = S::bound(guest.ip(), port);
+        let to = SocketAddr::new(guest.peer_ip(), port);
+        let mut numbers = Vec::new();
+        for life in 0..3 {
+            guest.meet(&format!("life-{life}"));
             ask_until_over_rdma(&socket, to);
-            end(&socket, to);
+            let number = number_of(guest.ip(), to);
+            assert_ne!(number, QpNum(0));
+            assert!(!numbers.contains(&number), "{number:?} again after {numbers:?}");
+            numbers.push(number);
+            guest.meet(&format!("reached-{life}"));
         }
     }
     guest.meet("done");
@@ -365,6 +414,7 @@ fn udpong_plays_between_hosts() {
             await_udp_socket(PORT, &mut server);
             server
         });
+        let before = received_by_device();
         guest.meet(&format!("listening-{i}"));
         if guest.role == Role::B {
             let ip = guest.peer_ip().to_string();
@@ -377,6 +427,9 @@ fn udpong_plays_between_hosts() {
             }
         }
         guest.meet(&format!("done-{i}"));
+        // Nearly all of 400, in each direction.
+        let over_device = received_by_device() - before;
+        assert!(over_device > 300, "{over_device} packets, {mode:?}");
         drop(server);
     }
 }
