@@ -2,6 +2,7 @@
 //! each test runs in a process of its own with that set. `cargo xtask test` runs this in the lab.
 
 mod rdma_datagrams_hostile;
+mod rdma_datagrams_many;
 
 use rsock_core::dgram::Datagram;
 use rsock_core::socket::{PollEntry, Source, poll};
