@@ -414,7 +414,6 @@ fn udpong_plays_between_hosts() {
             await_udp_socket(PORT, &mut server);
             server
         });
-        let before = received_by_device();
         guest.meet(&format!("listening-{i}"));
         if guest.role == Role::B {
             let ip = guest.peer_ip().to_string();
@@ -427,9 +426,6 @@ fn udpong_plays_between_hosts() {
             }
         }
         guest.meet(&format!("done-{i}"));
-        // Nearly all of 400, in each direction.
-        let over_device = received_by_device() - before;
-        assert!(over_device > 300, "{over_device} packets, {mode:?}");
         drop(server);
     }
 }
