@@ -2,12 +2,14 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::{Killed, Watchdog};
 use rsock_tokio::{Listener, Stream};
 use std::env;
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 /// In the environment of the other process: where to connect.
 const PEER: &str = "RSOCK_TEST_PEER";
@@ -92,6 +94,70 @@ fn a_pending_write_ends_with_its_peer() {
             drop(child);
             let kind = write.await.expect("task");
             assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{kind:?}");
+        });
+    }
+}
+
+/// Runs a future of the stream in a task.
+macro_rules! spawn {
+    ($stream:ident => $future:expr) => {{
+        let $stream = Arc::clone(&$stream);
+        tokio::spawn(async move { $future })
+    }};
+}
+
+#[test]
+fn whatever_waits_for_input_ends_with_its_peer() {
+    let _watchdog = start();
+    for runtime in [common::current_thread(), common::multi_thread()] {
+        runtime.block_on(async {
+            let (stream, child) = with_peer().await;
+            let stream = Arc::new(stream);
+            let looking = spawn!(stream => stream.peek(&mut [0]).await);
+            let readable = spawn!(stream => stream.readable().await);
+            let ready = spawn!(stream => stream.ready(Interest::READABLE).await);
+            let receiving = spawn!(stream => stream.recv(100).await);
+            tokio::task::yield_now().await;
+            drop(child);
+            // As on TCP, for nothing was left unread: the end of the stream, which is no error.
+            assert_eq!(looking.await.expect("task").expect("the end"), 0);
+            readable.await.expect("task").expect("the end is input");
+            assert!(ready.await.expect("task").expect("the end").is_readable());
+            assert!(receiving.await.expect("task").expect("the end").is_empty());
+        });
+    }
+}
+
+#[test]
+fn whatever_waits_for_room_ends_with_its_peer() {
+    let _watchdog = start();
+    for runtime in [common::current_thread(), common::multi_thread()] {
+        runtime.block_on(async {
+            let (stream, child) = with_peer().await;
+            let stream = Arc::new(stream);
+            let sending = spawn!(stream => loop {
+                let sent = stream.send(&mut Bytes::from(vec![1; 1 << 20])).await;
+                if let Err(e) = sent {
+                    break e;
+                }
+            });
+            let writable = spawn!(stream => loop {
+                let sent = match stream.writable().await {
+                    Ok(()) => stream.try_write(&[1; 1 << 16]),
+                    Err(e) => break e,
+                };
+                match sent {
+                    Err(e) if e.kind() != ErrorKind::WouldBlock => break e,
+                    _ => tokio::task::yield_now().await,
+                }
+            });
+            tokio::task::yield_now().await;
+            drop(child);
+            for end in [sending.await.expect("task"), writable.await.expect("task")] {
+                let kind = end.kind();
+                let is_end = matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
+                assert!(is_end, "{kind:?}");
+            }
         });
     }
 }
