@@ -363,3 +363,18 @@ fn a_shared_port_stays_on_udp() {
     }
     assert_eq!((a.counters().local.n_sent, b.counters().local.n_sent), (0, 0));
 }
+
+#[test]
+fn what_udp_has_no_room_for_is_counted() {
+    const SENT: u64 = 2000;
+    let _dog = watchdog();
+    let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
+    rustix::net::sockopt::set_socket_recv_buffer_size(b.as_fd(), 64 << 10).expect("option");
+    // Nobody looks at b's socket meanwhile, so all go by UDP.
+    (0..SENT).for_each(|_| send(&a, at_b, &[3; 1000]));
+    let n_received = std::iter::from_fn(|| try_recv(&b)).count() as u64;
+    let (sent, got) = (a.counters(), b.counters());
+    assert_eq!((sent.n_by_udp, got.n_received_by_udp), (SENT, n_received), "{at_a}");
+    assert!(got.n_dropped_by_udp > 0);
+    assert_eq!(n_received + got.n_dropped_by_udp, SENT);
+}

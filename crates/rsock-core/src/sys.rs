@@ -192,6 +192,14 @@ pub(crate) fn set_option(
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Packets that a socket has dropped because they found no room; 0 where the kernel does not tell (before 4.12).
+pub(crate) fn n_dropped(fd: BorrowedFd<'_>) -> u64 {
+    const AT: usize = libc::SK_MEMINFO_DROPS as usize * 4;
+    let info = option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, MAX_OPTION).unwrap_or_default();
+    let word = info.get(AT..AT + 4).and_then(|word| word.try_into().ok());
+    word.map_or(0, u32::from_ne_bytes).into()
+}
+
 /// `getsockopt(2)`, of any option: at most `room` bytes.
 ///
 /// # Errors

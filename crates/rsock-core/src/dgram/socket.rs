@@ -79,6 +79,9 @@ pub struct Counters {
     pub n_by_udp: u64,
     /// Datagrams received by UDP.
     pub n_received_by_udp: u64,
+    /// Packets that the UDP socket had no room for (`SO_RCVBUF`), and those with a wrong checksum: datagrams,
+    /// and control packets. Wraps at 32 bits.
+    pub n_dropped_by_udp: u64,
     /// UDP packets that were none of the protocol's.
     pub n_bad_packets: u64,
     /// Datagrams past UDP that were dropped: without a header, from another address than it says, or on
@@ -284,6 +287,7 @@ impl Datagram {
             far: far.map(Far::counters).unwrap_or_default(),
             n_by_udp: read(&self.counts.n_by_udp),
             n_received_by_udp: read(&self.counts.n_received_by_udp),
+            n_dropped_by_udp: sys::n_dropped(self.port.as_fd()),
             n_bad_packets: read(&self.counts.n_bad_packets),
             n_foreign: read(&self.counts.n_foreign),
             n_unsolicited: self.routes().table.n_unsolicited(),

@@ -1,11 +1,10 @@
 //! rsock's datagram sockets, through shared memory and over RDMA devices.
 
-use super::{Batch, Counters, Socket, host, system};
+use super::{Batch, Counters, Socket, host};
 use crate::fabric;
 use rsock_core::dgram::Datagram;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 impl Socket for Datagram {
@@ -67,7 +66,7 @@ impl Socket for Datagram {
             ("malformed", counters.local.n_malformed + counters.far.n_malformed),
             ("malformed, by UDP", counters.n_bad_packets),
             ("foreign", counters.n_foreign),
-            (host::UDP_DROPS, system::dropped(self.as_fd())),
+            (host::UDP_DROPS, counters.n_dropped_by_udp),
         ];
         named.map(|(name, n)| (name.to_owned(), n)).into()
     }
