@@ -328,10 +328,10 @@ static void lingering(int is_closing)
 
 	if (is_closing) {
 		CHECK(R(rsetsockopt, fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)) == 0);
-		send_all(fd, 100003, 100003);
+		send_all(fd, 4003, 4003);
 	} else {
 		pause_for_inspection();
-		receive_all(fd, 100003, 1000, 1);
+		receive_all(fd, 4003, 1000, 1);
 	}
 	CHECK(R(rclose, fd) == 0);
 }

@@ -55,13 +55,8 @@ fn rstream_between_hosts(name: &'static str, server_is_ours: bool) {
             }
             Role::B => {
                 guest.meet(&format!("listening-{i}"));
-                let [from, to] = [guest.ip(), guest.peer_ip()].map(|ip| ip.to_string());
-                let mut args = [&size[..], &["-s", to.as_str()]].concat();
-                if i == 1 {
-                    // From an address that it chooses, and the port that the server has over there.
-                    args.extend(["-b", &from]);
-                }
-                rstream(!server_is_ours, &args)
+                let ip = guest.peer_ip().to_string();
+                rstream(!server_is_ours, &[&size[..], &["-s", ip.as_str()]].concat())
             }
         };
         let out = run.output().expect("its end");
