@@ -406,8 +406,7 @@ fn udpong_plays_between_hosts() {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running::spawn(&mut command).expect("udpong starts")
     };
-    let modes = [&[][..], &["-T", "b"], &["-T", "a"], &["-T", "n"], &["-T", "e"]];
-    for (i, mode) in modes.into_iter().enumerate() {
+    for (i, mode) in [&[][..], &["-T", "b"], &["-T", "a"], &["-T", "n"]].into_iter().enumerate() {
         let server = (guest.role == Role::A).then(|| {
             let ip = guest.ip().to_string();
             let mut server = start(&[mode, &["-b", ip.as_str()]].concat());
@@ -427,10 +426,9 @@ fn udpong_plays_between_hosts() {
             }
         }
         guest.meet(&format!("done-{i}"));
-        // Nearly all of 400; only in the last way is each answered.
+        // Nearly all of 400, of which few are answered.
         let over_device = received_by_device() - before;
-        let is_asked = guest.role == Role::A || mode == ["-T", "e"];
-        assert!(!is_asked || over_device > 300, "{over_device} packets, {mode:?}");
+        assert!(guest.role == Role::B || over_device > 300, "{over_device} packets, {mode:?}");
         drop(server);
     }
 }
