@@ -7,17 +7,21 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compiles `tests/capi_c/NAME.c`, warnings being errors.
+/// Compiles `tests/capi_c/NAME.c`, warnings being errors. Each time into a file of its own: another test may run
+/// the same program meanwhile.
 fn compile(name: &str) -> PathBuf {
+    static N_COMPILED: AtomicU32 = AtomicU32::new(0);
+    let n = N_COMPILED.fetch_add(1, Ordering::Relaxed);
     let library = c_library();
     let dir = library.parent().expect("the library lies in a directory");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("capi-{name}"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("capi-{name}-{n}"));
     let out = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
