@@ -6,7 +6,8 @@ use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 /// Builds for release, measures, prints the table and writes it as JSON and as a plot.
-/// `more` goes to `rsock compare`.
+/// `more` goes to `rsock compare`. Without a word about binding, ends run where the scheduler puts
+/// them: rows for bound ends as well would take as long again.
 pub(crate) fn run(more: &[OsString]) -> Done {
     if let Err(why) = tools::fetch() {
         // What can be measured without them still can: the table says what was not found.
@@ -16,7 +17,11 @@ pub(crate) fn run(more: &[OsString]) -> Done {
     let target = steps::target_dir();
     let mut compare = Command::new(target.join("release/rsock"));
     compare.arg("compare").arg("--json").arg(target.join("compare.json"));
-    compare.arg("--svg").arg(target.join("compare.svg")).args(more);
+    compare.arg("--svg").arg(target.join("compare.svg"));
+    if !more.iter().any(|arg| arg.to_string_lossy().starts_with("--pin")) {
+        compare.arg("--pin=no");
+    }
+    compare.args(more);
     let mut git = Command::new("git");
     git.current_dir(steps::root()).args(["describe", "--always", "--dirty", "--exclude=*"]);
     if let Ok(commit) = steps::quiet(&mut git) {
