@@ -85,6 +85,19 @@ fn listen<F: Fixture>(f: &F, at: IpAddr) -> <F::Manager as Manager>::Listener {
     f.manager().listen(port((at, 0).into()), 128).expect("listen")
 }
 
+/// What `take` makes of an address that was given up just now. A process that another test starts has
+/// its descriptors too, until it runs a program or ends: the address comes free soon, or the watchdog
+/// says that it does not.
+pub(crate) fn once_free<T>(take: impl Fn() -> io::Result<T>) -> T {
+    loop {
+        match take() {
+            Ok(taken) => return taken,
+            Err(e) => assert_eq!(e.kind(), io::ErrorKind::AddrInUse, "{e}"),
+        }
+        thread::yield_now();
+    }
+}
+
 fn try_connect<F: Fixture>(
     f: &F,
     to: SocketAddr,
@@ -468,17 +481,11 @@ pub fn a_port_is_not_given_twice<F: Fixture>(f: &F) {
     let taken = std::net::TcpListener::bind(held).expect_err("held");
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     drop(listener);
-    // A program that another test starts just then has the descriptor until it runs: the port comes
-    // free soon, or the watchdog says that it does not.
-    let again = loop {
-        let port = Port::open(held.is_ipv6()).expect("socket");
-        match port.bind(held) {
-            Ok(()) => break port,
-            Err(e) => assert_eq!(errno(e), Some(libc::EADDRINUSE)),
-        }
-        thread::yield_now();
-    };
-    drop(f.manager().listen(Arc::new(again), 8).expect("free again"));
+    once_free(|| {
+        let port = Port::open(held.is_ipv6())?;
+        port.bind(held)?;
+        Ok(f.manager().listen(Arc::new(port), 8)?)
+    });
 }
 
 /// All of them get through, each to its own end.
