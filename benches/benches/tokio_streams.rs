@@ -4,7 +4,7 @@
 #![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rsock_benches::cases::{current_thread, raise_limit, server};
+use rsock_benches::cases::{current_thread, raise_limit, server, swallow};
 use rsock_benches::net::{Net, Rsock, Tcp};
 use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,21 +54,8 @@ fn throughput<N: Net>(c: &mut Criterion) {
     group.throughput(Throughput::Bytes(TURN as u64)).sample_size(20);
     for size in [64, 1 << 10, 64 << 10, 1 << 20] {
         group.bench_function(BenchmarkId::new(N::NAME, size), |b| {
-            let (_server, addr) = server::<N, _, _>(|mut stream: N::Stream| async move {
-                let mut buf = vec![0; 256 << 10];
-                loop {
-                    let mut left = TURN;
-                    while left != 0 {
-                        let most = buf.len().min(left);
-                        match stream.read(&mut buf[..most]).await? {
-                            0 => return Ok(()),
-                            n => left -= n,
-                        }
-                    }
-                    stream.write_all(&[1]).await?;
-                }
-            })
-            .expect("a server");
+            let (_server, addr) =
+                server::<N, _, _>(|stream| swallow::<N>(stream, TURN)).expect("a server");
             let runtime = current_thread().expect("a runtime");
             let mut stream = runtime.block_on(N::connect(addr)).expect("a connection");
             let block = vec![1; size];

@@ -4,13 +4,13 @@
 //! Every case warms up first, long enough for a stream to find its faster path, and then counts
 //! what is done in the time given.
 
+use crate::meter::Meter;
 use crate::net::Net;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -121,6 +121,25 @@ pub fn round_trips<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
     })
 }
 
+/// Reads, and answers a byte after every `turn` bytes, until the peer ends.
+///
+/// # Errors
+/// What the stream answers.
+pub async fn swallow<N: Net>(mut stream: N::Stream, turn: usize) -> io::Result<()> {
+    let mut buf = vec![0; 256 << 10];
+    loop {
+        let mut left = turn;
+        while left != 0 {
+            let most = buf.len().min(left);
+            match stream.read(&mut buf[..most]).await? {
+                0 => return Ok(()),
+                n => left -= n,
+            }
+        }
+        stream.write_all(&[1]).await?;
+    }
+}
+
 /// Bytes per second in writes of `size` bytes, one connection.
 ///
 /// # Errors
@@ -128,20 +147,7 @@ pub fn round_trips<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
 pub fn throughput<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
     /// Bytes after which the reader answers.
     const TURN: usize = 8 << 20;
-    let (_server, addr) = server::<N, _, _>(move |mut stream: N::Stream| async move {
-        let mut buf = vec![0; 256 << 10];
-        loop {
-            let mut left = TURN;
-            while left != 0 {
-                let most = buf.len().min(left);
-                match stream.read(&mut buf[..most]).await? {
-                    0 => return Ok(()),
-                    n => left -= n,
-                }
-            }
-            stream.write_all(&[1]).await?;
-        }
-    })?;
+    let (_server, addr) = server::<N, _, _>(|stream| swallow::<N>(stream, TURN))?;
     current_thread()?.block_on(async {
         let mut stream = N::connect(addr).await?;
         let block = vec![1; size];
@@ -189,32 +195,23 @@ pub fn active_among<N: Net>(active: usize, idle: usize, time: Duration) -> io::R
             }
             quiet.push(stream);
         }
-        let done = Arc::new(AtomicU64::new(0));
-        let over = Arc::new(AtomicBool::new(false));
+        let meter = Arc::new(Meter::default());
         let mut tasks = Vec::new();
         for _ in 0..active {
             let mut stream = N::connect(addr).await?;
-            let (done, over) = (Arc::clone(&done), Arc::clone(&over));
+            let meter = Arc::clone(&meter);
             tasks.push(tokio::spawn(async move {
                 let mut message = [1; 64];
-                while !over.load(Ordering::Relaxed) {
+                while meter.goes_on() {
                     stream.write_all(&message).await?;
                     stream.read_exact(&mut message).await?;
-                    done.fetch_add(1, Ordering::Relaxed);
+                    meter.count();
                 }
-                io::Result::Ok(())
+                Ok(())
             }));
         }
-        tokio::time::sleep(time / 4).await;
-        let (began, before) = (Instant::now(), done.load(Ordering::Relaxed));
-        tokio::time::sleep(time).await;
-        let n = done.load(Ordering::Relaxed) - before;
-        let rate = n as f64 / began.elapsed().as_secs_f64();
-        over.store(true, Ordering::Relaxed);
-        for task in tasks {
-            task.await.map_err(io::Error::other)??;
-        }
+        let rate = meter.rate(tasks, time).await;
         drop(quiet);
-        Ok(rate)
+        rate
     })
 }

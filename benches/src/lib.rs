@@ -9,6 +9,7 @@ pub mod cases;
 pub mod chart;
 pub mod device;
 pub mod memory;
+mod meter;
 pub mod net;
 pub mod services;
 pub mod transport;

@@ -1,6 +1,7 @@
 //! Measurements of whole services, each generic over [`Net`]: axum with a hyper client, and tonic.
 
 use crate::cases::current_thread;
+use crate::meter::Meter;
 use crate::net::Net;
 use axum::http::uri::PathAndQuery;
 use axum::http::{Request, Response};
@@ -16,7 +17,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -118,30 +118,20 @@ pub fn http_one<N: Net>(time: Duration) -> io::Result<f64> {
 pub fn http_many<N: Net>(connections: usize, time: Duration) -> io::Result<f64> {
     let (_server, addr) = service::<N>(multi_thread()?, hello())?;
     multi_thread()?.block_on(async {
-        let done = Arc::new(AtomicU64::new(0));
-        let over = Arc::new(AtomicBool::new(false));
+        let meter = Arc::new(Meter::default());
         let mut tasks = Vec::new();
         for _ in 0..connections {
             let mut sender = http_client::<N>(addr).await?;
-            let (done, over) = (Arc::clone(&done), Arc::clone(&over));
+            let meter = Arc::clone(&meter);
             tasks.push(tokio::spawn(async move {
-                while !over.load(Ordering::Relaxed) {
+                while meter.goes_on() {
                     http_request(&mut sender).await?;
-                    done.fetch_add(1, Ordering::Relaxed);
+                    meter.count();
                 }
-                io::Result::Ok(())
+                Ok(())
             }));
         }
-        tokio::time::sleep(time / 4).await;
-        let (began, before) = (Instant::now(), done.load(Ordering::Relaxed));
-        tokio::time::sleep(time).await;
-        let n = done.load(Ordering::Relaxed) - before;
-        let rate = n as f64 / began.elapsed().as_secs_f64();
-        over.store(true, Ordering::Relaxed);
-        for task in tasks {
-            task.await.map_err(io::Error::other)??;
-        }
-        Ok(rate)
+        meter.rate(tasks, time).await
     })
 }
 
