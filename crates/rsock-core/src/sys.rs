@@ -200,6 +200,12 @@ pub(crate) fn n_dropped(fd: BorrowedFd<'_>) -> u64 {
     word.map_or(0, u32::from_ne_bytes).into()
 }
 
+/// Bytes of a socket's receive buffer as the kernel counts them, which is twice what was asked for; 0 if it
+/// does not say.
+pub(crate) fn receive_buffer(fd: BorrowedFd<'_>) -> usize {
+    rustix::net::sockopt::socket_recv_buffer_size(fd).unwrap_or(0)
+}
+
 /// `getsockopt(2)`, of any option: at most `room` bytes.
 ///
 /// # Errors

@@ -5,9 +5,10 @@
 use super::header::QueueHeader;
 use super::sources::Sources;
 use super::way::{Over, Way};
+use crate::sys;
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
 use rsock_cm::{Port, PortSpace, canonical};
-use rsock_verbs::soft::{SoftContext, SoftUd};
+use rsock_verbs::soft::{Path, SoftContext, SoftUd};
 use rsock_verbs::{DatagramQueue, QKey, QpNum};
 use std::io;
 use std::net::SocketAddr;
@@ -75,7 +76,8 @@ impl Meeting {
     /// Makes what progress there is; never waits. What came of our own handshakes goes to `done`.
     pub(super) fn progress(&mut self, to: Door<'_>, now: Instant, mut done: impl FnMut(Outcome)) {
         self.serve(to, now);
-        self.attempts.retain_mut(|attempt| match attempt.progress(to, now) {
+        let port = &self.port;
+        self.attempts.retain_mut(|attempt| match attempt.progress(port, to, now) {
             Ok(None) => true,
             result => {
                 let way = result.ok().flatten();
@@ -91,7 +93,9 @@ impl Meeting {
         while let Ok(Some(event)) = self.listener.try_next(now) {
             if let Event::Request(request) = event {
                 let (sender, from) = (request.path.sender(), canonical(request.peer_addr));
-                let _ = if sources.verify(sender, from) && ud.admit(&request.path).is_ok() {
+                let is_let_in =
+                    sources.verify(sender, from) && admit(&self.port, ud, &request.path).is_ok();
+                let _ = if is_let_in {
                     self.listener.accept(request.id, ud.qp_num(), &[])
                 } else {
                     self.listener.reject(request.id, &[])
@@ -121,6 +125,7 @@ impl Attempt {
     /// `None` while it is under way.
     fn progress(
         &mut self,
+        port: &Port,
         (ud, sources): Door<'_>,
         now: Instant,
     ) -> Result<Option<Arc<Way>>, io::Error> {
@@ -130,7 +135,7 @@ impl Attempt {
                 Progress::Rejected(_) => return refused(),
                 Progress::Path(_, path) => {
                     // It will want to answer.
-                    ud.admit(&path)?;
+                    admit(port, ud, &path)?;
                     self.connecting.send_request(ud.qp_num(), &[])?;
                 }
                 Progress::Accepted(answer) => {
@@ -149,6 +154,12 @@ impl Attempt {
             }
         }
     }
+}
+
+/// Lets a peer in, with as much room as the UDP socket has.
+fn admit(port: &Port, ud: &SoftUd, path: &Path) -> Result<(), rsock_verbs::Error> {
+    ud.set_room(sys::receive_buffer(port.as_fd()));
+    ud.admit(path)
 }
 
 fn refused<T>() -> io::Result<T> {

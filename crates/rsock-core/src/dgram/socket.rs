@@ -218,6 +218,7 @@ impl Datagram {
     pub fn room_past_udp(&self, len: usize) -> Option<usize> {
         let len = len.saturating_add(MAX_QUEUE_HEADER);
         if let Ok(Some(local)) = self.local() {
+            local.ud.set_room(sys::receive_buffer(self.port.as_fd()));
             return Some(local.ud.room(len));
         }
         self.far()?.queues().map(|queue| queue.ud().room(len)).min()
@@ -249,8 +250,9 @@ impl Datagram {
         Ok(set_socket_timeout(&*self.port, Timeout::Recv, limit)?)
     }
 
-    /// As `setsockopt(2)`, of the UDP socket. Sizes of queues at level `SOL_RDMA` are taken and have no
-    /// effect: lanes have one size.
+    /// As `setsockopt(2)`, of the UDP socket. `SO_RCVBUF` is also the room for each process on this host that
+    /// begins to send here after that: as many bytes as the kernel says, rounded up to a power of two, from
+    /// 64 KiB to 4 MiB, and 1024 datagrams. Sizes of queues at level `SOL_RDMA` are taken and have no effect.
     ///
     /// # Errors
     /// As `setsockopt(2)`.

@@ -179,7 +179,7 @@ impl Udp {
         if let Ok(mut meeting) = self.meeting.try_lock()
             && let Some(queue) = self.queue()
         {
-            self.serve(queue, &mut meeting);
+            self.serve(fd, queue, &mut meeting);
         }
     }
 
@@ -195,7 +195,7 @@ impl Udp {
         }
     }
 
-    fn serve(&self, queue: &Queue, meeting: &mut Meeting) {
+    fn serve(&self, fd: BorrowedFd<'_>, queue: &Queue, meeting: &mut Meeting) {
         let Some(listener) = &mut meeting.listener else { return };
         let now = sys::now();
         let peer = self.open_peer.get().copied().flatten();
@@ -205,6 +205,7 @@ impl Udp {
             let from = canonical(request.peer_addr);
             let is_welcome = peer.is_none_or(|peer| peer == request.peer_addr)
                 && queue.sources.verify(request.path.sender(), from);
+            queue.ud.set_room(sys::receive_buffer(fd));
             let _ = if is_welcome && queue.ud.admit(&request.path).is_ok() {
                 let inode = self.inode.to_le_bytes();
                 listener.accept(request.id, queue.ud.qp_num(), &inode)

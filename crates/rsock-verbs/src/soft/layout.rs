@@ -12,7 +12,7 @@ use crate::sync::wish::Wish;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Layout version, exchanged in the handshake.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Granule of big allocations.
 pub(super) const PAGE: u64 = 4096;
 /// Regions of one segment.
@@ -29,8 +29,10 @@ pub(super) const DATA: u64 = QP_TABLE + QPS as u64 * size_of::<QpEntry>() as u64
 /// place its entry has the Q_Key, and its head's count of receives is 1 while it takes any.
 pub(super) const DATAGRAMS: u32 = 1 << 30;
 
-/// Bytes that wait in a lane for SENDs whose payload does not fit a slot.
-pub(super) const STAGE: u64 = 64 << 10;
+/// Bytes that wait in a lane for SENDs whose payload does not fit a slot: fewest, and those of a stream's lane;
+/// and most. A power of two.
+pub(super) const STAGE: u32 = 64 << 10;
+pub(super) const MAX_STAGE: u32 = 4 << 20;
 /// Most payload of one staged entry.
 pub(super) const CHUNK: u32 = 16 << 10;
 /// Fewest and most slots of a lane.
@@ -99,13 +101,15 @@ pub(super) struct QpEntry {
     pub(super) n_caps: AtomicU32,
     /// [`LaneHead`].
     pub(super) head_at: AtomicU64,
-    /// The slots, then [`STAGE`] bytes.
+    /// The slots, then the stage.
     pub(super) slots_at: AtomicU64,
     /// Byte capacity of each posted receive, `u32` each: what a SEND may carry.
     pub(super) caps_at: AtomicU64,
     /// [`WaitLine`] of its receive queue's pollers, and of its send queue's.
     pub(super) recv_wait_at: AtomicU64,
     pub(super) send_wait_at: AtomicU64,
+    /// Bytes of the stage, a power of two.
+    pub(super) stage: AtomicU32,
 }
 
 /// Front of a receive lane.

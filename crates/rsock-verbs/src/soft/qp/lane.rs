@@ -1,7 +1,9 @@
 //! The two ends of a lane as a queue pair holds them: pointers into a mapping, checked once.
 
 use crate::error::Error;
-use crate::soft::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, QP_TABLE, QPS, QpEntry, REVOKED, STAGE};
+use crate::soft::layout::{
+    LaneHead, MAX_SLOTS, MAX_STAGE, MIN_SLOTS, QP_TABLE, QPS, QpEntry, REVOKED, STAGE,
+};
 use crate::soft::link::Link;
 use crate::soft::segment::Mapping;
 use crate::soft::wait::wake;
@@ -17,14 +19,23 @@ pub(in crate::soft) struct Place {
     pub(in crate::soft) head_at: u64,
     pub(in crate::soft) slots_at: u64,
     pub(in crate::soft) slots: u32,
+    /// Bytes behind the slots.
+    pub(in crate::soft) stage: u32,
     pub(in crate::soft) caps_at: u64,
     /// 0 for none.
     pub(in crate::soft) n_caps: u32,
 }
 
+impl Place {
+    /// Bytes of slots and stage.
+    pub(in crate::soft) fn len(&self) -> u64 {
+        u64::from(self.slots) * 64 + u64::from(self.stage)
+    }
+}
+
 /// # Invariants
 /// All pointers lie inside one mapping of the link that the queue pair holds; `slots` has
-/// `mask + 1` entries, `caps` has `caps_mask + 1` if it is there, and `stage` has [`STAGE`] bytes.
+/// `mask + 1` entries, `caps` has `caps_mask + 1` if it is there, and `stage` has `stage_mask + 1` bytes.
 #[derive(Debug)]
 pub(in crate::soft) struct Lane {
     head: NonNull<LaneHead>,
@@ -33,6 +44,7 @@ pub(in crate::soft) struct Lane {
     caps: Option<NonNull<AtomicU32>>,
     mask: u32,
     caps_mask: u32,
+    stage_mask: u32,
 }
 
 // SAFETY: what the pointers reach is atomics, and bytes that are copied raw.
@@ -46,6 +58,9 @@ impl Lane {
         if !place.slots.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&place.slots) {
             return None;
         }
+        if !place.stage.is_power_of_two() || !(STAGE..=MAX_STAGE).contains(&place.stage) {
+            return None;
+        }
         let stage_at = place.slots_at.checked_add(u64::from(place.slots) * 64)?;
         let caps = match place.n_caps {
             0 => None,
@@ -55,10 +70,11 @@ impl Lane {
         Some(Self {
             head: mapping.slice(place.head_at, 1)?,
             slots: mapping.slice(place.slots_at, place.slots.into())?,
-            stage: mapping.bytes(stage_at, STAGE)?,
+            stage: mapping.bytes(stage_at, place.stage.into())?,
             caps,
             mask: place.slots - 1,
             caps_mask: place.n_caps.saturating_sub(1),
+            stage_mask: place.stage - 1,
         })
     }
 
@@ -92,11 +108,16 @@ impl Lane {
     }
 
     /// Staged byte `at` of all, and how many follow before the stage wraps.
-    #[expect(clippy::cast_possible_truncation, reason = "below the stage's size")]
+    #[expect(clippy::cast_possible_truncation, reason = "masked")]
     pub(in crate::soft) fn stage(&self, at: u64) -> (NonNull<u8>, usize) {
-        let i = (at % STAGE) as usize;
+        let i = at as u32 & self.stage_mask;
         // SAFETY: below the stage's size.
-        (unsafe { self.stage.add(i) }, STAGE as usize - i)
+        (unsafe { self.stage.add(i as usize) }, (self.stage_mask - i) as usize + 1)
+    }
+
+    /// Bytes of the stage.
+    pub(in crate::soft) fn stage_len(&self) -> u64 {
+        u64::from(self.stage_mask) + 1
     }
 }
 
@@ -133,6 +154,7 @@ impl Outlet {
             head_at: entry.head_at.load(Ordering::Relaxed),
             slots_at: entry.slots_at.load(Ordering::Relaxed),
             slots: entry.slots.load(Ordering::Relaxed),
+            stage: entry.stage.load(Ordering::Relaxed),
             caps_at: entry.caps_at.load(Ordering::Relaxed),
             n_caps: entry.n_caps.load(Ordering::Relaxed),
         };
@@ -187,6 +209,7 @@ pub(in crate::soft) fn publish(
 ) -> Option<()> {
     let entry = own_entry(own, number)?;
     entry.slots.store(place.slots, Ordering::Relaxed);
+    entry.stage.store(place.stage, Ordering::Relaxed);
     entry.access.store(access.bits(), Ordering::Relaxed);
     entry.n_caps.store(place.n_caps, Ordering::Relaxed);
     entry.head_at.store(place.head_at, Ordering::Relaxed);

@@ -149,12 +149,13 @@ impl SoftQp {
     fn place(link: &Link, slots: u32, n_caps: u32) -> Result<(Place, Lane), Error> {
         let head_at = link.alloc_block()?;
         let zeroed = link.own().at::<LaneHead>(head_at).map(LaneHead::clear);
-        let slots_at = link.alloc(u64::from(slots) * 64 + STAGE);
+        let slots_at = link.alloc(u64::from(slots) * 64 + u64::from(STAGE));
         let caps_at = if n_caps == 0 { Ok(0) } else { link.alloc(u64::from(n_caps) * 4) };
         let place = Place {
             head_at,
             slots_at: *slots_at.as_ref().unwrap_or(&0),
             slots,
+            stage: STAGE,
             caps_at: *caps_at.as_ref().unwrap_or(&0),
             n_caps,
         };
@@ -164,7 +165,7 @@ impl SoftQp {
         };
         link.free_block(head_at);
         if let Ok(at) = slots_at {
-            link.free(at, u64::from(slots) * 64 + STAGE);
+            link.free(at, place.len());
         }
         if let (Ok(at), 1..) = (caps_at, n_caps) {
             link.free(at, u64::from(n_caps) * 4);
@@ -293,7 +294,7 @@ impl Drop for SoftQp {
             Ordering::AcqRel,
             Ordering::Acquire,
         );
-        let mut spans = vec![(core.place.slots_at, u64::from(core.place.slots) * 64 + STAGE)];
+        let mut spans = vec![(core.place.slots_at, core.place.len())];
         if core.place.n_caps > 0 {
             spans.push((core.place.caps_at, u64::from(core.place.n_caps) * 4));
         }

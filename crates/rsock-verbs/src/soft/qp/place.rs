@@ -7,7 +7,7 @@ use super::Core;
 use super::lane::Outlet;
 use super::shared::{Tx, WANT};
 use crate::soft::copy;
-use crate::soft::layout::{CHUNK, Entry, STAGE};
+use crate::soft::layout::{CHUNK, Entry};
 use crate::soft::regions::{Refusal, Remote, Target};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, RKey, RemoteAddr};
@@ -148,13 +148,14 @@ impl Core {
         outlet: &Outlet,
         bytes: u64,
     ) -> Option<Placed> {
+        let stage = outlet.lane.stage_len();
         let fits = |tx: &mut Tx| {
             // SYNC(stage): the peer has copied what lies below. Pairs with the Release in
             // `Core::scatter`. A peer that lies spoils its own stage.
             tx.stage_head = outlet.lane.head().consumer.stage_head.load(Ordering::Acquire);
-            tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= STAGE
+            tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage
         };
-        if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= STAGE || fits(tx) {
+        if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage || fits(tx) {
             return None;
         }
         self.want_room(outlet);

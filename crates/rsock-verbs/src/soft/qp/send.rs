@@ -151,7 +151,7 @@ impl Core {
             && wr.sges.len() <= self.sq.max_sge() as usize
             && (inline || self.are_local(wr.sges))
             && match wr.op {
-                SendOp::Send => !inline || len <= STAGE,
+                SendOp::Send => !inline || len <= STAGE.into(),
                 SendOp::Write { .. } => true,
                 SendOp::WriteImm { .. } => self.write_imm,
             };

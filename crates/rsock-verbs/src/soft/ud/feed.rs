@@ -9,7 +9,7 @@ use crate::datagram::{DatagramError, Posted};
 use crate::error::Error;
 use crate::family::{FamilyBox, Lock};
 use crate::soft::copy;
-use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry, STAGE};
+use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry};
 use crate::soft::link::Link;
 use crate::soft::qp::lane::Outlet;
 use crate::sync::slot::INLINE;
@@ -144,10 +144,11 @@ impl Feed {
             let words = gather_small(payload);
             slot.publish(tx.tail, src.0, layout::Entry::SendInline { len: short }.encode(), &words);
         } else {
-            if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > STAGE {
+            let stage = self.outlet.lane.stage_len();
+            if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > stage {
                 // SYNC(stage): as for slots.
                 tx.stage_head = consumer.stage_head.load(Ordering::Acquire);
-                if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > STAGE {
+                if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > stage {
                     return Ok(Posted::Lost);
                 }
             }

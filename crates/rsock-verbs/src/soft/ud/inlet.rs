@@ -98,26 +98,28 @@ impl Arrived for Found<'_> {
     }
 }
 
-const _: () = assert!((MAX_LEN as u64) < STAGE);
+const _: () = assert!(MAX_LEN < STAGE as usize);
 
 impl Inlet {
-    /// A lane for the process at the other end of `link`, published.
+    /// A lane with `stage` bytes for the process at the other end of `link`, published.
     pub(super) fn open(
         link: &Arc<Link>,
         waiters: &Waiters,
         number: QpNum,
         key: QKey,
+        stage: u32,
     ) -> Result<Self, Error> {
         link.check_owner()?;
         let room = || Error::Exhausted("segment");
         let heads = FamilyBox::new(Heads::default()).ok_or(Error::Exhausted("family memory"))?;
         let port = waiters.port(link)?;
         let head_at = link.alloc_block()?;
-        let slots_at = link.alloc(LANE).inspect_err(|_| link.free_block(head_at))?;
-        let place = Place { head_at, slots_at, slots: SLOTS, caps_at: 0, n_caps: 0 };
+        let place = Place { head_at, slots_at: 0, slots: SLOTS, stage, caps_at: 0, n_caps: 0 };
+        let slots_at = link.alloc(place.len()).inspect_err(|_| link.free_block(head_at))?;
+        let place = Place { slots_at, ..place };
         let head = link.own().at::<LaneHead>(head_at);
         let (Some(lane), Some(head)) = (Lane::at(link.own(), &place), head) else {
-            link.free(slots_at, LANE);
+            link.free(slots_at, place.len());
             link.free_block(head_at);
             return Err(room());
         };
@@ -132,6 +134,11 @@ impl Inlet {
         let published = Place { caps_at: key.0.into(), ..place };
         lane::publish(inlet.link.own(), number, &published, access, at, at).ok_or_else(room)?;
         Ok(inlet)
+    }
+
+    /// Bytes of its stage.
+    pub(super) fn stage_len(&self) -> u64 {
+        self.lane.stage_len()
     }
 
     pub(super) fn is_from(&self, link: &Arc<Link>) -> bool {
@@ -229,11 +236,8 @@ impl Drop for Inlet {
         // Fails if a sender has claimed the lane: then it says when it lets go.
         let claim = &self.lane.head().producer.claim;
         let _ = claim.compare_exchange(0, REVOKED, Ordering::AcqRel, Ordering::Acquire);
-        let spans = vec![(self.place.slots_at, LANE)];
+        let spans = vec![(self.place.slots_at, self.place.len())];
         let ports = vec![Arc::clone(&self.port)];
         self.link.retire(Zombie { head_at: self.place.head_at, spans, _ports: ports });
     }
 }
-
-/// Bytes of a lane's slots and stage.
-const LANE: u64 = SLOTS as u64 * 64 + STAGE;

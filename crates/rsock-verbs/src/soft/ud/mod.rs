@@ -14,7 +14,7 @@ mod inlet;
 
 use super::birth::Birth;
 use super::context::SoftContext;
-use super::layout::STAGE;
+use super::layout::{MAX_STAGE, STAGE};
 use super::link::Link;
 use super::wait::Waiters;
 use super::{Soft, SoftBell};
@@ -30,7 +30,7 @@ use feed::Feed;
 pub(super) use feed::Feeds;
 use inlet::{Inlet, Taken};
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub struct SoftUd {
     inlets: RwLock<Vec<Arc<Inlet>>>,
     /// Changed under the lock of `inlets`.
     is_closed: AtomicBool,
+    /// Bytes of the stage of each lane that is still to be made.
+    stage: AtomicU32,
     waiters: Waiters,
     birth: Birth,
     ctx: SoftContext,
@@ -108,6 +110,7 @@ impl DatagramBackend for Soft {
             counts,
             inlets: RwLock::default(),
             is_closed: AtomicBool::new(false),
+            stage: AtomicU32::new(STAGE),
             waiters,
             birth: Birth::now(),
             ctx: ctx.clone(),
@@ -136,6 +139,13 @@ impl SoftUd {
         }
         let mut rx = self.rx.lock();
         self.with_inlets(|inlets| self.take_from(inlets, &mut rx.turn, take)).unwrap_or(false)
+    }
+
+    /// How many bytes of datagrams each process that is admitted from now on has room for, roughly: at least
+    /// 64 KiB, at most 4 MiB, and 1024 datagrams. Pages are taken as they are used.
+    pub fn set_room(&self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(MAX_STAGE).clamp(STAGE, MAX_STAGE);
+        self.stage.store(bytes.next_power_of_two(), Ordering::Relaxed);
     }
 
     /// Lets nobody send any more: whoever tries finds the queue gone. What is in it, and what a sender is
@@ -211,7 +221,10 @@ impl DatagramQueue<Soft> for SoftUd {
         if len <= INLINE {
             slots
         } else {
-            slots.min(usize::try_from(STAGE).unwrap_or(usize::MAX) / len)
+            let next = u64::from(self.stage.load(Ordering::Relaxed));
+            let least = |inlets: &[Arc<Inlet>]| inlets.iter().map(|inlet| inlet.stage_len()).min();
+            let stage = self.with_inlets(least).flatten().map_or(next, |least| least.min(next));
+            slots.min(usize::try_from(stage).unwrap_or(usize::MAX) / len)
         }
     }
 
@@ -226,7 +239,8 @@ impl DatagramQueue<Soft> for SoftUd {
         if inlets.iter().any(|inlet| inlet.is_from(path)) {
             return Ok(());
         }
-        inlets.push(Arc::new(Inlet::open(path, &self.waiters, self.number, self.key)?));
+        let stage = self.stage.load(Ordering::Relaxed);
+        inlets.push(Arc::new(Inlet::open(path, &self.waiters, self.number, self.key, stage)?));
         drop(inlets);
         self.wake_overlooked();
         Ok(())

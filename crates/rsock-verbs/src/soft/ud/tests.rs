@@ -111,6 +111,41 @@ fn rubbish_is_skipped_and_counted() {
 }
 
 #[test]
+fn lanes_have_the_room_that_the_queue_has_when_they_are_made() {
+    const LEN: usize = 4000;
+    for (bytes, room) in [(0, 16), (65_536, 16), (65_537, 32), (212_992, 65), (usize::MAX, 1024)] {
+        let [a, b] = Linked.sides();
+        let of_a = queue(&a);
+        let of_b = Soft::create_datagrams(&b.ctx, KEY).expect("queue");
+        of_b.set_room(bytes);
+        assert_eq!(of_b.room(LEN), room);
+        of_b.admit(&b.path).expect("admit");
+        // For others.
+        of_b.set_room(usize::MAX);
+        assert_eq!(of_b.room(LEN), room);
+        let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+        for round in 0..3u8 {
+            let payload = [round; LEN];
+            for _ in 0..room {
+                assert_eq!(send(&of_a, &to, &payload), Ok(Posted::Out), "{bytes}");
+            }
+            assert_eq!(send(&of_a, &to, &payload), Ok(Posted::Lost), "{bytes}");
+            let mut n = 0;
+            let mut take = |arrived: &dyn Arrived| {
+                let mut got = vec![9; arrived.len()];
+                arrived.copy_out(0, &mut got);
+                assert_eq!(got, payload);
+                n += 1;
+            };
+            while of_b.try_recv_up_to(7, &mut take) != 0 {}
+            assert_eq!(n, room);
+        }
+        let (sent, got) = (of_a.counters(), of_b.counters());
+        assert_eq!(sent.n_sent, got.n_received + sent.n_full);
+    }
+}
+
+#[test]
 fn a_stream_s_queue_pair_is_no_destination() {
     let [a, b] = Linked.sides();
     let of_a = queue(&a);
