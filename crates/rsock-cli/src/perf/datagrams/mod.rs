@@ -75,6 +75,12 @@ pub(super) trait Socket: Sized + Send + Sync {
     fn send_batch(&self, batch: &[IoSlice<'_>], to: SocketAddr) -> io::Result<usize>;
     /// Receives as many as there are, but waits for the first; what is longer than the room for it is cut.
     fn recv_batch(&self, batch: &mut Batch) -> io::Result<()>;
+    /// Whether something has come, if that can be told without a system call.
+    fn has_input(&self) -> bool {
+        false
+    }
+    /// Asks for a receive buffer of so many bytes, of which it may get less.
+    fn ask_for_room(&self, bytes: usize) -> io::Result<()>;
     /// Bytes of the longest datagram that goes to `to` the way that it will keep; nothing as long as they
     /// go another way.
     fn settled_len(&self, to: SocketAddr) -> Option<usize>;

@@ -3,6 +3,7 @@
 use super::{Batch, Counters, Socket, host};
 use crate::fabric;
 use rsock_core::dgram::Datagram;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -48,6 +49,14 @@ impl Socket for Datagram {
 
     fn settled_len(&self, to: SocketAddr) -> Option<usize> {
         self.max_past_udp(to)
+    }
+
+    fn has_input(&self) -> bool {
+        Self::has_input(self)
+    }
+
+    fn ask_for_room(&self, bytes: usize) -> io::Result<()> {
+        Ok(set_socket_recv_buffer_size(self, bytes)?)
     }
 
     fn room(&self, len: usize) -> Option<usize> {
@@ -125,6 +134,10 @@ impl Socket for OverRdma {
 
     fn settled_len(&self, to: SocketAddr) -> Option<usize> {
         self.0.settled_len(to)
+    }
+
+    fn ask_for_room(&self, bytes: usize) -> io::Result<()> {
+        self.0.ask_for_room(bytes)
     }
 
     fn room(&self, len: usize) -> Option<usize> {

@@ -51,6 +51,10 @@ impl Socket for UdpSocket {
         Some(MAX_LEN)
     }
 
+    fn ask_for_room(&self, bytes: usize) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_recv_buffer_size(self, bytes)?)
+    }
+
     /// The kernel counts what it allocates for a packet: a power of two with headers and its own notes. Up to
     /// a quarter of the buffer is given back late.
     fn room(&self, len: usize) -> Option<usize> {

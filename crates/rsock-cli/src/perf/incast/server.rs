@@ -105,11 +105,14 @@ fn prepare<S: Socket>(plan: &Plan, at: SocketAddr) -> io::Result<Vec<S>> {
     let bind = |_| {
         let socket = S::bind(SocketAddr::new(at.ip(), 0))?;
         socket.set_limit(QUIET)?;
+        socket.ask_for_room(ROOM)?;
         Ok(socket)
     };
     (0..plan.threads).map(bind).collect()
 }
 
+/// Bytes of receive buffer that a service thread asks for (`SO_RCVBUF`); the kernel gives `rmem_max` at most.
+const ROOM: usize = 1 << 20;
 /// How long nothing comes until nothing is on its way.
 const QUIET: Duration = Duration::from_millis(50);
 /// Datagrams taken at once, at most.
@@ -143,14 +146,12 @@ struct Client {
 impl<'a, S: Socket> Service<'a, S> {
     fn new(socket: &'a S, number: u16, plan: &'a Plan) -> Self {
         let n_clients = plan.clients as usize;
-        let room = if S::HAS_LANES { Room::Each } else { Room::Shared };
-        let known = socket.room(plan.size).map(|n| n as u64);
         Self {
             socket,
             number,
             plan,
             clients: vec![Client::default(); n_clients],
-            pacing: plan.pacing.then(|| Receiver::new(n_clients, room, known)),
+            pacing: None,
             touched: Vec::new(),
             out_of_order: 0,
             feedbacks: 0,
@@ -160,7 +161,7 @@ impl<'a, S: Socket> Service<'a, S> {
 
     fn serve(mut self, phase: &AtomicU8) -> Received {
         let room = if self.plan.copy { self.plan.size } else { wire::HEADER_LEN };
-        let mut batch = Batch::new(self.at_once(), room);
+        let mut batch = Batch::new(AT_ONCE, room);
         loop {
             let is_ending = phase.load(Ordering::Relaxed) == ENDING;
             match self.socket.recv_batch(&mut batch) {
@@ -168,10 +169,19 @@ impl<'a, S: Socket> Service<'a, S> {
                     if self.plan.pacing {
                         self.now = Instant::now();
                     }
+                    let begins = self.plan.pacing
+                        && self.pacing.is_none()
+                        && phase.load(Ordering::Relaxed) != PREPARING;
+                    if begins {
+                        self.pacing = Some(self.receiver());
+                    }
                     for (bytes, from) in batch.iter() {
                         self.take(bytes, from);
                     }
                     self.give_leave();
+                    if begins {
+                        batch = Batch::new(self.at_once(), room);
+                    }
                     if !self.plan.rest.is_zero() && !is_ending {
                         pause(self.plan.rest);
                     }
@@ -192,10 +202,15 @@ impl<'a, S: Socket> Service<'a, S> {
     /// Datagrams taken at once. Whoever paces looks up before the queue is empty, so that clients send again
     /// while it is still busy.
     fn at_once(&self) -> usize {
-        match self.socket.room(self.plan.size).filter(|_| self.plan.pacing) {
-            Some(room) => (room / 2).clamp(1, AT_ONCE),
-            None => AT_ONCE,
-        }
+        self.socket.room(self.plan.size).map_or(AT_ONCE, |room| (room / 2).clamp(1, AT_ONCE))
+    }
+
+    /// Who gives leave to clients, all of which have found their ways here: only then is it known how much
+    /// room there is.
+    fn receiver(&self) -> Receiver {
+        let whose = if S::HAS_LANES { Room::Each } else { Room::Shared };
+        let room = self.socket.room(self.plan.size).map(|n| n as u64);
+        Receiver::new(self.clients.len(), whose, room)
     }
 
     #[inline]
