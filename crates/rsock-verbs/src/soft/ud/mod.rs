@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
-/// Longest datagram, in bytes: a lane has room for eight of them.
+/// Longest datagram, in bytes: the smallest lane has room for eight of them.
 const MAX_LEN: usize = 8192;
 /// Entries of a lane.
 const SLOTS: u32 = 1024;
