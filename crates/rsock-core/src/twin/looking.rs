@@ -5,9 +5,10 @@ use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
 use super::tuple::Tuple;
 use super::{PinReason, Twin};
 use crate::engine::Config;
-use crate::interrupt::Section;
+use crate::interrupt::{Section, Watch};
 use crate::sys;
-use rustix::fd::{BorrowedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::io;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -98,7 +99,30 @@ impl Twin {
         if self.has(FLAG_PAIRED | FLAG_PINNED) {
             return None;
         }
+        // A handler of this very thread must not wait for it.
+        let _section = Section::enter();
         self.search.lock().unwrap_or_else(PoisonError::into_inner).fd()
+    }
+
+    /// Sleeps until the socket has one of `events`, or a step of the search has been taken: whoever waits
+    /// answers the peer, or lets go of a device that is being taken away.
+    pub(super) fn sleep_unpaired(
+        &self,
+        fd: BorrowedFd<'_>,
+        events: i16,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        let search = self.search_fd().unwrap_or(-1);
+        let mut fds = [
+            libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 },
+            libc::pollfd { fd: search, events: libc::POLLIN, revents: 0 },
+        ];
+        sys::sleep(&mut fds, left, None, watch)?;
+        if fds[1].revents != 0 {
+            self.on_search_ready(fd);
+        }
+        Ok(())
     }
 
     /// The descriptor to be watched beside the socket and the ring while waiting: of the search, or of the

@@ -4,6 +4,7 @@
 //! was not). Nothing here sleeps to wait for something; a test that hangs is ended by `watchdog`.
 
 mod ends;
+mod finding;
 mod handover;
 mod looking;
 mod memory;

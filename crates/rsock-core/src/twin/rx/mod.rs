@@ -124,8 +124,8 @@ impl Twin {
         if got != 0 { Ok(got) } else { Err(error) }
     }
 
-    /// The first calls of a connection, before it looks for its peer: the kernel alone, as without us, and
-    /// at the same price. Deaf meanwhile, so nobody is invited.
+    /// The first calls of a connection that does not look for its peer yet: the kernel alone, as without us,
+    /// and at the same price. Deaf meanwhile, so nobody is invited.
     fn early_recv(
         &self,
         fd: BorrowedFd<'_>,
@@ -135,7 +135,8 @@ impl Twin {
         let _deaf = {
             let _section = Section::enter();
             let mut rx = self.dirs.rx.0.lock();
-            if rx.calls + 1 >= FIRST_LOOK || self.path.get().is_some() {
+            let is_looking = self.looking_since.get().is_some();
+            if rx.calls + 1 >= FIRST_LOOK || is_looking || self.path.get().is_some() {
                 return None;
             }
             rx.calls += 1;

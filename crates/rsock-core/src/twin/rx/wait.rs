@@ -45,7 +45,7 @@ impl Twin {
             }
             _ => match self.asking_path() {
                 Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, *watch),
-                None => self.wait_for_tcp(fd, left, *watch),
+                None => self.sleep_unpaired(fd, libc::POLLIN, left, *watch),
             },
         };
         match result {
@@ -62,24 +62,6 @@ impl Twin {
             }
             other => other,
         }
-    }
-
-    fn wait_for_tcp(
-        &self,
-        fd: BorrowedFd<'_>,
-        left: Option<Duration>,
-        watch: Watch,
-    ) -> io::Result<()> {
-        let search = self.search_fd().unwrap_or(-1);
-        let mut fds = [
-            libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 },
-            libc::pollfd { fd: search, events: libc::POLLIN, revents: 0 },
-        ];
-        sys::sleep(&mut fds, left, None, watch)?;
-        if fds[1].revents != 0 {
-            self.on_search_ready(fd);
-        }
-        Ok(())
     }
 
     /// Spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer die, so

@@ -9,7 +9,7 @@ use crate::twin::path::Path;
 use crate::twin::rx::sleep_with_bell;
 use crate::twin::telling::Waited;
 use crate::twin::{PATIENCE, Twin};
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::io;
@@ -69,11 +69,7 @@ impl Twin {
             _ => {
                 let slept = match self.asking_path() {
                     Some(path) => self.sleep_on_socket(fd, path, libc::POLLOUT, left, *watch),
-                    None => {
-                        let fd = fd.as_raw_fd();
-                        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-                        sys::sleep(&mut fds, left, None, *watch).map(drop)
-                    }
+                    None => self.sleep_unpaired(fd, libc::POLLOUT, left, *watch),
                 };
                 match slept {
                     // A time-out makes the call end with EINTR whatever the handler asked for.

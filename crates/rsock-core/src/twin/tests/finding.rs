@@ -1,0 +1,77 @@
+//! Finding the peer while a thread waits: it answers.
+
+use super::tuple::{Role, Tuple};
+use super::*;
+
+/// Two ends of a connection, of which the first plays `role`.
+fn connect_as(role: Role) -> (End, End) {
+    let (a, b) = connect();
+    let tuple = Tuple::of(a.socket.as_fd()).expect("addresses").expect("of TCP");
+    if tuple.role() == Some(role) { (a, b) } else { (b, a) }
+}
+
+/// Looks at what has come until `is_meant` holds, and takes none of it.
+fn look_until(end: &End, mut is_meant: impl FnMut() -> bool) {
+    let mut byte = [0];
+    while !is_meant() {
+        match end.recv_with(&mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok(n) => assert_eq!(n, 1),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
+fn is_looking(end: &End) -> bool {
+    end.twin.looking_since.get().is_some()
+}
+
+#[test]
+fn a_writer_that_waits_for_room_answers_its_peer() {
+    const PIECE: usize = 65_536;
+    for role in [Role::Publisher, Role::Finder] {
+        watchdog(|| {
+            let (writer, reader) = connect_as(role);
+            look_until(&reader, || is_looking(&reader));
+            let mut total = 0;
+            let full = loop {
+                match writer.try_send(&pattern(total, PIECE)) {
+                    Ok(n) => total += n,
+                    Err(e) => break e,
+                }
+            };
+            assert_eq!(full.kind(), ErrorKind::WouldBlock);
+            assert!(is_looking(&writer) && !writer.twin.is_paired());
+            std::thread::scope(|s| {
+                let blocked = s.spawn(|| writer.send(&pattern(total, PIECE)));
+                look_until(&reader, || reader.twin.is_paired() && writer.twin.is_paired());
+                recv_pattern(&reader, total + PIECE, 14);
+                assert_eq!(blocked.join().expect("no panic").expect("sent"), PIECE);
+            });
+        });
+    }
+}
+
+/// Although it is the first time that it waits: its calls have been sends so far.
+#[test]
+fn a_reader_that_waits_for_the_first_bytes_answers_its_peer() {
+    for role in [Role::Publisher, Role::Finder] {
+        watchdog(|| {
+            let (reader, writer) = connect_as(role);
+            look_until(&writer, || is_looking(&writer));
+            while !is_looking(&reader) {
+                reader.send(&[1]).expect("send");
+            }
+            assert!(!reader.twin.is_paired());
+            std::thread::scope(|s| {
+                let waiting = s.spawn(|| {
+                    let mut byte = [0];
+                    reader.recv_all(&mut byte);
+                    byte
+                });
+                look_until(&writer, || reader.twin.is_paired() && writer.twin.is_paired());
+                writer.send(&[2]).expect("send");
+                assert_eq!(waiting.join().expect("no panic"), [2]);
+            });
+        });
+    }
+}
