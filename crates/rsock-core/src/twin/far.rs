@@ -97,9 +97,7 @@ impl Search {
                 Self::Idle => connect(subject),
                 Self::Connecting { connecting, asked } => ask(subject, connecting, asked),
                 Self::Listening(listener) => serve(subject, listener),
-                Self::Accepted { listener, id, ctx, stream } => {
-                    Ok(finish(listener, id, ctx, stream))
-                }
+                Self::Accepted { listener, id, ctx, stream } => finish(listener, id, ctx, stream),
             };
             match next {
                 Ok(Next::Again(next)) => *self = next,
@@ -232,22 +230,25 @@ fn finish(
     accepted: RequestId,
     ctx: RdmaContext,
     stream: Box<Stream<Rdma>>,
-) -> Next {
+) -> Result<Next, PinReason> {
     loop {
         match listener.try_next(sys::now()) {
             Ok(Some(Event::Established { id, connection })) if id == accepted => {
-                return Next::Paired(Box::new(Far::new(*stream, connection, ctx)));
+                return Ok(Next::Paired(Box::new(Far::new(*stream, connection, ctx))));
             }
             Ok(Some(Event::Abandoned { id, .. })) if id == accepted => {
-                return Next::Again(Search::Listening(listener));
+                return Ok(Next::Again(Search::Listening(listener)));
             }
             Ok(Some(Event::Request(request))) => {
                 let _ = listener.reject(request.id, &[]);
             }
             Ok(Some(_)) => {}
-            Ok(None) | Err(_) => {
-                return Next::Stay(Search::Accepted { listener, id: accepted, ctx, stream });
+            Ok(None) => {
+                let next = Search::Accepted { listener, id: accepted, ctx, stream };
+                return Ok(Next::Stay(next));
             }
+            // The device is being taken away, which is said once, and waits until it is let go of.
+            Err(e) => return Err(reason(&e)),
         }
     }
 }
