@@ -6,7 +6,7 @@ use crate::error::Error;
 use rsock_rdma_sys::cm::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, rdma_cm_id, rdma_conn_param, rdma_port_space,
 };
-use rsock_rdma_sys::verbs::{ibv_qp_attr, ibv_qp_state};
+use rsock_rdma_sys::verbs::{ibv_context, ibv_qp_attr, ibv_qp_state};
 use rsock_verbs::{QpNum, QpState, Retry, own_fd};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -89,7 +89,9 @@ impl Id {
         }
         let mut addr = Raw::new(addr);
         // SAFETY: the identifier is live; the address has the length of its family.
-        check("rdma_bind_addr", unsafe { cm.rdma_bind_addr(self.raw(), addr.as_mut_ptr()) })
+        check("rdma_bind_addr", unsafe { cm.rdma_bind_addr(self.raw(), addr.as_mut_ptr()) })?;
+        self.raise_descriptors();
+        Ok(())
     }
 
     pub(super) fn listen(&self, backlog: u32) -> Result<(), Error> {
@@ -164,30 +166,34 @@ impl Id {
 
     /// The device that it is bound to, and its port there.
     pub(super) fn device(&self) -> Result<(String, u8), Error> {
-        let no_device = Error::Device(rsock_verbs::Error::NoDevice);
-        // SAFETY: the identifier is live.
-        let ctx = unsafe { (*self.raw()).verbs };
-        if ctx.is_null() {
-            return Err(no_device);
-        }
+        let no_device = || Error::Device(rsock_verbs::Error::NoDevice);
+        let ctx = self.raise_descriptors().ok_or_else(no_device)?;
         // SAFETY: librdmacm keeps the contexts that it names open.
-        let cmd_fd = unsafe { &raw mut (*ctx).cmd_fd };
-        // SAFETY: as above.
-        let async_fd = unsafe { &raw mut (*ctx).async_fd };
-        for fd in [cmd_fd, async_fd] {
-            // SAFETY: libibverbs looks its descriptors up in the context at each call, and calls of
-            // ours that use this context come after this.
-            unsafe { own_fd::raise_at(fd) };
-        }
-        // SAFETY: librdmacm keeps the contexts that it names open.
-        let device = unsafe { (*ctx).device };
-        let verbs = rsock_rdma_sys::open().map_err(|_| no_device)?;
+        let device = unsafe { (*ctx.as_ptr()).device };
+        let verbs = rsock_rdma_sys::open().map_err(|_| no_device())?;
         // SAFETY: the device of an open context.
         let name = unsafe { verbs.ibv_get_device_name(device) };
         // SAFETY: a device's name is a string that lives as long as the device.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         // SAFETY: the identifier is live.
         Ok((name, unsafe { (*self.raw()).port_num }))
+    }
+
+    /// librdmacm's context of the device that it is bound to, if it is. Its descriptors are out of the program's
+    /// way from then on.
+    fn raise_descriptors(&self) -> Option<NonNull<ibv_context>> {
+        // SAFETY: the identifier is live.
+        let ctx = NonNull::new(unsafe { (*self.raw()).verbs })?;
+        // SAFETY: librdmacm keeps the contexts that it names open.
+        let cmd_fd = unsafe { &raw mut (*ctx.as_ptr()).cmd_fd };
+        // SAFETY: as above.
+        let async_fd = unsafe { &raw mut (*ctx.as_ptr()).async_fd };
+        for fd in [cmd_fd, async_fd] {
+            // SAFETY: libibverbs looks its descriptors up in the context at each call, and calls of
+            // ours that use this context come after this.
+            unsafe { own_fd::raise_at(fd) };
+        }
+        Some(ctx)
     }
 
     /// What a queue pair needs to go to `to`: values, and which of them count.
