@@ -1,10 +1,12 @@
 """Blocks that can be computed from their number, from one host to another.
 
-serve ADDRESS PORT [fork]   receives from one client, in a forked child if so told, and checks each byte
+serve ADDRESS PORT [fork]   receives from one client, in a forked child if so told, and checks each byte; with "late"
+                            it reads nothing before its standard input ends
 send ADDRESS PORT           sends until its standard input ends
 echo ADDRESS PORT           the same, and receives each block back (from "serve ADDRESS PORT back")
 
-With KEEPALIVE in the environment an end that only waits notices a peer that is gone.
+With KEEPALIVE in the environment an end that only waits notices a peer that is gone; with NONBLOCKING a client's
+socket never blocks, from the connect on; with PIECE no call sends or receives more bytes than that.
 
 Each end prints how many blocks went well, and how the stream ended: "end" or the name of an error.
 """
@@ -17,6 +19,7 @@ import struct
 import sys
 
 LEN = 32768
+PIECE = int(os.environ.get("PIECE", LEN))
 
 
 def block(number):
@@ -28,7 +31,7 @@ def receive(stream, back):
     while True:
         data = b""
         while len(data) < LEN:
-            more = stream.recv(LEN - len(data))
+            more = stream.recv(min(LEN - len(data), PIECE))
             if not more:
                 if data != block(number)[: len(data)]:
                     raise SystemExit("wrong bytes at the end of block %d" % number)
@@ -68,6 +71,8 @@ def serve(address, port, how):
             stream.close()
             _, status = os.waitpid(child, 0)
             sys.exit(os.waitstatus_to_exitcode(status))
+    if how == "late":
+        sys.stdin.read()
     print(outcome(lambda: receive(stream, how == "back")), flush=True)
     stream.close()
 
@@ -78,7 +83,18 @@ def connect(address, port):
     if source:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stream.bind(("", int(source)))
-    stream.connect((address, port))
+    if os.environ.get("NONBLOCKING"):
+        stream.setblocking(False)
+        error = stream.connect_ex((address, port))
+        if error == errno.EINPROGRESS:
+            select.select([], [stream], [])
+            error = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        # Non-blocking to the system; Python polls where a call would block.
+        stream.settimeout(3600)
+    else:
+        stream.connect((address, port))
     keep_alive(stream)
     return stream
 
@@ -86,7 +102,9 @@ def connect(address, port):
 def send(stream):
     number = 0
     while not select.select([0], [], [], 0)[0]:
-        stream.sendall(block(number))
+        data = block(number)
+        for start in range(0, LEN, PIECE):
+            stream.sendall(data[start : start + PIECE])
         number += 1
     stream.shutdown(socket.SHUT_WR)
     # The peer closes when it has read everything.

@@ -2,6 +2,7 @@
 //! lab at once.
 
 mod hosts_claims;
+mod hosts_connects;
 mod hosts_datagrams;
 mod hosts_faults;
 mod hosts_tokio;

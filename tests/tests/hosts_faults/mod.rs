@@ -5,7 +5,7 @@
 
 use super::{Blocks, Trust, begin_transfer, is_over_rdma, transfer};
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog};
+use rsock_tests::{Running, Watchdog, run};
 use std::cell::Cell;
 use std::process::Command;
 use std::thread;
@@ -19,19 +19,15 @@ fn assert_nothing_lost_unsaid([received, sent]: &[String; 2]) {
     }
 }
 
-fn start(command: &str) -> Running {
+pub(super) fn start(command: &str) -> Running {
     let mut words = command.split_whitespace();
     let mut run = Command::new(words.next().expect("a program"));
     Running::spawn(run.args(words)).expect("it starts")
 }
 
-fn run(command: &str) {
-    assert!(start(command).wait().expect("its end").success(), "{command}");
-}
+pub(super) const REMOVE: &str = "rdma link del rxe0";
 
-const REMOVE: &str = "rdma link del rxe0";
-
-fn bring_device_back() {
+pub(super) fn bring_device_back() {
     run("rdma link add rxe0 type rxe netdev eth0");
 }
 

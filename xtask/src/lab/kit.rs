@@ -173,7 +173,7 @@ const PACKAGES: &[&str] = &[
 ];
 
 /// A guest's disks and wires, RDMA over them (with the checksums that the kernel asks its crypto layer
-/// for by name), delay on a wire, and a second network device on the same one.
+/// for by name), delay on a wire, packets dropped by what they are, and a second network device on the same wire.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9pnet_virtio",
@@ -187,5 +187,8 @@ const MODULES: &[&str] = &[
     "ib_uverbs",
     "rdma_ucm",
     "sch_netem",
+    "sch_ingress",
+    "cls_u32",
+    "act_gact",
     "macvlan",
 ];
