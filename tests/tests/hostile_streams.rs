@@ -1,6 +1,7 @@
 //! Peers that lie, over shared memory; `rdma.rs` runs the same suite on a real device.
 
 mod hostile_peer;
+mod malformed;
 
 use hostile_peer::{Fixture, hostile_peer_tests};
 use rsock_cm::soft::SoftManager;

@@ -6,6 +6,7 @@ mod hosts_connects;
 mod hosts_datagrams;
 mod hosts_faults;
 mod hosts_tokio;
+mod malformed;
 
 use rsock_core::stat::{self, Connection};
 use rsock_core::twin::PinReason;

@@ -5,6 +5,7 @@
 //! `cargo xtask test` runs this in the lab.
 
 mod hostile_peer;
+mod malformed;
 mod rdma_ends;
 mod rdma_plain;
 mod rdma_rust;

@@ -188,6 +188,16 @@ impl Trust {
     fn covers(&self, ip: IpAddr) -> bool {
         covers(&self.rules, ip)
     }
+
+    #[cfg(test)]
+    pub(crate) fn of_key(key: &[u8]) -> Self {
+        Self { key: Some(Key::new(key)), ..Self::default() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_rule(rule: &str) -> Self {
+        Self { rules: Network::parse(rule).into_iter().collect(), ..Self::default() }
+    }
 }
 
 fn covers(networks: &[Network], ip: IpAddr) -> bool {
@@ -336,10 +346,6 @@ mod tests {
         }
     }
 
-    fn keyed(key: &[u8]) -> Trust {
-        Trust { key: Some(Key::new(key)), ..Trust::default() }
-    }
-
     #[test]
     fn the_code_is_hmac_with_sha_256() {
         // RFC 4231, test case 2, by the same two steps.
@@ -353,12 +359,12 @@ mod tests {
 
     #[test]
     fn a_code_is_good_for_one_claim_and_one_key() {
-        let trust = keyed(b"0123456789abcdef");
+        let trust = Trust::of_key(b"0123456789abcdef");
         let peer: IpAddr = "10.9.0.2".parse().expect("address");
         let data = [7; 40];
         let code = trust.code(claim(&data));
         assert!(trust.believes(peer, claim(&data), &code));
-        assert!(!keyed(b"0123456789abcdeF").believes(peer, claim(&data), &code));
+        assert!(!Trust::of_key(b"0123456789abcdeF").believes(peer, claim(&data), &code));
         assert!(!trust.believes(peer, claim(&[8; 40]), &code));
         assert!(!trust.believes(peer, claim(&data), &[0; CODE_LEN]));
         let swapped =
@@ -426,7 +432,7 @@ mod tests {
         assert!(trust.key.is_some() && trust.rules.len() == 1 && trust.plain.len() == 2);
         let data = [1; 40];
         // The line's end is not part of it.
-        assert_eq!(trust.code(claim(&data)), keyed(b"0123456789abcdef").code(claim(&data)));
+        assert_eq!(trust.code(claim(&data)), Trust::of_key(b"0123456789abcdef").code(claim(&data)));
         mode(0o604).expect("mode");
         let fault = Trust::read(&file).expect_err("open to all");
         let is_denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;

@@ -2,56 +2,13 @@
 
 use super::raw::{Answered, Raw};
 use super::{Fixture, Victim, assert_served, honest, watchdog};
+use crate::malformed::{self, Lie, put};
 use rsock_cm::Port;
 use rsock_cm::manager::{Listening, Manager};
-use rsock_core::proto::CONN_DATA_LEN;
 use rsock_core::socket::rsockets;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::thread;
-
-/// What is done to honest private data: 40 bytes, behind which there is room for some more.
-type Lie = fn(&mut Vec<u8>);
-
-/// Nobody may accept these; what a client says that meets them in an answer.
-const BAD: [(&str, Lie, i32); 18] = [
-    ("nothing", |data| data.clear(), libc::ENOTSUP),
-    ("nothing but zeroes", |data| data.fill(0), libc::ENOTSUP),
-    ("nothing but ones", |data| data.fill(0xff), libc::ENOTSUP),
-    ("version 0", |data| data[0] = 0, libc::ENOTSUP),
-    ("version 2", |data| data[0] = 2, libc::ENOTSUP),
-    ("version 255", |data| data[0] = 255, libc::ENOTSUP),
-    ("a version and nothing else", |data| data.truncate(1), libc::EPROTO),
-    ("a table without its length", |data| data.truncate(20), libc::EPROTO),
-    ("a table with three bytes of its length", |data| data.truncate(23), libc::EPROTO),
-    ("a table of no entry", |data| data[20..24].fill(0), libc::EPROTO),
-    ("a table of one entry", |data| put(data, 20, &[0, 0, 0, 1]), libc::EPROTO),
-    ("a table past the address space", |data| data[8..16].fill(0xff), libc::EPROTO),
-    ("a table that ends past the address space", |data| data[8..24].fill(0xff), libc::EPROTO),
-    (
-        "a table one byte too high",
-        |data| put(data, 8, &(u64::MAX - 31).to_be_bytes()),
-        libc::EPROTO,
-    ),
-    (
-        "iomaps that end past the address space",
-        |data| {
-            put(data, 8, &(u64::MAX - 32 - 23).to_be_bytes());
-            put(data, 7, &[1]);
-        },
-        libc::EPROTO,
-    ),
-    ("a buffer past the address space", |data| data[24..32].fill(0xff), libc::EPROTO),
-    ("a buffer that ends past the address space", |data| data[24..40].fill(0xff), libc::EPROTO),
-    (
-        "a buffer one byte too high",
-        |data| {
-            put(data, 24, &(u64::MAX - 15).to_be_bytes());
-            put(data, 36, &16u32.to_be_bytes());
-        },
-        libc::EPROTO,
-    ),
-];
 
 /// These mean nothing, or something that is odd and allowed.
 const ODD: [(&str, Lie); 12] = [
@@ -72,16 +29,12 @@ const ODD: [(&str, Lie); 12] = [
 /// What a request has room for.
 const MOST: usize = 56;
 
-fn put(data: &mut [u8], at: usize, bytes: &[u8]) {
-    data[at..at + bytes.len()].copy_from_slice(bytes);
-}
-
 pub(crate) fn malformed_requests_are_rejected_and_odd_ones_served<F: Fixture>(f: &F) {
     let _watchdog = watchdog();
     let victim = Victim::new(f.address());
     let manager = f.manager();
     let mut bystander = honest(&manager, victim.address);
-    for (what, lie, _) in BAD {
+    for (what, lie, _) in malformed::CONN_DATA {
         let answered = Raw::connect(&manager, victim.address, lie);
         assert!(matches!(answered, Answered::Rejected), "{what}: accepted");
     }
@@ -105,7 +58,7 @@ pub(crate) fn malformed_answers_fail_the_connect_with_a_clear_error<F: Fixture>(
     port.bind((f.address(), 0).into()).expect("bind");
     let mut listener = manager.listen(Arc::new(port), 16).expect("listen");
     let to = listener.local_addr();
-    for (what, lie, errno) in BAD {
+    for (what, lie, errno) in malformed::CONN_DATA {
         let connect = thread::spawn(move || rsockets::connect(to).map(drop));
         let raw: Option<Raw<F::Manager>> = Raw::accept(&mut listener, lie);
         let error = connect.join().expect("no panic").expect_err(what);
@@ -127,5 +80,3 @@ pub(crate) fn malformed_answers_fail_the_connect_with_a_clear_error<F: Fixture>(
     }
     assert_served(&mut bystander, "malformed answers");
 }
-
-const _: () = assert!(CONN_DATA_LEN == 40, "the places above");

@@ -1,5 +1,6 @@
 //! Another user of a host who claims a connection between two hosts: nothing on the fabric says who
-//! speaks, so what refuses him is that he lacks the hosts' key.
+//! speaks, so what refuses him is that he lacks the hosts' key. Where the hosts have none, he is refused if
+//! what he says makes no sense.
 //!
 //! He is this program once more, run by that user, which ends: a process that has used an RDMA device
 //! keeps it from being removed. He knows the connection's numbers and the words on the wire, and answers
@@ -9,11 +10,13 @@ use super::{
     Blocks, Trust, assert_all_arrived, await_connection, config, connections, has_used_rdma,
     with_shim,
 };
+use crate::malformed;
+use rsock_cm::Error;
 use rsock_cm::manager::{Connecting as _, Listening as _};
 use rsock_cm::rdma::{Connecting, Event, Listener, Progress};
 use rsock_core::twin::PinReason;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog, copy_program, tools};
+use rsock_tests::{Running, Watchdog, copy_program, run, tools};
 use rsock_verbs::QpNum;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::env;
@@ -34,7 +37,7 @@ const AT_PORT: usize = 40;
 const AT_VERSION: usize = 42;
 const AT_CODE: usize = 44;
 
-/// Tells this program which part it plays: `answer ADDRESS`, or `ask ADDRESS ADDRESS`.
+/// Tells this program which part it plays: `answer ADDRESS`, `ask ADDRESS ADDRESS`, or `lie ADDRESS ADDRESS ADDRESS`.
 const PART: &str = "IMPOSTOR";
 /// A user who has nothing to do with either program.
 const NOBODY: u32 = 65534;
@@ -79,10 +82,10 @@ impl Impostor {
 fn is_impostor() -> bool {
     let Ok(part) = env::var(PART) else { return false };
     let mut words = part.split_whitespace();
-    let is_answer = words.next() == Some("answer");
+    let part = words.next().expect("a part");
     let mut address =
         || -> SocketAddr { words.next().and_then(|w| w.parse().ok()).expect("where") };
-    if is_answer {
+    if part == "answer" {
         let at = address();
         let mut listener = Listener::at(at, 1).expect("anybody may listen");
         println!("listening");
@@ -90,9 +93,14 @@ fn is_impostor() -> bool {
         println!("answered");
         // Until then the answer must not be followed by an end.
         std::io::stdin().read_to_end(&mut Vec::new()).expect("the test goes on");
-    } else {
+    } else if part == "ask" {
         let (from, to) = (address(), address());
-        println!("{}", if is_rejected(from, to) { "rejected" } else { "accepted" });
+        let is_rejected = is_rejected(from, to, &words_from(from.port()));
+        println!("{}", if is_rejected { "rejected" } else { "accepted" });
+    } else {
+        let [from, to, elsewhere] = [(); 3].map(|()| address());
+        tell_lies(from, to, elsewhere);
+        println!("lied");
     }
     true
 }
@@ -156,30 +164,32 @@ fn another_user_at_the_address_of_a_client_is_not_believed() {
     assert_all_arrived(&ends);
 }
 
-/// Asks the owner of `to` as if from `from`, until a listener has answered; whether it said no.
-fn is_rejected(from: SocketAddr, to: SocketAddr) -> bool {
+/// Asks the owner of `to` as if from `from`, in these words; whether it said no. `Refused` if nobody listens.
+fn ask(from: SocketAddr, to: SocketAddr, words: &[u8]) -> Result<bool, Error> {
+    let now = Instant::now();
+    let mut connecting = Connecting::from(from.ip(), to, now, now + Duration::from_secs(60))?;
     loop {
-        let now = Instant::now();
-        let connecting = Connecting::from(from.ip(), to, now, now + Duration::from_secs(60));
-        let mut connecting = connecting.expect("a connect begins");
-        loop {
-            match connecting.progress(Instant::now()) {
-                Ok(Progress::Pending) => sleep_on(&connecting),
-                Ok(Progress::Path(..)) => {
-                    connecting.send_request(QP, &words(from.port())).expect("a request");
-                }
-                Ok(Progress::Accepted(_)) => return false,
-                Ok(Progress::Rejected(_)) => return true,
-                // Nobody listens there yet.
-                Err(rsock_cm::Error::Refused) => break,
-                Err(e) => panic!("{e}"),
-            }
+        match connecting.progress(Instant::now())? {
+            Progress::Pending => sleep_on(&connecting),
+            Progress::Path(..) => connecting.send_request(QP, words)?,
+            Progress::Accepted(_) => return Ok(false),
+            Progress::Rejected(_) => return Ok(true),
+        }
+    }
+}
+
+/// As [`ask`], until somebody listens.
+fn is_rejected(from: SocketAddr, to: SocketAddr, words: &[u8]) -> bool {
+    loop {
+        match ask(from, to, words) {
+            Err(Error::Refused) => {}
+            answer => return answer.expect("an answer"),
         }
     }
 }
 
 /// What somebody with the key would say, but for the code.
-fn words(port: u16) -> [u8; 56] {
+fn words_from(port: u16) -> [u8; 56] {
     let mut words = [0; 56];
     // Its version, and that it understands more than C does.
     words[..2].copy_from_slice(&[1, 6]);
@@ -192,6 +202,94 @@ fn words(port: u16) -> [u8; 56] {
     words[AT_PORT..AT_VERSION].copy_from_slice(&port.to_be_bytes());
     words[AT_VERSION..AT_CODE].copy_from_slice(&1_u16.to_be_bytes());
     words
+}
+
+/// Says what nobody may believe, key or no key, from `from` to `to`; then the truth from `elsewhere`, and at
+/// last from where it is to be believed.
+fn tell_lies(from: SocketAddr, to: SocketAddr, elsewhere: SocketAddr) {
+    let truth = words_from(from.port());
+    for (i, (what, lie)) in lies(from.port()).into_iter().enumerate() {
+        // Still there after the one before.
+        let answer = if i == 0 { Ok(is_rejected(from, to, &lie)) } else { ask(from, to, &lie) };
+        assert!(matches!(answer, Ok(true)), "{what}: {answer:?}");
+    }
+    let answer = ask(elsewhere, to, &truth);
+    assert!(matches!(answer, Ok(true)), "from another host: {answer:?}");
+    let answer = ask(from, to, &truth);
+    assert!(matches!(answer, Ok(false)), "the truth: {answer:?}");
+}
+
+/// Words that make no sense. Where they are cut short the connection manager fills them up with zeroes.
+fn lies(port: u16) -> Vec<(String, Vec<u8>)> {
+    let honest = words_from(port);
+    let mut all: Vec<_> = malformed::CONN_DATA
+        .iter()
+        .map(|(what, lie, _)| {
+            let mut data = honest[..AT_PORT].to_vec();
+            lie(&mut data);
+            data.resize(AT_PORT, 0);
+            data.extend(&honest[AT_PORT..]);
+            ((*what).to_owned(), data)
+        })
+        .collect();
+    for len in [0, 1, 20, AT_PORT, AT_PORT + 1, AT_VERSION, AT_VERSION + 1] {
+        all.push((format!("{len} bytes"), honest[..len].to_vec()));
+    }
+    for (what, at, number) in [
+        ("port 0", AT_PORT, 0),
+        ("another port", AT_PORT, port + 7),
+        ("the client's port", AT_PORT, PORTS[1]),
+        ("version 0", AT_VERSION, 0),
+        ("version 2", AT_VERSION, 2),
+        ("version 256", AT_VERSION, 256),
+    ] {
+        let mut words = honest.to_vec();
+        words[at..at + 2].copy_from_slice(&number.to_be_bytes());
+        all.push((what.to_owned(), words));
+    }
+    all
+}
+
+/// The client waits for room meanwhile: it makes no call, and answers.
+#[test]
+fn what_makes_no_sense_is_rejected_where_everybody_is_trusted() {
+    if is_impostor() {
+        return;
+    }
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let guest = Guest::begin("impostor-lies");
+    let [server, client] = PORTS.map(|port| port.to_string());
+    let ends = match guest.role {
+        Role::A => {
+            // Without rsock, so the client's listener waits for somebody.
+            let mut plain = tools::require("python3").command();
+            plain.stdout(Stdio::piped());
+            let blocks = Blocks::serve(&guest, plain, &server, "late");
+            guest.meet("listening");
+            run("ip addr add 10.9.0.3/24 dev eth0");
+            let [from, to] =
+                [(guest.ip(), PORTS[0]), (guest.peer_ip(), PORTS[1])].map(SocketAddr::from);
+            let test = "what_makes_no_sense_is_rejected_where_everybody_is_trusted";
+            let mut impostor =
+                Impostor::start(test, &format!("lie {from} {to} 10.9.0.3:{}", PORTS[0]));
+            impostor.await_word("lied");
+            impostor.end();
+            run("ip addr del 10.9.0.3/24 dev eth0");
+            guest.meet("refused");
+            blocks.end(&guest)
+        }
+        Role::B => {
+            let mut command = with_shim("python3", &config("impostor-lies", Trust::Everybody));
+            command.env("SOURCE_PORT", client);
+            guest.meet("listening");
+            let to = guest.peer_ip().to_string();
+            let blocks = Blocks::start(command, &["send", &to, &server]);
+            guest.meet("refused");
+            assert!(!connections(&guest).iter().any(has_used_rdma));
+            blocks.end(&guest)
+        }
+    };
+    assert_all_arrived(&ends);
 }
 
 #[test]

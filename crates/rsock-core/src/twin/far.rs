@@ -6,22 +6,25 @@
 //! waits. Each end proves to the other that it has the hosts' key, or is trusted by a rule
 //! ([`crate::trust`]): the connection manager says from which host somebody speaks, not who it is.
 
+mod words;
+
 use super::pair::{Step, Subject};
 use super::path::{Far, Path};
 use super::tuple::Tuple;
 use super::{PinReason, Side};
 use crate::engine::{Preparing, Stream};
 use crate::env::{self, Device};
-use crate::proto::{CONN_DATA_LEN, ConnData};
+use crate::proto::ConnData;
 use crate::sys;
-use crate::trust::{CODE_LEN, Claim, trust};
+use crate::trust::{CODE_LEN, trust};
 use rsock_cm::Error;
 use rsock_cm::manager::{Answer, Connecting as _, Listening as _, RequestId};
 use rsock_cm::rdma::{Connecting, Event, Listener, Progress, Request};
 use rsock_verbs::rdma::{Rdma, RdmaContext};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
+use words::Talk;
 
 /// Where the search is.
 #[derive(Debug)]
@@ -139,8 +142,9 @@ fn ask(
         (Ok(Progress::Path(ctx, path)), _) => {
             let preparing = Preparing::new(&ctx, &path, subject.config);
             let preparing = Box::new(preparing.map_err(|_| PinReason::Resources)?);
-            let (data, code) = words(subject, &preparing, None);
-            let sent = connecting.send_request(preparing.qp_num(), &data);
+            let (qp_num, conn_data) = (preparing.qp_num(), preparing.conn_data());
+            let (data, code) = Talk::of(subject).words(qp_num, &conn_data, None);
+            let sent = connecting.send_request(qp_num, &data);
             sent.map_err(|_| PinReason::PathFailed)?;
             let asked = Some(Asked { ctx, preparing, code });
             Ok(Next::Stay(Search::Connecting { connecting, asked }))
@@ -167,7 +171,7 @@ fn establish(
     answer: &Answer,
 ) -> Result<Far, PinReason> {
     let bytes = answer.private_data.as_bytes();
-    let peer = believed(subject, bytes, answer.qp_num.0, Some(&asked.code))?;
+    let (peer, _) = Talk::of(subject).believed(answer.qp_num, bytes, Some(&asked.code))?;
     let stream = asked.preparing.connect(&peer, answer.qp_num);
     let stream = stream.map_err(|_| PinReason::PathFailed)?;
     let connection = connecting.establish().map_err(|_| PinReason::PathFailed)?;
@@ -186,27 +190,37 @@ fn serve(subject: Subject<'_>, mut listener: Listener) -> Result<Next, PinReason
         let _ = listener.reject(request.id, &[]);
         return Ok(Next::Again(Search::Listening(listener)));
     };
-    let accepted = Preparing::new(&request.ctx, &request.path, subject.config)
-        .map_err(|_| PinReason::Resources)
-        .and_then(|preparing| {
-            let (data, _) = words(subject, &preparing, Some(&code));
-            let qp_num = preparing.qp_num();
-            let stream = preparing.connect(&peer, request.qp_num);
-            let stream = stream.map_err(|_| PinReason::PathFailed)?;
-            // It may have gone meanwhile.
-            listener.accept(request.id, qp_num, &data).map_err(|_| PinReason::PathFailed)?;
-            Ok(Box::new(stream))
-        });
-    match accepted {
+    match answer(subject, &mut listener, &request, &peer, &code) {
         Ok(stream) => {
             let (id, ctx) = (request.id, request.ctx);
             Ok(Next::Again(Search::Accepted { listener, id, ctx, stream }))
         }
-        Err(reason) => {
+        Err(refusal) => {
             let _ = listener.reject(request.id, &[]);
-            Err(reason)
+            refusal.map_or(Ok(Next::Again(Search::Listening(listener))), Err)
         }
     }
+}
+
+/// Accepts a request. An error has the reason to stay on TCP, or none if this asker alone will not do.
+fn answer(
+    subject: Subject<'_>,
+    listener: &mut Listener,
+    request: &Request,
+    peer: &ConnData,
+    code: &[u8; CODE_LEN],
+) -> Result<Box<Stream<Rdma>>, Option<PinReason>> {
+    let preparing = Preparing::new(&request.ctx, &request.path, subject.config)
+        .map_err(|_| Some(PinReason::Resources))?;
+    let (qp_num, conn_data) = (preparing.qp_num(), preparing.conn_data());
+    let (data, _) = Talk::of(subject).words(qp_num, &conn_data, Some(code));
+    let stream = preparing.connect(peer, request.qp_num).map_err(|e| match e {
+        rsock_verbs::Error::PeerViolation(_) => None,
+        _ => Some(PinReason::PathFailed),
+    })?;
+    // It may have gone meanwhile.
+    listener.accept(request.id, qp_num, &data).map_err(|_| Some(PinReason::PathFailed))?;
+    Ok(Box::new(stream))
 }
 
 /// Whether a request is the other end's, by what it says and proves; its connection data and code.
@@ -214,14 +228,11 @@ fn is_other_end(
     subject: Subject<'_>,
     request: &Request,
 ) -> Result<(ConnData, [u8; CODE_LEN]), PinReason> {
-    if request.peer_addr.ip() != subject.tuple.peer.ip()
-        || request.local_addr != subject.tuple.local
-    {
+    let talk = Talk::of(subject);
+    if !talk.is_between(request.peer_addr, request.local_addr) {
         return Err(PinReason::Untrusted);
     }
-    let bytes = request.private_data.as_bytes();
-    let peer = believed(subject, bytes, request.qp_num.0, None)?;
-    Ok((peer, code_in(bytes)?))
+    talk.believed(request.qp_num, request.private_data.as_bytes(), None)
 }
 
 /// The connecting end's last step: the peer's queue pair runs.
@@ -253,67 +264,6 @@ fn finish(
     }
 }
 
-/// Private data of ours, and the code in it.
-///
-/// | off | size | field |
-/// |---|---|---|
-/// | 0 | 40 | connection data |
-/// | 40 | 2 | our TCP port, big-endian: never 0, which is what C leaves there |
-/// | 42 | 2 | version, 1, big-endian |
-/// | 44 | 12 | code |
-fn words(
-    subject: Subject<'_>,
-    preparing: &Preparing<Rdma>,
-    request: Option<&[u8; CODE_LEN]>,
-) -> ([u8; WORDS_LEN], [u8; CODE_LEN]) {
-    let mut words = [0; WORDS_LEN];
-    words[..CONN_DATA_LEN].copy_from_slice(&preparing.conn_data().encode());
-    words[AT_PORT..AT_VERSION].copy_from_slice(&subject.tuple.local.port().to_be_bytes());
-    words[AT_VERSION..AT_CODE].copy_from_slice(&VERSION.to_be_bytes());
-    let qp_num = preparing.qp_num().0;
-    let code = trust().code(claim(subject, qp_num, &words[..AT_CODE], request));
-    words[AT_CODE..].copy_from_slice(&code);
-    (words, code)
-}
-
-/// The peer's connection data, if it is the peer's.
-fn believed(
-    subject: Subject<'_>,
-    bytes: &[u8],
-    qp_num: u32,
-    request: Option<&[u8; CODE_LEN]>,
-) -> Result<ConnData, PinReason> {
-    let code = code_in(bytes)?;
-    let port = subject.tuple.peer.port().to_be_bytes();
-    if bytes[AT_PORT..AT_VERSION] != port || bytes[AT_VERSION..AT_CODE] != VERSION.to_be_bytes() {
-        return Err(PinReason::NoPeer);
-    }
-    let claim = claim(subject, qp_num, &bytes[..AT_CODE], request);
-    if !trust().believes(subject.tuple.peer.ip(), claim, &code) {
-        return Err(PinReason::Untrusted);
-    }
-    ConnData::decode(bytes).map_err(|_| PinReason::PathFailed)
-}
-
-fn code_in(bytes: &[u8]) -> Result<[u8; CODE_LEN], PinReason> {
-    let code = bytes.get(AT_CODE..WORDS_LEN).and_then(|code| code.try_into().ok());
-    code.ok_or(PinReason::NoPeer)
-}
-
-fn claim<'a>(
-    subject: Subject<'_>,
-    qp_num: u32,
-    conn_data: &'a [u8],
-    request: Option<&'a [u8; CODE_LEN]>,
-) -> Claim<'a> {
-    let Tuple { local, peer } = *subject.tuple;
-    let [client, server]: [SocketAddr; 2] = match subject.side {
-        Some(Side::Accepted) => [peer, local],
-        _ => [local, peer],
-    };
-    Claim { client, server, qp_num, conn_data, request }
-}
-
 /// Why the connection manager does not help.
 fn reason(e: &Error) -> PinReason {
     match e {
@@ -332,10 +282,3 @@ fn reason(e: &Error) -> PinReason {
 fn has_scope(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
-
-const VERSION: u16 = 1;
-const AT_PORT: usize = CONN_DATA_LEN;
-const AT_VERSION: usize = AT_PORT + 2;
-const AT_CODE: usize = AT_VERSION + 2;
-const WORDS_LEN: usize = AT_CODE + CODE_LEN;
-const _: () = assert!(WORDS_LEN == rsock_cm::PrivateData::REQUEST);
