@@ -5,14 +5,25 @@
 //! the region's owner withdraws the region and then looks whether anyone is busy. That is a
 //! store-load race on both sides. The owner's side is rare, so it pays for both.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
-static ABLE: OnceLock<bool> = OnceLock::new();
+/// Whether [`full`] works here, once somebody has tried. Not a lock: the kernel takes its time, and the child
+/// of a fork meanwhile would wait for a thread that it does not have.
+static ABLE: AtomicU8 = AtomicU8::new(UNTRIED);
+const UNTRIED: u8 = 0;
+const UNABLE: u8 = 1;
+const WORKS: u8 = 2;
 
-/// Registers this process as a target. Answers whether [`full`] works here; a forked child
-/// inherits the registration.
+/// Registers this process as a target; several threads may, at once. Answers whether [`full`] works here; a
+/// forked child inherits the registration.
 pub(super) fn register() -> bool {
-    *ABLE.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) && full())
+    let mut able = ABLE.load(Ordering::Acquire);
+    if able == UNTRIED {
+        let works = membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) && full();
+        able = if works { WORKS } else { UNABLE };
+        ABLE.store(able, Ordering::Release);
+    }
+    able == WORKS
 }
 
 /// Executes the fence in every running thread of every registered process.
