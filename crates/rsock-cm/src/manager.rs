@@ -52,7 +52,7 @@ pub type ContextOf<M> = <<M as Manager>::Backend as Backend>::Context;
 
 /// Names a request of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequestId(pub(crate) u64);
+pub struct RequestId(pub u64);
 
 /// Somebody wants to connect: answer with [`Listening::accept`] or [`Listening::reject`].
 #[derive(Clone, Debug)]

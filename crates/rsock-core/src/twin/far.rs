@@ -6,6 +6,7 @@
 //! waits. Each end proves to the other that it has the hosts' key, or is trusted by a rule
 //! ([`crate::trust`]): the connection manager says from which host somebody speaks, not who it is.
 
+mod hearing;
 mod words;
 
 use super::pair::{Step, Subject};
@@ -17,6 +18,7 @@ use crate::env::{self, Device};
 use crate::proto::ConnData;
 use crate::sys;
 use crate::trust::{CODE_LEN, trust};
+use hearing::{Heard, hear};
 use rsock_cm::Error;
 use rsock_cm::manager::{Answer, Connecting as _, Listening as _, RequestId};
 use rsock_cm::rdma::{Connecting, Event, Listener, Progress, Request};
@@ -242,25 +244,15 @@ fn finish(
     ctx: RdmaContext,
     stream: Box<Stream<Rdma>>,
 ) -> Result<Next, PinReason> {
-    loop {
-        match listener.try_next(sys::now()) {
-            Ok(Some(Event::Established { id, connection })) if id == accepted => {
-                return Ok(Next::Paired(Box::new(Far::new(*stream, connection, ctx))));
-            }
-            Ok(Some(Event::Abandoned { id, .. })) if id == accepted => {
-                return Ok(Next::Again(Search::Listening(listener)));
-            }
-            Ok(Some(Event::Request(request))) => {
-                let _ = listener.reject(request.id, &[]);
-            }
-            Ok(Some(_)) => {}
-            Ok(None) => {
-                let next = Search::Accepted { listener, id: accepted, ctx, stream };
-                return Ok(Next::Stay(next));
-            }
-            // The device is being taken away, which is said once, and waits until it is let go of.
-            Err(e) => return Err(reason(&e)),
+    match hear(&mut listener, accepted) {
+        Ok(Heard::Established(connection)) => {
+            Ok(Next::Paired(Box::new(Far::new(*stream, connection, ctx))))
         }
+        Ok(Heard::Abandoned) => Ok(Next::Again(Search::Listening(listener))),
+        Ok(Heard::Nothing) => {
+            Ok(Next::Stay(Search::Accepted { listener, id: accepted, ctx, stream }))
+        }
+        Err(e) => Err(reason(&e)),
     }
 }
 
