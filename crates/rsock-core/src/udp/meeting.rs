@@ -276,12 +276,12 @@ impl Attempt {
         Some(Self { to, source, connecting, looked: sys::tick() })
     }
 
-    /// Takes the steps that can be taken, if it is time to look. Never waits.
     /// Whether nobody has sent there for long, so that nothing goes on.
     pub(super) fn is_stale(&self) -> bool {
         sys::tick().wrapping_sub(self.looked) > STALE
     }
 
+    /// Takes the steps that can be taken, if it is time to look. Never waits.
     pub(super) fn progress(&mut self, queue: &Queue) -> Sought {
         let tick = sys::tick();
         if tick == self.looked {
