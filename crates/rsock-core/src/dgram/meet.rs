@@ -7,7 +7,7 @@ use super::sources::Sources;
 use super::way::{Over, Way};
 use crate::sys;
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
-use rsock_cm::{Port, PortSpace, canonical};
+use rsock_cm::{Port, PortSpace};
 use rsock_verbs::soft::{Path, SoftContext, SoftUd};
 use rsock_verbs::{DatagramQueue, QKey, QpNum};
 use std::io;
@@ -92,7 +92,7 @@ impl Meeting {
         // An error is a shortage, which passes.
         while let Ok(Some(event)) = self.listener.try_next(now) {
             if let Event::Request(request) = event {
-                let (sender, from) = (request.path.sender(), canonical(request.peer_addr));
+                let (sender, from) = (request.path.sender(), request.peer_addr);
                 let is_let_in =
                     sources.verify(sender, from) && admit(&self.port, ud, &request.path).is_ok();
                 let _ = if is_let_in {

@@ -12,7 +12,7 @@ use crate::stat::Receives;
 use crate::sys;
 use crate::twin::PinReason;
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
-use rsock_cm::{Port, PortSpace, canonical, is_local};
+use rsock_cm::{Port, PortSpace, is_local};
 use rsock_verbs::DatagramQueue;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -202,8 +202,8 @@ impl Udp {
         // An error is a shortage, which passes.
         while let Ok(Some(event)) = listener.try_next(now) {
             let Event::Request(request) = event else { continue };
-            let from = canonical(request.peer_addr);
-            let is_welcome = peer.is_none_or(|peer| peer == request.peer_addr)
+            let from = request.peer_addr;
+            let is_welcome = peer.is_none_or(|peer| peer == from)
                 && queue.sources.verify(request.path.sender(), from);
             queue.ud.set_room(sys::receive_buffer(fd));
             let _ = if is_welcome && queue.ud.admit(&request.path).is_ok() {
