@@ -35,6 +35,7 @@ mod watched;
 mod way;
 
 pub(crate) use receiving::scatter;
+pub(crate) use sending::give_way;
 pub use socket::{Counters, Datagram, Received};
 pub(crate) use sources::Sources;
 pub(crate) use waiting::armed;

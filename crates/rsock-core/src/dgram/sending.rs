@@ -343,9 +343,13 @@ impl PostedOver<'_> {
     fn ring(self) {
         self.way.ring(self.local);
         if self.posted == Posted::Lost {
-            // The receiver has had no CPU for a while. If it waits for ours, whatever else we send is
-            // lost as well; if it does not, this costs little.
-            rustix::thread::sched_yield();
+            give_way();
         }
     }
+}
+
+/// For a sender whose datagram had no room: the receiver has had no CPU for a while. If it waits for ours,
+/// whatever else we send is lost as well; if it does not, this costs little.
+pub(crate) fn give_way() {
+    rustix::thread::sched_yield();
 }

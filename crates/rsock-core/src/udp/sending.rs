@@ -3,6 +3,7 @@
 use super::header::{Bytes, MAX};
 use super::meeting::{Attempt, Sought, may_be_sought};
 use super::{News, Queue, Udp};
+use crate::dgram::give_way;
 use crate::interrupt::Section;
 use crate::stat::Happened;
 use crate::sys;
@@ -167,12 +168,6 @@ impl Drop for Batch<'_> {
     fn drop(&mut self) {
         self.flush();
     }
-}
-
-/// The receiver has had no CPU for a while. If it waits for ours, whatever else we send is lost as well; if it
-/// does not, this costs little.
-fn give_way() {
-    rustix::thread::sched_yield();
 }
 
 #[cfg(test)]
