@@ -8,7 +8,7 @@ use super::holders;
 use super::sending::Way;
 use super::{KEY, OPEN, OVER, Queue, SHUT, Udp, ip, local_of};
 use crate::interrupt::Section;
-use crate::stat::Receives;
+use crate::stat::{Happened, Receives};
 use crate::sys;
 use crate::twin::PinReason;
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
@@ -71,7 +71,7 @@ impl Meeting {
 impl Udp {
     /// The kernel has brought a datagram, from `from` as far as that is known.
     pub(super) fn note_kernel(&self, fd: BorrowedFd<'_>, from: Option<SocketAddr>) {
-        self.count_by_kernel();
+        self.count(Happened::ReceivedByKernel);
         if self.state() != SHUT || self.is_pinned() || !self.is_ours() {
             return;
         }

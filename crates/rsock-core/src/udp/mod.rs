@@ -44,7 +44,7 @@ pub use waiting::{Deaf, Watching, on_opening};
 
 use crate::dgram::Sources;
 use crate::interrupt::Section;
-use crate::stat::Datagrams;
+use crate::stat::{Datagrams, Happened};
 use crate::sys;
 use crate::twin::PinReason;
 use meeting::Meeting;
@@ -401,6 +401,24 @@ impl Udp {
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a datagram, for [`Self::counters`] and `rsock stat`.
+    #[inline]
+    fn count(&self, what: Happened) {
+        let count = match what {
+            Happened::ByKernel => Some(&self.counts.by_kernel),
+            Happened::ReceivedByKernel => Some(&self.counts.received_by_kernel),
+            Happened::Rescued => Some(&self.counts.rescued),
+            Happened::Foreign => Some(&self.counts.foreign),
+            Happened::Malformed => Some(&self.counts.malformed),
+            // What the device counts.
+            Happened::Sent | Happened::Dropped | Happened::Received => None,
+        };
+        if let Some(count) = count {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.stat.count(what);
     }
 
     /// What was sent and received, and lost.

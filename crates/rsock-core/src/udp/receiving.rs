@@ -70,7 +70,7 @@ impl Udp {
         loop {
             if self.is_over() || flags.intersects(RecvFlags::ERRQUEUE | RecvFlags::OOB) {
                 let (n, _) = kernel(bufs, flags)?;
-                self.count_by_kernel();
+                self.count(Happened::ReceivedByKernel);
                 return Ok(Got::Kernel(n));
             }
             if self.never_opened() {
@@ -152,11 +152,6 @@ impl Udp {
         }
     }
 
-    pub(super) fn count_by_kernel(&self) {
-        self.counts.received_by_kernel.fetch_add(1, Ordering::Relaxed);
-        self.stat.count(Happened::ReceivedByKernel);
-    }
-
     /// Whether the queue has kept us from the kernel's socket for long.
     #[inline]
     fn is_kernel_due(&self) -> bool {
@@ -178,16 +173,14 @@ impl Udp {
             let mut took = None;
             let any = queue.ud.try_take(&mut |arrived| {
                 let Some((header, at)) = parse(arrived) else {
-                    self.counts.malformed.fetch_add(1, Ordering::Relaxed);
-                    self.stat.count(Happened::Malformed);
+                    self.count(Happened::Malformed);
                     return true;
                 };
                 let is_true = |sender| queue.sources.is_true(sender, header.from);
                 if peer.is_some_and(|peer| peer != header.from)
                     || !arrived.sender().is_some_and(is_true)
                 {
-                    self.counts.foreign.fetch_add(1, Ordering::Relaxed);
-                    self.stat.count(Happened::Foreign);
+                    self.count(Happened::Foreign);
                     return true;
                 }
                 if header.is_after_kernel && !may_pass {
@@ -198,7 +191,7 @@ impl Udp {
                 received.from = in_family(received.from, self.is_v6);
                 took = Some(Took::Datagram(received));
                 if !peek {
-                    self.stat.count(Happened::Received);
+                    self.count(Happened::Received);
                 }
                 !peek
             });

@@ -144,7 +144,7 @@ impl Batch<'_> {
                 true
             }
             Post::Kernel => {
-                udp.count_left();
+                udp.count(Happened::ByKernel);
                 false
             }
             Post::Lost => {
@@ -200,7 +200,7 @@ impl Udp {
         match post {
             Post::Done(_) => true,
             Post::Kernel => {
-                self.count_left();
+                self.count(Happened::ByKernel);
                 false
             }
             Post::Lost => {
@@ -219,11 +219,6 @@ impl Udp {
         if let Some(queue) = self.queue() {
             queue.ud.ring(&way.to);
         }
-    }
-
-    fn count_left(&self) {
-        self.counts.by_kernel.fetch_add(1, Ordering::Relaxed);
-        self.stat.count(Happened::ByKernel);
     }
 
     fn post(
@@ -262,19 +257,18 @@ impl Udp {
         match posted {
             Ok(Posted::Out) => {
                 way.is_after_kernel.store(false, Ordering::Relaxed);
-                self.stat.count(Happened::Sent);
+                self.count(Happened::Sent);
                 return Post::Done(way);
             }
             Ok(Posted::Lost) => {
                 ud.ring(&way.to);
                 let now = sys::tick();
                 if routes.rescued == now {
-                    self.stat.count(Happened::Dropped);
+                    self.count(Happened::Dropped);
                     return Post::Lost;
                 }
                 routes.rescued = now;
-                self.counts.rescued.fetch_add(1, Ordering::Relaxed);
-                self.stat.count(Happened::Rescued);
+                self.count(Happened::Rescued);
             }
             Err(DatagramError::TooLong | DatagramError::Full) => {}
             Err(DatagramError::Gone | DatagramError::Broken) => {
