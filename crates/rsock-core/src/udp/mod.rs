@@ -27,6 +27,7 @@
 //! Locks: `meeting`, then `routes`; neither in a child of the process that made them, and both inside a
 //! [`Section`] only.
 
+mod counters;
 mod header;
 pub(crate) mod holders;
 mod meeting;
@@ -37,6 +38,7 @@ mod tests;
 mod waiting;
 
 pub use crate::dgram::Received;
+pub use counters::Counters;
 pub use receiving::Got;
 pub use sending::Batch;
 pub(crate) use waiting::Armed;
@@ -44,21 +46,22 @@ pub use waiting::{Deaf, Watching, on_opening};
 
 use crate::dgram::Sources;
 use crate::interrupt::Section;
-use crate::stat::{Datagrams, Happened};
+use crate::stat::Datagrams;
 use crate::sys;
 use crate::twin::PinReason;
+use counters::Counts;
 use meeting::Meeting;
 use rsock_cm::canonical;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::{Soft, SoftBell, SoftContext, SoftUd};
-use rsock_verbs::{DatagramBackend, DatagramCounters, DatagramQueue, QKey};
+use rsock_verbs::{DatagramBackend, DatagramQueue, QKey};
 use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
 use rustix::net::AddressFamily;
 use sending::Routes;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A kernel UDP socket, and what there is beside it.
@@ -143,37 +146,6 @@ const OVER: u8 = 2;
 
 /// WIRE: the Q_Key of every such queue.
 const KEY: QKey = QKey(0x7564_7031);
-
-#[derive(Debug, Default)]
-struct Counts {
-    by_kernel: AtomicU64,
-    received_by_kernel: AtomicU64,
-    rescued: AtomicU64,
-    foreign: AtomicU64,
-    malformed: AtomicU64,
-}
-
-/// What a socket has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Datagrams that went into a peer's queue.
-    pub n_sent: u64,
-    /// Datagrams dropped because the peer's queue was full.
-    pub n_dropped: u64,
-    /// Datagrams for which the peer's queue was full and which went by the kernel. Those that followed them there
-    /// are counted as sent by the kernel only.
-    pub n_rescued: u64,
-    /// Datagrams that came by the queue and were the program's.
-    pub n_received: u64,
-    /// Datagrams that came by the queue and were dropped: not the peer's that the socket is connected to.
-    pub n_foreign: u64,
-    /// What came by the queue and was no datagram.
-    pub n_malformed: u64,
-    /// Datagrams that this library sent by the kernel.
-    pub n_by_kernel: u64,
-    /// Datagrams that this library received from the kernel.
-    pub n_received_by_kernel: u64,
-}
 
 /// Whether UDP sockets of this process may have queues at all: `RSOCK_DGRAM=on`.
 #[must_use]
@@ -401,43 +373,6 @@ impl Udp {
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a datagram, for [`Self::counters`] and `rsock stat`.
-    #[inline]
-    fn count(&self, what: Happened) {
-        let count = match what {
-            Happened::ByKernel => Some(&self.counts.by_kernel),
-            Happened::ReceivedByKernel => Some(&self.counts.received_by_kernel),
-            Happened::Rescued => Some(&self.counts.rescued),
-            Happened::Foreign => Some(&self.counts.foreign),
-            Happened::Malformed => Some(&self.counts.malformed),
-            // What the device counts.
-            Happened::Sent | Happened::Dropped | Happened::Received => None,
-        };
-        if let Some(count) = count {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        self.stat.count(what);
-    }
-
-    /// What was sent and received, and lost.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let device = self.queue().map_or(DatagramCounters::default(), |queue| queue.ud.counters());
-        let counts = &self.counts;
-        let (foreign, malformed) = (read(&counts.foreign), read(&counts.malformed));
-        Counters {
-            n_sent: device.n_sent - device.n_full - device.n_wrong_key,
-            n_dropped: device.n_full + device.n_wrong_key - read(&counts.rescued),
-            n_rescued: read(&counts.rescued),
-            n_received: device.n_received.saturating_sub(foreign + malformed),
-            n_foreign: foreign,
-            n_malformed: malformed + device.n_malformed,
-            n_by_kernel: read(&counts.by_kernel),
-            n_received_by_kernel: read(&counts.received_by_kernel),
-        }
     }
 
     /// Bytes of the datagram that a receive would return now, if it is in the queue (`FIONREAD`).
