@@ -55,10 +55,17 @@ pub enum Happened {
 /// As [`Slot`](super::Slot): keep it in private memory; calls that race with each other may lose a count.
 #[derive(Debug)]
 pub struct Datagrams {
-    local: SocketAddr,
-    peer: Option<SocketAddr>,
+    ends: Ends,
     inode: u64,
     place: Place,
+}
+
+/// The ends, as a line has them: for a line that is taken later, after a fork.
+#[derive(Debug)]
+struct Ends {
+    local: [AtomicU64; 2],
+    peer: [AtomicU64; 2],
+    ports: AtomicU32,
 }
 
 /// A UDP socket, as its line tells.
@@ -123,7 +130,7 @@ impl RawDatagrams {
         for byte in [&self.receives, &self.spare, &self.pin, &self.flags] {
             byte.store(0, Ordering::Relaxed);
         }
-        self.put_ends(socket.local, socket.peer);
+        self.copy_ends(&socket.ends);
         self.inode.store(socket.inode, Ordering::Relaxed);
         for count in [&self.n_queue_peers, &self.n_kernel_peers, &self.spare_too] {
             count.store(0, Ordering::Relaxed);
@@ -134,7 +141,24 @@ impl RawDatagrams {
         go_live(&self.seq, STATE_DATAGRAMS);
     }
 
-    fn put_ends(&self, local: SocketAddr, peer: Option<SocketAddr>) {
+    fn copy_ends(&self, ends: &Ends) {
+        let mine = self.local.iter().chain(&self.peer);
+        for (mine, known) in mine.zip(ends.local.iter().chain(&ends.peer)) {
+            mine.store(known.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.ports.store(ends.ports.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+impl Ends {
+    fn new(local: SocketAddr, peer: Option<SocketAddr>) -> Self {
+        let zeros = || [const { AtomicU64::new(0) }; 2];
+        let this = Self { local: zeros(), peer: zeros(), ports: AtomicU32::new(0) };
+        this.put(local, peer);
+        this
+    }
+
+    fn put(&self, local: SocketAddr, peer: Option<SocketAddr>) {
         put_ends(&self.local, &self.peer, &self.ports, [local, peer.unwrap_or(NOBODY)]);
     }
 }
@@ -143,15 +167,16 @@ impl Datagrams {
     /// Opens a line for a socket. Never fails: without memory, descriptors or a free line it is not shown.
     #[must_use]
     pub fn open(local: SocketAddr, peer: Option<SocketAddr>, inode: u64) -> Self {
-        let this = Self { local, peer, inode, place: Place::new() };
+        let this = Self { ends: Ends::new(local, peer), inode, place: Place::new() };
         this.raw();
         this
     }
 
     /// Says what the socket is bound and connected to from now on.
     pub fn set_ends(&self, local: SocketAddr, peer: Option<SocketAddr>) {
+        self.ends.put(local, peer);
         if let Some(raw) = self.raw() {
-            raw.put_ends(local, peer);
+            raw.copy_ends(&self.ends);
         }
     }
 

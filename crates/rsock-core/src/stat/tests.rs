@@ -101,17 +101,30 @@ fn a_dropped_connection_disappears_and_its_line_is_clean_when_used_again() {
 }
 
 #[test]
-fn a_forked_child_counts_in_a_table_of_its_own() {
-    let slot = open(14);
-    slot.add_bytes(Direction::Send, Path::Tcp, 5);
+fn a_forked_child_shows_the_ends_that_a_udp_socket_had_last() {
+    let ends = ["127.0.0.1:17", "127.0.0.1:18", "[fd00::7]:9"].map(|end| end.parse().unwrap());
+    let [first, local, peer]: [SocketAddr; 3] = ends;
+    let socket = Datagrams::open(first, None, 4713);
+    socket.set_ends(local, Some(peer));
+    let seen = beside_a_child(
+        || socket.count(Happened::Sent),
+        |child| read_process(child).unwrap().map(|process| process.datagrams),
+    );
+    let seen: Vec<_> =
+        seen.unwrap().into_iter().map(|s| (s.local, s.peer, s.count(Happened::Sent))).collect();
+    assert_eq!(seen, [(local, Some(peer), 1)]);
+}
+
+/// Forks, and runs `f` with the child's number when the child has run `in_child`, before it ends.
+fn beside_a_child<R>(in_child: impl FnOnce(), f: impl FnOnce(u32) -> R) -> R {
     let (mut ready, ready_child) = std::io::pipe().unwrap();
-    let (end_child, end) = std::io::pipe().unwrap();
+    let (end_child, mut end) = std::io::pipe().unwrap();
     // SAFETY: the child calls only what is safe after a fork in a threaded process: system calls
     // and atomics.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        slot.add_bytes(Direction::Send, Path::Tcp, 100);
+        in_child();
         let _ = rustix::io::write(&ready_child, b"x");
         drop(end);
         let _ = rustix::io::read(&end_child, &mut [0; 1]);
@@ -120,13 +133,24 @@ fn a_forked_child_counts_in_a_table_of_its_own() {
     }
     drop((ready_child, end_child));
     ready.read_exact(&mut [0; 1]).unwrap();
-    slot.add_bytes(Direction::Send, Path::Tcp, 1);
-    let theirs = find(child.cast_unsigned(), 14).map(|c| c.tx.bytes[0]);
-    let ours = find(std::process::id(), 14).map(|c| c.tx.bytes[0]);
-    drop(end);
+    let result = f(child.cast_unsigned());
+    // Not only by closing: another test's child may have it too.
+    end.write_all(b"x").unwrap();
     let mut status = 0;
     // SAFETY: waits for the child made above; `status` is writable.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
+    result
+}
+
+#[test]
+fn a_forked_child_counts_in_a_table_of_its_own() {
+    let slot = open(14);
+    slot.add_bytes(Direction::Send, Path::Tcp, 5);
+    let in_child = || slot.add_bytes(Direction::Send, Path::Tcp, 100);
+    let (theirs, ours) = beside_a_child(in_child, |child| {
+        slot.add_bytes(Direction::Send, Path::Tcp, 1);
+        [child, std::process::id()].map(|pid| find(pid, 14).map(|c| c.tx.bytes[0])).into()
+    });
     assert_eq!((theirs, ours), (Some(100), Some(6)));
     drop(slot);
 }
