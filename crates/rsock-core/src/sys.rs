@@ -192,8 +192,9 @@ pub(crate) fn set_option(
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Packets that a socket has dropped because they found no room; 0 where the kernel does not tell (before 4.12).
-pub(crate) fn n_dropped(fd: BorrowedFd<'_>) -> u64 {
+/// Packets that a UDP socket has dropped because they found no room; 0 where the kernel does not tell (before 4.12).
+#[must_use]
+pub fn n_dropped(fd: BorrowedFd<'_>) -> u64 {
     const AT: usize = libc::SK_MEMINFO_DROPS as usize * 4;
     let info = option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, MAX_OPTION).unwrap_or_default();
     let word = info.get(AT..AT + 4).and_then(|word| word.try_into().ok());

@@ -34,6 +34,7 @@ mod waiting;
 mod watched;
 mod way;
 
+pub use crate::sys::n_dropped;
 pub(crate) use receiving::scatter;
 pub(crate) use sending::give_way;
 pub use socket::{Counters, Datagram, Received};

@@ -1,5 +1,4 @@
-//! System calls about UDP sockets that nobody wraps: several datagrams received at once, and how many
-//! a socket has dropped.
+//! A system call about UDP sockets that nobody wraps: several datagrams received at once.
 
 use rustix::net::SocketAddrAny;
 use std::io::{self, IoSliceMut};
@@ -52,23 +51,10 @@ fn len_of<T>() -> libc::socklen_t {
     libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
 }
 
-/// How many datagrams a socket has dropped because they found no room; 0 where the kernel does not tell.
-pub(super) fn dropped(udp: BorrowedFd<'_>) -> u64 {
-    let mut info = [0u32; 16];
-    let mut len = len_of::<[u32; 16]>();
-    // SAFETY: the array is writable, and `len` says how long it is.
-    let rc = unsafe {
-        let (level, name) = (libc::SOL_SOCKET, libc::SO_MEMINFO);
-        libc::getsockopt(udp.as_raw_fd(), level, name, info.as_mut_ptr().cast(), &raw mut len)
-    };
-    let known = len as usize / size_of::<u32>();
-    let at = libc::SK_MEMINFO_DROPS as usize;
-    if rc == 0 && at < known { info[at].into() } else { 0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rsock_core::dgram::n_dropped;
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
 
@@ -86,7 +72,7 @@ mod tests {
         let from_addr = from.local_addr().unwrap();
         assert_eq!(got, [(1, from_addr), (2, from_addr), (2, from_addr)]);
         assert_eq!(room, [[1, 0], [2, 2], [3, 3], [0, 0]]);
-        assert_eq!(dropped(to.as_fd()), 0);
+        assert_eq!(n_dropped(to.as_fd()), 0);
         const MANY: u64 = 1000;
         for _ in 0..MANY {
             from.send_to(&[0; 4000], at).unwrap();
@@ -97,6 +83,6 @@ mod tests {
             n += 1;
         }
         assert!(n < MANY);
-        assert_eq!(n + dropped(to.as_fd()), MANY);
+        assert_eq!(n + n_dropped(to.as_fd()), MANY);
     }
 }

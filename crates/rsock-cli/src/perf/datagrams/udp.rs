@@ -1,6 +1,7 @@
 //! Kernel UDP, with `sendmmsg(2)` and `recvmmsg(2)` for batches.
 
 use super::{Batch, Counters, Socket, host, system};
+use rsock_core::dgram::n_dropped;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
@@ -65,7 +66,7 @@ impl Socket for UdpSocket {
     }
 
     fn lost_in_receiving(&self) -> Counters {
-        [(host::UDP_DROPS.to_owned(), system::dropped(self.as_fd()))].into()
+        [(host::UDP_DROPS.to_owned(), n_dropped(self.as_fd()))].into()
     }
 
     fn host_counters() -> Counters {
