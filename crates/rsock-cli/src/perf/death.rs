@@ -4,7 +4,7 @@ use super::client::{new_histogram, open, record, trip};
 use super::device::Device;
 use super::report::{Latency, Report};
 use super::wire::{Mode, Request};
-use super::{Common, spawn_server};
+use super::{Common, server_command};
 use crate::child::pause;
 use crate::error::Error;
 use std::io::{self, Read};
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 pub(super) fn measure<D: Device>(common: &Common, runs: u32) -> Result<Report, Error> {
     /// Enough for a connection to have found its path.
     const TRIPS: u32 = 1000;
-    if common.connect.is_some() {
+    if common.ends.has_server() {
         return Err(Error::Usage("death kills servers of its own: no --connect".into()));
     }
     let failed = || Error::io(format!("{} failed", D::NAME));
     let start = Instant::now();
     let mut seen = new_histogram();
     for _ in 0..runs {
-        let (mut server, addr) = spawn_server(common)?;
+        let (mut server, addr) = common.ends.spawn_server(server_command(common)?)?;
         let mut stream =
             open::<D>(&addr, Request { mode: Mode::Echo, size: 1 }).map_err(failed())?;
         for _ in 0..TRIPS {

@@ -7,17 +7,17 @@ use super::client::{new_histogram, record};
 use super::datagrams::{
     Batch, Counters, Kind, MAX_BATCH, OverRdma, Socket, Work, change, is_timeout,
 };
+use super::ends::{Ends, Role, own_command};
 use super::report::Latency;
 use super::server::GREETING;
-use super::{bind_cpu, parse_seconds, parse_size, read_address};
-use crate::child::Child;
+use super::{parse_seconds, parse_size};
 use crate::error::Error;
 use crate::output;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What to measure, and how.
@@ -36,18 +36,8 @@ pub(super) struct Args {
     /// send_batch and recv_batch, or sendmmsg(2) and recvmmsg(2); the server has its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=MAX_BATCH as i64))]
     batch: u16,
-    /// Be the server until killed
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, conflicts_with = "connect")]
-    server: Option<Option<String>>,
-    /// Use the server at this address
-    #[arg(long, value_name = "ADDR")]
-    connect: Option<String>,
-    /// Run client and server on these CPUs
-    #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
-    cpu: Vec<usize>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    ends: Ends,
 }
 
 /// The result.
@@ -92,9 +82,7 @@ const MAX_SIZE: usize = 65_000;
 const PATIENCE: Duration = Duration::from_millis(200);
 
 pub(super) fn run(args: &Args) -> Result<(), Error> {
-    if args.cpu.len() > 2 {
-        return Err(Error::Usage("--cpu takes at most two CPUs: client,server".into()));
-    }
+    args.ends.check()?;
     if args.size > MAX_SIZE {
         return Err(Error::Usage(format!("--size of datagrams goes up to {MAX_SIZE}")));
     }
@@ -108,35 +96,20 @@ impl Work for &Args {
 }
 
 fn run_on<S: Socket>(args: &Args) -> Result<(), Error> {
-    if let Some(addr) = &args.server {
-        bind_cpu(args.cpu.last())?;
-        return serve::<S>(addr.as_deref(), args);
+    if let Role::Server(addr) = args.ends.take_role()? {
+        return serve::<S>(addr, args);
     }
-    bind_cpu(args.cpu.first())?;
-    let (_server, addr) = match &args.connect {
-        Some(addr) => (None, addr.clone()),
-        None => {
-            let (server, addr) = spawn_server::<S>(args)?;
-            (Some(server), addr)
-        }
-    };
+    let (_server, addr) = args.ends.server(server_command::<S>(args)?)?;
     let report = measure::<S>(&addr, args);
     let report = report.map_err(Error::io(format!("{} to {addr} failed", S::NAME)))?;
-    if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
+    args.ends.print(&report)
 }
 
-fn spawn_server<S: Socket>(args: &Args) -> Result<(Child, String), Error> {
-    let exe = std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?;
-    let mut command = Command::new(exe);
-    command.args(["perf", "dgram", "--server", "--device", S::NAME]);
+fn server_command<S: Socket>(args: &Args) -> Result<Command, Error> {
+    let mut command = own_command()?;
+    command.args(["perf", "dgram", "--device", S::NAME]);
     command.args(["--batch", &args.batch.to_string(), "--size", &args.size.to_string()]);
-    if let Some(cpu) = args.cpu.last() {
-        command.args(["--cpu", &cpu.to_string()]);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut server = Child::spawn("the server", command)?;
-    let addr = read_address(&mut server)?;
-    Ok((server, addr))
+    Ok(command)
 }
 
 fn parse_addr(addr: &str) -> io::Result<SocketAddr> {

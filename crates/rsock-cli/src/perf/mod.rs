@@ -9,22 +9,23 @@ mod datagrams;
 mod death;
 mod device;
 mod dgram;
+mod ends;
 mod hold;
 mod incast;
 mod report;
 mod server;
 mod wire;
 
-use crate::child::Child;
 use crate::error::Error;
-use crate::{affinity, output};
 use clap::{Subcommand, ValueEnum};
 use device::{Device, Rdma, Rsock, Soft, Tcp, Unix};
+use ends::{Ends, Role, own_command};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 pub(crate) use dgram::DatagramReport;
+pub(crate) use ends::read_address;
 pub(crate) use hold::READY;
 pub(crate) use report::{Latency, Report};
 
@@ -89,18 +90,8 @@ struct Common {
     /// How long to measure, in seconds
     #[arg(long, default_value = "2", value_parser = parse_seconds, allow_negative_numbers = true)]
     time: Duration,
-    /// Be the server, for any test, until killed
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, conflicts_with = "connect")]
-    server: Option<Option<String>>,
-    /// Use the server at this address (a path or @NAME for Unix sockets)
-    #[arg(long, value_name = "ADDR")]
-    connect: Option<String>,
-    /// Run client and server on these CPUs
-    #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
-    cpu: Vec<usize>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    ends: Ends,
 }
 
 /// A column of the comparison.
@@ -114,7 +105,7 @@ enum DeviceKind {
     Rdma,
     /// Kernel TCP
     Tcp,
-    /// A Unix stream socket
+    /// A Unix stream socket: addresses are paths, or @NAME
     Unix,
 }
 
@@ -142,9 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         Test::Incast(args) => return incast::run(args),
         Test::Hold(args) => return hold::run(args),
     };
-    if common.cpu.len() > 2 {
-        return Err(Error::Usage("--cpu takes at most two CPUs: client,server".into()));
-    }
+    common.ends.check()?;
     match common.device {
         DeviceKind::Rsock => run_on::<Rsock>(&args.test, common),
         DeviceKind::Soft => run_on::<Soft>(&args.test, common),
@@ -164,28 +153,19 @@ fn choose_rdma() -> Result<(), Error> {
     if std::env::var_os(NAME).is_some_and(|chosen| chosen == Rdma::NAME) {
         return Ok(());
     }
-    let exe = std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?;
-    let mut again = Command::new(exe);
+    let mut again = own_command()?;
     again.args(std::env::args_os().skip(1)).env(NAME, Rdma::NAME);
     Err(Error::io("cannot start over")(again.exec()))
 }
 
 fn run_on<D: Device>(test: &Test, common: &Common) -> Result<(), Error> {
-    if let Some(addr) = &common.server {
-        bind_cpu(common.cpu.last())?;
-        return server::serve::<D>(addr.as_deref());
+    if let Role::Server(addr) = common.ends.take_role()? {
+        return server::serve::<D>(addr);
     }
-    bind_cpu(common.cpu.first())?;
     if let Test::Death { runs, .. } = test {
-        return show(&death::measure::<D>(common, *runs)?, common.json);
+        return common.ends.print(&death::measure::<D>(common, *runs)?);
     }
-    let (_server, addr) = match &common.connect {
-        Some(addr) => (None, addr.clone()),
-        None => {
-            let (server, addr) = spawn_server(common)?;
-            (Some(server), addr)
-        }
-    };
+    let (_server, addr) = common.ends.server(server_command(common)?)?;
     let report = match *test {
         Test::Rr { size, rate, .. } => client::rr::<D>(&addr, size, common.time, rate),
         Test::Stream { size, .. } => client::stream::<D>(&addr, size, common.time),
@@ -194,37 +174,14 @@ fn run_on<D: Device>(test: &Test, common: &Common) -> Result<(), Error> {
             unreachable!("handled above")
         }
     };
-    show(&report.map_err(Error::io(format!("{} to {addr} failed", D::NAME)))?, common.json)
+    common.ends.print(&report.map_err(Error::io(format!("{} to {addr} failed", D::NAME)))?)
 }
 
-fn show(report: &Report, json: bool) -> Result<(), Error> {
-    if json { output::print_json(report) } else { output::print(&report.to_string()) }
-}
-
-fn bind_cpu(cpu: Option<&usize>) -> Result<(), Error> {
-    cpu.map_or(Ok(()), |cpu| affinity::bind(&[*cpu]))
-}
-
-/// Starts this program as a server of any test and waits until it listens.
-fn spawn_server(common: &Common) -> Result<(Child, String), Error> {
-    let exe = std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?;
-    let mut command = Command::new(exe);
-    command.args(["perf", "rr", "--server", "--device", common.device.name()]);
-    if let Some(cpu) = common.cpu.last() {
-        command.args(["--cpu", &cpu.to_string()]);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut server = Child::spawn("the server", command)?;
-    let addr = read_address(&mut server)?;
-    Ok((server, addr))
-}
-
-/// The address in the one line that a server prints.
-pub(crate) fn read_address(server: &mut Child) -> Result<String, Error> {
-    let line = server.read_line(Instant::now() + START_LIMIT)?;
-    line.strip_prefix(server::GREETING)
-        .map(str::to_owned)
-        .ok_or_else(|| Error::Failed("the server did not start".into()))
+/// This program as a server of any test.
+fn server_command(common: &Common) -> Result<Command, Error> {
+    let mut command = own_command()?;
+    command.args(["perf", "rr", "--device", common.device.name()]);
+    Ok(command)
 }
 
 /// Bytes, with K, M or G for powers of 1024.
@@ -253,9 +210,6 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
     Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
-
-/// How long a server of ours may take to start.
-const START_LIMIT: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {

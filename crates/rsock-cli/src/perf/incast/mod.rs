@@ -12,10 +12,10 @@ mod server;
 mod wire;
 
 use super::datagrams::{Kind, MAX_BATCH, Socket, Work};
-use super::{bind_cpu, parse_seconds, parse_size, read_address};
+use super::ends::{Ends, Role, own_command};
+use super::{parse_seconds, parse_size};
 use crate::child::Child;
 use crate::error::Error;
-use crate::output;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use report::{Report, Run};
@@ -59,18 +59,8 @@ pub(super) struct Args {
     /// How long to send, in seconds
     #[arg(long, default_value = "2", value_parser = parse_seconds, allow_negative_numbers = true)]
     time: Duration,
-    /// Be the server until killed
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, conflicts_with = "connect")]
-    server: Option<Option<String>>,
-    /// Use the server at this address
-    #[arg(long, value_name = "ADDR")]
-    connect: Option<String>,
-    /// Run clients and server on these CPUs
-    #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
-    cpu: Vec<usize>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    ends: Ends,
     /// Be a client of one that was started by hand
     #[arg(long, hide = true)]
     be_client: bool,
@@ -84,9 +74,7 @@ enum Pacing {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Error> {
-    if args.cpu.len() > 2 {
-        return Err(Error::Usage("--cpu takes at most two CPUs: clients,server".into()));
-    }
+    args.ends.check()?;
     let sizes = wire::HEADER_LEN..=wire::MAX_SIZE;
     if args.size.is_some_and(|size| !sizes.contains(&size)) {
         let (least, most) = (sizes.start(), sizes.end());
@@ -97,42 +85,22 @@ pub(super) fn run(args: &Args) -> Result<(), Error> {
 
 impl Work for &Args {
     fn run_on<S: Socket>(self) -> Result<(), Error> {
-        if let Some(addr) = &self.server {
-            bind_cpu(self.cpu.last())?;
-            return server::serve::<S>(addr.as_deref());
+        if let Role::Server(addr) = self.ends.take_role()? {
+            return server::serve::<S>(addr);
         }
-        bind_cpu(self.cpu.first())?;
         if self.be_client {
             return client::be::<S>();
         }
-        let (_server, addr) = match &self.connect {
-            Some(addr) => (None, addr.clone()),
-            None => {
-                let (server, addr) = spawn_server::<S>(self)?;
-                (Some(server), addr)
-            }
-        };
-        let report = measure::<S>(self, &addr)?;
-        if self.json { output::print_json(&report) } else { output::print(&report.to_string()) }
+        let (_server, addr) = self.ends.server(end_command::<S>()?)?;
+        self.ends.print(&measure::<S>(self, &addr)?)
     }
 }
 
-fn own_command<S: Socket>() -> Result<Command, Error> {
-    let exe = std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?;
-    let mut command = Command::new(exe);
-    command.args(["perf", "incast", "--device", S::NAME]).stdout(Stdio::piped());
+/// This program as an end of the same test.
+fn end_command<S: Socket>() -> Result<Command, Error> {
+    let mut command = own_command()?;
+    command.args(["perf", "incast", "--device", S::NAME]);
     Ok(command)
-}
-
-fn spawn_server<S: Socket>(args: &Args) -> Result<(Child, String), Error> {
-    let mut command = own_command::<S>()?;
-    command.arg("--server").stdin(Stdio::null());
-    if let Some(cpu) = args.cpu.last() {
-        command.args(["--cpu", &cpu.to_string()]);
-    }
-    let mut server = Child::spawn("the server", command)?;
-    let addr = read_address(&mut server)?;
-    Ok((server, addr))
 }
 
 fn measure<S: Socket>(args: &Args, addr: &str) -> Result<Report, Error> {
@@ -237,11 +205,9 @@ fn run_once<S: Socket>(
     progress.set_message(if plan.pacing { "paced" } else { "unpaced" });
     let mut clients = Vec::new();
     for number in 0..plan.clients {
-        let mut command = own_command::<S>()?;
-        command.arg("--be-client").stdin(Stdio::piped());
-        if let Some(cpu) = args.cpu.first() {
-            command.args(["--cpu", &cpu.to_string()]);
-        }
+        let mut command = end_command::<S>()?;
+        command.arg("--be-client").stdin(Stdio::piped()).stdout(Stdio::piped());
+        args.ends.place_client(&mut command);
         let mut child = Child::spawn("a client", command)?;
         let input = child.take_stdin().ok_or_else(confused)?;
         let mut client = Client { child, input };
