@@ -12,10 +12,11 @@ mod moving;
 
 use super::*;
 use crate::sys;
+use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, mpsc};
 
 /// One end of a connection.
@@ -49,6 +50,12 @@ impl End {
     fn recv_all(&self, buf: &mut [u8]) {
         let n = self.recv_with(buf, RecvFlags::WAITALL).expect("receive");
         assert_eq!(n, buf.len());
+    }
+
+    /// To be polled for `events`.
+    fn poll_entry(&self, events: PollFlags) -> PollEntry<'_> {
+        let (fd, twin, revents) = (self.socket.as_raw_fd(), Some(&self.twin), PollFlags::empty());
+        PollEntry { fd, twin, door: None, udp: None, events, revents }
     }
 
     fn pin(&self) {

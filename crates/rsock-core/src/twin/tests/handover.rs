@@ -1,9 +1,8 @@
 //! Streams that are handed to a program without rings, played by the kernel's sockets.
 
 use super::*;
-use rustix::event::PollFlags;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::Command;
 
 /// What is left of an end that was handed over: its number goes on with `near`, and its twin is
@@ -84,14 +83,7 @@ fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
                 let peer = s.spawn(|| {
                     tell.send(rsock_verbs::family::thread_id()).expect("somebody listens");
                     if polls {
-                        let mut entries = [PollEntry {
-                            fd: b.socket.as_raw_fd(),
-                            twin: Some(&b.twin),
-                            door: None,
-                            udp: None,
-                            events: PollFlags::IN,
-                            revents: PollFlags::empty(),
-                        }];
+                        let mut entries = [b.poll_entry(PollFlags::IN)];
                         assert_eq!(poll(&mut entries, None, None).expect("poll"), 1);
                     }
                     let mut byte = [0];

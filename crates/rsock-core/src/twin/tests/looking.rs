@@ -24,19 +24,10 @@ fn peeking_takes_nothing() {
 
 #[test]
 fn poll_sees_the_ring_the_kernel_and_the_end() {
-    use rustix::event::PollFlags;
-    use std::os::fd::AsRawFd;
     watchdog(|| {
         let (a, b) = connect_on_ring();
         let wait = |end: &End, events, timeout| {
-            let mut entries = [PollEntry {
-                fd: end.socket.as_raw_fd(),
-                twin: Some(&end.twin),
-                door: None,
-                udp: None,
-                events,
-                revents: PollFlags::empty(),
-            }];
+            let mut entries = [end.poll_entry(events)];
             poll(&mut entries, timeout, None).expect("poll");
             entries[0].revents
         };
@@ -60,8 +51,6 @@ fn poll_sees_the_ring_the_kernel_and_the_end() {
 
 #[test]
 fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
-    use rustix::event::PollFlags;
-    use std::os::fd::AsRawFd;
     watchdog(|| {
         let (a, b) = connect();
         let mut byte = [0];
@@ -80,14 +69,7 @@ fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
         assert!(invited, "{:?} {:?}", a.twin.pin_reason(), b.twin.pin_reason());
         a.send(&[4]).expect("send");
         assert!(a.twin.on_ring().0);
-        let mut entries = [PollEntry {
-            fd: b.socket.as_raw_fd(),
-            twin: Some(&b.twin),
-            door: None,
-            udp: None,
-            events: PollFlags::IN,
-            revents: PollFlags::empty(),
-        }];
+        let mut entries = [b.poll_entry(PollFlags::IN)];
         for expected in [2, 4, 4] {
             // The first round of the first wait learns where TCP ends; then the ring gets more.
             for _ in 0..2 {
@@ -147,7 +129,7 @@ fn an_armed_doorbell_rings_and_an_old_mark_arms_nothing() {
         let (a, b) = connect_on_ring();
         let bell = b.twin.create_doorbell().expect("a doorbell");
         let is_rung = || {
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&bell);
+            let fd = bell.as_raw_fd();
             let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
             sys::ppoll(&mut fds, Some(Duration::ZERO), None).expect("poll") == 1
         };

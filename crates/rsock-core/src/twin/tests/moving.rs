@@ -92,14 +92,7 @@ fn a_writer_without_reader_gets_as_far_as_on_tcp() {
                 match end.try_send(&chunk) {
                     Ok(n) => (total, waited) = (total + n, 0),
                     Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                        let entry = PollEntry {
-                            fd: std::os::fd::AsRawFd::as_raw_fd(&end.socket),
-                            twin: Some(&end.twin),
-                            door: None,
-                            udp: None,
-                            events: rustix::event::PollFlags::OUT,
-                            revents: rustix::event::PollFlags::empty(),
-                        };
+                        let entry = end.poll_entry(PollFlags::OUT);
                         let n = poll(&mut [entry], Some(Duration::from_millis(20)), None);
                         waited += usize::from(n.expect("poll") == 0);
                         if waited == 5 {
