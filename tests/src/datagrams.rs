@@ -3,6 +3,7 @@
 use rsock_core::dgram::{Datagram, Received};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
+use std::thread;
 
 /// A socket at a free port of `ip`, and its address.
 ///
@@ -79,6 +80,31 @@ pub fn meet([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
             return;
         }
     }
+}
+
+/// Sends as many datagrams as `rounds` says from `a` to `b`, which answers each in a thread of its own, and takes the
+/// answers with `take`: both sleep until something comes.
+///
+/// # Panics
+/// If one does not come back as it was sent.
+pub fn ping_pong(
+    [(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2],
+    rounds: u32,
+    mut take: impl FnMut() -> Vec<u8>,
+) {
+    thread::scope(|s| {
+        s.spawn(|| {
+            for _ in 0..rounds {
+                let (got, from) = recv(b);
+                assert_eq!(from, at_a);
+                send(b, at_a, &got);
+            }
+        });
+        for i in 0..rounds {
+            send(a, at_b, &i.to_ne_bytes());
+            assert_eq!(take(), i.to_ne_bytes());
+        }
+    });
 }
 
 /// Bytes: more than UDP carries.

@@ -4,7 +4,7 @@ mod datagrams_hostile;
 
 use rsock_core::dgram::{Datagram, Received};
 use rsock_tests::Watchdog;
-use rsock_tests::datagrams::{bound, meet, recv, send, try_recv};
+use rsock_tests::datagrams::{bound, meet, ping_pong, recv, send, try_recv};
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -50,18 +50,10 @@ fn sockets_that_sleep_wake_for_what_comes_either_way() {
     const ROUNDS: u32 = 300;
     let _dog = watchdog();
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            for _ in 0..ROUNDS {
-                let (got, from) = recv(&b);
-                assert_eq!(from, at_a);
-                send(&b, at_a, &got);
-            }
-        });
-        for i in 0..ROUNDS {
-            send(&a, at_b, &i.to_ne_bytes());
-            assert_eq!(recv(&a), (i.to_ne_bytes().to_vec(), at_b));
-        }
+    ping_pong([(&a, at_a), (&b, at_b)], ROUNDS, || {
+        let (got, from) = recv(&a);
+        assert_eq!(from, at_b);
+        got
     });
     let sent = a.counters();
     assert_eq!(sent.n_by_udp + sent.local.n_sent, ROUNDS.into());

@@ -6,7 +6,7 @@ mod rdma_datagrams_many;
 
 use rsock_core::dgram::Datagram;
 use rsock_core::socket::{PollEntry, Source, poll};
-use rsock_tests::datagrams::{bound, meet, recv, send, try_recv};
+use rsock_tests::datagrams::{bound, meet, ping_pong, recv, send, try_recv};
 use rsock_tests::{OwnDevice, Running, Watchdog, assert_worked, await_udp_socket, c_library};
 use rustix::event::PollFlags;
 use std::env;
@@ -88,22 +88,12 @@ fn sockets_that_sleep_wake_for_what_comes_either_way() {
     const ROUNDS: u32 = 1000;
     on_rdma("sockets_that_sleep_wake_for_what_comes_either_way", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-        thread::scope(|s| {
-            s.spawn(|| {
-                for _ in 0..ROUNDS {
-                    let (got, from) = recv(&b);
-                    assert_eq!(from, at_a);
-                    send(&b, at_a, &got);
-                }
-            });
-            for i in 0..ROUNDS {
-                send(&a, at_b, &i.to_ne_bytes());
-                let events = PollFlags::IN;
-                let entry =
-                    PollEntry { source: Source::Datagram(&a), events, revents: PollFlags::empty() };
-                assert_eq!(poll(&mut [entry], None, None).expect("poll"), 1);
-                assert_eq!(try_recv(&a).expect("it says so"), i.to_ne_bytes());
-            }
+        ping_pong([(&a, at_a), (&b, at_b)], ROUNDS, || {
+            let events = PollFlags::IN;
+            let entry =
+                PollEntry { source: Source::Datagram(&a), events, revents: PollFlags::empty() };
+            assert_eq!(poll(&mut [entry], None, None).expect("poll"), 1);
+            try_recv(&a).expect("it says so")
         });
         let (a, b) = (a.counters(), b.counters());
         assert_eq!(a.n_by_udp + a.far.n_sent, ROUNDS.into());
