@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::Ordering;
+use take::Try;
 use wait::recv_deadline;
 
 /// Why a try to receive ended without a byte, and what to wait for.
@@ -172,7 +173,7 @@ impl Twin {
             return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
         };
         loop {
-            let mark = path.mark();
+            let call = Try { fd, path, mark: path.mark(), flags };
             self.steer_rx(fd, &mut rx, path)?;
             let taken = match rx.mode {
                 // Broken: what the placeholder has is nobody's.
@@ -183,9 +184,9 @@ impl Twin {
                     self.quiet_stand_in(&rx, path);
                     return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
                 }
-                RxMode::Invited => self.take_invited(fd, &mut rx, path, mark, bufs, flags),
-                RxMode::Clamped => self.take_clamped(fd, &mut rx, path, mark, bufs, flags),
-                RxMode::Ring => self.take_from_ring(fd, &mut rx, path, mark, bufs, flags),
+                RxMode::Invited => self.take_invited(call, &mut rx, bufs),
+                RxMode::Clamped => self.take_clamped(call, &mut rx, bufs),
+                RxMode::Ring => self.take_from_ring(call, &mut rx, bufs),
             };
             if let Some(taken) = taken? {
                 return Ok(taken);

@@ -13,17 +13,25 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
 
+/// What every try to receive has to do with, beside the direction's state and the room for its bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Try<'a> {
+    pub(super) fd: BorrowedFd<'a>,
+    pub(super) path: &'a Path,
+    /// Taken before the try: for the wait, if there is nothing.
+    pub(super) mark: u32,
+    pub(super) flags: RecvFlags,
+}
+
 impl Twin {
     /// The peer may write to the ring, and has not said that it does.
     pub(super) fn take_invited(
         &self,
-        fd: BorrowedFd<'_>,
+        call: Try<'_>,
         rx: &mut Rx,
-        path: &Path,
-        mark: u32,
         bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
     ) -> Result<Option<usize>, Blocked<'_>> {
+        let Try { fd, path, mark, flags } = call;
         // Bytes queued before we look for `Up` were written before it.
         let waiting = queued(fd)?;
         if waiting != 0 {
@@ -57,13 +65,11 @@ impl Twin {
     /// The peer writes to the ring; up to the agreed byte everything comes on TCP.
     pub(super) fn take_clamped(
         &self,
-        fd: BorrowedFd<'_>,
+        call: Try<'_>,
         rx: &mut Rx,
-        path: &Path,
-        mark: u32,
         bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
     ) -> Result<Option<usize>, Blocked<'_>> {
+        let Try { fd, path, mark, flags } = call;
         let left = usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(usize::MAX);
         match self.tcp_recv(fd, rx, bufs, left, flags) {
             Err(Blocked::Tcp(_)) => Err(Blocked::Both(mark)),
@@ -77,13 +83,11 @@ impl Twin {
     /// Everything comes on the ring.
     pub(super) fn take_from_ring(
         &self,
-        fd: BorrowedFd<'_>,
+        call: Try<'_>,
         rx: &mut Rx,
-        path: &Path,
-        mark: u32,
         bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
     ) -> Result<Option<usize>, Blocked<'_>> {
+        let Try { fd, path, mark, flags } = call;
         match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
             Ok(0) if self.is_sole() => Ok(Some(0)),
             Ok(0) => self.at_end(fd, path).unwrap_or(Ok(0)).map(Some),
