@@ -10,6 +10,7 @@
 //! [`note_handler`] counts, [`handlers_run`] reads.
 
 use std::cell::Cell;
+use std::io;
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
@@ -131,6 +132,22 @@ impl Watch {
     /// Forgets the handlers that ran so far and asked for `SA_RESTART`: the call goes on.
     pub fn restart(&mut self) {
         self.at.0 = handlers_run().0;
+    }
+
+    /// What a sleep of a call comes to: nothing, too, if it was ended by handlers that asked for `SA_RESTART`, which
+    /// are forgotten. Not where `may_restart` is false: a time-out, or bytes in hand, make a call end whatever the
+    /// handler asked for (signal(7)).
+    ///
+    /// # Errors
+    /// That of the sleep: `EINTR` if the call must end.
+    pub(crate) fn settle(&mut self, slept: io::Result<()>, may_restart: bool) -> io::Result<()> {
+        match slept {
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) && may_restart && !self.must_end() => {
+                self.restart();
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Whether a handler has run since.

@@ -135,16 +135,8 @@ impl Udp {
             if sys::time_left(limit.deadline) == Some(Duration::ZERO) {
                 return Err(Errno::AGAIN.into());
             }
-            match self.sleep(fd, limit.deadline, watch) {
-                Ok(()) => {}
-                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
-                    if watch.must_end() || limit.deadline.is_some() {
-                        return Err(e);
-                    }
-                    watch.restart();
-                }
-                Err(e) => return Err(e),
-            }
+            let slept = self.sleep(fd, limit.deadline, watch);
+            watch.settle(slept, limit.deadline.is_none())?;
             if self.is_shut.load(Ordering::Acquire) && !self.is_ready() {
                 let (n, _) = kernel(bufs, flags)?;
                 return Ok(Got::Kernel(n));

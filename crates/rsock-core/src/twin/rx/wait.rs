@@ -48,20 +48,7 @@ impl Twin {
                 None => self.sleep_unpaired(fd, libc::POLLIN, left, *watch),
             },
         };
-        match result {
-            // A time-out, or bytes in hand, make the call end whatever the handler asked for
-            // (signal(7)).
-            Err(e)
-                if e.raw_os_error() == Some(libc::EINTR)
-                    && !watch.must_end()
-                    && !partial
-                    && deadline.is_none() =>
-            {
-                watch.restart();
-                Ok(())
-            }
-            other => other,
-        }
+        watch.settle(result, !partial && deadline.is_none())
     }
 
     /// Spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer die, so

@@ -71,19 +71,7 @@ impl Twin {
                     Some(path) => self.sleep_on_socket(fd, path, libc::POLLOUT, left, *watch),
                     None => self.sleep_unpaired(fd, libc::POLLOUT, left, *watch),
                 };
-                match slept {
-                    // A time-out makes the call end with EINTR whatever the handler asked for.
-                    Err(e)
-                        if e.raw_os_error() == Some(libc::EINTR)
-                            && !watch.must_end()
-                            && !partial
-                            && deadline.is_none() =>
-                    {
-                        watch.restart();
-                        Ok(())
-                    }
-                    other => other,
-                }
+                watch.settle(slept, !partial && deadline.is_none())
             }
         }
     }
