@@ -68,7 +68,7 @@ impl Udp {
         // The kernel's queue was seen empty; and that after a datagram of ours that waited for it.
         let (mut is_kernel_empty, mut may_pass) = (false, false);
         loop {
-            if self.is_over() || flags.intersects(RecvFlags::ERRQUEUE | RecvFlags::OOB) {
+            if self.is_over() || flags.contains(RecvFlags::ERRQUEUE) {
                 let (n, _) = kernel(bufs, flags)?;
                 self.count(Happened::ReceivedByKernel);
                 return Ok(Got::Kernel(n));
