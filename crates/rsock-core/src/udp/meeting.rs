@@ -267,7 +267,7 @@ impl Attempt {
     /// Begins to look for the queue at canonical `to`; `None` if nobody is there.
     pub(super) fn begin(fd: BorrowedFd<'_>, queue: &Queue, to: SocketAddr) -> Option<Self> {
         let local = local_of(fd).ok()??;
-        let source = source_for(local, to)?;
+        let source = source_for(fd, local, to)?;
         let port = Arc::new(Port::open_datagrams(to.is_ipv6()).ok()?);
         let now = sys::now();
         let (space, ends) = (PortSpace::KernelUdp, (source, to));
@@ -323,19 +323,26 @@ impl Attempt {
     }
 }
 
-/// The address that the kernel would show as the source of datagrams from `local` to `to`.
-fn source_for(local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
-    if local.port() == 0 {
+/// The address that the kernel would show as the source of datagrams from `local`, which is `fd`'s, to `to`. `None` if it
+/// would not send them, or perhaps to more than one socket.
+fn source_for(fd: BorrowedFd<'_>, local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
+    let is_any = local.ip().is_unspecified();
+    let is_sixes_alone = || sockopt::ipv6_v6only(fd).unwrap_or(true);
+    if local.port() == 0
+        || !is_any && local.is_ipv4() != to.is_ipv4()
+        || local.is_ipv6() && to.is_ipv4() && is_sixes_alone()
+    {
         return None;
     }
-    if !local.ip().is_unspecified() {
-        return (local.is_ipv4() == to.is_ipv4()).then_some(local);
-    }
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    // Nothing is sent: the kernel looks the route up, and says what it found.
+    // Nothing is sent: the kernel looks the route up, and says what it found. A broadcast it refuses, since nobody has
+    // asked to be allowed any by this socket.
     let probe =
         rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
     rustix::net::connect(&probe, &to).ok()?;
+    if !is_any {
+        return Some(local);
+    }
     let found = rustix::net::getsockname(&probe).ok().and_then(ip)?;
     Some(SocketAddr::new(found.ip(), local.port()))
 }
