@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// The receiving end of handshakes, and when it begins.
@@ -313,10 +313,8 @@ impl Attempt {
                     let met = self.connecting.establish()?;
                     let to = queue.ud.destination(met.path(), answer.qp_num, KEY)?;
                     let header = Header { from: self.source, is_after_kernel: false }.encode();
-                    // What we have sent so far went by the kernel.
-                    let is_after_kernel = AtomicBool::new(true);
-                    let by_kernel = AtomicU32::new(0);
-                    return Ok(Some(Way { to, header, is_after_kernel, by_kernel }));
+                    let (kernel_seen, by_kernel) = (AtomicU32::new(0), AtomicU32::new(0));
+                    return Ok(Some(Way { to, header, kernel_seen, by_kernel }));
                 }
             }
         }

@@ -17,9 +17,9 @@
 //! * A datagram that the queue does not take goes by the kernel: too long, no room for a moment, a queue that
 //!   is gone. Room is short for longer where the receiver is slower than the sender: then it is dropped, as the
 //!   kernel drops it, and counted.
-//! * What a sender sent by the kernel between two datagrams of the queue is received between them: the second
-//!   one says so, and waits until the kernel's queue was seen empty. A sender that had to go by the kernel stays
-//!   there for a while, so that the ways do not alternate.
+//! * What a sender sent by the kernel between two datagrams of the queue, to whatever address of the socket, is
+//!   received between them: the second one says so, and waits until the kernel's queue was seen empty. A sender that
+//!   had to go by the kernel stays there for a while, so that the ways do not alternate.
 //! * Nobody opens while a thread sleeps in the kernel where the queue cannot wake it (`deaf`).
 //! * A socket that is *pinned* (an option, an epoll set, a fork...) closes for good. What is in the queue stays
 //!   there to be received, in a child of a fork too.

@@ -14,7 +14,7 @@ use rustix::fd::BorrowedFd;
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 /// Where datagrams go. Of the process that made the socket.
@@ -32,6 +32,9 @@ pub(super) struct Routes {
     shown: (usize, usize),
     /// When a datagram that had no room in a queue last went by the kernel.
     rescued: u32,
+    /// How often something went by the kernel, wrapping, by the last bits of the port that it went to: a socket may have
+    /// several addresses, which share its port.
+    by_kernel: [u32; N_PORTS],
 }
 
 /// What is known of a destination.
@@ -58,9 +61,9 @@ pub(super) struct Way {
     pub(super) to: SoftDestination,
     /// What goes before each datagram.
     pub(super) header: Bytes,
-    /// Something went by the kernel since the last datagram that went this way. Under the lock of the routes, as
-    /// is the next.
-    pub(super) is_after_kernel: AtomicBool,
+    /// How often something had gone to the port by the kernel when the last datagram went this way. Under the lock of
+    /// the routes, as is the next.
+    pub(super) kernel_seen: AtomicU32,
     /// Datagrams that go by the kernel before one goes this way again.
     pub(super) by_kernel: AtomicU32,
 }
@@ -77,6 +80,9 @@ const MOST_SOUGHT: usize = 4;
 /// cannot tell the order. Also as many as the kernel's socket may have room for where a queue is full. That happens
 /// once in a tick: more means that the receiver is too slow.
 const IN_A_ROW: u32 = 64;
+
+/// Ports that are told apart of those that something went to by the kernel: two that are not cost a look too many.
+const N_PORTS: usize = 64;
 
 /// What became of an attempt to send past the kernel.
 enum Post {
@@ -98,7 +104,19 @@ impl Routes {
             n_ways: 0,
             shown: (0, 0),
             rescued: sys::tick(),
+            by_kernel: [0; N_PORTS],
         }
+    }
+
+    /// Something goes to canonical `to` by the kernel.
+    fn note_kernel(&mut self, to: SocketAddr) {
+        let n = &mut self.by_kernel[usize::from(to.port()) % N_PORTS];
+        *n = n.wrapping_add(1);
+    }
+
+    /// How often something went to the port of `to` by the kernel.
+    fn kernel_count(&self, to: SocketAddr) -> u32 {
+        self.by_kernel[usize::from(to.port()) % N_PORTS]
     }
 
     /// Gives up looking for those that nobody sends to any more.
@@ -229,6 +247,22 @@ impl Udp {
         to: Option<SocketAddr>,
     ) -> Post {
         let Some(to) = to.map(canonical).or(routes.peer) else { return Post::Kernel };
+        let post = self.post_to(fd, routes, bufs, to);
+        if matches!(post, Post::Kernel) {
+            routes.note_kernel(to);
+        }
+        post
+    }
+
+    /// The same to canonical `to`.
+    #[inline]
+    fn post_to(
+        &self,
+        fd: BorrowedFd<'_>,
+        routes: &mut Routes,
+        bufs: &[IoSlice<'_>],
+        to: SocketAddr,
+    ) -> Post {
         let way = match &routes.last {
             Some((last, way)) if *last == to => Arc::clone(way),
             _ => match self.find(fd, routes, to) {
@@ -242,10 +276,11 @@ impl Udp {
             let len = bufs.iter().fold(0usize, |sum, buf| sum.saturating_add(buf.len()));
             let left = if len > ud.max_len() - MAX { IN_A_ROW } else { by_kernel - 1 };
             way.by_kernel.store(left, Ordering::Relaxed);
-            way.is_after_kernel.store(true, Ordering::Relaxed);
             return Post::Kernel;
         }
-        let header = way.header.after_kernel(way.is_after_kernel.load(Ordering::Relaxed));
+        let by_kernel = routes.kernel_count(to);
+        let is_after_kernel = way.kernel_seen.load(Ordering::Relaxed) != by_kernel;
+        let header = way.header.after_kernel(is_after_kernel);
         let header = IoSlice::new(header.as_bytes());
         let posted = if let [buf] = bufs {
             ud.post(&way.to, &[header, *buf])
@@ -256,7 +291,7 @@ impl Udp {
         };
         match posted {
             Ok(Posted::Out) => {
-                way.is_after_kernel.store(false, Ordering::Relaxed);
+                way.kernel_seen.store(by_kernel, Ordering::Relaxed);
                 self.count(Happened::Sent);
                 return Post::Done(way);
             }
@@ -280,7 +315,6 @@ impl Udp {
                 self.show(routes);
             }
         }
-        way.is_after_kernel.store(true, Ordering::Relaxed);
         way.by_kernel.store(IN_A_ROW, Ordering::Relaxed);
         Post::Kernel
     }
@@ -311,6 +345,7 @@ impl Udp {
             }
         }
         let fresh = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
+        let n_by_kernel = routes.kernel_count(to);
         let known = routes.known.entry(to).or_insert(fresh);
         match known {
             Known::Elsewhere => None,
@@ -353,11 +388,12 @@ impl Udp {
                         routes.n_sought = routes.n_sought.saturating_sub(1);
                     }
                     Sought::Found(way) => {
+                        // This one goes by the kernel still: the way begins after it.
+                        way.kernel_seen.store(n_by_kernel, Ordering::Relaxed);
                         *known = Known::Way(Arc::new(*way));
                         self.news.fetch_or(News::Sends as u8, Ordering::Relaxed);
                         routes.n_sought = routes.n_sought.saturating_sub(1);
                         routes.n_ways += 1;
-                        // This one goes by the kernel still: the way begins after it.
                     }
                 }
                 None
