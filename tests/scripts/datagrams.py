@@ -513,4 +513,5 @@ def main():
     s.close()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 //! nobody can tell.
 
 mod pair;
+mod preload_datagrams_kernel;
 
 use pair::{MIXED, Shim, command, pair, watched};
 use rsock_tests::{
@@ -64,8 +65,14 @@ fn with_queues(command: &mut Command, log: &Log) {
 /// Runs one part of the script in all pairs; in those with the library at both ends its datagrams go past
 /// the kernel.
 fn assert_same(part: &'static str) {
+    assert_same_in("datagrams.py", part, true);
+}
+
+/// Runs one part of a script in all pairs, which print the same. `is_past` is whether datagrams go past the kernel
+/// with the library at both ends: there the client is told to wait for that, with its server.
+fn assert_same_in(script: &str, part: &'static str, is_past: bool) {
     let python = tools::require("python3");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/datagrams.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
     let script = script.to_str().expect("a path in UTF-8").to_owned();
     let run = |shim: Shim| {
         let (path, script) = (python.path.clone(), script.clone());
@@ -76,13 +83,14 @@ fn assert_same(part: &'static str) {
             let is_both = shim.server && shim.client;
             for end in [&mut server, &mut client] {
                 with_queues(end, &log);
-                if is_both {
+                if is_both && is_past {
                     end.env("WARM", "past-the-kernel");
                 }
             }
             let outcome = pair(server, client);
             if is_both {
-                assert!(log.text().contains("past the kernel, Receives"), "{part}: {outcome:?}");
+                let went_past = log.text().contains("past the kernel, Receives");
+                assert_eq!(went_past, is_past, "{part}: {outcome:?}");
             }
             outcome
         })
@@ -96,17 +104,19 @@ fn assert_same(part: &'static str) {
 }
 
 macro_rules! parts {
-    ($($name:ident = $part:literal;)*) => {
+    ($assert_same:expr; $($name:ident = $part:literal;)*) => {
         $(
             #[test]
             fn $name() {
-                assert_same($part);
+                $assert_same($part);
             }
         )*
     };
 }
+use parts;
 
 parts! {
+    assert_same;
     received_by_recvfrom = "recv:recvfrom";
     received_into = "recv:recv_into";
     received_as_messages = "recv:recvmsg";
