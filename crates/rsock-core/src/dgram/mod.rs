@@ -29,6 +29,8 @@ mod sending;
 mod socket;
 mod sources;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod udp;
 mod waiting;
 mod watched;

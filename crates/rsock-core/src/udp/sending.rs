@@ -69,11 +69,11 @@ pub(super) struct Way {
 }
 
 /// Datagrams to one address before somebody is looked for there.
-const FIRST_LOOK: u32 = 8;
+pub(super) const FIRST_LOOK: u32 = 8;
 /// Most datagrams between two looks.
 const MOST_BETWEEN: u32 = 4096;
 /// Destinations that are remembered, of those without a way.
-const MOST_KNOWN: usize = 1024;
+pub(super) const MOST_KNOWN: usize = 1024;
 /// Handshakes under way at the same time.
 const MOST_SOUGHT: usize = 4;
 /// Datagrams that follow one by the kernel which had to go there: of two ways that alternate, the receiver
@@ -190,6 +190,10 @@ impl Drop for Batch<'_> {
 
 #[cfg(test)]
 impl Routes {
+    pub(super) fn n_known(&self) -> usize {
+        self.known.len()
+    }
+
     pub(super) fn way(&self, to: SocketAddr) -> Option<Arc<Way>> {
         match self.known.get(&to)? {
             Known::Way(way) => Some(Arc::clone(way)),

@@ -1,5 +1,7 @@
 //! Two sockets of one process that meet, and what becomes of what they send.
 
+mod flood;
+
 use super::*;
 use rsock_verbs::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
