@@ -318,6 +318,24 @@ def everything(s, to):
         print([s.recvfrom(100, flags)[0] for _ in range(2)], all_there(s))
 
 
+def named_otherwise(s, to):
+    """To a server whose address is said in the other family now and then, which is for the kernel to understand."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    name = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8s", to[1], socket.inet_aton(LOCAL), bytes(8))
+    warm(s, to)
+
+    def send():
+        for i in range(6):
+            data = b"%d" % i
+            sent = libc.sendto(s.fileno(), data, 1, 0, name, 16) if i in (2, 3) else s.sendto(data, to)
+            assert sent == 1, (i, sent)
+
+    print(collected(s, 6, send, to))
+    for _ in range(MANY):
+        assert libc.sendto(s.fileno(), b"e", 1, 0, name, 16) == 1
+        print(s.recvfrom(10)[0])
+
+
 def six_only(s, to):
     """Nobody is reached by IPv4 from a socket that is to speak IPv6 alone, although there is a queue."""
     warm(s, to)
@@ -537,6 +555,7 @@ PARTS = {
     "everything:six_any": ("::",),
     "everything:dual": ("::",),
     "everything:mapped": (LOCAL,),
+    "named_otherwise": ("0.0.0.0",),
     "six_only": ("0.0.0.0",),
 }
 # Where the client sends to, and its family, where that is not where the server is.
@@ -546,6 +565,7 @@ CLIENTS = {
     "everything:six": (LOCAL6, socket.AF_INET6),
     "everything:six_any": (LOCAL6, socket.AF_INET6),
     "everything:mapped": ("::ffff:127.0.0.1", socket.AF_INET6),
+    "named_otherwise": ("::ffff:127.0.0.1", socket.AF_INET6),
     "six_only": ("::ffff:127.0.0.1", socket.AF_INET6),
 }
 

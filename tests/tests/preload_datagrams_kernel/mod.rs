@@ -31,6 +31,7 @@ parts! {
     ipv6_to_any_address = "everything:six_any";
     ipv4_to_an_ipv6_socket = "everything:dual";
     an_ipv6_socket_to_ipv4 = "everything:mapped";
+    addresses_of_the_other_family = "named_otherwise";
     an_ipv6_socket_that_may_not_speak_ipv4 = "six_only";
     many_at_once_some_with_control_data = "many_with_control";
     many_received_with_room_for_control_data = "many_received";

@@ -232,6 +232,19 @@ impl Udp {
         }
     }
 
+    /// The program sends by the kernel, to an address that only the kernel understands: what follows it past the kernel,
+    /// wherever, is not to be received before it.
+    pub fn note_by_kernel(&self) {
+        if self.is_pinned() || !self.is_ours() {
+            return;
+        }
+        let _section = Section::enter();
+        for n in &mut self.routes().by_kernel {
+            *n = n.wrapping_add(1);
+        }
+        self.count(Happened::ByKernel);
+    }
+
     /// To send several datagrams in a row, with one ring for all that go to one peer.
     pub fn send_many<'a>(&'a self, fd: BorrowedFd<'a>) -> Batch<'a> {
         Batch { udp: self, fd, held: None, unrung: None }

@@ -36,7 +36,10 @@ unsafe fn send(
         return None;
     }
     // SAFETY: the caller's promise.
-    let to = unsafe { destination(udp, to, to_len) }?;
+    let Some(to) = (unsafe { destination(udp, to, to_len) }) else {
+        udp.note_by_kernel();
+        return None;
+    };
     let sent = guard::enter(|| Ok(udp.send(handle.fd(), bufs, to)));
     datagrams::tell_news(fd, udp);
     if sent != Ok(true) {
