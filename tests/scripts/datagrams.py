@@ -201,8 +201,7 @@ def serve(s, recv=recvfrom):
             s.sendto(repr(seen).encode(), peer)
         elif kind == b"s":
             # As many as are asked for.
-            for i in range(int(data[1:])):
-                s.sendto(b"number %d" % i, peer)
+            send_as_asked(s, data, peer)
         elif kind == b"x":
             return
         else:
@@ -210,9 +209,21 @@ def serve(s, recv=recvfrom):
 
 
 def ask_for(s, n, to=None):
-    s.sendto(b"s%d" % n, to) if to else s.send(b"s%d" % n)
-    # The last one is there when they all are.
-    time.sleep(0.1)
+    """Datagrams that are there when this returns."""
+    told = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    told.bind((LOCAL, 0))
+    question = b"s%d %d" % (n, told.getsockname()[1])
+    s.sendto(question, to) if to else s.send(question)
+    told.recv(10)
+    told.close()
+
+
+def send_as_asked(s, question, peer):
+    n, port = map(int, question[1:].split())
+    for i in range(n):
+        s.sendto(b"number %d" % i, peer)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tell:
+        tell.sendto(b"done", (LOCAL, port))
 
 
 def all_there(s):

@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from datagrams import LOCAL, Many, Message, all_there, exchange, log_of_mine, order, sizes
+from datagrams import LOCAL, Many, Message, all_there, ask_for, exchange, log_of_mine, order, send_as_asked, sizes
 
 IP_TOS, IP_TTL, IP_RECVTTL, IP_RECVTOS, IP_PKTINFO, IP_RECVERR = 1, 2, 12, 13, 8, 11
 SOL_UDP, UDP_CORK, UDP_SEGMENT, UDP_GRO = 17, 1, 103, 104
@@ -84,10 +84,7 @@ def serve(s):
             return
         if kind == b"s":
             # As many as are asked for.
-            n, port = map(int, data[1:].split())
-            for i in range(n):
-                s.sendto(b"number %d" % i, peer)
-            control.sendto(b"done", (LOCAL, port))
+            send_as_asked(s, data, peer)
         elif kind == b"b":
             burst(s, int(data[1:]), peer)
         elif kind == b"c":
@@ -131,14 +128,6 @@ def burst(s, n, peer):
 def ask(s, question, to=None):
     s.sendto(question, to) if to else s.send(question)
     return s.recv(70000).decode()
-
-
-def ask_for(s, n, to=None):
-    """Datagrams that are there when this returns."""
-    control = bound(LOCAL)
-    question = b"s%d %d" % (n, control.getsockname()[1])
-    s.sendto(question, to) if to else s.send(question)
-    control.recv(10)
 
 
 def set_there(s, level, name, value, to=None):
