@@ -2,6 +2,7 @@
 //!
 //! Above `link`, beside `stream`; what tasks wait for is in `sources.rs`.
 
+mod batches;
 mod sources;
 
 use crate::builder::longest_spin;
@@ -11,7 +12,7 @@ use crate::waiting::{Side, Waits, again, readiness, retry};
 use crate::watched;
 use rsock_core::dgram::{self, Counters};
 use std::fmt;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -219,19 +220,6 @@ impl Datagram {
     /// As [`Self::try_send`].
     pub fn try_send_to(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.attempt(|| self.socket.try_send_to(buf, Some(to)))
-    }
-
-    /// Sends each of `batch` to the peer that the socket is connected to, or to `to`, and wakes the
-    /// receiver once; how many were sent. An error after the first is left for the next call.
-    ///
-    /// # Errors
-    /// As [`Self::try_send`].
-    pub fn try_send_batch(
-        &self,
-        batch: &[IoSlice<'_>],
-        to: Option<SocketAddr>,
-    ) -> io::Result<usize> {
-        self.attempt(|| self.socket.send_batch(batch, to))
     }
 
     /// As [`Self::recv`], or `WouldBlock`.

@@ -102,10 +102,20 @@ impl Datagram {
         bufs: &mut [IoSliceMut<'_>],
         out: &mut [Option<Received>],
     ) -> io::Result<usize> {
+        self.recv_up_to(bufs, out, false)
+    }
+
+    /// As [`Self::recv_batch`]. `dont_wait` as `MSG_DONTWAIT`.
+    pub(super) fn recv_up_to(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        out: &mut [Option<Received>],
+        dont_wait: bool,
+    ) -> io::Result<usize> {
         let most = bufs.len().min(out.len());
         let (bufs, out) = (&mut bufs[..most], &mut out[..most]);
         let (Some(buf), Some(place)) = (bufs.first_mut(), out.first_mut()) else { return Ok(0) };
-        *place = Some(self.recv_from(&mut [IoSliceMut::new(buf)], false, false)?);
+        *place = Some(self.recv_from(&mut [IoSliceMut::new(buf)], false, dont_wait)?);
         let mut n = 1;
         // Those in shared memory at once.
         n += self.recv_more(&mut bufs[n..], &mut out[n..]);

@@ -32,13 +32,29 @@ impl Datagram {
     /// # Errors
     /// As [`Self::recv_from`].
     pub fn try_recv_from(&self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
+        self.until_udp_is_empty(|| self.recv_from(bufs, peek, true))
+    }
+
+    /// As [`Self::recv_batch`], and never waits. `WouldBlock` means the same as [`Self::try_recv_from`]'s.
+    ///
+    /// # Errors
+    /// As [`Self::recv_from`].
+    pub fn try_recv_batch(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        out: &mut [Option<Received>],
+    ) -> io::Result<usize> {
+        self.until_udp_is_empty(|| self.recv_up_to(bufs, out, true))
+    }
+
+    fn until_udp_is_empty<R>(&self, mut receive: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         for _ in 1..LOOKS {
-            match self.recv_from(bufs, peek, true) {
+            match receive() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.has_packets() => {}
                 done => return done,
             }
         }
-        self.recv_from(bufs, peek, true)
+        receive()
     }
 
     /// As [`Self::send_to`] of one piece, and never waits.

@@ -1,9 +1,9 @@
 //! Datagrams that arrive: of every length, once, to whoever waits.
 
-use super::{addresses, any, met, past_udp, received_by_device};
+use super::{addresses, any, bound, met, past_udp, received_by_device};
 use crate::common::{in_both, is_rdma, pattern, poll_times};
 use std::collections::HashSet;
-use std::io::{ErrorKind, IoSlice};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::pin::pin;
 
 pub(crate) fn tasks_that_wait_are_woken_whichever_way_a_datagram_takes() {
@@ -97,6 +97,53 @@ pub(crate) fn batches_arrive_whole_or_are_counted() {
             assert!(n_seen > 0 && n_seen <= n_sent, "{n_seen}");
         } else {
             assert_eq!(n_seen + after.lost - before.lost, n_sent);
+        }
+    });
+}
+
+/// However many there are at once.
+pub(crate) fn batches_are_received_whichever_way_they_take() {
+    in_both(|| async {
+        let [(a, at_a), (b, at_b)] = met(any()).await;
+        let strangers = [bound(any()).await, bound(any()).await];
+        let [(c, at_c), (d, at_d)] = &strangers;
+        for [(from, at_from), (to, at_to)] in [[(&a, at_a), (&b, at_b)], [(c, *at_c), (d, *at_d)]] {
+            let mut space = [[0; 100]; 8];
+            for n in (1..=32).chain([3, 0, 1]) {
+                let datagrams: Vec<_> = (0..n).map(|i| pattern(n + i, 1 + i)).collect();
+                let batch: Vec<_> = datagrams.iter().map(|bytes| IoSlice::new(bytes)).collect();
+                let receiver = async {
+                    let mut got = Vec::new();
+                    while got.len() < n {
+                        let mut out = [None; 8];
+                        let mut bufs = space.each_mut().map(|buf| IoSliceMut::new(buf));
+                        let n = to.recv_batch(&mut bufs, &mut out).await.expect("receive");
+                        assert!(n > 0 && out[n..].iter().all(Option::is_none), "{n}");
+                        for (received, buf) in out.iter().flatten().zip(&space) {
+                            assert_eq!(received.from, at_from);
+                            got.push(buf[..received.len].to_vec());
+                        }
+                    }
+                    // They may overtake each other on the way from one way to the other.
+                    got.sort_by_key(Vec::len);
+                    assert!(got == datagrams, "{n} datagrams");
+                };
+                let sender = async {
+                    let mut n_sent = 0;
+                    while n_sent < n {
+                        let sent = from.send_batch(&batch[n_sent..], Some(at_to)).await;
+                        n_sent += sent.expect("sent");
+                    }
+                };
+                tokio::join!(receiver, sender);
+            }
+            let mut bufs = space.each_mut().map(|buf| IoSliceMut::new(buf));
+            let none = to.try_recv_batch(&mut bufs, &mut [None; 8]).expect_err("all were taken");
+            assert_eq!(none.kind(), ErrorKind::WouldBlock);
+            // Nothing is waited for where nothing has room.
+            assert_eq!(to.recv_batch(&mut [], &mut [None; 8]).await.expect("nothing"), 0);
+            assert_eq!(to.recv_batch(&mut bufs, &mut []).await.expect("nothing"), 0);
+            assert_eq!(from.send_batch(&[], Some(at_to)).await.expect("nothing"), 0);
         }
     });
 }

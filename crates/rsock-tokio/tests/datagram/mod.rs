@@ -22,6 +22,7 @@ macro_rules! datagram_tests {
             flow {
                 tasks_that_wait_are_woken_whichever_way_a_datagram_takes
                 batches_arrive_whole_or_are_counted
+                batches_are_received_whichever_way_they_take
                 a_datagram_that_is_too_long_for_the_buffer_is_cut
                 a_sender_that_does_not_wait_for_its_receiver_goes_on
             }
