@@ -7,6 +7,7 @@ use crate::pure::Pure;
 use crate::ring::{Mark, Ring};
 use crate::tcp::Tcp;
 use crate::waiting::{Side, Waits, again};
+use crate::wakers::Waiter;
 use rsock_core::socket::{self, rsockets};
 use rsock_core::twin;
 use rustix::event::PollFlags;
@@ -143,38 +144,58 @@ impl Waits for Shared {
         }
     }
 
-    fn poll_socket(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>> {
+    fn poll_socket(&self, cx: &mut Context<'_>, side: Side, who: Waiter) -> Poll<io::Result<()>> {
         match &self.base {
-            Base::Tcp(tcp) => tcp.poll_socket(cx, side),
+            Base::Tcp(tcp) => tcp.poll_alone(cx, side, who),
             // It always has a link.
             Base::Pure(_) => Poll::Pending,
         }
     }
 
+    fn leave(&self, who: Waiter) {
+        match (&self.link, &self.base) {
+            (Some(link), _) => link.unpark(who),
+            (None, Base::Tcp(tcp)) => tcp.leave(who),
+            (None, Base::Pure(_)) => {}
+        }
+    }
+
     /// What a try would do, without trying: whether input, or room, is there or has ended.
     fn look(&self, interest: Interest) -> io::Result<Ready> {
-        let mut events = PollFlags::empty();
-        if interest.is_readable() {
-            events |= PollFlags::IN | PollFlags::RDHUP;
-        }
-        if interest.is_writable() {
-            events |= PollFlags::OUT;
-        }
-        let found = match &self.base {
-            Base::Tcp(tcp) => tcp.events(events)?,
-            Base::Pure(pure) => pure.events(events),
+        let ready = match &self.base {
+            Base::Tcp(tcp) => tcp.look(interest),
+            Base::Pure(pure) => readiness_of(interest, |events| Ok(pure.events(events))),
         };
         self.note_reach();
-        let ended = PollFlags::ERR | PollFlags::HUP;
-        let mut ready = Ready::EMPTY;
-        if interest.is_readable() && found.intersects(PollFlags::IN | PollFlags::RDHUP | ended) {
-            ready |= Ready::READABLE;
-        }
-        if interest.is_writable() && found.intersects(PollFlags::OUT | ended) {
-            ready |= Ready::WRITABLE;
-        }
-        if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
+        ready
     }
+}
+
+/// What of `interest` holds, by what `events` tells as `poll(2)` does.
+///
+/// # Errors
+/// `WouldBlock` if nothing does.
+pub(crate) fn readiness_of(
+    interest: Interest,
+    events: impl FnOnce(PollFlags) -> io::Result<PollFlags>,
+) -> io::Result<Ready> {
+    let mut asked = PollFlags::empty();
+    if interest.is_readable() {
+        asked |= PollFlags::IN | PollFlags::RDHUP;
+    }
+    if interest.is_writable() {
+        asked |= PollFlags::OUT;
+    }
+    let found = events(asked)?;
+    let ended = PollFlags::ERR | PollFlags::HUP;
+    let mut ready = Ready::EMPTY;
+    if interest.is_readable() && found.intersects(PollFlags::IN | PollFlags::RDHUP | ended) {
+        ready |= Ready::READABLE;
+    }
+    if interest.is_writable() && found.intersects(PollFlags::OUT | ended) {
+        ready |= Ready::WRITABLE;
+    }
+    if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
 }
 
 impl Shared {

@@ -5,7 +5,9 @@
 
 use crate::link::Link;
 use crate::ring::Mark;
+use crate::shared::readiness_of;
 use crate::waiting::Side;
+use crate::wakers::{Waiter, Wakers};
 use rsock_core::twin::{self, PinReason, PollEntry, Twin};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags};
@@ -13,9 +15,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
-use tokio::io::Interest;
+use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 
 /// See the module.
@@ -24,13 +26,15 @@ pub(crate) struct Tcp {
     pub(crate) socket: TcpStream,
     /// `None` where the stream can never leave TCP.
     pub(crate) twin: Option<Arc<Twin>>,
+    /// Who waits where there is no twin, and so no link to be found by.
+    alone: Arc<Wakers>,
 }
 
 impl Tcp {
     /// `end`: which end of the connection it is, for a peer on another host.
     pub(crate) fn new(socket: TcpStream, end: Option<twin::Side>, iomap_slots: u16) -> Self {
         let twin = Twin::adopt_with(socket.as_fd(), end, iomap_slots).map(Arc::new);
-        Self { socket, twin }
+        Self { socket, twin, alone: Arc::default() }
     }
 
     /// Another kind of stream takes the connection over.
@@ -116,7 +120,34 @@ impl Tcp {
         }
     }
 
-    pub(crate) fn poll_socket(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>> {
+    /// Where there is no twin: waits for the socket as `who`. The caller has tried, which has told the runtime
+    /// that the socket is not ready.
+    pub(crate) fn poll_alone(
+        &self,
+        cx: &mut Context<'_>,
+        side: Side,
+        who: Waiter,
+    ) -> Poll<io::Result<()>> {
+        self.alone.put(who, cx.waker());
+        // The runtime wakes one task for each side: it is asked to wake all.
+        if !self.alone.watch(side.bit()) {
+            return Poll::Pending;
+        }
+        let everyone = Waker::from(Arc::clone(&self.alone));
+        let news = self.poll_socket(&mut Context::from_waker(&everyone), side);
+        if news.is_ready() {
+            self.alone.unwatch(side.bit());
+            self.alone.wake_all();
+        }
+        news
+    }
+
+    /// After [`Self::poll_alone`]: `who` waits no more.
+    pub(crate) fn leave(&self, who: Waiter) {
+        self.alone.remove(who);
+    }
+
+    fn poll_socket(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>> {
         match side {
             Side::Read => self.socket.poll_read_ready(cx),
             Side::Write => self.socket.poll_write_ready(cx),
@@ -130,8 +161,21 @@ impl Tcp {
         let _ = self.socket.try_io(side.interest(), blocked);
     }
 
+    /// What of `interest` holds now.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing does.
+    pub(crate) fn look(&self, interest: Interest) -> io::Result<Ready> {
+        let look = || readiness_of(interest, |events| self.events(events));
+        match &self.twin {
+            Some(_) => look(),
+            // The runtime learns that it was not ready, if so, as from a try.
+            None => self.socket.try_io(interest, look),
+        }
+    }
+
     /// Which of `events` hold now, as `poll(2)` tells them.
-    pub(crate) fn events(&self, events: PollFlags) -> io::Result<PollFlags> {
+    fn events(&self, events: PollFlags) -> io::Result<PollFlags> {
         let entry = PollEntry {
             fd: self.socket.as_raw_fd(),
             twin: self.twin.as_deref(),

@@ -25,8 +25,15 @@ pub(crate) trait Waits {
     /// Looks at each source of events; the caller has parked. Ready when it is time for another try.
     fn poll_sources(&self, link: &Arc<Link>, side: Side, mark: Mark) -> Poll<io::Result<()>>;
 
-    /// Where there is no link: waits for the socket as `cx`.
-    fn poll_socket(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>>;
+    /// Where there is no link: waits for the socket as `who`.
+    fn poll_socket(&self, cx: &mut Context<'_>, side: Side, who: Waiter) -> Poll<io::Result<()>>;
+
+    /// `who` waits no more.
+    fn leave(&self, who: Waiter) {
+        if let Some(link) = self.link() {
+            link.unpark(who);
+        }
+    }
 
     /// Whether looking for input may help who waits for `side`.
     fn is_spun_for(&self, _: Side) -> bool {
@@ -65,7 +72,7 @@ pub(crate) trait Waits {
             let event = match (link, mark) {
                 (Some(link), Some(mark)) => self.poll_event(cx, link, side, who, mark),
                 // Trying has told the runtime already that the socket is not ready.
-                _ => self.poll_socket(cx, side),
+                _ => self.poll_socket(cx, side, who),
             };
             if let Err(e) = ready!(event) {
                 return Poll::Ready(Err(e));
@@ -130,22 +137,20 @@ pub(crate) async fn readiness(what: &impl Waits, interest: Interest) -> io::Resu
 }
 
 /// A waiter that leaves when dropped.
-struct Guard<'a> {
-    link: Option<&'a Arc<Link>>,
+struct Guard<'a, W: Waits> {
+    what: &'a W,
     who: Waiter,
 }
 
-impl<'a> Guard<'a> {
-    fn new(what: &'a impl Waits) -> Self {
-        Self { link: what.link(), who: Waiter::other() }
+impl<'a, W: Waits> Guard<'a, W> {
+    fn new(what: &'a W) -> Self {
+        Self { what, who: Waiter::other() }
     }
 }
 
-impl Drop for Guard<'_> {
+impl<W: Waits> Drop for Guard<'_, W> {
     fn drop(&mut self) {
-        if let Some(link) = self.link {
-            link.unpark(self.who);
-        }
+        self.what.leave(self.who);
     }
 }
 

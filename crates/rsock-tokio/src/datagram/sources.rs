@@ -5,6 +5,7 @@ use super::Datagram;
 use crate::link::Link;
 use crate::ring::Mark;
 use crate::waiting::{Side, Waits};
+use crate::wakers::Waiter;
 use rustix::event::PollFlags;
 use std::io;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ impl Waits for Datagram {
     }
 
     /// There is always a link.
-    fn poll_socket(&self, _: &mut Context<'_>, _: Side) -> Poll<io::Result<()>> {
+    fn poll_socket(&self, _: &mut Context<'_>, _: Side, _: Waiter) -> Poll<io::Result<()>> {
         Poll::Pending
     }
 
