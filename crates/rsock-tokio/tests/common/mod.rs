@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod awaits;
+
 use rsock_tokio::{Listener, Stream};
 use std::env;
 use std::future::Future;
@@ -15,6 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 /// Ends the process unless dropped in time: a hang must fail, not block.
 pub(crate) struct Watchdog {
@@ -123,4 +126,15 @@ pub(crate) async fn poll_times<F: Future>(future: F, polls: usize) -> Option<F::
         tokio::task::yield_now().await;
     }
     None
+}
+
+/// A task that waits by now.
+pub(crate) async fn waiting<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    let mut task = tokio::spawn(future);
+    for _ in 0..10 {
+        assert!(poll_times(&mut task, 1).await.is_none(), "it waits");
+    }
+    task
 }
