@@ -1,37 +1,48 @@
-//! Writes straight into a peer's memory, without a copy through the stream and without its help.
+//! Writes straight into a peer's memory, without a copy through the stream and without its help: the client
+//! leaves a message on the server's board.
 //!
 //! ```sh
-//! cargo run --release -p rsock-examples --example iomap_put -- show 127.0.0.1:7008 &
-//! cargo run --release -p rsock-examples --example iomap_put -- put 127.0.0.1:7008 "a message"
+//! cargo run --release -p rsock-examples --example iomap_put
 //! ```
+//!
+//! Or in two terminals, with `serve 127.0.0.1:7008` and `ask 127.0.0.1:7008`.
 
 #![forbid(unsafe_code)]
 
 use rsock_core::socket::rsockets::{Builder, Listener};
-use std::env;
-use std::error::Error;
+use rsock_examples::{Done, Role};
 use std::io::{Read, Write};
+use std::thread;
 
-/// How much memory `show` opens, in bytes.
+/// How much memory the server opens, in bytes.
 const LEN: usize = 4096;
 /// The name under which it does: any number that both ends know.
-const NOTICE_BOARD: u64 = 0x1000;
+const BOARD: u64 = 0x1000;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let args: Vec<String> = env::args().skip(1).collect();
-    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["show", at] => show(at),
-        ["put", to, text] => put(to, text),
-        _ => Err("usage: iomap_put show ADDRESS | iomap_put put ADDRESS TEXT".into()),
+fn main() -> Done {
+    match Role::of("iomap_put")? {
+        Role::Serve(at) => show(&listen(&at)?),
+        Role::Ask(to) => put(&to, "left in your memory"),
+        Role::Both(at) => {
+            let listener = listen(&at)?;
+            let to = listener.local_addr()?.to_string();
+            let showing = thread::spawn(move || show(&listener));
+            put(&to, "left in your memory")?;
+            showing.join().map_err(|_| "the server panicked")?
+        }
     }
 }
 
-/// Opens memory to one peer and shows what it left there.
-fn show(at: &str) -> Result<(), Box<dyn Error>> {
+fn listen(at: &str) -> Done<Listener> {
     let listener = Listener::bind(at.parse()?)?;
     println!("listening on {}", listener.local_addr()?);
-    let (mut stream, from) = listener.accept()?;
-    let board = stream.open(LEN, NOTICE_BOARD)?;
+    Ok(listener)
+}
+
+/// Opens memory to one peer and shows what it left there.
+fn show(listener: &Listener) -> Done {
+    let (mut stream, _) = listener.accept()?;
+    let board = stream.open(LEN, BOARD)?;
     // What is sent arrives after what was opened: the peer may begin.
     stream.write_all(b"go")?;
 
@@ -41,17 +52,17 @@ fn show(at: &str) -> Result<(), Box<dyn Error>> {
     let len = usize::try_from(u32::from_be_bytes(len))?.min(LEN);
     let mut text = vec![0; len];
     board.read_at(0, &mut text);
-    println!("{from} put: {}", String::from_utf8_lossy(&text));
+    println!("the peer put: {}", String::from_utf8_lossy(&text));
     Ok(())
 }
 
-fn put(to: &str, text: &str) -> Result<(), Box<dyn Error>> {
+fn put(to: &str, text: &str) -> Done {
     // We offer the peer one place to tell us about memory that it opened.
     let mut stream = Builder::default().iomap_slots(1).connect(to.parse()?)?;
     let mut go = [0; 2];
     stream.read_exact(&mut go)?;
 
-    let n = stream.put(text.as_bytes(), NOTICE_BOARD)?;
+    let n = stream.put(text.as_bytes(), BOARD)?;
     stream.write_all(&u32::try_from(n)?.to_be_bytes())?;
     // The connection ends when the peer has read.
     stream.read_to_end(&mut Vec::new())?;

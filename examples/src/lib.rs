@@ -1,6 +1,5 @@
 //! The examples are the files in this package's directory; `tests/run.rs` runs them. Never
-//! published. Here is only what the asynchronous ones share: who they
-//! are, and how both ends begin.
+//! published. Here is only what several share: who they are, and how both ends begin.
 
 #![forbid(unsafe_code)]
 
@@ -10,10 +9,10 @@ use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 
-/// How an asynchronous example ends.
-pub type Done = Result<(), Box<dyn Error + Send + Sync>>;
+/// How an example, or a part of one, ends.
+pub type Done<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Part that an asynchronous example plays, by its arguments.
+/// Part that an example plays, by its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// `both ADDRESS`, or nothing for a port of its own: both ends, in one process.
@@ -29,11 +28,11 @@ impl Role {
     ///
     /// # Errors
     /// A line on how to use `program`.
-    pub fn of(program: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    pub fn of(program: &str) -> Done<Self> {
         Self::parse(program, env::args().skip(1).collect())
     }
 
-    fn parse(program: &str, args: Vec<String>) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    fn parse(program: &str, args: Vec<String>) -> Done<Self> {
         match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [] => Ok(Self::Both("127.0.0.1:0".to_owned())),
             ["both", at] => Ok(Self::Both(at.to_owned())),
@@ -89,7 +88,7 @@ impl Mode {
     ///
     /// # Errors
     /// As [`Role::of`].
-    pub fn and_role(program: &str) -> Result<(Self, Role), Box<dyn Error + Send + Sync>> {
+    pub fn and_role(program: &str) -> Done<(Self, Role)> {
         let mut args: Vec<String> = env::args().skip(1).collect();
         let mode = if args.first().is_some_and(|arg| arg == "--rsockets") {
             args.remove(0);
