@@ -5,15 +5,19 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rsock_benches::cases::{current_thread, raise_limit, server, swallow};
-use rsock_benches::net::{Net, Rsock, Tcp};
+use rsock_benches::net::{Net, Rsock, Tcp, settle};
+use std::io;
 use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Bytes after which a reader answers.
 const TURN: usize = 4 << 20;
 
-/// Round trips that let a stream find its faster path.
-const WARM_UP: usize = 64;
+/// One message to the server and back.
+async fn round_trip<N: Net>(stream: &mut N::Stream, message: &mut [u8]) -> io::Result<()> {
+    stream.write_all(message).await?;
+    stream.read_exact(message).await.map(drop)
+}
 
 fn round_trips<N: Net>(c: &mut Criterion) {
     let mut group = c.benchmark_group("tokio_latency");
@@ -30,17 +34,14 @@ fn round_trips<N: Net>(c: &mut Criterion) {
             let runtime = current_thread().expect("a runtime");
             let mut stream = runtime.block_on(N::connect(addr)).expect("a connection");
             let mut message = vec![1; size];
-            let mut turns = async |n| {
-                for _ in 0..n {
-                    stream.write_all(&message).await.expect("sent");
-                    stream.read_exact(&mut message).await.expect("answered");
-                }
-            };
-            runtime.block_on(turns(WARM_UP));
+            let turn = async |stream: &mut _| round_trip::<N>(stream, &mut vec![1; size]).await;
+            runtime.block_on(settle::<N>(&mut stream, turn)).expect("its own path");
             b.iter_custom(|n| {
                 runtime.block_on(async {
                     let began = Instant::now();
-                    turns(usize::try_from(n).unwrap_or(usize::MAX)).await;
+                    for _ in 0..n {
+                        round_trip::<N>(&mut stream, &mut message).await.expect("answered");
+                    }
                     began.elapsed()
                 })
             });
@@ -59,19 +60,20 @@ fn throughput<N: Net>(c: &mut Criterion) {
             let runtime = current_thread().expect("a runtime");
             let mut stream = runtime.block_on(N::connect(addr)).expect("a connection");
             let block = vec![1; size];
-            b.iter(|| {
-                runtime.block_on(async {
-                    for _ in 0..TURN / size {
-                        stream.write_all(&block).await.expect("sent");
-                    }
-                    stream.read_exact(&mut [0]).await.expect("everything arrived");
-                });
-            });
+            let turn = async |stream: &mut N::Stream| {
+                for _ in 0..TURN / size {
+                    stream.write_all(&block).await?;
+                }
+                stream.read_exact(&mut [0]).await.map(drop)
+            };
+            runtime.block_on(settle::<N>(&mut stream, turn)).expect("its own path");
+            b.iter(|| runtime.block_on(turn(&mut stream)).expect("everything arrived"));
         });
     }
     group.finish();
 }
 
+/// Short connections: rsock's are TCP to their end, by design, so this is what its own part costs.
 fn connects<N: Net>(c: &mut Criterion) {
     let mut group = c.benchmark_group("tokio_connect");
     group.bench_function(N::NAME, |b| {
@@ -114,10 +116,8 @@ fn many<N: Net>(c: &mut Criterion) {
             runtime.block_on(async {
                 for _ in 0..n {
                     let mut stream = N::connect(addr).await.expect("a connection");
-                    for _ in 0..WARM_UP {
-                        stream.write_all(&[1; 64]).await.expect("sent");
-                        stream.read_exact(&mut [0; 64]).await.expect("answered");
-                    }
+                    let turn = async |stream: &mut _| round_trip::<N>(stream, &mut [1; 64]).await;
+                    settle::<N>(&mut stream, turn).await.expect("its own path");
                     streams.push(stream);
                 }
             });

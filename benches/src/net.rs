@@ -24,6 +24,34 @@ pub trait Net: Copy + Send + Sync + 'static {
     fn accept(from: &Self::Listener) -> impl Future<Output = io::Result<Self::Stream>> + Send;
     /// Connects, without delay.
     fn connect(to: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Whether the bytes of `stream` go the way that is to be measured.
+    ///
+    /// # Errors
+    /// One that says why not.
+    fn check(_: &Self::Stream) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes turns on a new stream until its bytes go the way that is to be measured. A measurement without this
+/// may be one of something else.
+///
+/// # Errors
+/// Those of the turns; one that says why the stream goes another way, after so many of them that it
+/// will not change.
+pub async fn settle<N: Net>(
+    stream: &mut N::Stream,
+    turn: impl AsyncFn(&mut N::Stream) -> io::Result<()>,
+) -> io::Result<()> {
+    const ENOUGH: usize = 1_000;
+    for _ in 0..ENOUGH {
+        turn(stream).await?;
+        if N::check(stream).is_ok() {
+            return Ok(());
+        }
+    }
+    N::check(stream)
 }
 
 /// Kernel TCP by Tokio's own streams.
@@ -88,6 +116,14 @@ macro_rules! rsock {
                 let stream = $settings.connect(to).await?;
                 stream.set_nodelay(true)?;
                 Ok(stream)
+            }
+
+            fn check(stream: &Self::Stream) -> io::Result<()> {
+                if stream.on_ring() == (true, true) {
+                    return Ok(());
+                }
+                let why = stream.pin_reason();
+                Err(io::Error::other(format!("the connection stays on TCP: {why:?}")))
             }
         }
     };
