@@ -72,7 +72,11 @@ macro_rules! writes {
                 let done = self.shared().shutdown(Shutdown::Write);
                 let ended: fn(&mut Self) = $ended;
                 ended(&mut self);
-                Poll::Ready(done)
+                Poll::Ready(match done {
+                    // The peer was faster, and ended both: so Tokio's own.
+                    Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(()),
+                    done => done,
+                })
             }
         }
     };

@@ -1,15 +1,18 @@
-//! The other process dies while futures are pending.
+//! The other process dies while futures are pending: each ends as with kernel TCP, which the first two tests ask
+//! as well.
 
 mod common;
 
 use bytes::Bytes;
-use common::{Killed, Watchdog};
+use common::{Killed, Watchdog, poll_times, waiting};
 use rsock_tokio::{Listener, Stream};
 use std::env;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::net::{TcpListener, TcpStream};
 
 /// In the environment of the other process: where to connect.
 const PEER: &str = "RSOCK_TEST_PEER";
@@ -28,35 +31,80 @@ fn start() -> Watchdog {
 fn answer(addr: &str) -> ! {
     common::current_thread().block_on(async {
         let mut stream = Stream::connect(addr).await.expect("connect");
-        let mut byte = [0];
-        while stream.read_exact(&mut byte).await.is_ok() && byte != [0] {
+        let mut byte = [1];
+        while byte != [0] {
+            stream.read_exact(&mut byte).await.expect("read");
             stream.write_all(&byte).await.expect("write");
         }
         std::future::pending().await
     })
 }
 
-/// A stream on the ring to another process, which now reads no more.
-async fn with_peer() -> (Stream, Killed) {
-    let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
+/// The other process, which connects to `addr`.
+fn child(addr: io::Result<SocketAddr>) -> Killed {
     let child = Command::new(env::current_exe().expect("a test has an executable"))
         .args([ENTRY, "--exact"])
-        .env(PEER, listener.local_addr().expect("address").to_string())
+        .env(PEER, addr.expect("address").to_string())
         .stdout(Stdio::null())
-        .spawn()
-        .expect("a child");
-    let child = Killed(child);
+        .spawn();
+    Killed(child.expect("a child"))
+}
+
+/// Sends `byte` to and fro: 0 for the last time.
+async fn talk(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), byte: u8) {
+    stream.write_all(&[byte]).await.expect("write");
+    assert_eq!(stream.read_u8().await.expect("read"), byte);
+}
+
+/// A stream on the ring to another process, which now reads no more, and has read all.
+async fn with_peer() -> (Stream, Killed) {
+    let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
+    let child = child(listener.local_addr());
     let (mut stream, _) = listener.accept().await.expect("accept");
-    let mut byte = [7];
     for _ in 0..10_000 {
         if stream.on_ring() == (true, true) {
-            stream.write_all(&[0]).await.expect("write");
+            talk(&mut stream, 0).await;
             return (stream, child);
         }
-        stream.write_all(&byte).await.expect("write");
-        stream.read_exact(&mut byte).await.expect("read");
+        talk(&mut stream, 7).await;
     }
     panic!("not on the ring: {:?}", stream.pin_reason());
+}
+
+/// The same by the kernel's socket.
+async fn with_peer_on_tcp() -> (TcpStream, Killed) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let child = child(listener.local_addr());
+    let (mut stream, _) = listener.accept().await.expect("accept");
+    talk(&mut stream, 0).await;
+    (stream, child)
+}
+
+/// What a read answers that waits for `child`.
+async fn read_ends<S>((mut stream, child): (S, Killed)) -> Result<usize, ErrorKind>
+where
+    S: AsyncRead + Unpin + Send + 'static,
+{
+    let read = waiting(async move { stream.read(&mut [0]).await }).await;
+    drop(child);
+    read.await.expect("task").map_err(|e| e.kind())
+}
+
+/// What a write answers that waits for `child`, and the calls after it.
+async fn write_ends<S>((mut stream, child): (S, Killed)) -> [Result<usize, ErrorKind>; 3]
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // Until there is no room.
+    while poll_times(stream.write(&[1; 1 << 16]), 1).await.is_some() {}
+    let write = waiting(async move {
+        let end = stream.write_all(&vec![1; 64 << 20]).await.map(|()| 0);
+        let ends = [end, stream.write(&[1]).await, stream.read(&mut [0]).await];
+        ends.map(|end| end.map_err(|e| e.kind()))
+    })
+    .await;
+    drop(child);
+    write.await.expect("task")
 }
 
 #[test]
@@ -64,14 +112,9 @@ fn a_pending_read_ends_with_its_peer() {
     let _watchdog = start();
     for runtime in [common::current_thread(), common::multi_thread()] {
         runtime.block_on(async {
-            let (mut stream, child) = with_peer().await;
-            let read = tokio::spawn(async move { stream.read(&mut [0]).await });
-            tokio::task::yield_now().await;
-            drop(child);
-            match read.await.expect("task") {
-                Ok(n) => assert_eq!(n, 0),
-                Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
-            }
+            // Nothing was left unread.
+            assert_eq!(read_ends(with_peer_on_tcp().await).await, Ok(0));
+            assert_eq!(read_ends(with_peer().await).await, Ok(0));
         });
     }
 }
@@ -81,21 +124,20 @@ fn a_pending_write_ends_with_its_peer() {
     let _watchdog = start();
     for runtime in [common::current_thread(), common::multi_thread()] {
         runtime.block_on(async {
-            let (mut stream, child) = with_peer().await;
-            let write = tokio::spawn(async move {
-                let block = vec![1; 1 << 20];
-                loop {
-                    if let Err(e) = stream.write_all(&block).await {
-                        return e.kind();
-                    }
-                }
-            });
-            tokio::task::yield_now().await;
-            drop(child);
-            let kind = write.await.expect("task");
-            assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{kind:?}");
+            // Much was left unread.
+            let right = [Err(ErrorKind::ConnectionReset), Err(ErrorKind::BrokenPipe), Ok(0)];
+            assert_eq!(write_ends(with_peer_on_tcp().await).await, right);
+            let [first, then @ ..] = write_ends(with_peer().await).await;
+            // Of what lies on the ring the kernel knows nothing.
+            assert!(first == right[0] || first == right[1], "{first:?}");
+            assert_eq!(then, right[1..]);
         });
     }
+}
+
+/// Writes what there is room for without waiting.
+fn fill(stream: &Stream) {
+    while stream.try_write(&[1; 1 << 16]).is_ok() {}
 }
 
 /// Runs a future of the stream in a task.
@@ -151,13 +193,15 @@ fn whatever_waits_for_room_ends_with_its_peer() {
                     _ => tokio::task::yield_now().await,
                 }
             });
+            fill(&stream);
             tokio::task::yield_now().await;
             drop(child);
-            for end in [sending.await.expect("task"), writable.await.expect("task")] {
-                let kind = end.kind();
-                let is_end = matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
-                assert!(is_end, "{kind:?}");
-            }
+            let ends = [sending.await.expect("task"), writable.await.expect("task")];
+            // As on TCP, who asks first is told of a reset; there is none if all that is unread is on the ring.
+            let ends = ends.map(|end| end.kind());
+            let (first, second) = (ErrorKind::ConnectionReset, ErrorKind::BrokenPipe);
+            let right = [[first, second], [second, first], [second, second]];
+            assert!(right.contains(&ends), "{ends:?}");
         });
     }
 }

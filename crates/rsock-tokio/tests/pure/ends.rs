@@ -196,6 +196,10 @@ pub(crate) fn a_stream_outlives_the_runtime_that_its_peer_is_in() {
         drop(there);
         // The peer's task is gone with its stream; ours belongs to a runtime that has ended.
         let read = here.block_on(async { b.read(&mut [0]).await });
-        assert!(matches!(read, Ok(0) | Err(_)));
+        match read {
+            Ok(n) => assert_eq!(n, 0),
+            // The end may be on its way still, and nobody tells of it.
+            Err(e) => assert!(is_rdma(), "{e}"),
+        }
     }
 }
