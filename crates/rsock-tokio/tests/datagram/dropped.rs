@@ -81,9 +81,12 @@ pub(crate) fn a_waker_left_behind_is_woken_and_the_task_that_polls_is_served() {
             assert!(dropped.as_mut().poll(&mut cx).is_pending());
         }
         b.send_to(b"news", at_a).await.expect("send");
-        // The driver or the hub gets its turn, if it has not woken the task for nothing before.
-        while count.0.load(Ordering::Relaxed) == 0 {
+        // The driver or the hub gets its turn, and the polls below begin with a full budget.
+        loop {
             tokio::task::yield_now().await;
+            if count.0.load(Ordering::Relaxed) != 0 {
+                break;
+            }
         }
         match a.poll_recv_from(&mut cx, &mut buf) {
             Poll::Ready(Ok(from)) => assert_eq!((from, buf.filled()), (at_b, &b"news"[..])),
