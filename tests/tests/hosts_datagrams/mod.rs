@@ -3,7 +3,7 @@
 use super::*;
 use rsock_core::dgram::header::{UdpHeader, UdpOp};
 use rsock_core::dgram::{Counters, Datagram};
-use rsock_tests::datagrams;
+use rsock_tests::{datagrams, run};
 use rsock_verbs::{DatagramCounters, QpNum};
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -344,15 +344,11 @@ fn a_task_reaches_a_peer_again_whose_address_moves_to_another_device() {
     move_address::<OfTasks>("datagrams-move-tasks", 7614);
 }
 
-/// The address goes from one of the peer's devices to another, whose queues may have the same numbers.
+/// The address goes from one of the peer's devices to another, whose queues may have the same numbers. The
+/// other device's interface lies above the first one's, so that the first one goes on having the address, too.
 fn move_address<S: Socket>(name: &'static str, port: u16) {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let guest = Guest::begin(name);
-    let run = |line: &str| {
-        let mut words = line.split(' ');
-        let mut command = Command::new(words.next().expect("program"));
-        assert!(command.args(words).status().expect("run").success(), "{line}");
-    };
     let moving: IpAddr = [10, 9, 0, 77].into();
     if guest.role == Role::A {
         run("ip link add link eth0 name second0 type macvlan mode bridge");
@@ -362,35 +358,74 @@ fn move_address<S: Socket>(name: &'static str, port: u16) {
         let socket = S::bound(moving, port);
         guest.meet("bound");
         echo(&socket);
+        assert_eq!(packets_received("rxe_second"), 0);
+        // Both interfaces are on the same network, and either would speak for the other one.
+        let arp = [("arp_ignore", "1"), ("arp_announce", "2")];
+        let set = |name: &str, value: &str| {
+            fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value).expect("its setting");
+        };
+        arp.iter().for_each(|(name, value)| set(name, value));
         // The socket stays as it is; what it is bound to is elsewhere.
         run("ip addr del 10.9.0.77/24 dev eth0");
         run("ip addr add 10.9.0.77/32 dev second0");
-        // Both devices are on the same network, and either would answer for the other one.
-        fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1").expect("its setting");
         run("ip route add 10.9.0.2/32 dev second0 src 10.9.0.77 table 77");
         run("ip rule add from 10.9.0.77 lookup 77");
         guest.meet("moved");
+        // What was known before is believed for a moment more.
+        while !is_over_second(&socket) {}
+        guest.meet("arrived");
+        for _ in 0..3 {
+            assert!(is_over_second(&socket), "back at the first device, or by UDP");
+        }
+        guest.meet("seen");
         echo(&socket);
-        // The first device may take what is sent to it for a while yet: it has addresses of those above it.
-        println!("the other device has received {} packets", packets_received("rxe_second"));
         drop(socket);
         run("ip rule del from 10.9.0.77 lookup 77");
-        fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "0").expect("its setting");
+        arp.iter().for_each(|(name, _)| set(name, "0"));
         run("rdma link del rxe_second");
         run("ip link del second0");
     } else {
         let socket = S::bound(guest.ip(), port);
         let to = SocketAddr::new(moving, port);
         guest.meet("bound");
+        // Whoever had it before may still be remembered.
+        let forget = || run("ip neigh flush to 10.9.0.77");
+        forget();
         ask_until_over_rdma(&socket, to);
         end(&socket, to);
         guest.meet("moved");
-        // Whoever had it may still be remembered.
-        run("ip neigh flush to 10.9.0.77");
+        forget();
+        for point in ["arrived", "seen"] {
+            thread::scope(|s| {
+                let met = s.spawn(|| guest.meet(point));
+                while !met.is_finished() {
+                    socket.send(to, b"where are you?");
+                    socket.recv();
+                }
+            });
+        }
         ask_until_over_rdma(&socket, to);
         end(&socket, to);
     }
     guest.meet("done");
+}
+
+/// Echoes a hundred datagrams; whether they came over the second device, but for those that ask by UDP, and
+/// none over the first.
+fn is_over_second(socket: &impl Socket) -> bool {
+    const N: u64 = 100;
+    let devices = || (received_by_device(), packets_received("rxe_second"));
+    let (before, (first, second)) = (socket.counters(), devices());
+    let mut n = 0;
+    while n < N {
+        if let Some((bytes, from)) = socket.recv() {
+            socket.send(from, &bytes);
+            n += 1;
+        }
+    }
+    let (after, now) = (socket.counters(), devices());
+    let came = after.far.n_received - before.far.n_received;
+    came > N / 2 && now.0 == first && now.1 > second + N / 2
 }
 
 /// Unmodified `udpong`, whose own rsockets do not connect on such devices: guest b's client, guest a's server.

@@ -4,7 +4,9 @@
 use crate::error::Error;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::rdma::{GidEntry, RdmaContext, WeakRdmaContext};
+use std::fs;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// A forked child opens its own, and leaves its parent's alone.
@@ -24,21 +26,66 @@ pub(super) fn open(name: &str) -> Result<RdmaContext, Error> {
     Ok(ctx)
 }
 
-/// The device that has our own address `ip`, and which of its addresses that is. Asks every device.
+/// The device that has our own address `ip`, and which of its addresses that is. Asks devices in turn until
+/// one has it.
 ///
 /// # Errors
 /// `NoDevice` (`ENODEV`) if none has it; what the drivers answer.
 pub fn at(ip: IpAddr) -> Result<(RdmaContext, GidEntry), Error> {
     let mut result = Err(rsock_verbs::Error::NoDevice.into());
-    for name in RdmaContext::device_names() {
-        let found = open(&name).and_then(|ctx| {
-            let entry = ctx.find_gid(ip.into())?;
-            Ok((ctx, entry))
-        });
-        match found {
-            Ok(found) => return Ok(found),
+    let names = RdmaContext::device_names();
+    for name in &names {
+        match on(name, ip) {
+            Ok(found) => return Ok(nearer(&names, &found, ip).unwrap_or(found)),
             Err(e) => result = Err(e),
         }
     }
     result
 }
+
+/// Device `name`, if it has `ip`.
+fn on(name: &str, ip: IpAddr) -> Result<(RdmaContext, GidEntry), Error> {
+    let ctx = open(name)?;
+    let entry = ctx.find_gid(ip.into())?;
+    Ok((ctx, entry))
+}
+
+/// The device of the very network interface that has `ip`, if that is another one than was `found`.
+///
+/// The kernel gives a device the addresses of those interfaces, too, that lie above its own (VLAN, macvlan).
+/// Where one of them has a device itself, packets to its addresses come in there.
+fn nearer(
+    names: &[String],
+    (ctx, entry): &(RdmaContext, GidEntry),
+    ip: IpAddr,
+) -> Option<(RdmaContext, GidEntry)> {
+    let owner = interface(ctx.name(), entry.port, entry.index)?;
+    if interface(ctx.name(), entry.port, OWN)? == owner {
+        return None;
+    }
+    names.iter().filter(|name| *name != ctx.name()).find_map(|name| {
+        let is_its = |port: &u8| interface(name, *port, OWN).is_some_and(|own| own == owner);
+        // Only that one is opened: a look at the others costs no more than reading a file.
+        let port = (1..=MOST_PORTS).take_while(|port| has_port(name, *port)).find(is_its)?;
+        on(name, ip).ok().filter(|(_, entry)| entry.port == port)
+    })
+}
+
+/// The network interface that has an address of a port; nothing on InfiniBand.
+fn interface(device: &str, port: u8, index: u8) -> Option<String> {
+    let name = fs::read_to_string(port_dir(device, port).join(format!("gid_attrs/ndevs/{index}")));
+    Some(name.ok()?.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+fn has_port(device: &str, port: u8) -> bool {
+    port_dir(device, port).exists()
+}
+
+fn port_dir(device: &str, port: u8) -> PathBuf {
+    Path::new("/sys/class/infiniband").join(device).join("ports").join(port.to_string())
+}
+
+/// Where a port's table has the link-local address of its own interface.
+const OWN: u8 = 0;
+/// Ports that are looked at.
+const MOST_PORTS: u8 = 8;
