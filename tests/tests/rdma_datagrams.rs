@@ -1,6 +1,7 @@
 //! Datagram sockets on an RDMA device: both ends on one host, where `RSOCK_DEVICE` leaves nothing else, so
 //! each test runs in a process of its own with that set. `cargo xtask test` runs this in the lab.
 
+mod rdma_datagrams_c;
 mod rdma_datagrams_hostile;
 mod rdma_datagrams_many;
 
@@ -50,36 +51,57 @@ fn the_first_datagram_arrives_and_the_conversation_moves_to_the_device() {
     });
 }
 
+/// What fits a packet of the device and a slot of the peer's, less the header, goes over the device.
 #[test]
 fn datagrams_of_every_length_arrive_and_long_ones_go_by_udp() {
     on_rdma("datagrams_of_every_length_arrive_and_long_ones_go_by_udp", || {
         for ip in ADDRESSES {
-            let ((a, at_a), (b, at_b)) = (bound(ip), bound(ip));
-            meet([(&a, at_a), (&b, at_b)]);
-            let most = loop {
-                if let Some(most) = a.max_past_udp(at_b) {
-                    break most;
-                }
-                meet([(&a, at_a), (&b, at_b)]);
-            };
-            // WIRE: a peer's slots have 2048 bytes.
-            assert_eq!(most, 2048 - if at_a.is_ipv4() { 8 } else { 24 });
-            for len in [0, 1, 47, 48, 49, 100, 1400, most - 1, most, most + 1, 9000, 60_000] {
-                let before = a.counters();
-                let sent: Vec<u8> = (0u8..251).cycle().take(len).collect();
-                send(&a, at_b, &sent);
-                assert_eq!(recv(&b), (sent, at_a));
-                let after = a.counters();
-                let went = (after.far.n_sent - before.far.n_sent, after.n_by_udp - before.n_by_udp);
-                // Now and then one goes by UDP to ask whether the peer is still there.
-                assert!(went == (0, 1) || len <= most && went == (1, 0), "{len}: {went:?}");
-            }
-            let header = if at_a.is_ipv4() { 16 } else { 28 };
-            let long = vec![0; 65_507 + usize::from(at_a.is_ipv6()) * 20 - header + 1];
-            let refused = a.send_to(&[IoSlice::new(&long)], Some(at_b), false);
-            assert_eq!(refused.expect_err("too long").raw_os_error(), Some(libc::EMSGSIZE));
+            datagrams_of_every_length(ip, SLOT);
+        }
+        for (name, mtu, ip, most) in [
+            ("short", 1500, "10.78.5.1", 1024),
+            ("short6", 1500, "fd78:5::1", 1024),
+            ("middle", 2300, "10.78.6.1", 2048),
+            ("long6", 4200, "fd78:6::1", SLOT),
+        ] {
+            let _device = OwnDevice::with_mtu(name, ip.parse().expect("an address"), mtu);
+            datagrams_of_every_length(ip, most);
         }
     });
+}
+
+/// WIRE: bytes of a peer's slots.
+const SLOT: usize = 2048;
+
+fn datagrams_of_every_length(ip: &str, longest: usize) {
+    let ((a, at_a), (b, at_b)) = (bound(ip), bound(ip));
+    meet([(&a, at_a), (&b, at_b)]);
+    let most = loop {
+        if let Some(most) = a.max_past_udp(at_b) {
+            break most;
+        }
+        meet([(&a, at_a), (&b, at_b)]);
+    };
+    assert_eq!(most, longest - if at_a.is_ipv4() { 8 } else { 24 });
+    for len in
+        [0, 1, 47, 48, 49, 100, 999, most - 1, most, most + 1, SLOT, SLOT + 1, 4096, 9000, 60_000]
+    {
+        let before = a.counters();
+        let sent: Vec<u8> = (0u8..251).cycle().take(len).collect();
+        send(&a, at_b, &sent);
+        assert_eq!(recv(&b), (sent, at_a));
+        let after = a.counters();
+        let went = (after.far.n_sent - before.far.n_sent, after.n_by_udp - before.n_by_udp);
+        // Now and then one goes by UDP to ask whether the peer is still there.
+        assert!(went == (0, 1) || len <= most && went == (1, 0), "{len}: {went:?}");
+    }
+    let header = if at_a.is_ipv4() { 16 } else { 28 };
+    let most = 65_507 + usize::from(at_a.is_ipv6()) * 20 - header;
+    let long = vec![7; most + 1];
+    send(&a, at_b, &long[..most]);
+    assert_eq!(recv(&b), (long[..most].to_vec(), at_a));
+    let refused = a.send_to(&[IoSlice::new(&long)], Some(at_b), false);
+    assert_eq!(refused.expect_err("too long").raw_os_error(), Some(libc::EMSGSIZE));
 }
 
 /// One waits in a receive, the other in a poll.
