@@ -1,6 +1,7 @@
 //! `rsock perf incast` and the batches of `rsock perf dgram`: every datagram is accounted for, and clients
 //! that are paced lose next to none. The figures themselves depend on the machine, and are not looked at.
 
+use rsock_tests::report::{number, shares};
 use rsock_tests::{Running, Watchdog, assert_worked, rsock_command};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -17,22 +18,6 @@ fn perf(args: &str) -> Output {
 fn json(args: &str) -> String {
     let said = assert_worked(args, &perf(&format!("{args} --json")));
     said.split_whitespace().collect()
-}
-
-/// The number called `name` at its first place in `text`.
-fn number(text: &str, name: &str) -> f64 {
-    let (_, rest) =
-        text.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name}: {text}"));
-    let digits = rest.split([',', '}']).next().expect("something follows");
-    digits.parse().unwrap_or_else(|e| panic!("{name} is {digits}, {e}: {text}"))
-}
-
-/// What is said of each client of a run, and of all.
-fn shares(run: &str) -> (Vec<&str>, &str) {
-    let (_, rest) = run.split_once("\"clients\":[").expect("clients");
-    let (clients, rest) = rest.split_once(']').expect("an end");
-    let (_, total) = rest.split_once("\"total\":").expect("total");
-    (clients.split("},").collect(), total)
 }
 
 /// Nothing is missing, in total and of every client; how many were sent, received and dropped.

@@ -3,6 +3,7 @@
 
 mod rdma_datagrams_c;
 mod rdma_datagrams_hostile;
+mod rdma_datagrams_incast;
 mod rdma_datagrams_many;
 
 use rsock_core::dgram::Datagram;
