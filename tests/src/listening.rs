@@ -41,6 +41,28 @@ pub fn await_rdma_listener(port: u16, server: &mut Running) {
         let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
         listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address))
     });
+    // It is in the list a moment before connects reach it: until the call that has it listen returns, which needs
+    // far less than two ticks of CPU time more.
+    let pid = server.id();
+    let before = cpu_ticks(pid);
+    await_listening(server, || sleeps_elsewhere(pid) || cpu_ticks(pid) >= before + 2);
+}
+
+/// CPU time of a process, in ticks of 10 ms; of one that is gone, 0.
+fn cpu_ticks(pid: u32) -> u64 {
+    // proc(5): the name may have spaces and ends with the last parenthesis; of the fields after it the 12th and
+    // the 13th are time in the program and in the kernel.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
+/// Whether a process sleeps, and not in `write(2)`, by which librdmacm has the kernel do everything.
+fn sleeps_elsewhere(pid: u32) -> bool {
+    // proc(5): the call's number first, or a word if it runs or waits for a CPU.
+    let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let number = call.split(' ').next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number: i64| number != libc::SYS_write)
 }
 
 /// Waits until `server` listens on `port` of TCP.
