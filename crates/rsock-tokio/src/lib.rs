@@ -5,8 +5,8 @@
 //! methods, [`AsyncRead`](tokio::io::AsyncRead) and [`AsyncWrite`](tokio::io::AsyncWrite). A
 //! connection begins as kernel TCP. Once both ends turn out to be rsock streams on one host, its
 //! bytes go through memory that the two processes share, and between hosts that trust each other over an
-//! RDMA device; otherwise it stays TCP, and nothing is lost but the gain. The [`rsockets`] module speaks the rsockets protocol alone, to C programs
-//! too, and over RDMA devices. [`Datagram`] is a datagram socket of that protocol, over the same ways.
+//! RDMA device; otherwise it stays TCP, and nothing is lost but the gain. The [`rsockets`] module speaks
+//! the rsockets protocol alone, to C programs too, and over RDMA devices. [`Datagram`] is a datagram socket of that protocol, over the same ways.
 //!
 //! # Place in the stack
 //!
