@@ -524,12 +524,78 @@ static void orphan_client(int fd)
 	SHOW(kill(child, SIGKILL));
 }
 
+/* What the survivor does when a peer is killed that has read nothing of late. */
+enum {
+	UNREAD_READ,       /* blocks in read */
+	UNREAD_POLL,       /* waits in poll, then reads */
+	UNREAD_HALF_CLOSE, /* has ended its direction, and blocks in read */
+	UNREAD_WRITE,      /* blocks in send */
+	UNREAD_LATER,      /* calls nothing until the peer has gone, then sends */
+	N_UNREAD,
+};
+
+static int heedless(uint16_t port)
+{
+	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+	set_server(port);
+	int fd = connect_from(1);
+	warm_up(fd, 0);
+	for (;;)
+		pause();
+}
+
+static void unread_client(int fd)
+{
+	for (int way = 0; way < N_UNREAD; way++) {
+		pid_t child = start_again("heedless", 0, 0);
+		int status;
+		hear(fd);
+		CHECK(kill(child, SIGKILL) == 0);
+		CHECK(waitpid(child, &status, 0) == child);
+		tell(fd);
+	}
+}
+
+static void unread_server(int fd)
+{
+	static unsigned char buf[1 << 16];
+	for (int way = 0; way < N_UNREAD; way++) {
+		int mortal_ = accept_client();
+		struct pollfd in = {.fd = mortal_, .events = POLLIN};
+		warm_up(mortal_, 1);
+		put(mortal_, buf, SMALL);
+		if (way == UNREAD_HALF_CLOSE)
+			CHECK(shutdown(mortal_, SHUT_WR) == 0);
+		while (way == UNREAD_WRITE && send(mortal_, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+			;
+		tell(fd);
+		printf("way %d\n", way);
+		if (way == UNREAD_LATER)
+			hear(fd);
+		if (way == UNREAD_POLL)
+			SHOW(poll(&in, 1, -1));
+		if (way >= UNREAD_WRITE) {
+			/* On the ring the first may still find room. */
+			while (send(mortal_, buf, sizeof(buf), MSG_NOSIGNAL) > 0)
+				;
+			printf("send: %s\n", errno_name(errno));
+		}
+		SHOW(read(mortal_, buf, 1));
+		SHOW(read(mortal_, buf, 1));
+		SHOW(send(mortal_, buf, 1, MSG_NOSIGNAL));
+		CHECK(close(mortal_) == 0);
+		if (way != UNREAD_LATER)
+			hear(fd);
+	}
+}
+
 static const struct part PARTS[] = {
 	{"deaths", deaths_client, deaths_server},
 	{"foreign", foreign_client, foreign_server},
 	{"foreign_first", foreign_first_client, foreign_server},
 	{"hold", hold_client, hold_server},
 	{"orphan", orphan_client, orphan_server},
+	{"unread", unread_client, unread_server},
 	{"exhausted", exhausted_client, exhausted_server},
 };
 
@@ -539,6 +605,8 @@ int main(int argc, char **argv)
 		set_limit(getenv("LIMIT"));
 	if (argc == 5 && !strcmp(argv[1], "mortal"))
 		return mortal(atoi(argv[2]), atoi(argv[3]), (uint16_t)atoi(argv[4]));
+	if (argc == 5 && !strcmp(argv[1], "heedless"))
+		return heedless((uint16_t)atoi(argv[4]));
 	if (argc == 4 && !strcmp(argv[1], "squat"))
 		return squat(atoi(argv[2]), (uint16_t)atoi(argv[3]));
 	if (argc == 4 && !strcmp(argv[1], "pester"))

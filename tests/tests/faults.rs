@@ -60,6 +60,13 @@ fn a_peer_that_is_killed_at_any_step_ends_its_connection_and_leaves_nothing() {
     assert!(ours.is_empty(), "{ours:?}");
 }
 
+/// As TCP's reset, which the kernel does not send for bytes that lie on the ring: whatever the survivor waits
+/// for, and told once.
+#[test]
+fn a_peer_that_is_killed_with_unread_bytes_resets_its_connection() {
+    assert_same_in_all_pairs("unread", "1");
+}
+
 /// What a fork copies without being asked keeps nothing of a dead process alive.
 #[test]
 fn a_peer_that_is_killed_has_ended_although_a_child_of_its_lives_on() {

@@ -341,6 +341,17 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         None
     }
 
+    /// Notes that the program has consumed `n` more bytes of what arrived, where the peer can look even if we
+    /// are killed. The sum stops at `u64::MAX`, which says that nothing is missed. One caller at a time.
+    fn note_consumed(&self, n: u64) {
+        _ = n;
+    }
+
+    /// Sum of what the peer has noted with [`Self::note_consumed`]. `None` where the device cannot tell.
+    fn consumed_by_peer(&self) -> Option<u64> {
+        None
+    }
+
     /// Posts a receive.
     ///
     /// # Safety

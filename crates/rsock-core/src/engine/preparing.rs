@@ -120,7 +120,7 @@ impl<B: Backend> Preparing<B> {
         let mut recv = self.recv;
         recv.set_peer(peer).map_err(|_| Error::PeerViolation("connection data"))?;
         let shared = FamilyBox::new(Shared {
-            send: Line(Lock::new(SendSide { half: send, credits_seen: 0 })),
+            send: Line(Lock::new(SendSide { half: send, credits_seen: 0, sent: 0 })),
             recv: Line(Lock::new(RecvSide {
                 half: recv,
                 life: Lifecycle::Open,

@@ -60,6 +60,15 @@ impl<B: Backend> Stream<B> {
         self.ring.shared.mail.has(FLAG_EOF)
     }
 
+    /// Whether the peer itself has ended its direction. Takes what waits to be dispatched first.
+    #[must_use]
+    pub fn was_ended(&self) -> bool {
+        let _section = Section::enter();
+        let mut recv = self.ring.lock_recv();
+        self.pump(&mut recv);
+        !recv.life.is_readable()
+    }
+
     /// Whether a send would take something, or fail at once.
     #[must_use]
     pub fn has_room(&self) -> bool {
@@ -90,6 +99,23 @@ impl<B: Backend> Stream<B> {
         let _section = Section::enter();
         self.pump(&mut self.ring.lock_recv());
         self.parts.qp.is_idle() || self.ring.shared.mail.error.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the peer's program has not received all that was sent, as far as the device can tell: of a
+    /// peer that has been killed as well.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        let _section = Section::enter();
+        let send = self.ring.lock_send();
+        self.parts.qp.consumed_by_peer().is_some_and(|consumed| consumed < send.sent)
+    }
+
+    /// Tells the peer that nothing is missed of what it may send from now on: that nobody will read it is
+    /// known otherwise.
+    pub fn renounce(&self) {
+        let _section = Section::enter();
+        let _recv = self.ring.lock_recv();
+        self.parts.qp.note_consumed(u64::MAX);
     }
 
     /// Bytes that a receive could return now.

@@ -11,6 +11,8 @@ pub(super) struct SendSide {
     pub(super) half: SendHalf,
     /// Last value of [`Mailbox::credits`] that was taken over.
     pub(super) credits_seen: u64,
+    /// Bytes of the program's that were sent.
+    pub(super) sent: u64,
 }
 
 /// State of the receiving direction and of the pump, behind the `recv` lock.

@@ -89,6 +89,7 @@ impl<B: Backend> Stream<B> {
                 }
             }
         }
+        send.sent += sent as u64;
         if sent == 0 && !bufs.iter().all(|b| b.is_empty()) {
             drop(send);
             self.check_send()?;
@@ -156,6 +157,7 @@ impl<B: Backend> Stream<B> {
             }
         }
         if !peek {
+            self.parts.qp.note_consumed(taken as u64);
             match &mut growth {
                 Some(growth) => self.adapt(growth, &mut recv.half, taken),
                 None if B::PINS => {}

@@ -1,9 +1,10 @@
 //! How a connection ends: by half, in order, or broken.
 
 use super::path::Path;
-use super::state::{self, FLAG_BROKEN, FLAG_RX_PLAIN, TxMode};
-use super::{PARK, PinReason, Twin};
+use super::state::{self, FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, TxMode};
+use super::{PARK, PinReason, Twin, offset, verify};
 use crate::interrupt::Section;
+use crate::stat::{self, Direction};
 use crate::sys;
 use rustix::fd::BorrowedFd;
 use rustix::net::Shutdown;
@@ -51,7 +52,44 @@ impl Twin {
             matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed) || self.is_shared();
         if !shared && path.bytes_readable() != 0 || !self.end(path) {
             let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+        } else if !shared {
+            // What the peer sends before it hears of this is not missed: TCP would say so as well.
+            path.renounce();
         }
+    }
+
+    /// Whether the peer has gone and left bytes unread on the ring: TCP would have sent a reset, but the
+    /// kernel, which knows nothing of them, ended its socket in good order. True until it is told.
+    ///
+    /// `tcp_bytes`: what has been read from the socket, if all of it has.
+    pub(super) fn is_reset(&self, fd: BorrowedFd<'_>, path: &Path, tcp_bytes: Option<u64>) -> bool {
+        // An end on the ring came before the socket's: then TCP would not have told of a reset either.
+        if self.has(FLAG_ENDED) || !path.is_unread() || path.was_ended() {
+            return false;
+        }
+        if !offset::has_fin(fd, tcp_bytes).unwrap_or(false) {
+            return false;
+        }
+        // By now the kernel may have forgotten whom it was connected to.
+        let tuple = self.tuple.get().copied().flatten();
+        let is_closed = tuple
+            .zip(path.peer())
+            .and_then(|(tuple, peer)| verify::is_closed(&tuple, peer.cookie).ok());
+        if is_closed != Some(true) {
+            self.dirs.raise(FLAG_ENDED);
+        }
+        is_closed == Some(true)
+    }
+
+    /// Ends the connection as the reset does that [`Self::is_reset`] found: whoever asks first is told.
+    pub(super) fn tell_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
+        let _section = Section::enter();
+        self.dirs.raise(FLAG_ENDED);
+        let mut tx = self.dirs.tx.0.lock();
+        tx.mode = TxMode::Tcp;
+        self.note_path(Direction::Send, stat::Path::Tcp);
+        let _ = rustix::net::shutdown(fd, Shutdown::Both);
+        rustix::io::Errno::CONNRESET.into()
     }
 
     /// The process is about to end, and with it what it has not brought to another host yet.

@@ -10,10 +10,14 @@ use std::io;
 
 /// Bytes of `struct tcp_info` up to and including `tcpi_bytes_retrans` (Linux 4.19).
 const INFO_LEN: usize = 216;
+const STATE: usize = 0;
 const BYTES_RECEIVED: usize = 128;
 const NOTSENT_BYTES: usize = 144;
 const BYTES_SENT: usize = 200;
 const BYTES_RETRANS: usize = 208;
+
+/// The state of a socket whose peer has ended its direction in good order, and which has not ended its own.
+const CLOSE_WAIT: u8 = 8;
 
 /// Payload bytes written to the socket so far, by anybody: sent once, plus not yet sent.
 ///
@@ -40,6 +44,17 @@ pub(super) fn read(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
         }
     }
     Ok(None)
+}
+
+/// Whether the peer's end has arrived (FIN) and not a reset, even if both ends have ended theirs by now. That
+/// takes `tcp_bytes` to be known, the payload bytes that came before it.
+///
+/// # Source
+/// `tcpi_state` (Linux, `include/net/tcp_states.h`); a FIN counts as one in `tcpi_bytes_received`.
+pub(super) fn has_fin(fd: BorrowedFd<'_>, tcp_bytes: Option<u64>) -> io::Result<bool> {
+    let info = tcp_info(fd)?;
+    let counted = tcp_bytes.map(|n| n.wrapping_add(1));
+    Ok(info[STATE] == CLOSE_WAIT || counted == Some(u64_at(&info, BYTES_RECEIVED)))
 }
 
 /// Bytes in the send queue that the peer's kernel has not acknowledged (`SIOCOUTQ`).

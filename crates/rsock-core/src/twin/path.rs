@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::verify::SocketId;
 use super::{FAR_PATIENCE, PATIENCE};
 use crate::doorbell::{Doorbell, Kind};
 use crate::engine::{
@@ -34,7 +35,10 @@ use std::time::Duration;
 macro_rules! on {
     ($path:expr, $stream:ident => $do:expr) => {
         match $path {
-            Self::Soft($stream) => $do,
+            Self::Soft(near) => {
+                let $stream = &near.stream;
+                $do
+            }
             Self::Rdma(far) => {
                 let $stream = &far.stream;
                 $do
@@ -47,8 +51,16 @@ macro_rules! on {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is boxed")]
 pub(super) enum Path {
-    Soft(Stream<Soft>),
+    Soft(Near),
     Rdma(Far),
+}
+
+/// A stream in memory that is shared with a process of this host.
+#[derive(Debug)]
+pub(super) struct Near {
+    pub(super) stream: Stream<Soft>,
+    /// The peer's TCP socket.
+    pub(super) peer: SocketId,
 }
 
 /// A stream on an RDMA device. Declared in the order in which the parts must go.
@@ -131,7 +143,15 @@ impl Path {
     /// The stream on the soft device, if it is one.
     pub(super) fn soft(&self) -> Option<&Stream<Soft>> {
         match self {
-            Self::Soft(stream) => Some(stream),
+            Self::Soft(near) => Some(&near.stream),
+            Self::Rdma(_) => None,
+        }
+    }
+
+    /// The peer's TCP socket, if it is on this host.
+    pub(super) fn peer(&self) -> Option<SocketId> {
+        match self {
+            Self::Soft(near) => Some(near.peer),
             Self::Rdma(_) => None,
         }
     }
@@ -225,6 +245,18 @@ impl Path {
         on!(self, stream => stream.has_eof())
     }
 
+    pub(super) fn was_ended(&self) -> bool {
+        on!(self, stream => stream.was_ended())
+    }
+
+    pub(super) fn is_unread(&self) -> bool {
+        on!(self, stream => stream.is_unread())
+    }
+
+    pub(super) fn renounce(&self) {
+        on!(self, stream => stream.renounce());
+    }
+
     pub(super) fn bytes_readable(&self) -> usize {
         on!(self, stream => stream.bytes_readable())
     }
@@ -274,7 +306,7 @@ impl Path {
     /// Arms `bell`, one of this path's device, until [`Self::disarm`].
     pub(super) fn arm_standing(&self, bell: &Doorbell) -> bool {
         match (self, bell.kind()) {
-            (Self::Soft(stream), Kind::Soft(bell)) => stream.arm_standing(bell),
+            (Self::Soft(near), Kind::Soft(bell)) => near.stream.arm_standing(bell),
             (Self::Rdma(far), Kind::Rdma(bell)) => far.stream.arm_standing(bell),
             _ => false,
         }
@@ -283,7 +315,7 @@ impl Path {
     /// Takes [`Self::arm_standing`] back.
     pub(super) fn disarm(&self, bell: &Doorbell) {
         match (self, bell.kind()) {
-            (Self::Soft(stream), Kind::Soft(bell)) => stream.disarm(bell),
+            (Self::Soft(near), Kind::Soft(bell)) => near.stream.disarm(bell),
             (Self::Rdma(far), Kind::Rdma(bell)) => far.stream.disarm(bell),
             _ => {}
         }
@@ -362,8 +394,8 @@ impl<'a> Bells<'a> {
         'a: 'b,
     {
         match (path, self) {
-            (Path::Soft(stream), Self { soft: Some(bell), .. }) => {
-                stream.arm(bell, mark).map_or(Arming::Changed, Arming::Soft)
+            (Path::Soft(near), Self { soft: Some(bell), .. }) => {
+                near.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Soft)
             }
             (Path::Rdma(far), Self { rdma: Some(bell), .. }) => {
                 far.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Rdma)

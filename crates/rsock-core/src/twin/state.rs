@@ -114,6 +114,9 @@ pub(super) const FLAG_RX_SLEEPY: u32 = 1 << 5;
 /// The path between hosts failed with bytes under way, and the connection with it.
 pub(super) const FLAG_BROKEN: u32 = 1 << 8;
 
+/// How the peer ended its direction is known: it is there still, or its reset has been told of.
+pub(super) const FLAG_ENDED: u32 = 1 << 9;
+
 /// Keeps a value on cache lines of its own.
 #[repr(C, align(128))]
 #[derive(Debug)]

@@ -51,13 +51,36 @@ pub(super) fn own(fd: BorrowedFd<'_>) -> io::Result<SocketId> {
 /// # Errors
 /// `NotFound` if there is none in this network namespace; what the kernel answers.
 pub(super) fn other_end(tuple: &Tuple) -> io::Result<SocketId> {
+    let mut answer = [0u8; ANSWER_LEN];
+    let n = ask(tuple, &mut answer)?;
+    parse(&answer[..n]).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+}
+
+/// Whether nobody reads any more from the socket with this `cookie` that was at the other end of `tuple`: it has
+/// been closed, or shut down for both directions. A half-closed one is still read from.
+///
+/// # Errors
+/// What the kernel answers.
+pub(super) fn is_closed(tuple: &Tuple, cookie: u64) -> io::Result<bool> {
+    let mut answer = [0u8; ANSWER_LEN];
+    let n = ask(tuple, &mut answer)?;
+    let answer = &answer[..n];
+    Ok(parse(answer).is_none_or(|found| {
+        // Who listens at its address is found in the place of one that is gone altogether, and may have given the
+        // same addresses to another connection. While it is being closed it still has its inode for a moment,
+        // after its end has arrived here.
+        found.cookie != cookie || found.inode == 0 || shutdown_of(answer) == Some(SHUTDOWN_MASK)
+    }))
+}
+
+/// Asks for the socket at the other end of `tuple`; bytes of the answer.
+fn ask(tuple: &Tuple, answer: &mut [u8; ANSWER_LEN]) -> io::Result<usize> {
     let socket = diag_socket()?;
     let request = request(tuple.peer, tuple.local);
     sendto(&socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    let mut answer = [0u8; 512];
     // The kernel answers within `sendto`: this never waits.
-    let (n, _) = recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
-    parse(&answer[..n]).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    let (n, _) = recv(&socket, answer, RecvFlags::DONTWAIT)?;
+    Ok(n)
 }
 
 fn diag_socket() -> io::Result<OwnedFd> {
@@ -69,6 +92,7 @@ fn diag_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
+const ANSWER_LEN: usize = 512;
 const NLMSG_HDR: usize = 16;
 const REQ_LEN: usize = 56;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -80,6 +104,11 @@ const MSG_ID: usize = 4;
 const ID_COOKIE: usize = 40;
 const ID_LEN: usize = 48;
 const MSG_INODE: usize = MSG_ID + ID_LEN + 16;
+/// Bytes of `inet_diag_msg`; attributes follow.
+const MSG_LEN: usize = MSG_INODE + 4;
+const INET_DIAG_SHUTDOWN: u16 = 8;
+/// Both directions (Linux, `include/net/sock.h`).
+const SHUTDOWN_MASK: u8 = 3;
 
 /// `nlmsghdr` + `inet_diag_req_v2` for one TCP socket with these addresses.
 fn request(src: SocketAddr, dst: SocketAddr) -> [u8; NLMSG_HDR + REQ_LEN] {
@@ -126,10 +155,25 @@ fn parse(answer: &[u8]) -> Option<SocketId> {
     })
 }
 
+/// Which directions the socket of an answer has shut down, by its attributes (`rtattr`: length, kind, value; each
+/// at a multiple of four bytes).
+fn shutdown_of(answer: &[u8]) -> Option<u8> {
+    let mut rest = answer.get(NLMSG_HDR + MSG_LEN..)?;
+    loop {
+        let len = usize::from(u16::from_ne_bytes(rest.get(0..2)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?);
+        if kind == INET_DIAG_SHUTDOWN {
+            return rest.get(4).copied();
+        }
+        // Its header at least, or this would never end.
+        rest = rest.get(len.max(4).next_multiple_of(4)..)?;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::fd::AsFd;
 
     #[test]
@@ -151,10 +195,45 @@ mod tests {
         }
     }
 
+    /// A connection as its client sees it, and what its server is known by.
+    fn connect(listener: &TcpListener) -> (TcpStream, TcpStream, Tuple, u64) {
+        let client = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        let (server, _) = listener.accept().expect("accept");
+        let tuple = Tuple::of(client.as_fd()).expect("kernel").expect("tcp");
+        let cookie = own(server.as_fd()).expect("own").cookie;
+        (client, server, tuple, cookie)
+    }
+
+    #[test]
+    fn a_socket_is_closed_once_nobody_reads_from_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let (_client, server, tuple, cookie) = connect(&listener);
+        assert!(!is_closed(&tuple, cookie).expect("kernel"));
+        server.shutdown(Shutdown::Write).expect("shutdown");
+        assert!(!is_closed(&tuple, cookie).expect("kernel"), "it still reads");
+        server.shutdown(Shutdown::Read).expect("shutdown");
+        assert!(is_closed(&tuple, cookie).expect("kernel"));
+        drop(server);
+        assert!(is_closed(&tuple, cookie).expect("kernel"));
+    }
+
+    #[test]
+    fn another_socket_at_the_same_address_is_not_the_one_that_is_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let (client, server, tuple, cookie) = connect(&listener);
+        client.shutdown(Shutdown::Write).expect("shutdown");
+        // The second to end: nothing of it stays behind, and the kernel finds the listener.
+        drop(server);
+        assert!(is_closed(&tuple, cookie).expect("kernel"));
+        assert!(other_end(&tuple).is_ok_and(|found| found.inode != 0), "the listener");
+    }
+
     #[test]
     fn garbage_is_no_socket() {
         for len in 0..96 {
             assert!(parse(&vec![0xFF; len]).is_none());
+            assert!(shutdown_of(&vec![0xFF; len]).is_none());
+            assert!(shutdown_of(&vec![0; len]).is_none());
         }
     }
 }

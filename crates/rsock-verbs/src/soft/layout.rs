@@ -131,6 +131,8 @@ pub(super) struct Consumer {
     pub(super) posted: AtomicU32,
     /// Staged bytes taken.
     pub(super) stage_head: AtomicU64,
+    /// Bytes of what arrived that the program has consumed; the device itself does not look.
+    pub(super) consumed: AtomicU64,
 }
 
 /// Written by the lane's sender, read by its owner.
@@ -238,6 +240,7 @@ impl LaneHead {
         consumer.head.store(0, Ordering::Relaxed);
         consumer.posted.store(0, Ordering::Relaxed);
         consumer.stage_head.store(0, Ordering::Relaxed);
+        consumer.consumed.store(0, Ordering::Relaxed);
         producer.claim.store(0, Ordering::Relaxed);
         producer.closed.store(0, Ordering::Relaxed);
         producer.detached.store(0, Ordering::Relaxed);

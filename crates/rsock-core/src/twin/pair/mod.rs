@@ -9,11 +9,11 @@
 mod message;
 
 use super::far;
-use super::path::Path;
+use super::path::{Near, Path};
 use super::tuple::{Role, Tuple};
 use super::verify::{self, SocketId};
 use super::{PinReason, Side};
-use crate::engine::{Config, Preparing, Stream};
+use crate::engine::{Config, Preparing};
 use crate::proto::ConnData;
 use crate::sys;
 use message::{Kind, Message, Received};
@@ -87,7 +87,7 @@ pub(super) struct Subject<'a> {
 
 enum Next {
     Stay(Search),
-    Paired(Box<Stream<Soft>>),
+    Paired(Box<Near>),
 }
 
 impl Search {
@@ -155,7 +155,7 @@ impl Search {
                     return Step::Pending;
                 }
                 Ok(Next::Stay(next)) => state = next,
-                Ok(Next::Paired(stream)) => return Step::Paired(Box::new(Path::Soft(*stream))),
+                Ok(Next::Paired(near)) => return Step::Paired(Box::new(Path::Soft(*near))),
                 Err(reason) => return Step::Failed(reason),
             }
         }
@@ -322,7 +322,7 @@ fn answer(subject: Subject<'_>, visit: Visit, request: &Message) -> Result<Next,
     match connected {
         Ok((stream, reply)) => {
             reply.send(to, &[]).map_err(|_| PinReason::NoPeer)?;
-            Ok(Next::Paired(Box::new(stream)))
+            Ok(Next::Paired(Box::new(Near { stream, peer: request.socket })))
         }
         Err(reason) => refuse(to, reason),
     }
@@ -356,7 +356,7 @@ fn complete(
     }
     let data = ConnData::decode(&reply.conn_data).map_err(|_| PinReason::PathFailed)?;
     let stream = preparing.connect(&data, reply.qp_num).map_err(|_| PinReason::PathFailed)?;
-    Ok(Next::Paired(Box::new(stream)))
+    Ok(Next::Paired(Box::new(Near { stream, peer: reply.socket })))
 }
 
 fn open_device() -> Result<SoftContext, PinReason> {

@@ -23,6 +23,7 @@ impl Twin {
     pub(super) fn at_end<'a>(
         &'a self,
         fd: BorrowedFd<'_>,
+        rx: &Rx,
         path: &Path,
     ) -> Option<Result<usize, Blocked<'a>>> {
         let socket = peek_one(fd);
@@ -31,8 +32,9 @@ impl Twin {
             return None;
         }
         Some(match socket {
+            Ok(0) => self.end_of_tcp(fd, rx, path),
             // The end of the stream stands in the ring; the FIN is on its way.
-            Ok(0) | Err(Errno::AGAIN) => Ok(0),
+            Err(Errno::AGAIN) => Ok(0),
             Err(e) => Err(Blocked::Error(e.into())),
             Ok(_) => {
                 // Bytes on TCP that no `Down` announced: somebody else wrote them, at a place in
@@ -41,6 +43,16 @@ impl Twin {
                 Err(Blocked::Error(Errno::PROTO.into()))
             }
         })
+    }
+
+    /// The socket has ended, with nothing left on it: what a read answers.
+    pub(super) fn end_of_tcp<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        rx: &Rx,
+        path: &Path,
+    ) -> Result<usize, Blocked<'a>> {
+        if self.is_reset(fd, path, Some(rx.tcp_bytes)) { Err(Blocked::Reset) } else { Ok(0) }
     }
 
     /// The socket of a connection between hosts has ended, and nothing is on the ring: what a read

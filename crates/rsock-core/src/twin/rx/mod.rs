@@ -33,6 +33,8 @@ pub(super) enum Blocked<'a> {
     Ring(u32),
     /// Fewer bytes to look at than asked for. No descriptor tells of more: look again soon.
     Short,
+    /// The peer has gone and left bytes unread on the ring.
+    Reset,
     /// It failed.
     Error(io::Error),
 }
@@ -111,6 +113,9 @@ impl Twin {
                     Blocked::Short
                 }
                 Err(Blocked::Error(e)) => break e,
+                // Told by the next call, as on TCP, if something has been received.
+                Err(Blocked::Reset) if got != 0 => return Ok(got),
+                Err(Blocked::Reset) => break self.tell_reset(fd),
                 Err(blocked) => blocked,
             };
             self.answer_leave();

@@ -46,7 +46,7 @@ impl Twin {
         }
         match peek_one(fd) {
             Ok(0) if path.is_far() => self.far_end(fd, rx, path).map(Some),
-            Ok(0) => Ok(Some(0)),
+            Ok(0) => self.end_of_tcp(fd, rx, path).map(Some),
             Ok(_) if queued(fd)? == 0 && !path.ext_seen().contains(ExtSeen::UP) => {
                 // The kernel counts only up to an urgent byte. Who sends one stays on
                 // TCP from before it, so there is no `Up` among what follows.
@@ -90,7 +90,7 @@ impl Twin {
         let Try { fd, path, mark, flags } = call;
         match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
             Ok(0) if self.is_sole() => Ok(Some(0)),
-            Ok(0) => self.at_end(fd, path).unwrap_or(Ok(0)).map(Some),
+            Ok(0) => self.at_end(fd, rx, path).unwrap_or(Ok(0)).map(Some),
             Ok(n) => {
                 self.took_from_ring(rx, path, n, flags);
                 rx.idle_reads = 0;
@@ -115,7 +115,7 @@ impl Twin {
             Err(RecvError::Failed(errno)) => {
                 // The device noticed the peer's death; TCP knows how it ended.
                 if errno == libc::ECONNRESET
-                    && let Some(end) = self.at_end(fd, path)
+                    && let Some(end) = self.at_end(fd, rx, path)
                 {
                     return end.map(Some);
                 }
@@ -139,7 +139,7 @@ impl Twin {
         if !look || !has_ended(fd) {
             return None;
         }
-        if path.is_far() { Some(self.far_end(fd, rx, path)) } else { self.at_end(fd, path) }
+        if path.is_far() { Some(self.far_end(fd, rx, path)) } else { self.at_end(fd, rx, path) }
     }
 
     /// After the last byte of TCP: what the ring has for the rest of `bufs`, since one call on TCP
@@ -199,6 +199,10 @@ impl Twin {
         match with_tail(bufs, 0, limit, |bufs| kernel_recv(fd, bufs, flags)) {
             // We ended it, not the peer.
             Ok(0) if self.has(FLAG_BROKEN) => Err(Blocked::Error(Errno::CONNRESET.into())),
+            Ok(0) => match self.path() {
+                Some(path) => self.end_of_tcp(fd, rx, path),
+                None => Ok(0),
+            },
             Ok(n) => {
                 if !flags.contains(RecvFlags::PEEK) {
                     rx.tcp_bytes += n as u64;

@@ -33,6 +33,8 @@ enum Blocked {
     Ring(u32),
     /// TCP must not be used before what is on the ring has arrived; the mark was taken before.
     Leaving(u32),
+    /// The peer has gone and left bytes unread on the ring.
+    Reset,
     /// It failed.
     Error(io::Error),
 }
@@ -83,6 +85,9 @@ impl Twin {
                     }
                 }
                 Err(Blocked::Error(e)) => break e,
+                // Told by the next call, as on TCP, if something has been sent.
+                Err(Blocked::Reset) if sent != 0 => return Ok(sent),
+                Err(Blocked::Reset) => break self.tell_reset(fd),
                 Err(blocked) => {
                     // Who has left for good may watch the kernel's socket alone, which has room all
                     // the time, and tells of none: such a call waits.
@@ -137,6 +142,9 @@ impl Twin {
                 }
                 TxMode::Leaving => return Err(Blocked::Leaving(mark)),
                 TxMode::Tcp => {}
+            }
+            if tx.ring_bytes != 0 && self.is_reset(fd, path, None) {
+                return Err(Blocked::Reset);
             }
         } else if tx.mode != TxMode::Tcp {
             // The parent's stream: only the parent can go on with it.

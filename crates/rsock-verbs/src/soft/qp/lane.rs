@@ -176,6 +176,11 @@ impl Outlet {
         }
     }
 
+    /// Bytes that the peer's program has consumed, so far as it says.
+    pub(in crate::soft) fn consumed(&self) -> u64 {
+        self.lane.head().consumer.consumed.load(Ordering::Acquire)
+    }
+
     /// Wakes whoever waits for the peer's receive completions, after an entry was published.
     #[inline(always)]
     pub(in crate::soft) fn ring_recv(&self) {

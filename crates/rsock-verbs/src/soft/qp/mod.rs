@@ -264,6 +264,15 @@ impl QueuePair<Soft> for SoftQp {
     }
 
     #[inline]
+    fn note_consumed(&self, n: u64) {
+        self.core.note_consumed(n);
+    }
+
+    fn consumed_by_peer(&self) -> Option<u64> {
+        Some(self.core.consumed_by_peer())
+    }
+
+    #[inline]
     unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         // SAFETY: the caller's promise is the same.
         unsafe { self.core.post_send(wr) }
@@ -319,6 +328,23 @@ impl Core {
     #[inline(always)]
     pub(super) fn has_events(&self) -> bool {
         self.shared.events.load(Ordering::Relaxed) != 0
+    }
+
+    #[inline(always)]
+    fn note_consumed(&self, n: u64) {
+        let rx = &self.shared.rx;
+        let sum = rx.consumed.load(Ordering::Relaxed).saturating_add(n);
+        rx.consumed.store(sum, Ordering::Relaxed);
+        // SYNC(consumed): the bytes have left the ring. Pairs with the Acquire in `Outlet::consumed`.
+        self.inlet.head().consumer.consumed.store(sum, Ordering::Release);
+    }
+
+    fn consumed_by_peer(&self) -> u64 {
+        let tx = self.shared.tx.0.lock();
+        match (self.shared.state(), self.outlet.get()) {
+            (QpState::Rts | QpState::Rtr, Some(outlet)) => outlet.consumed(),
+            _ => tx.consumed,
+        }
     }
 
     /// For a queue that takes our send completions only: notices the peer's end.
@@ -398,6 +424,7 @@ impl Core {
         self.shared.events.store(done, Ordering::Relaxed);
 
         if let Some(outlet) = self.outlet.get() {
+            tx.consumed = outlet.consumed();
             let producer = &outlet.lane.head().producer;
             // SYNC(close): the entries published before are seen by whoever sees this. Pairs with
             // the Acquire in `peer_closed` and `poll_recvs`.

@@ -52,6 +52,8 @@ pub(super) struct Rx {
     pub(super) drain_until: AtomicU32,
     /// Staged bytes taken.
     pub(super) stage_head: AtomicU64,
+    /// Bytes that the program has consumed, for the peer to look at.
+    pub(super) consumed: AtomicU64,
 }
 
 /// The sending half.
@@ -84,6 +86,8 @@ pub(super) struct Tx {
     pub(super) taken_then: u32,
     /// When a pending request without a receive at the peer fails; monotonic nanoseconds, or 0.
     pub(super) rnr_deadline: u64,
+    /// In the error state: what the peer had consumed, for its lane is not looked at any more.
+    pub(super) consumed: u64,
 }
 
 // SAFETY: atomics, and locks around plain values.

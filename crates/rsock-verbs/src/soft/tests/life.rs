@@ -110,6 +110,29 @@ fn a_dead_peer_ends_everything() {
 }
 
 #[test]
+fn what_a_peer_had_consumed_is_known_after_its_end() {
+    let _dog = Watchdog::new("consumed");
+    let ctx = SoftContext::open().expect("device");
+    let (x, y) = linked_pair(&ctx).expect("link");
+    let (a, b) = (end(&ctx, &x, CAP), end(&ctx, &y, CAP));
+    assert_eq!(a.qp.consumed_by_peer(), Some(0), "not connected yet");
+    a.connect(b.qp.qp_num());
+    b.connect(a.qp.qp_num());
+    b.qp.note_consumed(40);
+    b.qp.note_consumed(2);
+    assert_eq!((a.qp.consumed_by_peer(), b.qp.consumed_by_peer()), (Some(42), Some(0)));
+    a.qp.note_consumed(u64::MAX);
+    a.qp.note_consumed(1);
+    assert_eq!(b.qp.consumed_by_peer(), Some(u64::MAX));
+    drop(b);
+    assert_eq!(a.wait().status, WcStatus::WR_FLUSH);
+    // Its lane may be another's by now.
+    let other = end(&ctx, &y, CAP);
+    other.qp.note_consumed(7);
+    assert_eq!(a.qp.consumed_by_peer(), Some(42));
+}
+
+#[test]
 fn a_forked_child_goes_on_with_what_it_inherits() {
     let _dog = Watchdog::new("fork");
     let (a, b) = pair();
