@@ -29,7 +29,8 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     );
     let _ = writeln!(
         out,
-        "Medians of {} (of short connections three times as many), sides measured in turn, {} s each.",
+        "Medians of {} (three times as many of short connections, and of round trips over a device), sides measured in \
+         turn, {} s each.",
         env.runs, env.seconds_per_sample
     );
     if comparison.rows.iter().any(|row| !row.is_on_device()) {

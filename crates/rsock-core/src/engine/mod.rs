@@ -17,6 +17,7 @@ mod exts;
 mod growth;
 mod iomap;
 mod layout;
+mod moderation;
 mod parts;
 mod preparing;
 mod progress;

@@ -5,6 +5,7 @@ use super::doubt::Doubt;
 use super::growth::Growth;
 use super::iomap::Iomaps;
 use super::layout::{Layout, N_SLOTS};
+use super::moderation::Moderation;
 use super::parts::Parts;
 use super::resident::{self, Trim, Usage};
 use super::ring::Ring;
@@ -126,6 +127,7 @@ impl<B: Backend> Preparing<B> {
                 life: Lifecycle::Open,
                 dirty: 0,
                 n_owed: 0,
+                moderation: Moderation::default(),
             })),
             mail: Mailbox::default(),
         })

@@ -1,5 +1,6 @@
 //! The mutable state of a stream, in family memory: parent and forked child work on the same.
 
+use super::moderation::Moderation;
 use super::spin::Spin;
 use crate::proto::{Lifecycle, RecvHalf, SendHalf};
 use rsock_verbs::family::{FamilySafe, Lock};
@@ -24,6 +25,7 @@ pub(super) struct RecvSide {
     pub(super) dirty: usize,
     /// Receives that data has taken and that are not posted again yet.
     pub(super) n_owed: u32,
+    pub(super) moderation: Moderation,
 }
 
 /// What the pump leaves for everybody else, readable without its lock.

@@ -158,6 +158,7 @@ impl<B: Backend> Stream<B> {
         }
         if !peek {
             self.parts.qp.note_consumed(taken as u64);
+            recv.moderation.note_read(taken);
             match &mut growth {
                 Some(growth) => self.adapt(growth, &mut recv.half, taken),
                 None if B::PINS => {}

@@ -215,6 +215,14 @@ impl Path {
         on!(self, stream => stream.spin(interest, mark))
     }
 
+    pub(super) fn nap(&self) -> Option<Duration> {
+        on!(self, stream => stream.nap())
+    }
+
+    pub(super) fn has_napped_in_vain(&self) {
+        on!(self, stream => stream.has_napped_in_vain());
+    }
+
     pub(super) fn park(&self, mark: u32, timeout: Duration) -> Wake {
         on!(self, stream => stream.park(mark, timeout))
     }

@@ -51,7 +51,7 @@ impl Twin {
         watch.settle(result, !partial && deadline.is_none())
     }
 
-    /// Spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer die, so
+    /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer die, so
     /// it is bounded, and skipped where the last wait was long.
     fn wait_for_ring(
         &self,
@@ -61,6 +61,14 @@ impl Twin {
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()> {
+        if let Some(nap) = path.nap() {
+            self.count_wait(Direction::Recv, Waited::Sleeping);
+            sys::sleep(&mut [], Some(left.map_or(nap, |left| left.min(nap))), None, watch)?;
+            if path.has_changed(mark) {
+                return Ok(());
+            }
+            path.has_napped_in_vain();
+        }
         if path.spin(Interest::Read, mark) {
             self.count_wait(Direction::Recv, Waited::Spinning);
             return Ok(());
