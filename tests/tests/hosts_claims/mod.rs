@@ -250,36 +250,32 @@ fn lies(port: u16) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// The client waits for room meanwhile: it makes no call, and answers.
-#[test]
-fn what_makes_no_sense_is_rejected_where_everybody_is_trusted() {
+/// A client that listens for its server, which runs without rsock and so never comes: in its place `act` does, with
+/// the addresses of the two. The client stays on TCP, and every byte arrives. `wait` is how the server reads.
+fn in_a_servers_place(
+    name: &'static str,
+    trust: Trust,
+    wait: &str,
+    act: impl FnOnce(SocketAddr, SocketAddr),
+) {
     if is_impostor() {
         return;
     }
     let _watchdog = Watchdog::new(Duration::from_secs(240));
-    let guest = Guest::begin("impostor-lies");
+    let guest = Guest::begin(name);
     let [server, client] = PORTS.map(|port| port.to_string());
     let ends = match guest.role {
         Role::A => {
-            // Without rsock, so the client's listener waits for somebody.
             let mut plain = tools::require("python3").command();
             plain.stdout(Stdio::piped());
-            let blocks = Blocks::serve(&guest, plain, &server, "late");
+            let blocks = Blocks::serve(&guest, plain, &server, wait);
             guest.meet("listening");
-            run("ip addr add 10.9.0.3/24 dev eth0");
-            let [from, to] =
-                [(guest.ip(), PORTS[0]), (guest.peer_ip(), PORTS[1])].map(SocketAddr::from);
-            let test = "what_makes_no_sense_is_rejected_where_everybody_is_trusted";
-            let mut impostor =
-                Impostor::start(test, &format!("lie {from} {to} 10.9.0.3:{}", PORTS[0]));
-            impostor.await_word("lied");
-            impostor.end();
-            run("ip addr del 10.9.0.3/24 dev eth0");
+            act((guest.ip(), PORTS[0]).into(), (guest.peer_ip(), PORTS[1]).into());
             guest.meet("refused");
             blocks.end(&guest)
         }
         Role::B => {
-            let mut command = with_shim("python3", &config("impostor-lies", Trust::Everybody));
+            let mut command = with_shim("python3", &config(name, trust));
             command.env("SOURCE_PORT", client);
             guest.meet("listening");
             let to = guest.peer_ip().to_string();
@@ -292,40 +288,26 @@ fn what_makes_no_sense_is_rejected_where_everybody_is_trusted() {
     assert_all_arrived(&ends);
 }
 
+/// The client waits for room meanwhile: it makes no call, and answers.
+#[test]
+fn what_makes_no_sense_is_rejected_where_everybody_is_trusted() {
+    let test = "what_makes_no_sense_is_rejected_where_everybody_is_trusted";
+    in_a_servers_place("impostor-lies", Trust::Everybody, "late", |from, to| {
+        run("ip addr add 10.9.0.3/24 dev eth0");
+        let part = format!("lie {from} {to} 10.9.0.3:{}", PORTS[0]);
+        let mut impostor = Impostor::start(test, &part);
+        impostor.await_word("lied");
+        impostor.end();
+        run("ip addr del 10.9.0.3/24 dev eth0");
+    });
+}
+
 #[test]
 fn another_user_who_comes_in_a_servers_place_is_not_believed() {
-    if is_impostor() {
-        return;
-    }
-    let _watchdog = Watchdog::new(Duration::from_secs(240));
-    let guest = Guest::begin("impostor-asks");
-    let [server, client] = PORTS.map(|port| port.to_string());
-    let ends = match guest.role {
-        Role::A => {
-            // A server without rsock, so the client's listener waits for somebody.
-            let mut plain = tools::require("python3").command();
-            plain.stdout(Stdio::piped());
-            let blocks = Blocks::serve(&guest, plain, &server, "");
-            guest.meet("listening");
-            let [from, to] =
-                [(guest.ip(), PORTS[0]), (guest.peer_ip(), PORTS[1])].map(SocketAddr::from);
-            let test = "another_user_who_comes_in_a_servers_place_is_not_believed";
-            let mut impostor = Impostor::start(test, &format!("ask {from} {to}"));
-            impostor.await_word("rejected");
-            impostor.end();
-            guest.meet("refused");
-            blocks.end(&guest)
-        }
-        Role::B => {
-            let mut command = with_shim("python3", &config("impostor-asks", KEY));
-            command.env("SOURCE_PORT", client);
-            guest.meet("listening");
-            let to = guest.peer_ip().to_string();
-            let blocks = Blocks::start(command, &["send", &to, &server]);
-            guest.meet("refused");
-            assert!(!connections(&guest).iter().any(has_used_rdma));
-            blocks.end(&guest)
-        }
-    };
-    assert_all_arrived(&ends);
+    let test = "another_user_who_comes_in_a_servers_place_is_not_believed";
+    in_a_servers_place("impostor-asks", KEY, "", |from, to| {
+        let mut impostor = Impostor::start(test, &format!("ask {from} {to}"));
+        impostor.await_word("rejected");
+        impostor.end();
+    });
 }

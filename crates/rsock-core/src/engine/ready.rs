@@ -101,13 +101,13 @@ impl<B: Backend> Stream<B> {
         self.parts.qp.is_idle() || self.ring.shared.mail.error.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the peer's program has not received all that was sent, as far as the device can tell: of a
-    /// peer that has been killed as well.
+    /// Whether the peer's program has not received all of the first `sent` bytes, or of all that were sent, as far
+    /// as the device can tell: of a peer that has been killed as well.
     #[must_use]
-    pub fn is_unread(&self) -> bool {
+    pub fn is_unread(&self, sent: Option<u64>) -> bool {
         let _section = Section::enter();
-        let send = self.ring.lock_send();
-        self.parts.qp.consumed_by_peer().is_some_and(|consumed| consumed < send.sent)
+        let sent = sent.unwrap_or_else(|| self.ring.lock_send().sent);
+        self.parts.qp.consumed_by_peer().is_some_and(|consumed| consumed < sent)
     }
 
     /// Tells the peer that nothing is missed of what it may send from now on: that nobody will read it is

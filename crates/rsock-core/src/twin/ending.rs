@@ -1,7 +1,7 @@
 //! How a connection ends: by half, in order, or broken.
 
 use super::path::Path;
-use super::state::{self, FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, TxMode};
+use super::state::{self, FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, Tx, TxMode};
 use super::{PARK, PinReason, Twin, offset, verify};
 use crate::interrupt::Section;
 use crate::stat::{self, Direction};
@@ -14,6 +14,9 @@ use std::time::Duration;
 /// How long the end of a stream between hosts may take to arrive. A peer that is there answers within the
 /// network's round trip.
 const LINGER: Duration = Duration::from_secs(5);
+
+/// Events that lie so far apart by the kernel's ticks (4 ms, as a rule) came in this order.
+const MOMENT: Duration = Duration::from_millis(20);
 
 impl Twin {
     /// As `shutdown(2)`.
@@ -58,16 +61,36 @@ impl Twin {
         }
     }
 
-    /// Whether the peer has gone and left bytes unread on the ring: TCP would have sent a reset, but the
-    /// kernel, which knows nothing of them, ended its socket in good order. True until it is told.
-    ///
-    /// `tcp_bytes`: what has been read from the socket, if all of it has.
-    pub(super) fn is_reset(&self, fd: BorrowedFd<'_>, path: &Path, tcp_bytes: Option<u64>) -> bool {
-        // An end on the ring came before the socket's: then TCP would not have told of a reset either.
-        if self.has(FLAG_ENDED) || !path.is_unread() || path.was_ended() {
+    /// Whether a reader meets a reset: see [`Self::is_reset`]. `tcp_bytes` have been read from the socket, all that
+    /// it had. What was sent in the moment of the peer's end counts: it may have come before.
+    pub(super) fn is_reset_for_reader(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        tcp_bytes: u64,
+    ) -> bool {
+        path.is_unread(None)
+            && offset::fin(fd, Some(tcp_bytes)).is_ok_and(|fin| fin.is_some())
+            && self.is_reset(path)
+    }
+
+    /// Whether a writer meets a reset: see [`Self::is_reset`]. What was sent in the moment of the peer's end does not
+    /// count: a writer may send for a moment after it, and TCP answers that with `EPIPE`.
+    pub(super) fn is_reset_for_writer(&self, fd: BorrowedFd<'_>, path: &Path, tx: &Tx) -> bool {
+        if !path.is_unread(Some(tx.ring_bytes)) {
             return false;
         }
-        if !offset::has_fin(fd, tcp_bytes).unwrap_or(false) {
+        let Ok(Some(since)) = offset::fin(fd, None) else { return false };
+        let silence = Duration::from_millis(sys::tick().wrapping_sub(tx.sent_at).into());
+        let sent = if silence >= since + MOMENT { tx.ring_bytes } else { tx.met_bytes };
+        path.is_unread(Some(sent)) && self.is_reset(path)
+    }
+
+    /// Whether a peer that has ended its socket in good order, and has left bytes unread on the ring, is gone. TCP
+    /// would have sent a reset for them, but the kernel knows nothing of the ring. True until it is told.
+    fn is_reset(&self, path: &Path) -> bool {
+        // An end on the ring came before the socket's: then TCP would not have told of a reset either.
+        if self.has(FLAG_ENDED) || path.was_ended() {
             return false;
         }
         // By now the kernel may have forgotten whom it was connected to.
@@ -81,7 +104,7 @@ impl Twin {
         is_closed == Some(true)
     }
 
-    /// Ends the connection as the reset does that [`Self::is_reset`] found: whoever asks first is told.
+    /// Ends the connection as the reset does that was found: whoever asks first is told.
     pub(super) fn tell_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
         let _section = Section::enter();
         self.dirs.raise(FLAG_ENDED);

@@ -7,10 +7,12 @@
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
+use std::time::Duration;
 
 /// Bytes of `struct tcp_info` up to and including `tcpi_bytes_retrans` (Linux 4.19).
 const INFO_LEN: usize = 216;
 const STATE: usize = 0;
+const LAST_ACK_RECV: usize = 56;
 const BYTES_RECEIVED: usize = 128;
 const NOTSENT_BYTES: usize = 144;
 const BYTES_SENT: usize = 200;
@@ -46,15 +48,17 @@ pub(super) fn read(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Whether the peer's end has arrived (FIN) and not a reset, even if both ends have ended theirs by now. That
-/// takes `tcp_bytes` to be known, the payload bytes that came before it.
+/// How long ago the peer's end (FIN) arrived, by the kernel's ticks; `None` if there was none, or a reset. Known of a
+/// socket that has ended its own direction, too, if `tcp_bytes` is: the payload bytes that came before.
 ///
 /// # Source
-/// `tcpi_state` (Linux, `include/net/tcp_states.h`); a FIN counts as one in `tcpi_bytes_received`.
-pub(super) fn has_fin(fd: BorrowedFd<'_>, tcp_bytes: Option<u64>) -> io::Result<bool> {
+/// `tcpi_state` (Linux, `include/net/tcp_states.h`); a FIN counts as one in `tcpi_bytes_received`, and as the
+/// last acknowledgement in `tcpi_last_ack_recv`.
+pub(super) fn fin(fd: BorrowedFd<'_>, tcp_bytes: Option<u64>) -> io::Result<Option<Duration>> {
     let info = tcp_info(fd)?;
     let counted = tcp_bytes.map(|n| n.wrapping_add(1));
-    Ok(info[STATE] == CLOSE_WAIT || counted == Some(u64_at(&info, BYTES_RECEIVED)))
+    let is_there = info[STATE] == CLOSE_WAIT || counted == Some(u64_at(&info, BYTES_RECEIVED));
+    Ok(is_there.then(|| Duration::from_millis(u32_at(&info, LAST_ACK_RECV).into())))
 }
 
 /// Bytes in the send queue that the peer's kernel has not acknowledged (`SIOCOUTQ`).

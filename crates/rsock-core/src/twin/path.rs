@@ -257,8 +257,8 @@ impl Path {
         on!(self, stream => stream.was_ended())
     }
 
-    pub(super) fn is_unread(&self) -> bool {
-        on!(self, stream => stream.is_unread())
+    pub(super) fn is_unread(&self, sent: Option<u64>) -> bool {
+        on!(self, stream => stream.is_unread(sent))
     }
 
     pub(super) fn renounce(&self) {

@@ -134,6 +134,7 @@ impl Twin {
                         tx.full_since = None;
                         state.ready |= events & OUTPUT;
                     } else {
+                        self.meet(fd, &mut tx, path);
                         self.ring_is_full(&mut tx, path);
                         if tx.mode == TxMode::Tcp {
                             state.kernel |= events & OUTPUT;

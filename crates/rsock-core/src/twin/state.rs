@@ -32,8 +32,12 @@ pub(super) struct Tx {
     pub(super) full_since: Option<Instant>,
     /// In `Leaving`: since when.
     pub(super) leaving_since: Option<Instant>,
-    /// When a sender on the ring last looked at the socket ([`crate::sys::tick`]).
+    /// When a sender on the ring last looked at the socket ([`crate::sys::tick`]), as each does first in a tick.
     pub(super) looked_at: u32,
+    /// When the last byte was sent on the ring, on the same clock.
+    pub(super) sent_at: u32,
+    /// Of `ring_bytes`, those that had been sent when somebody looked, and the peer had not ended.
+    pub(super) met_bytes: u64,
 }
 
 /// What the receiving direction reads from.
@@ -133,6 +137,8 @@ impl Directions {
                 full_since: None,
                 leaving_since: None,
                 looked_at: 0,
+                sent_at: 0,
+                met_bytes: 0,
             })),
             rx: Line(Lock::new(Rx {
                 mode: RxMode::Tcp,

@@ -52,7 +52,7 @@ impl Twin {
         rx: &Rx,
         path: &Path,
     ) -> Result<usize, Blocked<'a>> {
-        if self.is_reset(fd, path, Some(rx.tcp_bytes)) { Err(Blocked::Reset) } else { Ok(0) }
+        if self.is_reset_for_reader(fd, path, rx.tcp_bytes) { Err(Blocked::Reset) } else { Ok(0) }
     }
 
     /// The socket of a connection between hosts has ended, and nothing is on the ring: what a read

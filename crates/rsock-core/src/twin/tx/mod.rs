@@ -98,6 +98,7 @@ impl Twin {
                         if self.has(FLAG_STANDIN) && self.show_full(fd) {
                             continue;
                         }
+                        self.meet_before_waiting(fd, &blocked);
                         break Errno::AGAIN.into();
                     }
                     let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
@@ -143,7 +144,7 @@ impl Twin {
                 TxMode::Leaving => return Err(Blocked::Leaving(mark)),
                 TxMode::Tcp => {}
             }
-            if tx.ring_bytes != 0 && self.is_reset(fd, path, None) {
+            if tx.ring_bytes != 0 && self.is_reset_for_writer(fd, path, &tx) {
                 return Err(Blocked::Reset);
             }
         } else if tx.mode != TxMode::Tcp {
@@ -172,6 +173,7 @@ impl Twin {
             Ok(n) => {
                 tx.full_since = None;
                 tx.ring_bytes += n as u64;
+                tx.sent_at = tx.looked_at;
                 self.count_bytes(Direction::Send, path.kind(), n);
                 Ok(n)
             }

@@ -1,6 +1,5 @@
 //! From TCP to the ring and back, as far as the sending end decides.
 
-use super::end::is_deserted;
 use crate::engine::ExtSeen;
 use crate::interrupt::Section;
 use crate::proto::{Ext, UP_MASK};
@@ -41,7 +40,8 @@ impl Twin {
         if self.is_sole() {
             return;
         }
-        if seen.contains(ExtSeen::LEAVE) || due && is_deserted(fd, path) {
+        let is_deserted = due && self.is_deserted(fd, tx, path);
+        if seen.contains(ExtSeen::LEAVE) || is_deserted {
             self.move_down(tx, path);
         }
     }

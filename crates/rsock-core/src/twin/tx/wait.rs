@@ -2,7 +2,7 @@
 
 use super::Blocked;
 use crate::engine::{Interest, Wake};
-use crate::interrupt::Watch;
+use crate::interrupt::{Section, Watch};
 use crate::stat::Direction;
 use crate::sys;
 use crate::twin::path::Path;
@@ -35,6 +35,14 @@ impl Twin {
         sleep_with_bell(fd, events, path, mark, left, watch).map(drop)
     }
 
+    /// Takes note of whether the peer is there, for who is about to wait.
+    pub(super) fn meet_before_waiting(&self, fd: BorrowedFd<'_>, blocked: &Blocked) {
+        if let (Blocked::Ring(_), Some(path)) = (blocked, self.path()) {
+            let _section = Section::enter();
+            self.meet(fd, &mut self.dirs.tx.0.lock(), path);
+        }
+    }
+
     /// Waits until sending may go on. The ring is waited for a bounded time only: then the caller's
     /// next try moves to TCP, where the kernel notices whatever happened to the peer.
     pub(super) fn wait_for_room(
@@ -56,6 +64,7 @@ impl Twin {
                     return Ok(());
                 }
                 self.count_wait(Direction::Send, Waited::Sleeping);
+                self.meet_before_waiting(fd, blocked);
                 let most = if self.is_sole() { SOLE_PATIENCE } else { PATIENCE };
                 let woken = path.park(*mark, left.map_or(most, |l| l.min(most)));
                 // A handler may have run before the thread slept: the kernel did not see it then.
