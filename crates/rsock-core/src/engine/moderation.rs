@@ -12,7 +12,8 @@
 //! worth its timer.
 
 use super::stream::Stream;
-use crate::interrupt::Section;
+use super::wait::Wake;
+use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_verbs::Backend;
 use std::time::{Duration, Instant};
@@ -75,21 +76,29 @@ fn nap_at(n: u64, period: Duration) -> Option<Duration> {
 }
 
 impl<B: Backend> Stream<B> {
-    /// For who is about to wait for data: how long to sleep first without asking to be woken.
-    #[must_use]
-    pub fn nap(&self) -> Option<Duration> {
+    /// For who is about to wait for data, within `left`: naps first if that pays, and says what came of it. `None`
+    /// if it does not.
+    pub(crate) fn nap(&self, mark: u32, left: Option<Duration>, watch: Watch) -> Option<Wake> {
         if !B::SENDS_WAIT {
             return None;
         }
+        let nap = self.next_nap()?;
+        if sys::sleep(&mut [], Some(left.map_or(nap, |left| left.min(nap))), None, watch).is_err() {
+            return Some(Wake::Interrupted);
+        }
+        if self.has_changed(mark) {
+            return Some(Wake::Changed);
+        }
+        let _section = Section::enter();
+        // In vain: none until a lot has been received again.
+        self.ring.lock_recv().moderation.nap = None;
+        Some(Wake::TimedOut)
+    }
+
+    fn next_nap(&self) -> Option<Duration> {
         let _section = Section::enter();
         let n_sent = self.ring.lock_send().sent;
         self.ring.lock_recv().moderation.nap(sys::now(), n_sent)
-    }
-
-    /// Nothing came during the nap: none until a lot has been received again.
-    pub fn has_napped_in_vain(&self) {
-        let _section = Section::enter();
-        self.ring.lock_recv().moderation.nap = None;
     }
 }
 

@@ -14,6 +14,7 @@ use crate::doorbell::{Doorbell, Kind};
 use crate::engine::{
     Armed, ExtSeen, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
 };
+use crate::interrupt::Watch;
 use crate::proto::Ext;
 use crate::stat;
 use crate::udp::Udp;
@@ -215,12 +216,8 @@ impl Path {
         on!(self, stream => stream.spin(interest, mark))
     }
 
-    pub(super) fn nap(&self) -> Option<Duration> {
-        on!(self, stream => stream.nap())
-    }
-
-    pub(super) fn has_napped_in_vain(&self) {
-        on!(self, stream => stream.has_napped_in_vain());
+    pub(super) fn nap(&self, mark: u32, left: Option<Duration>, watch: Watch) -> Option<Wake> {
+        on!(self, stream => stream.nap(mark, left, watch))
     }
 
     pub(super) fn park(&self, mark: u32, timeout: Duration) -> Wake {

@@ -59,25 +59,22 @@ where
             Interest::Read => Direction::Recv,
             Interest::Write => Direction::Send,
         };
-        let limit = |most: Duration| sys::time_left(deadline).map_or(most, |left| left.min(most));
         if interest == Interest::Read
-            && let Some(nap) = self.stream.nap()
+            && let Some(woken) = self.stream.nap(mark, sys::time_left(deadline), watch)
         {
             self.stat.add_wakeup(direction);
-            let slept = sys::sleep(&mut [], Some(limit(nap)), None, watch);
-            if slept.is_err() && watch.must_end() {
-                return interrupted();
+            match woken {
+                Wake::Changed => return Ok(()),
+                Wake::Interrupted if watch.must_end() => return interrupted(),
+                Wake::Interrupted | Wake::TimedOut => {}
             }
-            if self.stream.has_changed(mark) {
-                return Ok(());
-            }
-            self.stream.has_napped_in_vain();
         }
         if self.stream.spin(interest, mark) {
             self.stat.add_spin(direction);
             return Ok(());
         }
         self.stat.add_wakeup(direction);
+        let limit = |most: Duration| sys::time_left(deadline).map_or(most, |left| left.min(most));
         match self.stream.park(mark, limit(PARK)) {
             Wake::Changed => return Ok(()),
             Wake::Interrupted if watch.must_end() => return interrupted(),

@@ -61,13 +61,13 @@ impl Twin {
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()> {
-        if let Some(nap) = path.nap() {
+        if let Some(woken) = path.nap(mark, left, watch) {
             self.count_wait(Direction::Recv, Waited::Sleeping);
-            sys::sleep(&mut [], Some(left.map_or(nap, |left| left.min(nap))), None, watch)?;
-            if path.has_changed(mark) {
-                return Ok(());
+            match woken {
+                Wake::Changed => return Ok(()),
+                Wake::Interrupted => return Err(Errno::INTR.into()),
+                Wake::TimedOut => {}
             }
-            path.has_napped_in_vain();
         }
         if path.spin(Interest::Read, mark) {
             self.count_wait(Direction::Recv, Waited::Spinning);
