@@ -1,6 +1,7 @@
 //! Servers of tests: a port for each, and the moment from which it can be connected to.
 
 use crate::Running;
+use std::ffi::OsString;
 use std::fs;
 use std::net::{IpAddr, TcpListener};
 use std::process::Command;
@@ -41,11 +42,12 @@ pub fn await_rdma_listener(port: u16, server: &mut Running) {
         let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
         listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address))
     });
-    // It is in the list a moment before connects reach it: until the call that has it listen returns, which needs
-    // far less than two ticks of CPU time more.
+    // It is in the list a moment before connects reach it. C's rsockets then take them in a thread of their own, with
+    // the options of that moment, which `riostream` sets after it listens. So until it waits with all of its threads;
+    // one that never sleeps needs far less than two ticks of CPU time for that.
     let pid = server.id();
     let before = cpu_ticks(pid);
-    await_listening(server, || sleeps_elsewhere(pid) || cpu_ticks(pid) >= before + 2);
+    await_listening(server, || is_at_rest(pid) || cpu_ticks(pid) >= before + 2);
 }
 
 /// CPU time of a process, in ticks of 10 ms; of one that is gone, 0.
@@ -57,12 +59,30 @@ fn cpu_ticks(pid: u32) -> u64 {
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
-/// Whether a process sleeps, and not in `write(2)`, by which librdmacm has the kernel do everything.
-fn sleeps_elsewhere(pid: u32) -> bool {
-    // proc(5): the call's number first, or a word if it runs or waits for a CPU.
-    let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-    let number = call.split(' ').next().and_then(|number| number.parse().ok());
-    number.is_some_and(|number: i64| number != libc::SYS_write)
+/// Whether all threads of a process sleep at one moment, and none in `write(2)`, by which librdmacm has the kernel do
+/// everything.
+fn is_at_rest(pid: u32) -> bool {
+    // Who sleeps at two looks, and has not been taken from a CPU between them, has slept all the time between.
+    let before = resting_threads(pid);
+    before.is_some() && before == resting_threads(pid)
+}
+
+/// How often each thread of a process has left a CPU; `None` if one does not sleep as [`is_at_rest`] says.
+fn resting_threads(pid: u32) -> Option<Vec<(OsString, String)>> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let resting = threads.map(|thread| {
+        let thread = thread.ok()?;
+        // proc(5): the call's number first, or a word if it runs or waits for a CPU.
+        let call = fs::read_to_string(thread.path().join("syscall")).ok()?;
+        let number: i64 = call.split(' ').next()?.parse().ok()?;
+        let status = fs::read_to_string(thread.path().join("status")).ok()?;
+        let switches: String =
+            status.lines().filter(|line| line.contains("ctxt_switches")).collect();
+        (number != libc::SYS_write).then(|| (thread.file_name(), switches))
+    });
+    let mut resting: Vec<_> = resting.collect::<Option<_>>()?;
+    resting.sort();
+    Some(resting)
 }
 
 /// Waits until `server` listens on `port` of TCP.
