@@ -29,7 +29,7 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     );
     let _ = writeln!(
         out,
-        "Medians of {} (three times as many of short connections, and of round trips over a device), sides measured in \
+        "Medians of {} (of some rows three times as many), sides measured in \
          turn, {} s each.",
         env.runs, env.seconds_per_sample
     );

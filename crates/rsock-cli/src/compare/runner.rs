@@ -22,23 +22,52 @@ pub(super) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
     let n_all = cases.iter().filter(|c| is_measured(c)).map(n_samples).sum();
     let mut progress = Progress::new(n_all, cases.len());
     let mut rows = Vec::with_capacity(cases.len());
-    for case in cases {
-        let row = match (case.work, missing(bench, case)) {
-            (Work::Quotient(..), _) => Row::quotient(case, &rows),
-            (_, Some(program)) => {
-                progress.advance(n_samples(case));
-                Row::not_run(case, &format!("{program} was not found"))
-            }
-            (_, None) => {
-                let samples =
-                    (0..runs * case.n_times).flat_map(|run| round(bench, case, run, &progress));
-                Row::measured(case, samples.collect())
-            }
-        };
-        progress.end_row(&row);
-        rows.push(row);
+    for group in cases.chunk_by(|a, b| are_compared(cases, a, b)) {
+        let samples = samples_of(bench, group, runs, &progress);
+        for (case, samples) in group.iter().zip(samples) {
+            let row = match (case.work, missing(bench, case)) {
+                (Work::Quotient(..), _) => Row::quotient(case, &rows),
+                (_, Some(program)) => {
+                    progress.advance(n_samples(case));
+                    Row::not_run(case, &format!("{program} was not found"))
+                }
+                (_, None) => Row::measured(case, samples),
+            };
+            progress.end_row(&row);
+            rows.push(row);
+        }
     }
     rows
+}
+
+/// Whether one of `cases` is the quotient of these two.
+fn are_compared(cases: &[Case], a: &Case, b: &Case) -> bool {
+    let names = [a.id.as_str(), b.id.as_str()];
+    cases.iter().any(|case| match case.work {
+        Work::Quotient(above, below) => names == [above, below] || names == [below, above],
+        _ => false,
+    })
+}
+
+/// The samples of each of `cases`, which take turns: what the machine does meanwhile is the same for all.
+fn samples_of(bench: &Bench, cases: &[Case], runs: u32, progress: &Progress) -> Vec<Vec<Sample>> {
+    let n_runs = |case: &Case| match is_measured(case) && missing(bench, case).is_none() {
+        true => runs * case.n_times,
+        false => 0,
+    };
+    let mut samples: Vec<_> = cases.iter().map(|_| Vec::new()).collect();
+    for run in 0..cases.iter().map(n_runs).max().unwrap_or(0) {
+        let mut turns: Vec<_> = cases.iter().zip(&mut samples).collect();
+        if run % 2 == 1 {
+            turns.reverse();
+        }
+        for (case, samples) in turns {
+            if run < n_runs(case) {
+                samples.extend(round(bench, case, run, progress));
+            }
+        }
+    }
+    samples
 }
 
 fn is_measured(case: &Case) -> bool {
@@ -401,3 +430,25 @@ fn absent(program: &str) -> Error {
 
 /// For a thousand streams and a thousand MiB on a slow machine.
 const HOLD_LIMIT: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::case;
+
+    #[test]
+    fn rows_of_a_quotient_take_turns_and_no_others_do() {
+        let cases = case::all();
+        let groups = cases.chunk_by(|a, b| are_compared(&cases, a, b)).filter(|g| g.len() > 1);
+        let together: Vec<Vec<_>> =
+            groups.map(|group| group.iter().map(|case| case.id.as_str()).collect()).collect();
+        assert_eq!(
+            together,
+            [
+                ["stream.64K", "stream.1M"],
+                ["stream.64K.pinned", "stream.1M.pinned"],
+                ["rdma.stream.64K", "rdma.stream.1M"],
+            ]
+        );
+    }
+}
