@@ -14,13 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+use once_cell::race::OnceBox;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// Bytes of a code.
 pub(crate) const CODE_LEN: usize = 12;
@@ -121,8 +121,8 @@ fn file() -> PathBuf {
 /// The configuration of this host, read at the first call. What cannot be read, or is no configuration,
 /// trusts nobody.
 pub(crate) fn trust() -> &'static Trust {
-    static TRUST: OnceLock<Trust> = OnceLock::new();
-    TRUST.get_or_init(|| Trust::read(&file()).unwrap_or_default())
+    static TRUST: OnceBox<Trust> = OnceBox::new();
+    TRUST.get_or_init(|| Box::new(Trust::read(&file()).unwrap_or_default()))
 }
 
 impl Trust {

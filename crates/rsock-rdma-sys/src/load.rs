@@ -5,9 +5,9 @@
 
 use crate::cm::Cm;
 use crate::verbs::Verbs;
+use once_cell::race::OnceBox;
 use std::error::Error;
 use std::fmt;
-use std::sync::OnceLock;
 
 /// A library that could not be opened, or that lacks a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,11 +31,11 @@ impl Error for NotLoaded {}
 /// # Errors
 /// [`NotLoaded`], the same one at every call.
 pub fn open() -> Result<&'static Verbs, &'static NotLoaded> {
-    static VERBS: OnceLock<Result<Verbs, NotLoaded>> = OnceLock::new();
+    static VERBS: OnceBox<Result<Verbs, NotLoaded>> = OnceBox::new();
     let open = || {
         // SAFETY: the name is libibverbs's own; its initialisers only set up its own state, and its
         // functions have the signatures that its headers of the same major version declare.
-        unsafe { Verbs::new(VERBS_LIBRARY) }.map_err(not_loaded(VERBS_LIBRARY))
+        Box::new(unsafe { Verbs::new(VERBS_LIBRARY) }.map_err(not_loaded(VERBS_LIBRARY)))
     };
     VERBS.get_or_init(open).as_ref()
 }
@@ -45,10 +45,10 @@ pub fn open() -> Result<&'static Verbs, &'static NotLoaded> {
 /// # Errors
 /// [`NotLoaded`], the same one at every call.
 pub fn open_cm() -> Result<&'static Cm, &'static NotLoaded> {
-    static CM: OnceLock<Result<Cm, NotLoaded>> = OnceLock::new();
+    static CM: OnceBox<Result<Cm, NotLoaded>> = OnceBox::new();
     let open = || {
         // SAFETY: as for libibverbs above.
-        unsafe { Cm::new(CM_LIBRARY) }.map_err(not_loaded(CM_LIBRARY))
+        Box::new(unsafe { Cm::new(CM_LIBRARY) }.map_err(not_loaded(CM_LIBRARY)))
     };
     CM.get_or_init(open).as_ref()
 }

@@ -11,7 +11,7 @@
 //! users have, in threads that a spinning user keeps waiting: without the pauses and the yields its
 //! round trips took five times as long.
 
-use std::sync::OnceLock;
+use once_cell::race::OnceBox;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -134,10 +134,10 @@ fn spin_for(budget: u32, ready: impl Fn() -> bool) -> Option<Duration> {
 /// How many times as long as usual to go without a look at the clock: more than once where a look takes
 /// a system call.
 fn stretch() -> u32 {
-    static STRETCH: OnceLock<u32> = OnceLock::new();
+    static STRETCH: OnceBox<u32> = OnceBox::new();
     *STRETCH.get_or_init(|| {
         let looks = (0..4).map(|_| Instant::now().elapsed());
-        stretch_for(looks.min().unwrap_or_default())
+        Box::new(stretch_for(looks.min().unwrap_or_default()))
     })
 }
 

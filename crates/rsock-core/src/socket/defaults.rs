@@ -5,9 +5,9 @@
 //! rdma-core v64.0, librdmacm/rsocket.c: `rs_configure`; rsocket(7).
 
 use crate::proto::{iomap_size_from_wire, iomap_size_to_wire};
+use once_cell::race::OnceBox;
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// Where the files are.
 const DIRECTORY: &str = "/etc/rdma/rsocket";
@@ -48,8 +48,8 @@ impl Defaults {
     /// Those of this process; the files are read once.
     #[must_use]
     pub fn of_process() -> Self {
-        static VALUE: OnceLock<Defaults> = OnceLock::new();
-        *VALUE.get_or_init(|| Self::read(Path::new(DIRECTORY)))
+        static VALUE: OnceBox<Defaults> = OnceBox::new();
+        *VALUE.get_or_init(|| Box::new(Self::read(Path::new(DIRECTORY))))
     }
 
     /// Reads the files in `dir`. Missing and unreadable ones, and those that do not begin with a
