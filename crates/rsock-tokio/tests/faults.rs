@@ -80,14 +80,27 @@ async fn with_peer_on_tcp() -> (TcpStream, Killed) {
     (stream, child)
 }
 
+/// What calls answer, the first of which waits when `child` is killed.
+async fn until_killed<T: Send + 'static>(
+    child: Killed,
+    calls: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let calls = waiting(calls).await;
+    drop(child);
+    calls.await.expect("task")
+}
+
+/// As the tests compare them.
+fn kinds<const N: usize>(ends: [io::Result<usize>; N]) -> [Result<usize, ErrorKind>; N] {
+    ends.map(|end| end.map_err(|e| e.kind()))
+}
+
 /// What a read answers that waits for `child`.
-async fn read_ends<S>((mut stream, child): (S, Killed)) -> Result<usize, ErrorKind>
+async fn read_ends<S>((mut stream, child): (S, Killed)) -> [Result<usize, ErrorKind>; 1]
 where
     S: AsyncRead + Unpin + Send + 'static,
 {
-    let read = waiting(async move { stream.read(&mut [0]).await }).await;
-    drop(child);
-    read.await.expect("task").map_err(|e| e.kind())
+    until_killed(child, async move { kinds([stream.read(&mut [0]).await]) }).await
 }
 
 /// What a write answers that waits for `child`, and the calls after it.
@@ -97,14 +110,11 @@ where
 {
     // Until there is no room.
     while poll_times(stream.write(&[1; 1 << 16]), 1).await.is_some() {}
-    let write = waiting(async move {
+    until_killed(child, async move {
         let end = stream.write_all(&vec![1; 64 << 20]).await.map(|()| 0);
-        let ends = [end, stream.write(&[1]).await, stream.read(&mut [0]).await];
-        ends.map(|end| end.map_err(|e| e.kind()))
+        kinds([end, stream.write(&[1]).await, stream.read(&mut [0]).await])
     })
-    .await;
-    drop(child);
-    write.await.expect("task")
+    .await
 }
 
 #[test]
@@ -113,8 +123,8 @@ fn a_pending_read_ends_with_its_peer() {
     for runtime in [common::current_thread(), common::multi_thread()] {
         runtime.block_on(async {
             // Nothing was left unread.
-            assert_eq!(read_ends(with_peer_on_tcp().await).await, Ok(0));
-            assert_eq!(read_ends(with_peer().await).await, Ok(0));
+            assert_eq!(read_ends(with_peer_on_tcp().await).await, [Ok(0)]);
+            assert_eq!(read_ends(with_peer().await).await, [Ok(0)]);
         });
     }
 }
@@ -144,14 +154,11 @@ where
     if half_close {
         stream.shutdown().await.expect("shutdown");
     }
-    let read = waiting(async move {
-        let ends =
-            [stream.read(&mut [0]).await, stream.read(&mut [0]).await, stream.write(&[1]).await];
-        ends.map(|end| end.map_err(|e| e.kind()))
+    until_killed(child, async move {
+        let (first, second) = (stream.read(&mut [0]).await, stream.read(&mut [0]).await);
+        kinds([first, second, stream.write(&[1]).await])
     })
-    .await;
-    drop(child);
-    read.await.expect("task")
+    .await
 }
 
 #[test]

@@ -157,7 +157,9 @@ impl<B: Backend> Stream<B> {
             }
         }
         if !peek {
-            self.parts.qp.note_consumed(taken as u64);
+            if taken != 0 {
+                self.parts.qp.note_consumed(taken as u64);
+            }
             recv.moderation.note_read(taken);
             match &mut growth {
                 Some(growth) => self.adapt(growth, &mut recv.half, taken),

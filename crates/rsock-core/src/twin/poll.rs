@@ -10,7 +10,7 @@
 use super::path::{Arming, Bells, Path};
 use super::rx::Deaf;
 use super::state::{RxMode, TxMode};
-use super::tx::is_stuck;
+use super::tx::{is_stuck, meet};
 use super::{Door, PATIENCE, Twin, Waited};
 use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
@@ -134,7 +134,7 @@ impl Twin {
                         tx.full_since = None;
                         state.ready |= events & OUTPUT;
                     } else {
-                        self.meet(fd, &mut tx, path);
+                        meet(fd, &mut tx, path);
                         self.ring_is_full(&mut tx, path);
                         if tx.mode == TxMode::Tcp {
                             state.kernel |= events & OUTPUT;

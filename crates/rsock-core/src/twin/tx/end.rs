@@ -23,27 +23,27 @@ impl Twin {
         self.dirs.raise(FLAG_TX_PLAIN);
         self.break_connection(fd)
     }
+}
 
-    /// For who waits on a full ring: takes note of whether the peer is there, as what it does with what has been
-    /// sent is asked when it has gone. The caller holds the lock.
-    pub(in crate::twin) fn meet(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) {
-        if !path.is_far() && tx.mode == TxMode::Ring && tx.met_bytes != tx.ring_bytes {
-            self.is_deserted(fd, tx, path);
-        }
+/// For who waits on a full ring: takes note of whether the peer is there, as what it does with what has been
+/// sent is asked when it has gone. The caller holds the lock.
+pub(in crate::twin) fn meet(fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) {
+    if !path.is_far() && tx.mode == TxMode::Ring && tx.met_bytes != tx.ring_bytes {
+        is_deserted(fd, tx, path);
     }
+}
 
-    /// Whether the socket says that nobody reads what we write any more: then TCP has the right answer.
-    /// A half-close is none: it stands in the ring before the socket knows of it. Where in doubt, TCP
-    /// is slower, never wrong.
-    #[cold]
-    pub(super) fn is_deserted(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) -> bool {
-        let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
-        if !sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0) {
-            tx.met_bytes = tx.ring_bytes;
-            return false;
-        }
-        fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 || !path.has_eof()
+/// Whether the socket says that nobody reads what we write any more: then TCP has the right answer.
+/// A half-close is none: it stands in the ring before the socket knows of it. Where in doubt, TCP
+/// is slower, never wrong.
+#[cold]
+pub(super) fn is_deserted(fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
+    if !sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0) {
+        tx.met_bytes = tx.ring_bytes;
+        return false;
     }
+    fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 || !path.has_eof()
 }
 
 /// Whether what was sent to another host will never be known to have arrived.

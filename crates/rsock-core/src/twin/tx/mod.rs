@@ -5,7 +5,7 @@ mod kernel;
 mod steer;
 mod wait;
 
-pub(super) use end::is_stuck;
+pub(super) use end::{is_stuck, meet};
 pub(super) use kernel::is_nonblocking;
 
 use super::path::Path;

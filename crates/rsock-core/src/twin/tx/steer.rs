@@ -1,5 +1,6 @@
 //! From TCP to the ring and back, as far as the sending end decides.
 
+use super::end::is_deserted;
 use crate::engine::ExtSeen;
 use crate::interrupt::Section;
 use crate::proto::{Ext, UP_MASK};
@@ -40,7 +41,7 @@ impl Twin {
         if self.is_sole() {
             return;
         }
-        let is_deserted = due && self.is_deserted(fd, tx, path);
+        let is_deserted = due && is_deserted(fd, tx, path);
         if seen.contains(ExtSeen::LEAVE) || is_deserted {
             self.move_down(tx, path);
         }

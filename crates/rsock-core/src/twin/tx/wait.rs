@@ -1,6 +1,7 @@
 //! Waiting for room to send.
 
 use super::Blocked;
+use super::end::meet;
 use crate::engine::{Interest, Wake};
 use crate::interrupt::{Section, Watch};
 use crate::stat::Direction;
@@ -39,7 +40,7 @@ impl Twin {
     pub(super) fn meet_before_waiting(&self, fd: BorrowedFd<'_>, blocked: &Blocked) {
         if let (Blocked::Ring(_), Some(path)) = (blocked, self.path()) {
             let _section = Section::enter();
-            self.meet(fd, &mut self.dirs.tx.0.lock(), path);
+            meet(fd, &mut self.dirs.tx.0.lock(), path);
         }
     }
 
