@@ -1,7 +1,7 @@
 # Measures rsock on the guest's RDMA device beside C's rsockets and bare verbs, and prints the table.
 #
 #     cargo build --release -p rsock-cli -p rsock-capi -p rsock-preload && cargo xtask tools
-#     cargo xtask lab --limit 900 lab/scripts/compare.sh [--runs N] [--only rdma.stream] [--markdown FILE]
+#     cargo xtask lab --limit 1500 lab/scripts/compare.sh [--runs N] [--time N] [--only rdma.stream] [--markdown FILE]
 #
 # The arguments are those of `rsock compare`. RSOCK_ARTIFACTS says where the command and the libraries
 # are, if not in target/release, and RSOCK_TOOLS where netperf is, if not in target/tools.
@@ -17,5 +17,10 @@ esac
 case " $* " in
 *" --runs "*) ;;
 *) set -- --runs 5 "$@" ;;
+esac
+# The first 30 ms or so of a stream go into registering memory, which takes long in an emulated guest.
+case " $* " in
+*" --time "*) ;;
+*) set -- --time 3 "$@" ;;
 esac
 exec "${RSOCK_ARTIFACTS:-$target/release}/rsock" compare "$@"
