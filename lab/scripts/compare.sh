@@ -18,7 +18,7 @@ case " $* " in
 *" --runs "*) ;;
 *) set -- --runs 5 "$@" ;;
 esac
-# The first 30 ms or so of a stream go into registering memory, which takes long in an emulated guest.
+# The first 30 to 60 ms of a stream run at half its later rate in an emulated guest.
 case " $* " in
 *" --time "*) ;;
 *) set -- --time 3 "$@" ;;

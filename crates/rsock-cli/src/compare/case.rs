@@ -449,7 +449,7 @@ fn on_device() -> Vec<Case> {
         let work = netperf(Netperf::Stream(size), 1);
         let (id, label) = (format!("rdma.stream.{name}"), format!("netperf TCP_STREAM {name}"));
         cases.push(Case {
-            // The quotient of these two is promised more exactly than single samples agree, which spread by 4 %.
+            // The quotient of these two is promised more exactly than single samples agree, which spread by 5 %.
             n_times: if size >= 0x1_0000 { 3 } else { 1 },
             ..case(&id, &label, Unit::GbitPerSecond, work, need)
         });
