@@ -200,7 +200,7 @@ fn words_from(port: u16) -> [u8; 56] {
     words[24..32].copy_from_slice(&0x2000_u64.to_be_bytes());
     words[36..40].copy_from_slice(&0x1_0000_u32.to_be_bytes());
     words[AT_PORT..AT_VERSION].copy_from_slice(&port.to_be_bytes());
-    words[AT_VERSION..AT_CODE].copy_from_slice(&1_u16.to_be_bytes());
+    words[AT_VERSION..AT_CODE].copy_from_slice(&2_u16.to_be_bytes());
     words
 }
 
@@ -240,7 +240,7 @@ fn lies(port: u16) -> Vec<(String, Vec<u8>)> {
         ("another port", AT_PORT, port + 7),
         ("the client's port", AT_PORT, PORTS[1]),
         ("version 0", AT_VERSION, 0),
-        ("version 2", AT_VERSION, 2),
+        ("version 1", AT_VERSION, 1),
         ("version 256", AT_VERSION, 256),
     ] {
         let mut words = honest.to_vec();

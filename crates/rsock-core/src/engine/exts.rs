@@ -3,7 +3,7 @@
 use super::shared::ExtSeen;
 use super::stream::Stream;
 use crate::interrupt::Section;
-use crate::proto::{self, Ext};
+use crate::proto::{self, Ext, UP_BITS, UP_MASK};
 use rsock_verbs::{Backend, CompletionQueue, SendFlags};
 use std::sync::atomic::Ordering;
 
@@ -22,6 +22,17 @@ impl<B: Backend> Stream<B> {
         let is_last = B::SENDS_WAIT && ext == Ext::Down;
         let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
         self.parts.post_flagged(None, &[], proto::Msg::Ext(ext).encode(), flags).is_ok()
+    }
+
+    /// Says that this direction moves to the stream at byte `offset`. False if there is no room now;
+    /// then all of it has to be sent again.
+    #[must_use]
+    pub fn try_send_up(&self, offset: u64) -> bool {
+        let bits = |n: u64| u32::try_from(n & u64::from(UP_MASK)).unwrap_or(0);
+        let (high26, offset26) = (bits(offset >> UP_BITS), bits(offset));
+        // INVARIANT: `offset` only grows, so bits that are zero now were zero in every message before.
+        (high26 == 0 || self.try_send_ext(Ext::UpHigh { high26 }))
+            && self.try_send_ext(Ext::Up { offset26 })
     }
 
     /// Extension messages that arrived so far, without taking them; makes progress first if
@@ -49,9 +60,9 @@ impl<B: Backend> Stream<B> {
         ExtSeen::from_bits_retain(old) & which
     }
 
-    /// Value of the last [`Ext::Up`].
+    /// The low [`2 * UP_BITS`](proto::UP_BITS) bits of the offset that the last [`Ext::Up`] named.
     #[must_use]
-    pub fn ext_up_offset(&self) -> u32 {
+    pub fn ext_up_offset(&self) -> u64 {
         self.ring.shared.mail.ext_up.load(Ordering::Acquire)
     }
 }

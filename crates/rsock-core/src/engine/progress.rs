@@ -115,8 +115,12 @@ impl<B: Backend> Stream<B> {
                 let seen = match ext {
                     Ext::Ready => ExtSeen::READY,
                     Ext::Up { offset26 } => {
-                        mail.ext_up.store(offset26, Ordering::Release);
+                        mail.put_up_low(offset26);
                         ExtSeen::UP
+                    }
+                    Ext::UpHigh { high26 } => {
+                        mail.put_up_high(high26);
+                        ExtSeen::empty()
                     }
                     Ext::Down => ExtSeen::DOWN,
                     Ext::Leave => ExtSeen::LEAVE,

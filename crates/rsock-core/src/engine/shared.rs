@@ -2,7 +2,7 @@
 
 use super::moderation::Moderation;
 use super::spin::Spin;
-use crate::proto::{Lifecycle, RecvHalf, SendHalf};
+use crate::proto::{Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -44,8 +44,8 @@ pub(super) struct Mailbox {
     pub(super) error: AtomicU32,
     /// Extension messages received and not yet taken: bits of [`ExtSeen`].
     pub(super) ext: AtomicU32,
-    /// Value of the last `Ext::Up`.
-    pub(super) ext_up: AtomicU32,
+    /// Low 52 bits of the offset that the last `Ext::UpHigh` and `Ext::Up` named.
+    pub(super) ext_up: AtomicU64,
     /// Spin budgets of the reader and the writer.
     pub(super) recv_spin: Spin,
     pub(super) send_spin: Spin,
@@ -108,6 +108,18 @@ impl Mailbox {
             Ordering::Acquire,
         );
         self.raise(FLAG_DISCONNECTED | FLAG_SEND_CLOSED | FLAG_EOF);
+    }
+
+    /// Takes the upper half of an offset that an `Ext::Up` is going to complete. Only the pump calls this.
+    pub(super) fn put_up_high(&self, high26: u32) {
+        self.ext_up.store(u64::from(high26) << UP_BITS, Ordering::Release);
+    }
+
+    /// Completes an offset. Only the pump calls this.
+    pub(super) fn put_up_low(&self, offset26: u32) {
+        let high = self.ext_up.load(Ordering::Relaxed) & !u64::from(UP_MASK);
+        // SYNC(up): stored before the flag that says so. Pairs with the Acquire in `ext_up_offset`.
+        self.ext_up.store(high | u64::from(offset26), Ordering::Release);
     }
 
     /// Puts a credit message where the sender finds it. Only the pump calls this.

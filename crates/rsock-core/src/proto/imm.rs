@@ -11,8 +11,11 @@ use super::error::PeerError;
 /// Longest data message the word can name, in bytes.
 pub const MAX_DATA_LEN: u32 = VALUE_MASK;
 
-/// The bits of a byte offset that [`Ext::Up`] carries.
-pub const UP_MASK: u32 = (1 << EXT_CODE_SHIFT) - 1;
+/// Bits of a byte offset that one extension message carries.
+pub const UP_BITS: u32 = EXT_CODE_SHIFT;
+
+/// The largest value of an extension message: [`UP_BITS`] ones.
+pub const UP_MASK: u32 = (1 << UP_BITS) - 1;
 
 /// The immediate word of a message, in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +68,7 @@ impl Imm {
             Ext::Up { offset26 } => (EXT_UP, offset26),
             Ext::Down => (EXT_DOWN, 0),
             Ext::Leave => (EXT_LEAVE, 0),
+            Ext::UpHigh { high26 } => (EXT_UP_HIGH, high26),
             Ext::Unknown { code, value } => (code as u32 & EXT_CODE_MASK, value),
         };
         Self::new(OP_WRITE, (code << EXT_CODE_SHIFT) | (value & EXT_VALUE_MASK))
@@ -168,6 +172,12 @@ pub enum Ext {
         /// The low 26 bits of that offset.
         offset26: u32,
     },
+    /// Precedes an `Up` whose offset has more than 26 bits. Without it those bits are those of the
+    /// last `UpHigh`, or zero.
+    UpHigh {
+        /// Bits 51:26 of the offset.
+        high26: u32,
+    },
     /// The writing end has stopped sending on this path.
     Down,
     /// The sender asks the other end to stop sending on this path.
@@ -210,6 +220,7 @@ const fn decode_ext(value: u32) -> Ext {
         EXT_UP => Ext::Up { offset26: value },
         EXT_DOWN => Ext::Down,
         EXT_LEAVE => Ext::Leave,
+        EXT_UP_HIGH => Ext::UpHigh { high26: value },
         _ => Ext::Unknown { code: (code & EXT_CODE_MASK) as u8, value },
     }
 }
@@ -235,6 +246,7 @@ const EXT_READY: u32 = 0;
 const EXT_UP: u32 = 1;
 const EXT_DOWN: u32 = 2;
 const EXT_LEAVE: u32 = 3;
+const EXT_UP_HIGH: u32 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -262,6 +274,7 @@ mod tests {
             (0xFFFF_FFFF, Ok(Msg::Ignored)),
             (0x4000_0000, Ok(Msg::Ext(Ext::Ready))),
             (0x4400_0001, Ok(Msg::Ext(Ext::Up { offset26: 1 }))),
+            (0x5000_0003, Ok(Msg::Ext(Ext::UpHigh { high26: 3 }))),
             (0x4BFF_FFFF, Ok(Msg::Ext(Ext::Down))),
             (0x4C00_0000, Ok(Msg::Ext(Ext::Leave))),
             (0x5C00_0009, Ok(Msg::Ext(Ext::Unknown { code: 7, value: 9 }))),

@@ -31,7 +31,7 @@ pub use conn_data::{
 };
 pub use ctrl::{CTRL_DEPTH, CtrlWindow};
 pub use error::PeerError;
-pub use imm::{Ctrl, Ext, Imm, MAX_DATA_LEN, Msg, SeqNo, UP_MASK};
+pub use imm::{Ctrl, Ext, Imm, MAX_DATA_LEN, Msg, SeqNo, UP_BITS, UP_MASK};
 pub use iomap::{
     IOMAP_ENTRY, IomapEntry, IomapSlots, IomapTarget, IomapWrite, RemoteIomap, checked_index,
     lookup,

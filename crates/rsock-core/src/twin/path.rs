@@ -282,6 +282,10 @@ impl Path {
         on!(self, stream => stream.try_send_ext(ext))
     }
 
+    pub(super) fn try_send_up(&self, offset: u64) -> bool {
+        on!(self, stream => stream.try_send_up(offset))
+    }
+
     #[inline]
     pub(super) fn ext_seen(&self) -> ExtSeen {
         on!(self, stream => stream.ext_seen())
@@ -296,7 +300,7 @@ impl Path {
         on!(self, stream => stream.take_ext(which))
     }
 
-    pub(super) fn ext_up_offset(&self) -> u32 {
+    pub(super) fn ext_up_offset(&self) -> u64 {
         on!(self, stream => stream.ext_up_offset())
     }
 

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | 0 | 40 | connection data |
 //! | 40 | 2 | the TCP port of who speaks, big-endian: never 0, which is what C leaves there |
-//! | 42 | 2 | version, 1, big-endian |
+//! | 42 | 2 | version, 2, big-endian |
 //! | 44 | 12 | code |
 
 #![forbid(unsafe_code)]
@@ -17,7 +17,8 @@ use crate::trust::{CODE_LEN, Claim, Trust, trust};
 use rsock_verbs::QpNum;
 use std::net::SocketAddr;
 
-const VERSION: u16 = 1;
+/// 2 since `Up` names offsets of more than 26 bits.
+const VERSION: u16 = 2;
 const AT_PORT: usize = CONN_DATA_LEN;
 const AT_VERSION: usize = AT_PORT + 2;
 const AT_CODE: usize = AT_VERSION + 2;

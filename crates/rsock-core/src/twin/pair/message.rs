@@ -36,7 +36,7 @@ pub(super) enum Kind {
 /// | off | size | field |
 /// |---|---|---|
 /// | 0 | 4 | `RSKP` |
-/// | 4 | 1 | version, 1 |
+/// | 4 | 1 | version, 2 |
 /// | 5 | 1 | kind |
 /// | 6 | 2 | 0 |
 /// | 8 | 8 | cookie of the sender's TCP socket |
@@ -62,7 +62,8 @@ pub(super) enum Received {
 }
 
 const MAGIC: [u8; 4] = *b"RSKP";
-const VERSION: u8 = 1;
+/// 2 since `Up` names offsets of more than 26 bits: an end that does not know that would misplace bytes.
+const VERSION: u8 = 2;
 const AT_LINK: usize = 24;
 const AT_CONN_DATA: usize = 40;
 const AT_HELLO: usize = AT_CONN_DATA + CONN_DATA_LEN;

@@ -2,7 +2,7 @@
 
 use super::kernel::has_ended;
 use crate::engine::ExtSeen;
-use crate::proto::{Ext, UP_MASK};
+use crate::proto::{Ext, UP_BITS};
 use crate::stat::{self, Direction};
 use crate::twin::path::Path;
 use crate::twin::state::{FLAG_BROKEN, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, Rx, RxMode};
@@ -121,12 +121,14 @@ impl Twin {
     }
 }
 
-/// The absolute offset that `low` names, if it lies a plausible way ahead of `at`.
-fn resolve(low: u32, at: u64) -> Option<u64> {
-    let mask = u64::from(UP_MASK);
-    let ahead = u64::from(low).wrapping_sub(at) & mask;
-    // Never behind us; more ahead than the kernels' buffers hold is nonsense.
-    (ahead <= mask / 4 * 3).then(|| at.wrapping_add(ahead))
+/// The absolute offset whose low 52 bits are `low`, if it lies a plausible way ahead of `at`.
+///
+/// The kernels' queues at both ends of a connection hold at most 4 GiB (`SO_SNDBUF` and
+/// `SO_RCVBUF` are 31 bits wide), far less than the 2 PiB at which two offsets could be confused.
+fn resolve(low: u64, at: u64) -> Option<u64> {
+    const MASK: u64 = (1 << (2 * UP_BITS)) - 1;
+    let ahead = low.wrapping_sub(at) & MASK;
+    (ahead <= MASK / 2).then(|| at.wrapping_add(ahead))
 }
 
 #[cfg(test)]
@@ -135,8 +137,18 @@ mod tests {
 
     #[test]
     fn offsets_resolve_ahead_and_never_behind() {
+        const END: u64 = 1 << (2 * UP_BITS);
         assert_eq!(resolve(5, 5), Some(5));
-        assert_eq!(resolve(0, u64::from(UP_MASK)), Some(u64::from(UP_MASK) + 1));
+        assert_eq!(resolve(0, END - 1), Some(END));
         assert_eq!(resolve(4, 5), None);
+        assert_eq!(resolve(7, 3 * END + 2), Some(3 * END + 7));
+    }
+
+    /// As far as two kernels' queues can ever be ahead of a reader.
+    #[test]
+    fn offsets_far_ahead_of_the_reader_are_exact() {
+        for ahead in [48 << 20, 64 << 20, (64 << 20) + 1, 100 << 20, 4 << 30] {
+            assert_eq!(resolve(1000 + ahead, 1000), Some(1000 + ahead));
+        }
     }
 }

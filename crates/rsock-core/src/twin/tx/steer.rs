@@ -3,7 +3,7 @@
 use super::end::is_deserted;
 use crate::engine::ExtSeen;
 use crate::interrupt::Section;
-use crate::proto::{Ext, UP_MASK};
+use crate::proto::Ext;
 use crate::stat::{self, Direction};
 use crate::sys;
 use crate::twin::path::{Fate, Path};
@@ -66,8 +66,7 @@ impl Twin {
                 return;
             }
         }
-        let offset26 = u32::try_from(tx.tcp_bytes & u64::from(UP_MASK)).unwrap_or(0);
-        if path.try_send_ext(Ext::Up { offset26 }) {
+        if path.try_send_up(tx.tcp_bytes) {
             path.take_ext(ExtSeen::READY);
             tx.mode = TxMode::Ring;
             tx.full_since = None;
