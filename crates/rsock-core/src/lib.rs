@@ -1,5 +1,6 @@
 //! The rsockets stream protocol, its engine, and sockets over RDMA, shared memory or TCP.
 
+pub mod closing;
 pub mod dgram;
 mod doorbell;
 pub mod engine;

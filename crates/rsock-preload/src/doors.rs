@@ -97,12 +97,21 @@ pub(crate) fn of(fd: c_int) -> Option<Arc<Post>> {
     guard::enter(|| find(fd, true)).ok().flatten()
 }
 
-/// As `accept` on `fd`, whose kernel queue `kernel` asks. `None` if there is no door.
-pub(crate) fn accept(fd: c_int, flags: c_int, kernel: impl Fn() -> c_int) -> Option<Accepted> {
+/// As `accept` on `fd`; `kernel` asks the kernel's queue of the listening socket that it is given. `None`
+/// if there is no door.
+pub(crate) fn accept(fd: c_int, flags: c_int, kernel: impl Fn(c_int) -> c_int) -> Option<Accepted> {
     let post = of(fd)?;
     let mut watch = Watch::begin();
-    // SAFETY: not -1; the program's own, which it does not close during its call.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    // SAFETY: not -1, since it has a door; only duplicated.
+    let named = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Other threads may close the number while this one sleeps.
+    let kept = guard::enter(|| Ok(HighFd::new(rustix::io::fcntl_dupfd_cloexec(named, 0)?)));
+    let kept = match kept {
+        Ok(kept) => kept,
+        Err(e) => return Some(Accepted::Failed(e)),
+    };
+    let socket = kept.as_fd();
+    let fd = socket.as_raw_fd();
     let is_nonblocking =
         rustix::fs::fcntl_getfl(socket).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
     let limit = sockopt::socket_timeout(socket, sockopt::Timeout::Recv).ok().flatten();
@@ -114,11 +123,11 @@ pub(crate) fn accept(fd: c_int, flags: c_int, kernel: impl Fn() -> c_int) -> Opt
             Err(e) => return Some(Accepted::Failed(e)),
         }
         if is_nonblocking {
-            return Some(Accepted::Kernel(kernel()));
+            return Some(Accepted::Kernel(kernel(fd)));
         }
         let is_keeper = post.take();
         if is_keeper && is_ready(socket) {
-            let new = kernel();
+            let new = kernel(fd);
             post.leave();
             return Some(Accepted::Kernel(new));
         }
@@ -287,8 +296,9 @@ impl Post {
             (self.relieved.as_fd().as_raw_fd(), None)
         };
         let events = PollFlags::IN;
+        let revents = PollFlags::empty();
         let mut entries =
-            [PollEntry { fd, twin: None, door, udp: None, events, revents: PollFlags::empty() }];
+            [PollEntry { fd, twin: None, door, udp: None, call: None, events, revents }];
         twin::poll(&mut entries, left, None)
     }
 }

@@ -128,8 +128,8 @@ pub(crate) fn enter(fd: c_int, side: Side) -> Option<Handle> {
         None => None,
     };
     let handle = match handle {
-        Some(handle) => handle,
-        None => settle(fd, entry, side)?,
+        Some(handle) if is_unchanged(entry, word) => handle,
+        _ => settle(fd, entry, side)?,
     };
     (!handle.is_plain_for_good() && !guard::is_inside()).then_some(handle)
 }
@@ -203,13 +203,24 @@ pub(crate) fn find(fd: c_int, side: Side) -> Option<Handle> {
         if word.is_datagram() {
             return None;
         }
-        if let Some(handle) = slot::enter(word.key()?, side, fd) {
-            return (!guard::is_inside()).then_some(handle);
-        }
-        if Word(entry.load(Ordering::Acquire)) == word {
-            return None;
+        let handle = slot::enter(word.key()?, side, fd);
+        if is_unchanged(entry, word) {
+            return handle.filter(|_| !guard::is_inside());
         }
     }
+}
+
+/// Whether the number still means what `word` said before the caller went into the slot. If so, whoever
+/// closes the number from now on finds the caller inside, and lets it keep the socket.
+#[inline]
+fn is_unchanged(entry: &AtomicU64, word: Word) -> bool {
+    // SYNC(gate): see `slot::Gate::enter`.
+    Word(entry.load(Ordering::SeqCst)) == word
+}
+
+/// Which stream or UDP socket `fd` names now, if any. For calls of several steps.
+pub(crate) fn key(fd: c_int) -> Option<Key> {
+    Word(entry(fd)?.load(Ordering::Acquire)).key()
 }
 
 /// Turns a candidate into a twin, or finds that it cannot be one.
@@ -223,12 +234,13 @@ fn settle(fd: c_int, entry: &AtomicU64, side: Side) -> Option<Handle> {
         match word.kind() {
             _ if word.is_datagram() => return None,
             EMPTY => return None,
-            TWIN => match slot::enter(word.key()?, side, fd) {
-                Some(handle) => return Some(handle),
-                // Its last name is being closed.
-                None if Word(entry.load(Ordering::Acquire)) == word => return None,
-                None => {}
-            },
+            TWIN => {
+                let handle = slot::enter(word.key()?, side, fd);
+                if is_unchanged(entry, word) {
+                    // Without one, its last name is being closed.
+                    return handle;
+                }
+            }
             // Another thread is at it. It cannot be this one, below a signal handler: those are
             // kept out of sections.
             ADOPTING => rustix::thread::sched_yield(),
@@ -399,7 +411,14 @@ enum Ending {
 
 fn give_up_name(key: Key, fd: c_int, ending: Ending) {
     let section = Section::enter();
-    let last = match slot::enter(key, Side::Send, fd) {
+    let handle = slot::enter(key, Side::Send, fd);
+    if let Some(handle) = &handle {
+        let _ = guard::enter(|| {
+            handle.keep_for_calls();
+            Ok(())
+        });
+    }
+    let last = match handle {
         Some(handle) if handle.udp().is_some() => {
             let is_last = handle.remove_name();
             if is_last {
@@ -447,7 +466,8 @@ pub(crate) fn note_closing(fd: c_int) {
     if is_listening(fd) {
         doors::note_closing(fd);
     }
-    let old = Word(entry.swap(0, Ordering::AcqRel));
+    // SYNC(gate): see `slot::Gate::enter`.
+    let old = Word(entry.swap(0, Ordering::SeqCst));
     if let Some(key) = old.key() {
         log::line(format_args!("fd {fd}: closing"));
         give_up_name(key, fd, Ending::Close);
@@ -515,7 +535,10 @@ pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
     if handle.is_same_socket() == Some(true) {
         return false;
     }
-    note_made(fd);
+    // Unless the table knows already that the number has a successor.
+    if key(fd) == Some(handle.key()) {
+        note_made(fd);
+    }
     true
 }
 

@@ -6,6 +6,7 @@
 //! that a [`Twin`] is dropped once, after the last call through either gate has left.
 
 use crate::chunked::{Chunked, Zeroed};
+use rsock_core::closing::{Call, Closings, Descriptor};
 use rsock_core::twin::{PinReason, Twin};
 use rsock_core::udp::Udp;
 use rustix::fd::BorrowedFd;
@@ -35,6 +36,16 @@ pub(crate) enum Side {
 pub(crate) enum Held {
     Stream(Twin),
     Datagrams(Box<Udp>),
+}
+
+impl Held {
+    #[inline]
+    fn closings(&self) -> &Closings {
+        match self {
+            Self::Stream(twin) => twin.closings(),
+            Self::Datagrams(udp) => udp.closings(),
+        }
+    }
 }
 
 /// Names one use of one slot: what the descriptor table stores.
@@ -93,6 +104,8 @@ pub(crate) struct Handle {
     side: Side,
     index: u32,
     fd: i32,
+    /// Closings of the socket when the call came.
+    seen: u32,
 }
 
 impl Gate {
@@ -105,8 +118,10 @@ impl Gate {
             if word >> 32 != u64::from(generation) || is_shut || word & USERS == USERS {
                 return false;
             }
-            // SYNC(gate): Acquire pairs with the Release in `open`: the twin is complete.
-            match self.0.compare_exchange_weak(word, word + 1, Ordering::Acquire, Ordering::Relaxed)
+            // SYNC(gate): pairs with the Release in `open`: the twin is complete. SeqCst, because a call
+            // counts itself, then looks at the table again, while a closer changes the table, then
+            // looks at the count: one of them sees the other.
+            match self.0.compare_exchange_weak(word, word + 1, Ordering::SeqCst, Ordering::Relaxed)
             {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -121,6 +136,12 @@ impl Gate {
         // Acquire here of whoever ends it.
         let word = self.0.fetch_sub(1, Ordering::AcqRel);
         word & (CLOSED | USERS) == CLOSED | 1
+    }
+
+    /// How many calls are inside.
+    fn users(&self) -> u64 {
+        // SYNC(gate): see `enter`.
+        self.0.load(Ordering::SeqCst) & USERS
     }
 
     fn open(&self, generation: u32) {
@@ -186,8 +207,13 @@ pub(crate) fn insert(held: Held) -> Option<Key> {
 #[inline]
 pub(crate) fn enter(key: Key, side: Side, fd: i32) -> Option<Handle> {
     let slot = SLOTS.get(key.index as usize)?;
-    // INVARIANT: counted here, uncounted in `Handle::drop`.
-    slot.gate(side).enter(key.generation).then_some(Handle { slot, side, index: key.index, fd })
+    if !slot.gate(side).enter(key.generation) {
+        return None;
+    }
+    // INVARIANT: counted above, uncounted in `Handle::drop`.
+    let mut handle = Handle { slot, side, index: key.index, fd, seen: 0 };
+    handle.seen = handle.held().closings().count();
+    Some(handle)
 }
 
 /// Ends a stream: no call goes in any more, and the twin is dropped when the last has come out.
@@ -231,13 +257,48 @@ impl Handle {
         unsafe { &*twin }
     }
 
-    /// The descriptor this call came in by.
+    /// The descriptor this call came in by: for what is done at once. What may sleep takes
+    /// [`Self::descriptor`] or [`Self::call`].
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: never -1 (the table has no such entry). The program owns the descriptor and must
-        // not close it during the call; if it does all the same, calls on it fail with EBADF or
-        // reach its successor, as they would without us.
+        // SAFETY: never -1 (the table has no such entry). The program owns the descriptor; if another
+        // thread closes it at this moment, calls on it fail with EBADF or reach its successor, as
+        // they would without us.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// The descriptor this call came in by, with what it takes to notice that it is closed meanwhile.
+    #[inline]
+    pub(crate) fn descriptor(&self) -> Descriptor<'_> {
+        Descriptor::new(self.fd(), self.seen)
+    }
+
+    /// This call, which keeps to its socket.
+    #[inline]
+    pub(crate) fn call(&self) -> Call<'_> {
+        Call::begin(self.held().closings(), self.descriptor())
+    }
+
+    /// Calls inside beside this one.
+    fn n_others(&self) -> u64 {
+        (self.slot.send.users() + self.slot.recv.users()).saturating_sub(1)
+    }
+
+    /// The program is about to close the descriptor this call came in by, unless it has done so already:
+    /// the other calls inside go on with the socket, whatever becomes of the number.
+    pub(crate) fn keep_for_calls(&self) {
+        if self.n_others() == 0 {
+            return;
+        }
+        let is_same = match self.held() {
+            Held::Stream(twin) => twin.is_same_socket(self.fd()) != Some(false),
+            Held::Datagrams(udp) => udp.is_same_socket(self.fd()),
+        };
+        let fd = is_same.then(|| self.fd());
+        match self.held() {
+            Held::Stream(twin) => twin.keep_for_calls(fd, || self.n_others()),
+            Held::Datagrams(udp) => udp.closings().keep(fd, || {}, || self.n_others()),
+        }
     }
 
     /// Whether only the kernel matters for this stream, now and for ever.

@@ -24,6 +24,12 @@ impl<B: Backend> Stream<B> {
         self.parts.post_flagged(None, &[], proto::Msg::Ext(ext).encode(), flags).is_ok()
     }
 
+    /// Ends every sleep on this stream in this process family: the sleepers look again.
+    pub fn wake_waiters(&self) {
+        let _section = Section::enter();
+        self.announce();
+    }
+
     /// Says that this direction moves to the stream at byte `offset`. False if there is no room now;
     /// then all of it has to be sent again.
     #[must_use]

@@ -4,6 +4,7 @@ use super::pair::{Search, Step, Subject};
 use super::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
 use super::tuple::Tuple;
 use super::{PinReason, Twin};
+use crate::closing::notice;
 use crate::engine::Config;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
@@ -117,6 +118,7 @@ impl Twin {
         let mut fds = [
             libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 },
             libc::pollfd { fd: search, events: libc::POLLIN, revents: 0 },
+            notice::entry(),
         ];
         sys::sleep(&mut fds, left, None, watch)?;
         if fds[1].revents != 0 {

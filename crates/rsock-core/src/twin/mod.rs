@@ -68,6 +68,7 @@ pub use pin::PinReason;
 pub use poll::{PollEntry, poll};
 pub use waiting::Mark;
 
+use crate::closing::Closings;
 use crate::engine::ExtSeen;
 use crate::interrupt::Section;
 use crate::proto::{iomap_size_from_wire, iomap_size_to_wire};
@@ -102,6 +103,8 @@ pub struct Twin {
     inode: OnceLock<u64>,
     stat: OnceLock<stat::Slot>,
     stand_in: Mutex<Option<standin::StandIn>>,
+    /// For calls in progress whose descriptor the program closes.
+    closings: Closings,
     /// Buffers that the peer may open to us at once.
     iomap_slots: u16,
     /// In the place of TCP, where there is none. After the path, which must go first.
@@ -150,6 +153,7 @@ impl Twin {
             inode: OnceLock::new(),
             stat: OnceLock::new(),
             stand_in: Mutex::new(None),
+            closings: Closings::new(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
             sole: None,
         })
@@ -240,6 +244,32 @@ impl Twin {
     #[must_use]
     pub fn is_same_socket(&self, fd: BorrowedFd<'_>) -> Option<bool> {
         self.inode.get().map(|known| inode_of(fd) == *known)
+    }
+
+    /// What calls on this socket need that came by a descriptor which may be closed under them.
+    #[inline]
+    #[must_use]
+    pub fn closings(&self) -> &Closings {
+        &self.closings
+    }
+
+    /// To be called before `fd`, which names this socket, is closed while other calls on it may be in
+    /// progress, as many as `others` says. They go on with the socket, whatever becomes of the
+    /// number. `None` if the number is another file's already.
+    pub fn keep_for_calls(&self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
+        if others() == 0 {
+            return;
+        }
+        let wake = || {
+            if let Some(path) = self.path() {
+                path.wake_waiters();
+            }
+        };
+        self.closings.keep(fd, wake, others);
+        // A call that was too slow to answer makes its system calls under a lock, and looks the
+        // descriptor up there: none is between the two from here on.
+        drop(self.dirs.tx.0.lock());
+        drop(self.dirs.rx.0.lock());
     }
 
     /// Whether sending and receiving use the ring now.

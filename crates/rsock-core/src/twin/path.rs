@@ -282,6 +282,11 @@ impl Path {
         on!(self, stream => stream.try_send_ext(ext))
     }
 
+    /// Ends the sleeps of this process family's threads on the ring, as news from the peer would.
+    pub(super) fn wake_waiters(&self) {
+        on!(self, stream => stream.wake_waiters());
+    }
+
     pub(super) fn try_send_up(&self, offset: u64) -> bool {
         on!(self, stream => stream.try_send_up(offset))
     }

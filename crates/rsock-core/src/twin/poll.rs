@@ -12,13 +12,14 @@ use super::rx::Deaf;
 use super::state::{RxMode, TxMode};
 use super::tx::{is_stuck, meet};
 use super::{Door, PATIENCE, Twin, Waited};
+use crate::closing::{Call, notice};
 use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::stat::Direction;
 use crate::sys;
 use crate::udp::{self, Udp};
 use rustix::event::PollFlags;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
@@ -34,10 +35,28 @@ pub struct PollEntry<'a> {
     pub door: Option<&'a Door>,
     /// What there is beside it, if it is a UDP socket of ours.
     pub udp: Option<&'a Udp>,
+    /// Keeps to the socket of `twin` or `udp` if another thread closes `fd` meanwhile.
+    pub call: Option<Call<'a>>,
     /// Events asked for.
     pub events: PollFlags,
     /// Events found.
     pub revents: PollFlags,
+}
+
+impl PollEntry<'_> {
+    /// What to ask the kernel about: negative for an entry that is skipped, and a number that no
+    /// descriptor has if the socket could not be kept.
+    fn number(&self) -> RawFd {
+        match &self.call {
+            Some(call) if self.fd >= 0 => call.fd().map_or(RawFd::MAX, |fd| fd.as_raw_fd()),
+            _ => self.fd,
+        }
+    }
+
+    /// Whether no ring ends a sleep on it when its descriptor is closed.
+    fn needs_notice(&self) -> bool {
+        self.call.is_some() && self.twin.is_none_or(|twin| twin.path().is_none())
+    }
 }
 
 const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
@@ -45,6 +64,8 @@ const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
 
 /// Calls with up to this many entries allocate nothing.
 const FEW: usize = 16;
+/// Places for descriptors of ours, whatever the entries: the doorbells, and the notice of closings.
+const OURS: usize = Bells::MOST + 1;
 /// More rings than this are not worth spinning on.
 const MOST_SPUN: usize = 8;
 const NO_FD: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
@@ -243,12 +264,12 @@ pub fn poll(
     };
     if n <= FEW {
         let mut states = [const { None }; FEW];
-        let mut fds = [NO_FD; 2 * FEW + Bells::MOST];
-        run(entries, &mut states[..n], &mut fds[..2 * n + Bells::MOST], &limits)
+        let mut fds = [NO_FD; 2 * FEW + OURS];
+        run(entries, &mut states[..n], &mut fds[..2 * n + OURS], &limits)
     } else {
         let mut states = Vec::new();
         states.resize_with(n, || None);
-        let mut fds = vec![NO_FD; 2 * n + Bells::MOST];
+        let mut fds = vec![NO_FD; 2 * n + OURS];
         run(entries, &mut states, &mut fds, &limits)
     }
 }
@@ -260,8 +281,7 @@ struct Limits<'a> {
     watch: Watch,
 }
 
-/// `states` has a place for each entry; `fds` too, and those of the doorbells, and another for each
-/// entry's search.
+/// `states` has a place for each entry; `fds` too, then [`OURS`], and another for each entry's search.
 fn run<'a>(
     entries: &mut [PollEntry<'a>],
     states: &mut [Option<State<'a>>],
@@ -349,8 +369,8 @@ fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen
             seen.kernel_first |= e.fd >= 0;
             continue;
         };
-        // SAFETY: the program keeps the descriptor open during its own call.
-        let fd = unsafe { BorrowedFd::borrow_raw(e.fd) };
+        // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
+        let fd = unsafe { BorrowedFd::borrow_raw(e.number()) };
         let found = twin.poll_state(fd, e.events);
         seen.is_ready |= !found.ready.is_empty();
         seen.kernel_first |= found.kernel_first();
@@ -373,7 +393,7 @@ fn ask_kernel(
         let skip = state
             .as_ref()
             .is_some_and(|s| skip_ends && s.only_ends(e.events) || is_quick && s.is_enough());
-        let number = if skip { -1 } else { e.fd };
+        let number = if skip { -1 } else { e.number() };
         *fd = libc::pollfd { fd: number, events: events.bits().cast_signed(), revents: 0 };
         asked += usize::from(number >= 0);
     }
@@ -494,8 +514,10 @@ fn sleep_armed<'a>(
         }
     }
     let n = entries.len();
-    let mut end = n + Bells::MOST;
-    fds[n..end].copy_from_slice(&bells.entries());
+    let mut end = n + OURS;
+    fds[n..n + Bells::MOST].copy_from_slice(&bells.entries());
+    let is_noticed = entries.iter().any(PollEntry::needs_notice);
+    fds[end - 1] = if is_noticed { notice::entry() } else { NO_FD };
     for entry in entries {
         let door = entry.door.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
         let door = door.map(|door| door.as_fd().as_raw_fd());
@@ -515,19 +537,19 @@ fn sleep_armed<'a>(
     }
     armed.fill_with(|| None);
     bells.drain(&fds[n..n + Bells::MOST]);
-    for search in fds[n + Bells::MOST..end].iter().filter(|f| f.revents != 0) {
+    for search in fds[n + OURS..end].iter().filter(|f| f.revents != 0) {
         let asked = |e: &&PollEntry<'_>| e.udp.and_then(Udp::side_fd) == Some(search.fd);
         if let Some((entry, udp)) = entries.iter().find(asked).and_then(|e| Some((e, e.udp?))) {
-            // SAFETY: the program keeps the descriptor open during its own call.
-            udp.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.fd) });
+            // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
+            udp.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
             continue;
         }
         // What a door shows the next look takes care of.
         let searching = |e: &&PollEntry<'_>| e.twin.and_then(Twin::side_fd) == Some(search.fd);
         if let Some((entry, twin)) = entries.iter().find(searching).and_then(|e| Some((e, e.twin?)))
         {
-            // SAFETY: the program keeps the descriptor open during its own call.
-            twin.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.fd) });
+            // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
+            twin.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
         }
     }
     slept.map(|_| Slept::Events)

@@ -55,7 +55,7 @@ impl End {
     /// To be polled for `events`.
     fn poll_entry(&self, events: PollFlags) -> PollEntry<'_> {
         let (fd, twin, revents) = (self.socket.as_raw_fd(), Some(&self.twin), PollFlags::empty());
-        PollEntry { fd, twin, door: None, udp: None, events, revents }
+        PollEntry { fd, twin, door: None, udp: None, call: None, events, revents }
     }
 
     fn pin(&self) {

@@ -44,6 +44,7 @@ pub use sending::Batch;
 pub(crate) use waiting::Armed;
 pub use waiting::{Deaf, Watching, on_opening};
 
+use crate::closing::Closings;
 use crate::dgram::Sources;
 use crate::interrupt::Section;
 use crate::stat::Datagrams;
@@ -68,6 +69,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 #[derive(Debug)]
 pub struct Udp {
     owner: ProcessId,
+    /// For calls in progress whose descriptor the program closes.
+    closings: Closings,
     is_v6: bool,
     inode: u64,
     /// Made when it is first needed, for sending or receiving.
@@ -154,6 +157,12 @@ pub fn is_enabled() -> bool {
 }
 
 impl Udp {
+    /// What calls on this socket need that came by a descriptor which may be closed under them.
+    #[must_use]
+    pub fn closings(&self) -> &Closings {
+        &self.closings
+    }
+
     /// Wraps a UDP socket. `None` if it is none, or if it can never be accelerated.
     #[must_use]
     pub fn adopt(fd: BorrowedFd<'_>) -> Option<Self> {
@@ -174,6 +183,7 @@ impl Udp {
         let (peer, inode) = (peer_of(fd), inode_of(fd)?);
         let this = Self {
             owner: process(),
+            closings: Closings::new(),
             is_v6,
             inode,
             queue: OnceLock::new(),

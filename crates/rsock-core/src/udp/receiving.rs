@@ -2,6 +2,7 @@
 
 use super::header::{self, Header};
 use super::{News, Udp};
+use crate::closing::{Call, Descriptor};
 use crate::dgram::{Received, scatter};
 use crate::interrupt::{Section, Watch};
 use crate::stat::Happened;
@@ -47,20 +48,23 @@ const IN_KERNEL: u8 = 2;
 
 impl Udp {
     /// Receives a datagram as `recvmsg(2)` would, from wherever one comes first. `kernel` asks the kernel with the
-    /// flags that it is given, and tells who sent what it got, if it knows.
+    /// descriptor and flags that it is given, and tells who sent what it got, if it knows.
     ///
     /// # Errors
-    /// Those of `kernel`; `EAGAIN`, `EINTR`.
+    /// Those of `kernel`; `EAGAIN`, `EINTR`; `EBADF` if the descriptor was closed and the call could not keep
+    /// the socket.
     pub fn recv(
         &self,
-        fd: BorrowedFd<'_>,
+        descriptor: Descriptor<'_>,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
         mut kernel: impl FnMut(
+            BorrowedFd<'_>,
             &mut [IoSliceMut<'_>],
             RecvFlags,
         ) -> io::Result<(usize, Option<SocketAddr>)>,
     ) -> io::Result<Got> {
+        let call = Call::begin(&self.closings, descriptor);
         let dont_wait = flags.contains(RecvFlags::DONTWAIT);
         let peek = flags.contains(RecvFlags::PEEK);
         let mut watch = Watch::begin();
@@ -69,18 +73,20 @@ impl Udp {
         let (mut is_kernel_empty, mut may_pass) = (false, false);
         loop {
             if self.is_over() || flags.contains(RecvFlags::ERRQUEUE) {
-                let (n, _) = kernel(bufs, flags)?;
+                let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
                 self.count(Happened::ReceivedByKernel);
                 return Ok(Got::Kernel(n));
             }
             if self.never_opened() {
                 // The kernel's call as it is. Nobody opens while this thread is inside.
                 let Some(deaf) = self.deafen() else { continue };
-                let result = kernel(bufs, flags);
+                let result = call.last(|fd| kernel(fd, bufs, flags));
                 drop(deaf);
-                let (n, from) = result?;
+                let (n, from) = result??;
                 self.peeked.store(if peek { IN_KERNEL } else { NOWHERE }, Ordering::Relaxed);
-                self.note_kernel(fd, from);
+                if let Ok(fd) = call.fd() {
+                    self.note_kernel(fd, from);
+                }
                 return Ok(Got::Kernel(n));
             }
             let peeked = self.peeked.load(Ordering::Relaxed);
@@ -109,7 +115,8 @@ impl Udp {
             if !is_kernel_empty || !is_nothing || is_kernel_due {
                 self.since_kernel.store(0, Ordering::Relaxed);
                 self.kernel_seen.store(sys::tick(), Ordering::Relaxed);
-                match kernel(bufs, flags | RecvFlags::DONTWAIT) {
+                let fd = call.fd()?;
+                match kernel(fd, bufs, flags | RecvFlags::DONTWAIT) {
                     Ok((n, from)) => {
                         if peek {
                             self.peeked.store(IN_KERNEL, Ordering::Relaxed);
@@ -131,6 +138,7 @@ impl Udp {
             if !is_blocking {
                 return Err(Errno::AGAIN.into());
             }
+            let fd = call.fd()?;
             let limit = *limit.get_or_insert_with(|| Limit::of(fd));
             if sys::time_left(limit.deadline) == Some(Duration::ZERO) {
                 return Err(Errno::AGAIN.into());
@@ -138,7 +146,7 @@ impl Udp {
             let slept = self.sleep(fd, limit.deadline, watch);
             watch.settle(slept, limit.deadline.is_none())?;
             if self.is_shut.load(Ordering::Acquire) && !self.is_ready() {
-                let (n, _) = kernel(bufs, flags)?;
+                let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
                 return Ok(Got::Kernel(n));
             }
         }

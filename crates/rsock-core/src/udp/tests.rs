@@ -3,6 +3,7 @@
 mod flood;
 
 use super::*;
+use crate::closing::Descriptor;
 use rsock_verbs::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
@@ -40,7 +41,9 @@ impl End {
         let mut buf = vec![0; 70_000];
         let mut source = None;
         let fd = self.socket.as_fd();
-        let got = self.udp.recv(fd, &mut [IoSliceMut::new(&mut buf)], flags, |bufs, flags| {
+        let descriptor = Descriptor::new(fd, self.udp.closings().count());
+        let bufs = &mut [IoSliceMut::new(&mut buf)];
+        let got = self.udp.recv(descriptor, bufs, flags, |fd, bufs, flags| {
             let (n, _, from) = rustix::net::recvfrom(fd, &mut *bufs[0], flags)?;
             source = from.and_then(ip);
             Ok((n, source))

@@ -2,6 +2,7 @@
 //! need to know.
 
 use super::{OPEN, Queue, SHUT, Udp};
+use crate::closing::notice;
 use crate::engine::{ThreadBell, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
@@ -101,7 +102,7 @@ impl Udp {
             let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let side = self.side_fd().unwrap_or(-1);
             let bell_fd = bell.as_fd().as_raw_fd();
-            let mut fds = [entry(fd.as_raw_fd()), entry(bell_fd), entry(side)];
+            let mut fds = [entry(fd.as_raw_fd()), entry(bell_fd), entry(side), notice::entry()];
             let soon = armed.bound().map(|bound| sys::now() + bound);
             let until = [deadline, soon].into_iter().flatten().min();
             let result = sys::sleep(&mut fds, sys::time_left(until), None, watch);

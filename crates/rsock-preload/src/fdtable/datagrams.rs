@@ -58,6 +58,9 @@ pub(crate) fn enter(fd: c_int, side: Side) -> Option<Handle> {
         return None;
     }
     let handle = slot::enter(word.key()?, side, fd)?;
+    if !super::is_unchanged(entry, word) {
+        return None;
+    }
     handle.udp().is_some_and(|udp| !udp.is_plain()).then_some(handle)
 }
 

@@ -11,6 +11,7 @@ use libc::{
 };
 use rsock_core::twin::PinReason;
 use rsock_core::udp::{Got, Received, Udp};
+use rustix::fd::AsRawFd;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -206,9 +207,9 @@ unsafe fn recv(
     let room = told.control_len;
     let known = RecvFlags::from_bits_retain(flags.cast_unsigned());
     let got = guard::enter(|| {
-        udp.recv(handle.fd(), bufs, known, |bufs, flags| {
+        udp.recv(handle.descriptor(), bufs, known, |fd, bufs, flags| {
             // SAFETY: the caller's promise.
-            unsafe { told.ask(fd, bufs, flags, room) }
+            unsafe { told.ask(fd.as_raw_fd(), bufs, flags, room) }
         })
     });
     datagrams::tell_news(fd, udp);
@@ -225,6 +226,7 @@ unsafe fn recv(
     };
     if let Err(libc::ENOTSOCK | libc::EBADF) = result
         && !udp.is_same_socket(handle.fd())
+        && crate::fdtable::key(fd) == Some(handle.key())
     {
         // Closed behind our back, and used again.
         drop(handle);

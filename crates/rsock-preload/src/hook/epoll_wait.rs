@@ -110,7 +110,7 @@ fn wait(
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let entry = |fd, twin, events| {
             let revents = PollFlags::empty();
-            PollEntry { fd, twin, door: None, udp: None, events, revents }
+            PollEntry { fd, twin, door: None, udp: None, call: None, events, revents }
         };
         let mut entries = vec![entry(set, None, PollFlags::IN)];
         for (fd, handle) in &full {

@@ -77,8 +77,11 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     }
     // SAFETY: a valid message, by the same promise.
     let each = |msg: &mut mmsghdr| unsafe { sendmsg(fd, &raw const msg.msg_hdr, flags) };
+    // Another thread may close the number after any message, and another file be given it.
+    let key = fdtable::key(fd);
+    let is_same = |_| fdtable::key(fd) == key;
     if !datagrams::is_one(fd) {
-        return for_each(all, each, |_| true);
+        return for_each(all, each, is_same);
     }
     let (mut done, mut is_kernels) = (0, false);
     while done < all.len() {
@@ -102,6 +105,9 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
             break;
         }
         done += 1;
+        if !is_same(0) {
+            break;
+        }
     }
     if done == 0 { -1 } else { c_int::try_from(done).unwrap_or(c_int::MAX) }
 }
@@ -162,7 +168,11 @@ unsafe fn recv_each(
     };
     // The end of the stream repeats itself; once is enough. The time is looked at after each
     // message only, as the kernel does.
-    let goes_on = |got| (is_datagram || got != 0) && end.is_none_or(|end| now() < end);
+    // Another thread may close the number after any message, and another file be given it.
+    let key = fdtable::key(fd);
+    let goes_on = |got| {
+        (is_datagram || got != 0) && end.is_none_or(|end| now() < end) && fdtable::key(fd) == key
+    };
     for_each(all, each, goes_on)
 }
 

@@ -169,13 +169,13 @@ impl Named {
 
     /// What to wait for.
     pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollEntry<'_> {
-        let (twin, door, udp) = match named {
-            Some(Self::Stream(handle)) => (Some(handle.twin()), None, None),
-            Some(Self::Door(post)) => (None, Some(post.door()), None),
-            Some(Self::Datagrams(handle)) => (None, None, handle.udp()),
-            None => (None, None, None),
+        let (twin, door, udp, call) = match named {
+            Some(Self::Stream(handle)) => (Some(handle.twin()), None, None, Some(handle.call())),
+            Some(Self::Door(post)) => (None, Some(post.door()), None, None),
+            Some(Self::Datagrams(handle)) => (None, None, handle.udp(), Some(handle.call())),
+            None => (None, None, None, None),
         };
-        PollEntry { fd, twin, door, udp, events, revents: PollFlags::empty() }
+        PollEntry { fd, twin, door, udp, call, events, revents: PollFlags::empty() }
     }
 }
 

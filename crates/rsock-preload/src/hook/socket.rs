@@ -76,8 +76,8 @@ pub(crate) unsafe extern "C-unwind" fn accept(
 ) -> c_int {
     if fdtable::is_listening(fd)
         && let Some(new) = guard::hold(|| {
-            // SAFETY: arguments passed on unchanged.
-            let kernel = || unsafe { next::accept(fd, addr, len) };
+            // SAFETY: arguments passed on, with another descriptor of the same socket.
+            let kernel = |fd| unsafe { next::accept(fd, addr, len) };
             // SAFETY: the promise of a caller of `accept`.
             unsafe { accept_at_door(fd, addr, len, 0, kernel) }
         })
@@ -104,8 +104,8 @@ pub(crate) unsafe extern "C-unwind" fn accept4(
     if fdtable::is_listening(fd)
         && flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == 0
         && let Some(new) = guard::hold(|| {
-            // SAFETY: arguments passed on unchanged.
-            let kernel = || unsafe { next::accept4(fd, addr, len, flags) };
+            // SAFETY: arguments passed on, with another descriptor of the same socket.
+            let kernel = |fd| unsafe { next::accept4(fd, addr, len, flags) };
             // SAFETY: the promise of a caller of `accept4`.
             unsafe { accept_at_door(fd, addr, len, flags, kernel) }
         })
@@ -128,7 +128,7 @@ unsafe fn accept_at_door(
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
-    kernel: impl Fn() -> c_int,
+    kernel: impl Fn(c_int) -> c_int,
 ) -> Option<c_int> {
     let accepted = doors::accept(fd, flags, kernel)?;
     match accepted {

@@ -7,7 +7,8 @@ use crate::slot::Side;
 use crate::{errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::twin::PinReason;
-use rustix::fd::BorrowedFd;
+use rsock_verbs::HighFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -137,6 +138,9 @@ fn copy_file(
 ) -> io::Result<usize> {
     let mut chunk = [0u8; CHUNK];
     let mut done = 0;
+    // Sending may sleep, and another thread may close the file's number meanwhile.
+    let kept = if len > CHUNK { Some(Kept::new(file)?) } else { None };
+    let file = kept.as_ref().map_or(file, Kept::fd);
     while done < len {
         let want = CHUNK.min(len - done);
         let n = match rustix::io::pread(file, &mut chunk[..want], start + done as u64) {
@@ -145,7 +149,11 @@ fn copy_file(
             Err(e) if done == 0 => return Err(e.into()),
             Err(_) => break,
         };
-        match handle.twin().send(handle.fd(), &[IoSlice::new(&chunk[..n])], SendFlags::empty()) {
+        match handle.twin().send_by(
+            handle.descriptor(),
+            &[IoSlice::new(&chunk[..n])],
+            SendFlags::empty(),
+        ) {
             Ok(sent) => {
                 done += sent;
                 if sent < n {
@@ -172,11 +180,25 @@ fn copy_to_pipe(
     }
     let mut chunk = [0u8; CHUNK];
     let want = CHUNK.min(len);
+    // SAFETY: not -1; if it is not open, duplicating says so.
+    let pipe = Kept::new(unsafe { BorrowedFd::borrow_raw(to) })?;
     let peek = &mut [IoSliceMut::new(&mut chunk[..want])];
-    let seen = handle.twin().recv(handle.fd(), peek, flags | RecvFlags::PEEK)?;
-    // SAFETY: not -1; if it is not open, writing says so.
-    let pipe = unsafe { BorrowedFd::borrow_raw(to) };
-    let written = rustix::io::write(pipe, &chunk[..seen])?;
+    let seen = handle.twin().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
+    let written = rustix::io::write(pipe.fd(), &chunk[..seen])?;
     let taken = &mut [IoSliceMut::new(&mut chunk[..written])];
-    handle.twin().recv(handle.fd(), taken, RecvFlags::DONTWAIT)
+    handle.twin().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)
+}
+
+/// Another number for an open file, for a call that sleeps between its uses of it: other threads may
+/// close the program's number meanwhile.
+struct Kept(HighFd);
+
+impl Kept {
+    fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(HighFd::new(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }

@@ -24,7 +24,7 @@ pub(super) fn send(
         return None;
     }
     let known = SendFlags::from_bits_retain(flags.cast_unsigned());
-    let result = guard::enter(|| handle.twin().send(handle.fd(), bufs, known));
+    let result = guard::enter(|| handle.twin().send_by(handle.descriptor(), bufs, known));
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         Err(libc::EPIPE) => {
@@ -60,7 +60,7 @@ pub(super) fn recv(
         fdtable::pin(fd, PinReason::Option);
     }
     let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
-    let result = guard::enter(|| handle.twin().recv(handle.fd(), bufs, flags));
+    let result = guard::enter(|| handle.twin().recv_by(handle.descriptor(), bufs, flags));
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         result => {

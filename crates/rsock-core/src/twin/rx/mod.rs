@@ -12,6 +12,7 @@ pub(super) use wait::sleep_with_bell;
 use super::state::{FLAG_RX_PLAIN, Flags, RxMode};
 use super::tx::is_nonblocking;
 use super::{FIRST_LOOK, Twin};
+use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
 use kernel::kernel_recv;
@@ -71,19 +72,35 @@ impl Twin {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> io::Result<usize> {
+        self.recv_by(Descriptor::new(fd, self.closings.count()), bufs, flags)
+    }
+
+    /// As [`Self::recv`], by a descriptor that other threads may close meanwhile: see
+    /// [`Self::keep_for_calls`].
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...; `EBADF` if it was closed and the call could
+    /// not keep the socket.
+    pub fn recv_by(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
         let is_paired = self.path().is_some();
         if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !is_paired {
-            return Ok(kernel_recv(fd, bufs, flags)?);
+            return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
         }
         if total == 0 {
             // Waits for a byte or the end, as on TCP, and takes nothing.
             let mut byte = [0];
             let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
-            return self.recv(fd, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
+            return self.recv_by(descriptor, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
         }
-        if let Some(done) = self.early_recv(fd, bufs, flags) {
+        let call = Call::begin(&self.closings, descriptor);
+        if let Some(done) = self.early_recv(&call, bufs, flags) {
             return done;
         }
         let mut watch = Watch::begin();
@@ -93,9 +110,9 @@ impl Twin {
         let wait_all = flags.contains(RecvFlags::WAITALL);
         let error = loop {
             // Looked up before the bytes: what was written before the end is among them.
-            let is_last = peek && wait_all && has_ended(fd);
+            let is_last = peek && wait_all && has_ended(call.fd()?);
             let skip = if peek { 0 } else { got };
-            let tried = with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(fd, tail, flags));
+            let tried = with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(&call, tail, flags));
             let blocked = match tried {
                 Ok(0) => return Ok(got),
                 Ok(n) => {
@@ -115,10 +132,14 @@ impl Twin {
                 Err(Blocked::Error(e)) => break e,
                 // Told by the next call, as on TCP, if something has been received.
                 Err(Blocked::Reset) if got != 0 => return Ok(got),
-                Err(Blocked::Reset) => break self.tell_reset(fd),
+                Err(Blocked::Reset) => break self.tell_reset(call.fd()?),
                 Err(blocked) => blocked,
             };
             self.answer_leave();
+            let fd = match call.fd() {
+                Ok(fd) => fd,
+                Err(e) => break e,
+            };
             if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
                 break Errno::AGAIN.into();
             }
@@ -134,7 +155,7 @@ impl Twin {
     /// and at the same price. Deaf meanwhile, so nobody is invited.
     fn early_recv(
         &self,
-        fd: BorrowedFd<'_>,
+        call: &Call<'_>,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Option<io::Result<usize>> {
@@ -148,9 +169,10 @@ impl Twin {
             rx.calls += 1;
             Deaf::new(&self.dirs.shared.0)
         };
-        let n = match kernel_recv(fd, bufs, flags) {
+        let received = call.last(|fd| kernel_recv(fd, bufs, flags));
+        let n = match received.and_then(|n| Ok(n?)) {
             Ok(n) => n,
-            Err(e) => return Some(Err(e.into())),
+            Err(e) => return Some(Err(e)),
         };
         if !flags.contains(RecvFlags::PEEK) {
             let _section = Section::enter();
@@ -161,12 +183,14 @@ impl Twin {
 
     fn try_recv(
         &self,
-        fd: BorrowedFd<'_>,
+        call: &Call<'_>,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<usize, Blocked<'_>> {
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
+        // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
+        let fd = call.fd()?;
         let Some(path) = self.path() else {
             if rx.mode != RxMode::Tcp {
                 // The parent's stream: only the parent can go on with it.

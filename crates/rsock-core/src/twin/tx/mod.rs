@@ -11,6 +11,7 @@ pub(super) use kernel::is_nonblocking;
 use super::path::Path;
 use super::state::{FLAG_BROKEN, FLAG_PINNED, FLAG_STANDIN, FLAG_TX_PLAIN, Tx, TxMode};
 use super::{PinReason, Twin};
+use crate::closing::{Call, Descriptor};
 use crate::engine::SendError;
 use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
@@ -39,6 +40,12 @@ enum Blocked {
     Error(io::Error),
 }
 
+impl From<io::Error> for Blocked {
+    fn from(e: io::Error) -> Self {
+        Self::Error(e)
+    }
+}
+
 impl From<Errno> for Blocked {
     fn from(e: Errno) -> Self {
         if e == Errno::AGAIN { Self::Tcp } else { Self::Error(e.into()) }
@@ -58,9 +65,24 @@ impl Twin {
         bufs: &[IoSlice<'_>],
         flags: SendFlags,
     ) -> io::Result<usize> {
+        self.send_by(Descriptor::new(fd, self.closings.count()), bufs, flags)
+    }
+
+    /// As [`Self::send`], by a descriptor that other threads may close meanwhile: see
+    /// [`Self::keep_for_calls`].
+    ///
+    /// # Errors
+    /// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...; `EBADF` if it was closed and the
+    /// call could not keep the socket.
+    pub fn send_by(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
         let mut rest = Rest::new(bufs);
         if self.has(FLAG_TX_PLAIN) || rest.len == 0 {
-            return Ok(kernel_send(fd, bufs, flags)?);
+            return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
         if self.is_sole() {
             // Others mean nothing to a stream, as to TCP.
@@ -69,14 +91,15 @@ impl Twin {
             }
         } else if !flags.difference(KNOWN_FLAGS).is_empty() {
             // Urgent data and the like: only the kernel's socket can do it.
-            self.pin(fd, PinReason::Option);
-            return Ok(kernel_send(fd, bufs, flags)?);
+            self.pin(descriptor.named(), PinReason::Option);
+            return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
+        let call = Call::begin(&self.closings, descriptor);
         let mut watch = Watch::begin();
         let mut deadline = None;
         let mut sent = 0;
         let error = loop {
-            match self.try_send(fd, &rest, flags) {
+            match self.try_send(&call, &rest, flags) {
                 Ok(n) => {
                     sent += n;
                     rest.advance(n);
@@ -87,8 +110,12 @@ impl Twin {
                 Err(Blocked::Error(e)) => break e,
                 // Told by the next call, as on TCP, if something has been sent.
                 Err(Blocked::Reset) if sent != 0 => return Ok(sent),
-                Err(Blocked::Reset) => break self.tell_reset(fd),
+                Err(Blocked::Reset) => break self.tell_reset(call.fd()?),
                 Err(blocked) => {
+                    let fd = match call.fd() {
+                        Ok(fd) => fd,
+                        Err(e) => break e,
+                    };
                     // Who has left for good may watch the kernel's socket alone, which has room all
                     // the time, and tells of none: such a call waits.
                     let is_watched = matches!(blocked, Blocked::Leaving(_))
@@ -113,12 +140,14 @@ impl Twin {
 
     fn try_send(
         &self,
-        fd: BorrowedFd<'_>,
+        call: &Call<'_>,
         rest: &Rest<'_>,
         flags: SendFlags,
     ) -> Result<usize, Blocked> {
         let _section = Section::enter();
         let mut tx = self.dirs.tx.0.lock();
+        // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
+        let fd = call.fd()?;
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
