@@ -1,4 +1,4 @@
-//! The real programs that the tests run: netperf, iperf3, rstream and so on.
+//! The real programs that the tests run: netperf, iperf3, rstream, python3 and so on.
 //!
 //! `cargo xtask tools` fetches them into `target/tools`; `RSOCK_TOOLS` may name another directory
 //! laid out the same way (`bin/` with the programs, `lib/` with their libraries). A program that
@@ -24,8 +24,17 @@ impl Tool {
         let mut command = Command::new(&self.path);
         if let Some(lib_path) = &self.lib_path {
             command.env("LD_LIBRARY_PATH", lib_path);
+            // They lead to the files of the machine's own interpreter.
+            command.env_remove("PYTHONHOME").env_remove("PYTHONPATH");
         }
         command
+    }
+}
+
+/// A program that needs nothing beside it.
+impl From<&PathBuf> for Tool {
+    fn from(path: &PathBuf) -> Self {
+        Self { path: path.clone(), lib_path: None }
     }
 }
 
@@ -66,6 +75,8 @@ fn default_dir() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+    use std::fs;
 
     #[test]
     fn a_program_of_the_machine_is_found_and_an_unknown_one_is_not() {
@@ -80,5 +91,22 @@ mod tests {
         let out = require("iperf3").command().arg("--version").output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         assert!(String::from_utf8_lossy(&out.stdout).starts_with("iperf 3"));
+    }
+
+    #[test]
+    fn python_has_the_modules_that_scripts_import() {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
+        let mut modules = BTreeSet::new();
+        for script in scripts.read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+            if script.extension().is_some_and(|ext| ext == "py") {
+                let text = fs::read_to_string(&script).unwrap();
+                let imported = text.lines().filter_map(|line| line.strip_prefix("import "));
+                modules.extend(imported.map(str::to_owned));
+            }
+        }
+        assert!(modules.contains("socket"), "{modules:?}");
+        let modules = Vec::from_iter(modules).join(", ");
+        let out = require("python3").command().arg("-c").arg(format!("import {modules}")).output();
+        crate::assert_worked("python3", &out.unwrap());
     }
 }

@@ -75,11 +75,12 @@ fn assert_same_in(script: &str, part: &'static str, is_past: bool) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
     let script = script.to_str().expect("a path in UTF-8").to_owned();
     let run = |shim: Shim| {
-        let (path, script) = (python.path.clone(), script.clone());
+        let (python, script) = (python.clone(), script.clone());
         watched(format!("{part} {shim:?}"), move || {
             let log = Log::new();
-            let mut server = command(&path, shim.server, &[&script, "server", part, "0"]);
-            let mut client = command(&path, shim.client, &[&script, "client", part, "0"]);
+            let args = |role| [script.as_str(), role, part, "0"];
+            let mut server = command(python.clone(), shim.server, &args("server"));
+            let mut client = command(python, shim.client, &args("client"));
             let is_both = shim.server && shim.client;
             for end in [&mut server, &mut client] {
                 with_queues(end, &log);
@@ -148,7 +149,7 @@ fn alone(script: &str, args: &[&str], log: &Log) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
     let script = [script.to_str().expect("a path in UTF-8")];
     let args: Vec<&str> = script.iter().chain(args).copied().collect();
-    let mut command = command(&tools::require("python3").path, true, &args);
+    let mut command = command(tools::require("python3"), true, &args);
     with_queues(&mut command, log);
     let child = Running::spawn(&mut command).expect("the script starts");
     assert_worked(script[0], &child.output().expect("the script ends"))
@@ -190,7 +191,7 @@ fn stat_shows_how_datagrams_travel_and_why() {
     let log = Log::new();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/sockets.py");
     let script = script.to_str().expect("a path in UTF-8");
-    let mut program = command(&tools::require("python3").path, true, &[script]);
+    let mut program = command(tools::require("python3"), true, &[script]);
     with_queues(program.stdin(Stdio::piped()), &log);
     let mut program = Running::spawn(&mut program).expect("the script starts");
     let mut ports = String::new();

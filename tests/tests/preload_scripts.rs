@@ -12,11 +12,10 @@ fn assert_same(interpreter: &tools::Tool, script: &str, part: &'static str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
     let script = script.to_str().expect("a path in UTF-8").to_owned();
     let run = |shim: Shim| {
-        let path = interpreter.path.clone();
-        let script = script.clone();
+        let (interpreter, script) = (interpreter.clone(), script.clone());
         watched(format!("{script} {part} {shim:?}"), move || {
-            let server = command(&path, shim.server, &[&script, "server", part, "0"]);
-            let client = command(&path, shim.client, &[&script, "client", part, "0"]);
+            let server = command(interpreter.clone(), shim.server, &[&script, "server", part, "0"]);
+            let client = command(interpreter, shim.client, &[&script, "client", part, "0"]);
             pair(server, client)
         })
     };

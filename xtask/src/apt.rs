@@ -38,13 +38,30 @@ impl Apt {
 
     /// Fetches `packages` and what they depend on and the machine lacks; returns the archives.
     pub(crate) fn fetch(&self, packages: &[&str]) -> Done<Vec<PathBuf>> {
-        steps::run(self.apt_get().args(["--quiet", "update"]))?;
+        self.fetch_with_families(packages, &[])
+    }
+
+    /// As [`fetch`](Self::fetch), with the whole of each family: the packages of that name and of the
+    /// library of that name on which it depends, even those that the machine has. An interpreter looks
+    /// for its library beside itself.
+    pub(crate) fn fetch_with_families(
+        &self,
+        packages: &[&str],
+        families: &[&str],
+    ) -> Done<Vec<PathBuf>> {
+        steps::run(self.apt("apt-get").args(["--quiet", "update"]))?;
         let mut names: BTreeSet<String> = packages.iter().map(|&name| name.to_owned()).collect();
+        for family in families {
+            let listing = steps::output(self.apt("apt-cache").args(DEPENDENCIES).arg(family))?;
+            names.extend(members(&listing, family));
+        }
         let plan = ["--quiet=2", "--print-uris", "--no-install-recommends", "install"];
-        let plan = steps::output(self.apt_get().args(plan).args(packages))?;
+        let plan = steps::output(self.apt("apt-get").args(plan).args(&names))?;
         names.extend(plan.lines().filter_map(planned_package));
         let debs = self.dir.join("debs");
-        steps::run(self.apt_get().args(["--quiet", "download"]).args(&names).current_dir(&debs))?;
+        steps::run(
+            self.apt("apt-get").args(["--quiet", "download"]).args(&names).current_dir(&debs),
+        )?;
         let mut archives = Vec::new();
         for entry in fs::read_dir(&debs).map_err(|e| Failure::io(debs.display(), &e))? {
             archives.push(entry.map_err(|e| Failure::io(debs.display(), &e))?.path());
@@ -53,8 +70,9 @@ impl Apt {
         Ok(archives)
     }
 
-    fn apt_get(&self) -> Command {
-        let mut command = Command::new("apt-get");
+    /// One of apt's programs, with this state.
+    fn apt(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         command.arg("-c").arg(self.dir.join("apt.conf")).env("LC_ALL", "C");
         // A task may have an answer for standard output; progress is not it.
         command.stdin(Stdio::null()).stdout(io::stderr());
@@ -236,6 +254,28 @@ fn joined(components: &[&str], release: &Release) -> String {
     components.iter().chain(more).copied().collect::<Vec<_>>().join(" ")
 }
 
+/// Asks for everything that a package cannot do without, whatever the machine has.
+const DEPENDENCIES: &[&str] = &[
+    "depends",
+    "--recurse",
+    "--no-recommends",
+    "--no-suggests",
+    "--no-conflicts",
+    "--no-breaks",
+    "--no-replaces",
+    "--no-enhances",
+];
+
+/// The packages of `family` in a listing of dependencies, which names each at the beginning of a line
+/// and below it, indented, what it needs.
+fn members<'a>(listing: &'a str, family: &'a str) -> impl Iterator<Item = String> + 'a {
+    let names = listing.lines().filter(|line| !line.starts_with([' ', '|', '<']));
+    let is_member = move |name: &&str| {
+        name.strip_prefix("lib").unwrap_or(name).starts_with(family) && !name.contains(':')
+    };
+    names.map(str::trim_end).filter(is_member).map(str::to_owned)
+}
+
 /// The package of a `--print-uris` line: `'URI' NAME_VERSION_ARCH.deb SIZE HASH`.
 fn planned_package(line: &str) -> Option<String> {
     let file = line.split_whitespace().nth(1)?;
@@ -286,6 +326,14 @@ mod tests {
         );
         assert_eq!(one_line("# deb http://archive.test/debian bookworm main", &bookworm()), None);
         assert_eq!(one_line("deb http://v.test cloud-bookworm main", &bookworm()), None);
+    }
+
+    #[test]
+    fn a_family_is_the_interpreter_and_its_library() {
+        let listing = "python3\n  Depends: python3.11\n |Depends: debconf\nlibpython3.11-stdlib\n\
+                       <python3:any>\n  Depends: libc6\nlibc6\npython3:i386\npython3.11\n";
+        let found: Vec<String> = members(listing, "python3").collect();
+        assert_eq!(found, ["python3", "libpython3.11-stdlib", "python3.11"]);
     }
 
     #[test]

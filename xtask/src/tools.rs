@@ -60,7 +60,7 @@ fn unpack(dir: &Path) -> Done {
         fs::create_dir_all(&sub).map_err(|e| Failure::io(sub.display(), &e))?;
     }
     let packages: Vec<&str> = PACKAGES.iter().map(|package| package.name).collect();
-    for archive in Apt::new(&dir.join("apt"))?.fetch(&packages)? {
+    for archive in Apt::new(&dir.join("apt"))?.fetch_with_families(&packages, &[PYTHON])? {
         apt::unpack(&archive, &root)?;
     }
     steps::remove(&dir.join("apt"))?;
@@ -74,7 +74,26 @@ fn unpack(dir: &Path) -> Done {
     for place in ["usr/lib", "lib"] {
         libraries(&root.join(place), &Path::new("../root").join(place), &dir.join("lib"))?;
     }
-    Ok(())
+    compile_modules(dir)
+}
+
+/// Compiles Python's library, as installing the packages would: a test that may not write there would
+/// do so anew each time.
+fn compile_modules(dir: &Path) -> Done {
+    let program = dir.join("root/usr/bin").join(PYTHON);
+    let program = fs::read_link(&program).map_err(|e| Failure::io(program.display(), &e))?;
+    let library = dir.join("root/usr/lib").join(program);
+    let mut compile = python(dir);
+    compile.args(["-m", "compileall", "-q", "-j0"]).arg(&library);
+    steps::quiet(&mut compile).map(drop)
+}
+
+/// The fetched Python. It looks for its library beside its own file, wherever that lies.
+fn python(dir: &Path) -> Command {
+    let mut command = Command::new(dir.join("bin").join(PYTHON));
+    command.env("LD_LIBRARY_PATH", dir.join("lib"));
+    command.env_remove("PYTHONHOME").env_remove("PYTHONPATH");
+    command
 }
 
 /// Links every shared library in `from` and in its architecture's directory.
@@ -101,6 +120,12 @@ fn check(dir: &Path) -> Done {
         if let Some(line) = found.lines().find(|line| line.contains("not found")) {
             return Err(Failure::new(format!("{program}: {}", line.trim())));
         }
+    }
+    let found =
+        steps::quiet(python(dir).args(["-c", "import ctypes, socket; print(ctypes.__file__)"]))?;
+    let root = fs::canonicalize(dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    if !Path::new(found.trim()).starts_with(&root) {
+        return Err(Failure::new(format!("{PYTHON}: its library is at {}", found.trim())));
     }
     Ok(())
 }
@@ -130,6 +155,9 @@ fn write(path: &Path, text: &str) -> Done {
     fs::write(path, text).map_err(|e| Failure::io(path.display(), &e))
 }
 
+/// The package, and its program.
+const PYTHON: &str = "python3";
+
 /// A Debian package and the programs that we run from it.
 struct Package {
     name: &'static str,
@@ -143,6 +171,7 @@ const PACKAGES: &[Package] = &[
     Package { name: "netpipe-tcp", programs: &["NPtcp"] },
     Package { name: "nuttcp", programs: &["nuttcp"] },
     Package { name: "rdmacm-utils", programs: &["rstream", "riostream", "rcopy", "udpong"] },
+    Package { name: PYTHON, programs: &[PYTHON] },
     Package { name: "librdmacm1", programs: &[] },
     Package { name: "libibverbs1", programs: &[] },
 ];

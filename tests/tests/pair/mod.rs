@@ -3,9 +3,9 @@
 //! The programs in `tests/c` and `tests/scripts` print what they saw. What must hold is that nobody can tell the four
 //! pairs apart: same output, same exit status.
 
+use rsock_tests::tools::Tool;
 use rsock_tests::{Running, Watchdog, preload_library};
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -71,8 +71,8 @@ pub(crate) fn pair(mut server: Command, mut client: Command) -> Outcome {
 }
 
 /// A command that starts one end, with pipes to its output.
-pub(crate) fn command(program: &Path, with_shim: bool, args: &[&str]) -> Command {
-    let mut command = Command::new(program);
+pub(crate) fn command(program: impl Into<Tool>, with_shim: bool, args: &[&str]) -> Command {
+    let mut command = program.into().command();
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env_remove("LD_PRELOAD");
     if with_shim {
