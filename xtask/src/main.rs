@@ -5,9 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+mod again;
 mod apt;
 mod demo;
 mod docs;
+mod harness;
 mod lab;
 mod layers;
 mod lint;

@@ -1,12 +1,14 @@
 //! `cargo xtask test`: builds everything and runs every test.
 //!
-//! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]).
+//! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]). A
+//! test that fails is run twice more, alone ([`crate::again`]).
 
+use crate::again;
 use crate::lab;
 use crate::sources;
 use crate::steps::{self, Done, Failure};
 use crate::tools;
-use crate::watch::{Counts, Watched};
+use crate::watch::{Counts, Failed, Watched};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,8 +21,19 @@ pub(crate) fn run() -> Done {
     if let Err(why) = tools::fetch() {
         run.failed("fetching programs", why);
     }
+    for missing in tools::missing() {
+        run.failed(missing, "is not on this machine; tests that run it will fail");
+    }
     run.build()?;
-    run.step("tests", cargo("test").args(["--workspace", "--no-fail-fast"]));
+    run.tests("tests", "", |failed, tests| {
+        let mut command = cargo("test");
+        command.arg("--workspace");
+        match failed {
+            None => command.arg("--no-fail-fast"),
+            Some(failed) => command.args(&failed.selection).args(["--", "--exact"]).args(tests),
+        };
+        command
+    });
     run.lab()?;
     run.loom()?;
     run.step("benchmarks", cargo("bench").args(BENCHES).args(["--", "--test"]));
@@ -41,6 +54,8 @@ pub(crate) const DEVICE_TESTS: [&str; 7] =
 struct Run {
     counts: Counts,
     failures: Vec<String>,
+    /// Tests that failed, and passed when they were run again.
+    flaky: Vec<String>,
 }
 
 impl Run {
@@ -57,16 +72,23 @@ impl Run {
     /// Models of the lock-free parts: they replace the atomics, hence a build of their own.
     fn loom(&mut self) -> Done {
         for package in loom_packages()? {
-            let models = |more: &[&str]| {
+            let models = || {
                 let mut command = cargo("test");
-                command.args(["--lib", "--package", &package]).args(more);
+                command.args(["--lib", "--package", &package]);
                 command.env("RUSTFLAGS", "--cfg loom");
                 command.env("CARGO_TARGET_DIR", steps::target_dir().join("loom"));
                 command
             };
-            steps::run(&mut models(&["--no-run"]))?;
+            steps::run(models().arg("--no-run"))?;
             let before = self.counts.passed;
-            self.step("loom models", &mut models(&["loom"]));
+            self.tests("loom models", "loom", |failed, tests| {
+                let mut command = models();
+                match failed {
+                    None => command.arg("loom"),
+                    Some(_) => command.args(["--", "--exact"]).args(tests),
+                };
+                command
+            });
             if self.counts.passed == before {
                 self.failed("loom models", format!("none of {package} passed"));
             }
@@ -87,13 +109,20 @@ impl Run {
             ("tests that switch a guest off", "power", "2", "1"),
         ] {
             let programs = programs.iter().filter(|(test, _)| test.starts_with(name));
+            let programs: Vec<&PathBuf> = programs.map(|(_, program)| program).collect();
             let xtask = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
-            let mut command = Command::new(xtask);
-            command.args(["lab", "--limit", LAB_LIMIT, "--guests", guests]);
-            command.arg(steps::root().join("lab/scripts/tests.sh"));
-            command.args(programs.map(|(_, program)| program)).env("LAB_THREADS", threads);
             let before = self.counts.passed;
-            self.step(what, &mut command);
+            self.tests(what, "", |failed, tests| {
+                let mut command = Command::new(&xtask);
+                command.args(["lab", "--limit", LAB_LIMIT, "--guests", guests]);
+                command.arg(steps::root().join("lab/scripts/tests.sh"));
+                match failed {
+                    None => command.args(&programs),
+                    Some(failed) => command.arg(&failed.path).env("LAB_TESTS", tests.join(" ")),
+                };
+                command.env("LAB_THREADS", threads);
+                command
+            });
             if self.counts.passed == before {
                 self.failed(what, "none passed");
             }
@@ -101,10 +130,33 @@ impl Run {
         Ok(())
     }
 
+    /// Runs tests by what `command` makes of no arguments, and those that fail again by what it makes of
+    /// them and their program. `filter` is part of all their names.
+    fn tests(
+        &mut self,
+        what: &str,
+        filter: &str,
+        command: impl Fn(Option<&Failed>, &[String]) -> Command,
+    ) {
+        let watched = watched(&mut command(None, &[]));
+        let mut counts = watched.counts;
+        if let Err(why) = watched.done {
+            let list = |program: &Failed| again::list(program, filter);
+            let verdict = again::judge(&watched.failed, &mut counts, list, |suspects| {
+                let mut command = command(Some(&suspects.program), &suspects.tests);
+                let again = self::watched(&mut command);
+                again.done.is_ok() && again.counts.passed >= suspects.tests.len() as u64
+            });
+            self.flaky.extend(verdict.flaky);
+            if verdict.is_failed {
+                self.failed(what, why);
+            }
+        }
+        self.counts.add(counts);
+    }
+
     fn step(&mut self, what: &str, command: &mut Command) {
-        command.env("RSOCK_TOOLS", tools::dir());
-        command.env("RSOCK_ARTIFACTS", steps::target_dir().join(PROFILE));
-        let watched = Watched::run(command);
+        let watched = watched(command);
         self.counts.add(watched.counts);
         if let Err(why) = watched.done {
             self.failed(what, why);
@@ -118,6 +170,9 @@ impl Run {
 
     /// The last line: what continuous integration reads.
     fn end(self) -> Done {
+        for test in &self.flaky {
+            println!("flaky: {test} failed once, and passed twice alone");
+        }
         let Counts { passed, failed, ignored } = self.counts;
         println!("{passed} passed, {failed} failed, {ignored} skipped");
         if self.failures.is_empty() && passed > 0 {
@@ -125,6 +180,13 @@ impl Run {
         }
         Err(Failure::new(format!("test run failed: {}", self.failures.join(", "))))
     }
+}
+
+/// Runs `command` under watch, with what tests need to know.
+fn watched(command: &mut Command) -> Watched {
+    command.env("RSOCK_TOOLS", tools::dir());
+    command.env("RSOCK_ARTIFACTS", steps::target_dir().join(PROFILE));
+    Watched::run(command)
 }
 
 fn cargo(what: &str) -> Command {

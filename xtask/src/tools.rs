@@ -53,6 +53,12 @@ pub(crate) fn dir() -> PathBuf {
     steps::target_dir().join("tools")
 }
 
+/// Programs that tests run and that are not fetched, because they come with a C compiler or belong to
+/// every Debian: those that are not here.
+pub(crate) fn missing() -> impl Iterator<Item = &'static str> {
+    MACHINE.iter().copied().filter(|program| !is_on_path(program))
+}
+
 fn unpack(dir: &Path) -> Done {
     let root = dir.join("root");
     for sub in ["root", "bin", "lib"] {
@@ -154,6 +160,9 @@ fn link(target: &Path, at: &Path) -> Done {
 fn write(path: &Path, text: &str) -> Done {
     fs::write(path, text).map_err(|e| Failure::io(path.display(), &e))
 }
+
+const MACHINE: &[&str] =
+    &["cc", "nm", "readelf", "ldd", "sh", "cp", "cat", "sleep", "unshare", "perl"];
 
 /// The package, and its program.
 const PYTHON: &str = "python3";

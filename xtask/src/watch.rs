@@ -4,78 +4,90 @@
 //! Every process of a run carries a mark in its environment, which children inherit; that, and not
 //! the process tree, is how strays are found, because an orphan leaves the tree.
 
+pub(crate) use crate::harness::{Counts, Failed};
+
+use crate::harness::Report;
 use crate::steps::{self, Done, Failure};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::process::{self, Pid, PidfdFlags, Signal};
 use std::fs;
-use std::io::{self, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::{self, PipeReader, Read, Write};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Results of a run, as the test harnesses report them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) passed: u64,
-    pub(crate) failed: u64,
-    pub(crate) ignored: u64,
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored;
-    }
-
-    /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
-    fn read(&mut self, line: &str) {
-        let Some((_, results)) = line.split_once("test result: ") else { return };
-        for part in results.split(['.', ';']) {
-            match part.trim().split_once(' ') {
-                Some((n, "passed")) => self.passed += n.parse().unwrap_or(0),
-                Some((n, "failed")) => self.failed += n.parse().unwrap_or(0),
-                Some((n, "ignored")) => self.ignored += n.parse().unwrap_or(0),
-                _ => {}
-            }
-        }
-    }
-}
 
 /// A run that has ended.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) counts: Counts,
     pub(crate) done: Done,
+    /// The programs in which tests failed, if that is all that went wrong.
+    pub(crate) failed: Vec<Failed>,
 }
 
 impl Watched {
     /// Runs `command`, passing its output on.
     pub(crate) fn run(command: &mut Command) -> Self {
-        let mut counts = Counts::default();
-        let done = run(command, SILENCE, &mut counts);
-        Self { counts, done }
+        Self::run_to(command, SILENCE, &mut io::stdout())
+    }
+
+    /// As [`run`](Self::run), passing the output on to `out`, and with a limit to silence.
+    fn run_to(command: &mut Command, silence: Duration, out: &mut dyn Write) -> Self {
+        let mut report = Report::default();
+        let end = run(command, silence, &mut report, out);
+        let only_tests_failed = matches!(end, Err(Ended::Failed(_)));
+        let failed = if only_tests_failed { report.failed } else { Vec::new() };
+        Self { counts: report.counts, done: end.map_err(Ended::into_failure), failed }
     }
 }
 
-fn run(command: &mut Command, silence: Duration, counts: &mut Counts) -> Done {
+/// How a run ended that did not go well.
+#[derive(Debug)]
+enum Ended {
+    /// By itself, and it says that it failed.
+    Failed(Failure),
+    /// In a way that no test accounts for.
+    Badly(Failure),
+}
+
+impl Ended {
+    fn badly(why: impl Into<String>) -> Self {
+        Self::Badly(Failure::new(why))
+    }
+
+    fn into_failure(self) -> Failure {
+        match self {
+            Self::Failed(why) | Self::Badly(why) => why,
+        }
+    }
+}
+
+fn run(
+    command: &mut Command,
+    silence: Duration,
+    report: &mut Report,
+    out: &mut dyn Write,
+) -> Result<(), Ended> {
     let line = steps::shown(command);
     steps::say(&line);
     let mark = mark();
-    let mut child = command
-        .env(MARK, &mark)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|e| Failure::io(format!("cannot run `{line}`"), &e))?;
-    let output = output_of(&mut child);
+    let bad = |what: String| move |e: io::Error| Ended::Badly(Failure::io(what, &e));
+    // One pipe for both outputs: what cargo says of a program comes before what the program says.
+    let (output, input) = io::pipe().map_err(bad("a pipe".to_owned()))?;
+    let errors = input.try_clone().map_err(bad("a pipe".to_owned()))?;
+    let child = command.env(MARK, &mark).stdin(Stdio::null()).stdout(input).stderr(errors).spawn();
+    // This process keeps no end to write to, or the output would never end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.map_err(bad(format!("cannot run `{line}`")))?;
+    let output = pieces(output);
     let mut text = Text::default();
     let mut quiet = Duration::ZERO;
     let heard = loop {
         match output.recv_timeout(TICK) {
             Ok(bytes) => {
-                text.take(&bytes, counts);
+                let _ = out.write_all(&bytes).and_then(|()| out.flush());
+                text.take(&bytes, report);
                 quiet = Duration::ZERO;
             }
             // A stray may hold the pipe open beyond the end of the run itself.
@@ -87,46 +99,49 @@ fn run(command: &mut Command, silence: Duration, counts: &mut Counts) -> Done {
             Err(RecvTimeoutError::Disconnected) => break true,
         }
     };
+    report.end();
     if !heard {
         end(&marked(&mark));
         let _ = child.kill();
     }
-    let status = child.wait().map_err(|e| Failure::io(&line, &e))?;
+    let status = child.wait().map_err(bad(line.clone()))?;
     let strays = strays(&mark);
     end(&strays);
     if !heard {
         let last = text.last();
         let seconds = silence.as_secs();
-        return Err(Failure::new(format!("`{line}` said nothing for {seconds} s after `{last}`")));
-    }
-    if !status.success() {
-        return Err(Failure::new(format!("`{line}` failed: {status}")));
+        return Err(Ended::badly(format!("`{line}` said nothing for {seconds} s after `{last}`")));
     }
     if !strays.is_empty() {
         let names: Vec<String> = strays.iter().map(|stray| stray.name.clone()).collect();
         let names = names.join(", ");
-        return Err(Failure::new(format!("`{line}` left processes behind: {names}")));
+        return Err(Ended::badly(format!("`{line}` left processes behind: {names}")));
+    }
+    if !report.silent.is_empty() {
+        let programs = report.silent.join(", ");
+        return Err(Ended::badly(format!("no results of {programs}")));
+    }
+    if !status.success() {
+        return Err(Ended::Failed(Failure::new(format!("`{line}` failed: {status}"))));
     }
     Ok(())
 }
 
-/// The child's output in pieces, as they come; the channel closes with the pipe.
-fn output_of(child: &mut Child) -> Receiver<Vec<u8>> {
+/// What comes out of a pipe, in pieces; the channel closes with the pipe.
+fn pieces(mut pipe: PipeReader) -> Receiver<Vec<u8>> {
     let (pieces, output) = mpsc::channel();
-    if let Some(mut pipe) = child.stdout.take() {
-        thread::spawn(move || {
-            let mut buffer = [0; 8192];
-            while let Ok(n @ 1..) = pipe.read(&mut buffer) {
-                if pieces.send(buffer[..n].to_vec()).is_err() {
-                    break;
-                }
+    thread::spawn(move || {
+        let mut buffer = [0; 8192];
+        while let Ok(n @ 1..) = pipe.read(&mut buffer) {
+            if pieces.send(buffer[..n].to_vec()).is_err() {
+                break;
             }
-        });
-    }
+        }
+    });
     output
 }
 
-/// Output on its way to the terminal.
+/// Output, line by line.
 #[derive(Default)]
 struct Text {
     line: Vec<u8>,
@@ -134,16 +149,14 @@ struct Text {
 }
 
 impl Text {
-    fn take(&mut self, bytes: &[u8], counts: &mut Counts) {
-        let mut out = io::stdout().lock();
-        let _ = out.write_all(bytes).and_then(|()| out.flush());
+    fn take(&mut self, bytes: &[u8], report: &mut Report) {
         for &byte in bytes {
             if byte != b'\n' {
                 self.line.push(byte);
                 continue;
             }
             let line = String::from_utf8_lossy(&self.line).into_owned();
-            counts.read(&line);
+            report.read(&line);
             if !line.trim().is_empty() {
                 self.last = line;
             }
@@ -224,17 +237,13 @@ const GRACE: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
-    fn shell(script: &str, silence: Duration) -> Done {
-        run(Command::new("sh").args(["-c", script]), silence, &mut Counts::default())
+    /// What is passed on goes nowhere: a run above this one would read it too.
+    fn watched(script: &str, silence: Duration) -> Watched {
+        Watched::run_to(Command::new("sh").args(["-c", script]), silence, &mut io::sink())
     }
 
-    #[test]
-    fn results_are_counted() {
-        let mut counts = Counts::default();
-        counts.read("test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured");
-        counts.read("test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
-        counts.read("test the_result_is_4_passed ... ok");
-        assert_eq!(counts, Counts { passed: 43, failed: 2, ignored: 1 });
+    fn shell(script: &str, silence: Duration) -> Done {
+        watched(script, silence).done
     }
 
     #[test]
@@ -257,5 +266,23 @@ mod tests {
         let done = shell("sleep 1000 >/dev/null 2>&1 &", SILENCE);
         let why = done.unwrap_err().to_string();
         assert!(why.contains("left processes behind: sleep 1000"), "{why}");
+    }
+
+    #[test]
+    fn both_outputs_are_read_in_their_order() {
+        let script = "echo 'Running a (b)' >&2; echo 'running 1 test'; echo 'test c ... FAILED'; \
+                      echo failures:; echo '    c'; echo 'test result: FAILED. 1 failed'; \
+                      echo 'error: test failed, to rerun pass `--lib`' >&2; exit 101";
+        let watched = watched(script, SILENCE);
+        let [failed] = &watched.failed[..] else { panic!("{watched:?}") };
+        assert_eq!((&*failed.path, &*failed.tests), ("b", &["c".to_owned()][..]));
+        assert_eq!(watched.counts.failed, 1);
+    }
+
+    #[test]
+    fn no_test_accounts_for_a_process_left_behind() {
+        let script = "echo 'test failed, to rerun pass `--lib`'; sleep 1000 & exit 1";
+        let watched = watched(script, SILENCE);
+        assert!(watched.done.is_err() && watched.failed.is_empty(), "{watched:?}");
     }
 }
