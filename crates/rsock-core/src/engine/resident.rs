@@ -41,10 +41,33 @@ struct Registry {
     owner: u32,
     streams: Vec<Weak<dyn Trim>>,
     hand: usize,
+    /// How many entries there may be before those of closed streams are taken out.
+    prune_at: usize,
 }
 
+/// The least number of entries that are searched for closed streams.
+const PRUNE: usize = 64;
+
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { owner: 0, streams: Vec::new(), hand: 0 });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new(0));
+
+impl Registry {
+    const fn new(owner: u32) -> Self {
+        Self { owner, streams: Vec::new(), hand: 0, prune_at: PRUNE }
+    }
+
+    /// Adds a stream. Entries of closed streams, each of which keeps the allocation of its stream
+    /// alive, go when the list has doubled: it stays within twice the open streams, at a cost for
+    /// each of them that does not depend on their number.
+    fn add(&mut self, stream: Weak<dyn Trim>) {
+        if self.streams.len() >= self.prune_at {
+            self.streams.retain(|stream| stream.strong_count() != 0);
+            self.prune_at = PRUNE.max(2 * self.streams.len());
+            self.streams.shrink_to(self.prune_at);
+        }
+        self.streams.push(stream);
+    }
+}
 
 /// Makes a stream known.
 pub(super) fn register(stream: Weak<dyn Trim>) {
@@ -52,10 +75,10 @@ pub(super) fn register(stream: Weak<dyn Trim>) {
     let here = family::process().0;
     if registry.owner != here {
         // A forked child leaves inherited streams to whoever made them.
-        *registry = Registry { owner: here, streams: Vec::new(), hand: 0 };
+        *registry = Registry::new(here);
         TOTAL.store(0, Ordering::Relaxed);
     }
-    registry.streams.push(stream);
+    registry.add(stream);
 }
 
 impl Usage {
@@ -123,5 +146,46 @@ fn sweep() {
             continue;
         }
         stream.trim();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[derive(Debug, Default)]
+    struct Idle(Usage);
+
+    impl Trim for Idle {
+        fn trim(&self) -> usize {
+            0
+        }
+
+        fn usage(&self) -> &Usage {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn closed_streams_leave_nothing_in_the_registry() {
+        let mut registry = Registry::new(1);
+        let mut open = |registry: &mut Registry| {
+            let stream: Arc<dyn Trim> = Arc::new(Idle::default());
+            registry.add(Arc::downgrade(&stream));
+            stream
+        };
+        let kept: Vec<_> = (0..3 * PRUNE).map(|_| open(&mut registry)).collect();
+        for _ in 0..100 * PRUNE {
+            drop(open(&mut registry));
+        }
+        assert!(registry.streams.len() <= 2 * kept.len() + 1, "{}", registry.streams.len());
+        let is_listed = |s: &Arc<dyn Trim>| registry.streams.iter().any(|w| w.ptr_eq(&Arc::downgrade(s)));
+        assert!(kept.iter().all(is_listed));
+        drop(kept);
+        for _ in 0..10 * PRUNE {
+            drop(open(&mut registry));
+        }
+        assert!(registry.streams.len() <= PRUNE && registry.streams.capacity() <= 2 * PRUNE);
     }
 }
