@@ -90,6 +90,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/family/",
     "crates/rsock-verbs/src/high_fd.rs",
     "crates/rsock-verbs/src/own_fd.rs",
+    "crates/rsock-verbs/src/received",
     "crates/rsock-verbs/src/soft/",
     // Marks of what may lie in family memory, and posts and registrations of memory.
     "crates/rsock-core/src/engine/iomap.rs",
@@ -99,7 +100,6 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/twin/holders.rs",
     "crates/rsock-core/src/twin/state.rs",
     // System calls that nobody wraps, and the program's descriptors.
-    "crates/rsock-cm/src/sys.rs",
     "crates/rsock-core/src/interrupt.rs",
     "crates/rsock-core/src/sys.rs",
     "crates/rsock-core/src/twin/detached.rs",

@@ -64,7 +64,6 @@ mod private_data;
 pub mod rdma;
 mod route;
 pub mod soft;
-mod sys;
 
 pub use addr::{PortSpace, canonical, in_family};
 pub use error::{Error, Violation};

@@ -240,23 +240,6 @@ pub(crate) fn option(
 /// Longest value of an option, in bytes.
 const MAX_OPTION: usize = 4096;
 
-/// Moves a descriptor of ours out of the way of the program's, which expects low numbers. Stays
-/// where it is if there is no room above.
-pub(crate) fn move_high(fd: OwnedFd) -> OwnedFd {
-    /// Room kept below the top of the table; the table itself is not grown beyond this.
-    const ROOM: u64 = 256;
-    const HIGHEST: u64 = 8192;
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST).min(HIGHEST);
-    let from = i32::try_from(limit.saturating_sub(ROOM)).unwrap_or(0);
-    match rustix::io::fcntl_dupfd_cloexec(&fd, from) {
-        Ok(high) => {
-            close(fd);
-            high
-        }
-        Err(_) => fd,
-    }
-}
-
 /// Whether the descriptor table is more than half full, as far as the number of `fd` tells: then
 /// what is left is the program's.
 pub(crate) fn is_crowded(fd: BorrowedFd<'_>) -> bool {

@@ -9,6 +9,7 @@ pub mod family;
 mod high_fd;
 pub mod own_fd;
 pub mod rdma;
+pub mod received;
 pub mod soft;
 mod sync;
 mod types;

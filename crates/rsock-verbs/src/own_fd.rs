@@ -40,7 +40,7 @@ fn duplicate(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     Some(high)
 }
 
-fn register(fd: RawFd) {
+pub(crate) fn register(fd: RawFd) {
     if let Some((word, bit)) = place(fd) {
         word.fetch_or(bit, Ordering::Relaxed);
     }

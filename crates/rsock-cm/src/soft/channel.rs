@@ -2,7 +2,7 @@
 
 use super::wire::MAX_LEN;
 use crate::error::{Error, Violation};
-use crate::sys;
+use rsock_verbs::received::{self, PeerSocket, StrangeFd};
 use rsock_verbs::soft::PeerCred;
 use rustix::io::Errno;
 use rustix::net::{
@@ -11,20 +11,23 @@ use rustix::net::{
 };
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// A connected sequential-packet socket.
 #[derive(Debug)]
 pub(super) struct Channel {
-    fd: OwnedFd,
+    fd: PeerSocket,
 }
+
+/// Most descriptors that one message of ours carries.
+const MAX_FDS: usize = 4;
 
 /// A message taken from a [`Channel`].
 #[derive(Debug)]
 pub(super) struct Received {
     buf: [u8; MAX_LEN + 1],
     len: usize,
-    pub(super) fds: Vec<OwnedFd>,
+    pub(super) fds: Vec<StrangeFd>,
     /// Who sent it; known after [`Channel::ask_for_senders`].
     pub(super) sender: Option<PeerCred>,
 }
@@ -35,13 +38,13 @@ impl Received {
     }
 }
 
-fn credentials(cred: libc::ucred) -> PeerCred {
-    PeerCred { pid: cred.pid.cast_unsigned(), uid: cred.uid, gid: cred.gid }
-}
-
-pub(super) fn socket() -> Result<OwnedFd, Error> {
+pub(super) fn socket() -> Result<PeerSocket, Error> {
+    if received::is_flooded() {
+        return Err(Error::system("socket")(Errno::MFILE));
+    }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map(PeerSocket::new)
         .map_err(Error::system("socket"))
 }
 
@@ -51,13 +54,13 @@ pub(super) fn name(text: &str) -> Result<SocketAddrUnix, Error> {
 
 impl Channel {
     /// Wraps a connected socket.
-    pub(super) fn new(fd: OwnedFd) -> Self {
+    pub(super) fn new(fd: PeerSocket) -> Self {
         Self { fd }
     }
 
     /// Credentials of the process at the other end, as of connect or listen.
     pub(super) fn peer(&self) -> Result<PeerCred, Error> {
-        sys::peer_credentials(self.fd.as_fd()).map(credentials).map_err(Error::system("getsockopt"))
+        Ok(PeerCred::of(&self.fd)?)
     }
 
     /// From now on every message comes with the credentials of the process that sent it.
@@ -68,7 +71,7 @@ impl Channel {
     /// Sends one message. The handshake never has more than two messages on their way, so a full
     /// socket is the peer's fault.
     pub(super) fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(sys::MAX_FDS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(Error::LocalState("too many descriptors in one message"));
@@ -86,7 +89,7 @@ impl Channel {
         let mut received =
             Received { buf: [0; MAX_LEN + 1], len: 0, fds: Vec::new(), sender: None };
         let message = loop {
-            match sys::receive(self.fd.as_fd(), &mut received.buf) {
+            match received::receive(self.fd.as_fd(), &mut received.buf) {
                 Ok(message) => break message,
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::INTR) => {}
@@ -102,12 +105,12 @@ impl Channel {
         if message.len > MAX_LEN {
             return Err(Violation::Length.into());
         }
-        if message.is_cut || message.fds.len() > sys::MAX_FDS {
+        if message.is_cut || message.fds.len() > MAX_FDS {
             return Err(Violation::Descriptors.into());
         }
         received.len = message.len;
         received.fds = message.fds;
-        received.sender = message.sender.map(credentials);
+        received.sender = message.sender;
         Ok(Some(received))
     }
 }

@@ -11,12 +11,13 @@ use crate::manager::Answer;
 use crate::port::Port;
 use crate::route;
 use rsock_verbs::QpNum;
+use rsock_verbs::received::PeerSocket;
 use rsock_verbs::soft::{Offer, PeerCred, SoftContext};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -44,7 +45,7 @@ pub struct Connecting {
 #[derive(Debug)]
 enum State {
     /// The listener's backlog is full. The socket is not connected yet.
-    Full { socket: OwnedFd, again: Instant, pause: Duration },
+    Full { socket: PeerSocket, again: Instant, pause: Duration },
     /// HELLO is sent, with the name of `guess`.
     Greeted { channel: Channel, guess: Option<Path> },
     /// OFFER is sent.

@@ -11,6 +11,7 @@ use crate::manager::RequestId;
 use crate::port::Port;
 use rsock_verbs::QpNum;
 use rsock_verbs::family::{ProcessId, process};
+use rsock_verbs::received::{self, PeerSocket};
 use rsock_verbs::soft::SoftContext;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -47,7 +48,7 @@ pub struct Listener {
     service: Service,
     /// Holds the port for as long as we listen, unless somebody else does.
     port: Option<Arc<Port>>,
-    socket: OwnedFd,
+    socket: PeerSocket,
     set: Set,
     backlog: u32,
 }
@@ -220,6 +221,10 @@ impl Listener {
             self.set.pause(&self.socket)?;
             return Ok(None);
         }
+        if received::is_flooded() {
+            self.set.pause(&self.socket)?;
+            return Ok(None);
+        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match net::accept_with(&self.socket, flags) {
             Ok(socket) => socket,
@@ -227,7 +232,7 @@ impl Listener {
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
             Err(e) => return Err(Error::System { call: "accept", source: e.into() }),
         };
-        let pending = match Pending::new(Channel::new(socket), now) {
+        let pending = match Pending::new(Channel::new(PeerSocket::new(socket)), now) {
             Ok(pending) => pending,
             Err(e) => return Ok(Some(Event::Refused(e))),
         };
@@ -315,7 +320,7 @@ fn given_up(id: u64, pending: &Pending, error: Error) -> Event {
     }
 }
 
-fn set_backlog(socket: &OwnedFd, backlog: u32) -> Result<(), Error> {
+fn set_backlog(socket: &PeerSocket, backlog: u32) -> Result<(), Error> {
     // The kernel lets one more wait than it is told.
     let n = i32::try_from(backlog - 1).unwrap_or(i32::MAX);
     net::listen(socket, n).map_err(Error::system("listen"))
@@ -328,7 +333,7 @@ impl AsFd for Listener {
 }
 
 impl Set {
-    fn new(socket: &OwnedFd) -> Result<Self, Error> {
+    fn new(socket: &PeerSocket) -> Result<Self, Error> {
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create1"))?;
         let data = epoll::EventData::new_u64(LISTENING);
@@ -344,7 +349,7 @@ impl Set {
     }
 
     /// Stops watching the listening socket until a place is free or a slow client can be evicted.
-    fn pause(&mut self, socket: &OwnedFd) -> Result<(), Error> {
+    fn pause(&mut self, socket: &PeerSocket) -> Result<(), Error> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(Error::system("timerfd_create"))?;
@@ -369,7 +374,7 @@ impl Set {
         }
     }
 
-    fn unpause(&mut self, socket: &OwnedFd) {
+    fn unpause(&mut self, socket: &PeerSocket) {
         if let Some(timer) = self.pause.take() {
             // Closing is not enough: a child forked meanwhile keeps the timer open, and an epoll
             // set lets go of what nobody has open alone.

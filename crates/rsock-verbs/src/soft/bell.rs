@@ -8,6 +8,7 @@ use super::hello::random;
 use crate::device;
 use crate::error::Error;
 use crate::high_fd::{HighFd, verb};
+use crate::received::{self, PeerSocket};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
@@ -20,7 +21,9 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub struct SoftBell {
     id: u64,
-    socket: HighFd,
+    socket: PeerSocket,
+    /// Whether the kernel refuses descriptors for us.
+    refuses_descriptors: bool,
 }
 
 /// The socket that all rings of this process family go through.
@@ -28,9 +31,7 @@ static RINGER: OnceLock<HighFd> = OnceLock::new();
 
 fn socket() -> Result<HighFd, Error> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
-        .map(HighFd::new)
-        .map_err(verb("socket"))
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(verb("socket"))
 }
 
 fn address(id: u64) -> Result<SocketAddrUnix, Error> {
@@ -68,28 +69,40 @@ pub(super) fn ring(id: u64) {
         // This bell's queue is full, so it has rung already; or the rings that nobody has taken yet, of
         // all bells, have used up what one socket may have under way: another one has its own.
         if let Ok(fresh) = socket() {
-            let _ = ring(&fresh);
+            let _ = ring(&HighFd::new(fresh));
         }
     }
     // Gone or refused: there is nobody left to wake.
 }
 
 impl SoftBell {
-    pub(super) fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Self::make(true)
+    }
+
+    /// As on a kernel that does not refuse descriptors.
+    #[cfg(test)]
+    pub(crate) fn new_of_old_kernel() -> Result<Self, Error> {
+        Self::make(false)
+    }
+
+    fn make(may_refuse: bool) -> Result<Self, Error> {
         prepare()?;
-        let socket = socket()?;
+        let socket = PeerSocket::new(socket()?);
+        // Before it has a name that a ringer could learn.
+        let refuses_descriptors = may_refuse && socket.refuse_descriptors();
         loop {
             let [a, b, c, d, e, f, g, h, ..] = random()?;
             let id = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
             match bind(&socket, &address(id)?) {
-                Ok(()) if id != 0 => return Ok(Self { id, socket }),
+                Ok(()) if id != 0 => return Ok(Self { id, socket, refuses_descriptors }),
                 Ok(()) | Err(Errno::ADDRINUSE) => {}
                 Err(e) => return Err(verb("bind")(e)),
             }
         }
     }
 
-    pub(super) fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
@@ -98,9 +111,14 @@ impl SoftBell {
         let mut any = false;
         // Bounded: a hostile ringer must not keep us here.
         for _ in 0..64 {
-            match recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT) {
-                Ok(_) => any = true,
-                Err(_) => break,
+            // What comes with a ring is let go of without waiting, here or by the kernel.
+            let is_rung = if self.refuses_descriptors {
+                recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT).is_ok()
+            } else {
+                received::receive(self.socket.as_fd(), &mut [0; 1]).is_ok()
+            };
+            if !is_rung {
+                break;
             }
         }
         any
@@ -114,6 +132,7 @@ impl AsFd for SoftBell {
 }
 
 impl device::Bell for SoftBell {
+            any = true;
     fn ring(&self) {
         ring(self.id);
     }

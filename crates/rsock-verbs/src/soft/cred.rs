@@ -1,8 +1,8 @@
 //! Who is at the other end of a Unix socket, and whether we share memory with them.
 
 use crate::error::Error;
-use rustix::net::sockopt::socket_peercred;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Credentials of a peer process, as the kernel vouches for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,22 +15,42 @@ pub struct PeerCred {
     pub gid: u32,
 }
 
+impl From<libc::ucred> for PeerCred {
+    fn from(cred: libc::ucred) -> Self {
+        Self { pid: cred.pid.cast_unsigned(), uid: cred.uid, gid: cred.gid }
+    }
+}
+
 /// What user namespaces answer for users that they cannot express.
 const OVERFLOW_UID: u32 = 65534;
 
 impl PeerCred {
-    /// Asks a connected Unix socket (`SO_PEERCRED`).
+    /// Asks a connected Unix socket (`SO_PEERCRED`): the process that connected, or that listened,
+    /// as of then.
     ///
     /// # Errors
     /// What the system answers.
     pub fn of(socket: impl AsFd) -> Result<Self, Error> {
-        let cred = socket_peercred(socket)
-            .map_err(|e| Error::Verb { call: "getsockopt(SO_PEERCRED)", source: e.into() })?;
-        Ok(Self {
-            pid: cred.pid.as_raw_nonzero().get().cast_unsigned(),
-            uid: cred.uid.as_raw(),
-            gid: cred.gid.as_raw(),
-        })
+        let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
+        // Raw: rustix has no process id 0, which is what the kernel reports for a process outside
+        // of our process-id namespace.
+        // SAFETY: `cred` is writable for `len` bytes, and `len` is a live value.
+        let r = unsafe {
+            libc::syscall(
+                libc::SYS_getsockopt,
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                &raw mut cred,
+                &raw mut len,
+            )
+        };
+        if r == 0 {
+            return Ok(cred.into());
+        }
+        let source = io::Error::last_os_error();
+        Err(Error::Verb { call: "getsockopt(SO_PEERCRED)", source })
     }
 
     /// Our own.

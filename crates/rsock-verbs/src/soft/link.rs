@@ -19,9 +19,10 @@ use super::segment::{self, Mapping};
 use super::wait::Port;
 use crate::datagram::Sender;
 use crate::error::Error;
-use crate::high_fd::{HighFd, close, verb};
+use crate::high_fd::{close, verb};
+use crate::received::{PeerSocket, StrangeFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -38,7 +39,7 @@ pub struct Link {
     node: &'static Node,
     peer: Peer,
     dead: AtomicBool,
-    socket: HighFd,
+    socket: PeerSocket,
     /// The accepting end, known to the offering one in a process that is linked to itself.
     twin: OnceLock<Arc<Self>>,
     state: Mutex<State>,
@@ -87,7 +88,7 @@ pub struct Offer {
     id: LinkId,
     node: &'static Node,
     hello: [u8; HELLO_LEN],
-    socket: HighFd,
+    socket: PeerSocket,
     peer_socket: OwnedFd,
     file: OwnedFd,
     own: Mapping,
@@ -107,7 +108,10 @@ impl SoftContext {
                 .map_err(verb("socketpair"))?;
         let (file, own) = segment::create()?;
         let hello = Hello::new(id, node, &own).to_bytes();
-        Ok(Offer { id, node, hello, socket: HighFd::new(socket), peer_socket, file, own })
+        let socket = PeerSocket::new(socket);
+        // Nothing is ever read from it. Best effort: without it `drop` looks.
+        socket.refuse_descriptors();
+        Ok(Offer { id, node, hello, socket, peer_socket, file, own })
     }
 
     /// Answers an offer: `hello` and `fds` are what [`Offer::hello`] gave to the peer, `cred` is
@@ -120,25 +124,22 @@ impl SoftContext {
     pub fn accept(
         &self,
         hello: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Vec<impl Into<StrangeFd>>,
         cred: PeerCred,
     ) -> Result<(Arc<Link>, [u8; HELLO_LEN], OwnedFd), Error> {
+        let fds: Vec<StrangeFd> = fds.into_iter().map(Into::into).collect();
         cred::check(cred)?;
         let theirs = Hello::parse(hello)?;
-        let [file, socket] = <[OwnedFd; 2]>::try_from(fds)
+        let [file, socket] = <[StrangeFd; 2]>::try_from(fds)
             .map_err(|_| Error::PeerViolation("an offer brings two descriptors"))?;
-        if sockopt::socket_domain(&socket) != Ok(AddressFamily::UNIX)
-            || sockopt::socket_type(&socket) != Ok(SocketType::SEQPACKET)
-        {
-            return Err(Error::PeerViolation("an offer brings a socket"));
-        }
+        let socket =
+            socket.into_socket().ok_or(Error::PeerViolation("an offer brings a socket"))?;
         let peer_segment = segment::adopt(&file, theirs.size)?;
-        close(file);
+        drop(file);
         let node = self.node();
         let id = LinkId(theirs.link);
         let (file, own) = segment::create()?;
         let reply = Hello::new(id, node, &own).to_bytes();
-        let socket = HighFd::new(socket);
         let link = Link::new(id, false, node, &theirs, cred, socket, own, peer_segment)?;
         Ok((link, reply, file))
     }
@@ -165,18 +166,19 @@ impl Offer {
     pub fn complete(
         self,
         hello: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Vec<impl Into<StrangeFd>>,
         cred: PeerCred,
     ) -> Result<Arc<Link>, Error> {
+        let fds: Vec<StrangeFd> = fds.into_iter().map(Into::into).collect();
         cred::check(cred)?;
         let theirs = Hello::parse(hello)?;
         if theirs.link != self.id.0 {
             return Err(Error::PeerViolation("the answer is to another offer"));
         }
-        let [file] = <[OwnedFd; 1]>::try_from(fds)
+        let [file] = <[StrangeFd; 1]>::try_from(fds)
             .map_err(|_| Error::PeerViolation("an answer brings one descriptor"))?;
         let peer_segment = segment::adopt(&file, theirs.size)?;
-        close(file);
+        drop(file);
         // The peer's end must be the peer's alone, or its death would not hang up.
         close(self.peer_socket);
         close(self.file);
@@ -192,7 +194,7 @@ impl Link {
         node: &'static Node,
         hello: &Hello,
         cred: PeerCred,
-        socket: HighFd,
+        socket: PeerSocket,
         own: Mapping,
         theirs: Mapping,
     ) -> Result<Arc<Self>, Error> {

@@ -6,6 +6,7 @@
 use super::layout::{DATA, PAGE, Shared};
 use crate::error::Error;
 use crate::high_fd::verb;
+use crate::received::StrangeFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
@@ -46,12 +47,13 @@ fn create_of(size: u64) -> Result<(OwnedFd, Mapping), Error> {
 }
 
 /// Maps a segment received from a peer, after checking that it is one: a memory file that can
-/// neither shrink nor grow and has the size that the peer says.
-pub(super) fn adopt(fd: &OwnedFd, size: u64) -> Result<Mapping, Error> {
+/// neither shrink nor grow and has the size that the peer says. The seals come first: what has
+/// some is no file of a file system that could let us wait for its answers.
+pub(super) fn adopt(fd: &StrangeFd, size: u64) -> Result<Mapping, Error> {
     let not = Error::PeerViolation;
+    let seals = fd.seals().ok_or(not("segment cannot be sealed"))?;
     let stat = rustix::fs::fstat(fd).map_err(|_| not("segment is no file"))?;
     let fs = rustix::fs::fstatfs(fd).map_err(|_| not("segment has no file system"))?;
-    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| not("segment cannot be sealed"))?;
     #[expect(clippy::cast_sign_loss, reason = "compared bit for bit")]
     if fs.f_type as u64 != TMPFS_MAGIC {
         return Err(not("segment is no memory file"));
@@ -182,17 +184,19 @@ mod tests {
     #[test]
     fn files_that_could_shrink_are_refused() {
         let (sealed, mine) = create().expect("a segment");
+        let sealed = StrangeFd::from(sealed);
         assert!(adopt(&sealed, mine.len()).is_ok());
         assert!(matches!(adopt(&sealed, mine.len() / 2), Err(Error::PeerViolation(_))));
 
         let open = rustix::fs::memfd_create(c"t", MemfdFlags::ALLOW_SEALING).expect("memfd");
+        let open = StrangeFd::from(open);
         rustix::fs::ftruncate(&open, SIZES[3]).expect("truncate");
         assert!(matches!(adopt(&open, SIZES[3]), Err(Error::PeerViolation(_))));
         rustix::fs::fcntl_add_seals(&open, SealFlags::GROW | SealFlags::SEAL).expect("seal");
         assert!(matches!(adopt(&open, SIZES[3]), Err(Error::PeerViolation(_))));
 
         let file: OwnedFd = std::fs::File::open("/proc/self/exe").expect("open").into();
-        assert!(matches!(adopt(&file, SIZES[3]), Err(Error::PeerViolation(_))));
+        assert!(matches!(adopt(&file.into(), SIZES[3]), Err(Error::PeerViolation(_))));
     }
 
     #[test]

@@ -6,14 +6,17 @@ use super::hello::HELLO_LEN;
 use super::link::Link;
 use crate::error::Error;
 use crate::high_fd::verb;
+use rustix::net::sockopt;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// This process linked to itself: the offering end and the accepting end.
 ///
@@ -62,6 +65,21 @@ pub fn accept_over(
     let (link, reply, segment) = ctx.accept(&hello, fds, cred)?;
     send(socket, &reply, &[segment.as_fd()])?;
     Ok(link)
+}
+
+/// A socket whose last close waits for an hour, and its peer, whose end ends the wait.
+///
+/// # Panics
+/// If the loopback interface has no room for it.
+#[must_use]
+pub fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let mut socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let (peer, _) = listener.accept().expect("accept");
+    socket.set_nonblocking(true).expect("nonblocking");
+    while socket.write(&[0; 65536]).is_ok() {}
+    sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).expect("linger");
+    (socket.into(), peer)
 }
 
 fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {

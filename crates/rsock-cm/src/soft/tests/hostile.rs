@@ -8,6 +8,7 @@ use super::super::{channel, wire};
 use super::*;
 use crate::Violation;
 use crate::addr::{connect_names, listen_name};
+use rsock_verbs::received::PeerSocket;
 use rsock_verbs::soft::{HELLO_LEN, LinkId};
 use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io::IoSlice;
@@ -16,14 +17,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::IntoBytes;
 
 /// A socket connected to `listener` that has said nothing.
-pub(super) fn raw_client(listener: &Listener) -> OwnedFd {
+pub(super) fn raw_client(listener: &Listener) -> PeerSocket {
     let socket = channel::socket().expect("socket");
     let name = &connect_names(PortSpace::Tcp, listener.local_addr())[0];
     net::connect(&socket, &channel::name(name).expect("name")).expect("connect");
     socket
 }
 
-fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {

@@ -3,18 +3,15 @@
 use super::Subject;
 use crate::engine::Preparing;
 use crate::proto::CONN_DATA_LEN;
-use crate::sys;
 use crate::twin::PinReason;
 use crate::twin::verify::{self, SocketId};
 use rsock_verbs::QpNum;
+use rsock_verbs::received::{self, StrangeFd};
 use rsock_verbs::soft::{HELLO_LEN, Link, LinkId, Soft};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 
 /// What a message is.
@@ -56,7 +53,7 @@ pub(super) struct Message {
 }
 
 pub(super) enum Received {
-    Message(Message, Vec<OwnedFd>),
+    Message(Message, Vec<StrangeFd>),
     Nothing,
     End,
 }
@@ -153,32 +150,27 @@ impl Message {
     /// Takes one message if there is one. Descriptors that come with a bad one are closed. Fails for
     /// what can only be a stranger's doing, or for lack of descriptors.
     pub(super) fn receive(from: BorrowedFd<'_>) -> Result<Received, PinReason> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
         // One more than a message: a longer one shows as such.
         let mut bytes = [0; MESSAGE_LEN + 1];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = match recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        let got = match received::receive(from, &mut bytes) {
             Ok(got) => got,
-            Err(Errno::AGAIN) => return Ok(Received::Nothing),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Received::Nothing),
             Err(_) => return Ok(Received::End),
         };
-        let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights.map(sys::move_high));
-            }
-        }
-        if got.bytes == 0 {
+        if got.len == 0 {
             return Ok(Received::End);
         }
-        if got.flags.contains(ReturnFlags::CTRUNC) {
-            // More than anybody sends, or more than this process has room for.
-            let is_too_many = fds.len() == MAX_FDS;
-            return Err(if is_too_many { PinReason::PathFailed } else { PinReason::Resources });
+        if got.is_cut {
+            // This process has no room for them.
+            return Err(PinReason::Resources);
         }
-        Self::decode(&bytes[..got.bytes])
-            .map(|m| Received::Message(m, fds))
+        if got.fds.len() > MAX_FDS {
+            return Err(PinReason::PathFailed);
+        }
+        bytes
+            .get(..got.len)
+            .and_then(Self::decode)
+            .map(|m| Received::Message(m, got.fds))
             .ok_or(PinReason::PathFailed)
     }
 }

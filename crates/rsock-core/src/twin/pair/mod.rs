@@ -15,11 +15,11 @@ use super::verify::{self, SocketId};
 use super::{PinReason, Side};
 use crate::engine::{Config, Preparing};
 use crate::proto::ConnData;
-use crate::sys;
 use message::{Kind, Message, Received};
 use rsock_verbs::Error;
+use rsock_verbs::received::{self, PeerSocket};
 use rsock_verbs::soft::{Link, Offer, PeerCred, Soft, SoftContext, cred};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
@@ -36,7 +36,7 @@ pub(super) enum Search {
         fresh_link: bool,
     },
     /// Our name is out, nobody came yet.
-    Published(OwnedFd),
+    Published(PeerSocket),
     /// Somebody came to our name; the next message has not arrived yet.
     Visited(Visit),
     /// We offered the peer a link and wait for its answer.
@@ -52,7 +52,7 @@ pub(super) enum Search {
 /// The publisher's side of an exchange.
 #[derive(Debug)]
 pub(super) struct Visit {
-    name: OwnedFd,
+    name: PeerSocket,
     visitor: Peer,
     /// Kept alive until the request names it.
     link: Option<Arc<Link>>,
@@ -61,7 +61,7 @@ pub(super) struct Visit {
 /// A Unix socket and who is at its other end.
 #[derive(Debug)]
 pub(super) struct Peer {
-    socket: OwnedFd,
+    socket: PeerSocket,
     cred: PeerCred,
 }
 
@@ -98,9 +98,10 @@ impl Search {
     /// The descriptor whose readability means that a step can be taken.
     pub(super) fn fd(&self) -> Option<RawFd> {
         match self {
-            Self::Published(fd) => Some(fd.as_raw_fd()),
-            Self::Visited(visit) => Some(visit.visitor.socket.as_raw_fd()),
-            Self::Greeted { peer, .. } | Self::Asked { peer, .. } => Some(peer.socket.as_raw_fd()),
+            Self::Published(socket) => Some(socket.as_fd().as_raw_fd()),
+            Self::Visited(Visit { visitor: peer, .. })
+            | Self::Greeted { peer, .. }
+            | Self::Asked { peer, .. } => Some(peer.socket.as_fd().as_raw_fd()),
             Self::Far(search) => search.fd(),
             Self::Idle { .. } | Self::Over => None,
         }
@@ -181,9 +182,12 @@ impl Search {
 
 const UNIX_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-fn unix_socket() -> Result<OwnedFd, PinReason> {
+fn unix_socket() -> Result<PeerSocket, PinReason> {
+    if received::is_flooded() {
+        return Err(PinReason::Resources);
+    }
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, UNIX_FLAGS, None)
-        .map(sys::move_high)
+        .map(PeerSocket::new)
         .map_err(|_| PinReason::Resources)
 }
 
@@ -193,7 +197,7 @@ fn meeting_point(tuple: &Tuple) -> Result<SocketAddrUnix, PinReason> {
 }
 
 /// The publisher's first step: put the name out.
-fn publish(tuple: &Tuple) -> Result<OwnedFd, PinReason> {
+fn publish(tuple: &Tuple) -> Result<PeerSocket, PinReason> {
     let fd = unix_socket()?;
     // Taken already: somebody squats on the name, or a former owner of the same addresses has not
     // gone yet. Either way this connection does without.
@@ -202,8 +206,11 @@ fn publish(tuple: &Tuple) -> Result<OwnedFd, PinReason> {
     Ok(fd)
 }
 
-fn receive_visitor(name: OwnedFd) -> Result<Search, PinReason> {
-    let socket = match accept_with(&name, UNIX_FLAGS).map(sys::move_high) {
+fn receive_visitor(name: PeerSocket) -> Result<Search, PinReason> {
+    if received::is_flooded() {
+        return Err(PinReason::Resources);
+    }
+    let socket = match accept_with(&name, UNIX_FLAGS).map(PeerSocket::new) {
         Ok(socket) => socket,
         Err(e) if is_shortage(e) => return Err(PinReason::Resources),
         Err(_) => return Ok(Search::Published(name)),
@@ -386,8 +393,8 @@ fn refusal(e: &Error) -> PinReason {
 }
 
 /// Who is at the other end of a Unix socket, if it is somebody we deal with.
-fn credentials(fd: &OwnedFd) -> Result<PeerCred, PinReason> {
-    let cred = PeerCred::of(fd).map_err(|_| PinReason::Untrusted)?;
+fn credentials(socket: &PeerSocket) -> Result<PeerCred, PinReason> {
+    let cred = PeerCred::of(socket).map_err(|_| PinReason::Untrusted)?;
     cred::check(cred).map_err(|_| PinReason::Untrusted)?;
     Ok(cred)
 }

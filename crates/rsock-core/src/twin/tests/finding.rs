@@ -2,6 +2,14 @@
 
 use super::tuple::{Role, Tuple};
 use super::*;
+use rustix::event::{PollFd, Timespec};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SocketAddrUnix, SocketFlags,
+    SocketType, sendmsg, socket_with, sockopt,
+};
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 
 /// Two ends of a connection, of which the first plays `role`.
 fn connect_as(role: Role) -> (End, End) {
@@ -74,4 +82,54 @@ fn a_reader_that_waits_for_the_first_bytes_answers_its_peer() {
             });
         });
     }
+}
+
+/// A visitor of the name that `publisher` has put out.
+fn visit(publisher: &End) -> OwnedFd {
+    let tuple = Tuple::of(publisher.socket.as_fd()).expect("addresses").expect("of TCP");
+    let name = SocketAddrUnix::new_abstract_name(tuple.meeting_name().as_bytes()).expect("a name");
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.expect("a socket");
+    look_until(publisher, || rustix::net::connect(&socket, &name).is_ok());
+    socket
+}
+
+/// A socket whose last close waits for an hour, and its peer, whose end ends the wait.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (waits, peer) = connect();
+    let mut socket = waits.socket;
+    socket.set_nonblocking(true).expect("nonblocking");
+    while socket.write(&[0; 65536]).is_ok() {}
+    sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).expect("linger");
+    (socket, peer.socket)
+}
+
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).expect("poll");
+    fds[0].revents().contains(PollFlags::HUP)
+}
+
+/// The first message is refused, the second one lies there unread; both bring a socket whose last close
+/// waits.
+#[test]
+fn a_visitor_with_descriptors_whose_close_waits_keeps_no_call_waiting() {
+    watchdog(|| {
+        let (publisher, _other) = connect_as(Role::Publisher);
+        let visitor = visit(&publisher);
+        let mut peers = Vec::new();
+        for _ in 0..2 {
+            let (socket, peer) = lingering();
+            let fds = [socket.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            let bytes = [IoSlice::new(b"rubbish")];
+            sendmsg(&visitor, &bytes, &mut control, SendFlags::NOSIGNAL).expect("sent");
+            peers.push(peer);
+        }
+        look_until(&publisher, || has_hung_up(&visitor));
+        drop(peers);
+    });
 }

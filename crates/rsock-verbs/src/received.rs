@@ -1,0 +1,243 @@
+//! Messages from processes that are not trusted yet, and the descriptors that come with them.
+//!
+//! A descriptor can be a trap: the close of a socket that lingers waits for its peer, and any
+//! question about a file in user space (FUSE), its close included, waits for the process that
+//! serves it. The same holds for a Unix socket in whose queue such descriptors lie. Invariant:
+//! nothing here asks a file system, takes a lock of a socket that another process holds too, or
+//! closes what could wait: that is left to [`closer`], and [`is_flooded`] says when it is enough.
+
+mod closer;
+
+use crate::own_fd;
+use crate::soft::PeerCred;
+pub use closer::is_flooded;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, SealFlags, open};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::io::{self, Write};
+use std::mem::{self, ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+/// Most descriptors that the kernel lets one message carry (`SCM_MAX_FD`). There is room for all:
+/// the kernel closes in our thread those that find none.
+const MOST: usize = 253;
+
+/// A received message.
+#[derive(Debug)]
+pub struct Received {
+    /// Length; larger than the buffer if the message was cut.
+    pub len: usize,
+    /// Descriptors that came along, close-on-exec.
+    pub fds: Vec<StrangeFd>,
+    /// Whether descriptors are missing, for want of room in the descriptor table.
+    pub is_cut: bool,
+    /// Credentials of the sender, where `SO_PASSCRED` is on. Process 0 is one outside of our
+    /// process-id namespace.
+    pub sender: Option<PeerCred>,
+}
+
+/// A descriptor that another process chose. Dropping it never waits.
+///
+/// # Invariants
+/// The descriptor is closed once: in `drop`, unless it was taken out before.
+#[derive(Debug)]
+pub struct StrangeFd(ManuallyDrop<OwnedFd>);
+
+/// A Unix socket to which another process may send. Dropping it never waits, whatever lies in its
+/// queue.
+///
+/// # Invariants
+/// The descriptor is closed once, in `drop`.
+#[derive(Debug)]
+pub struct PeerSocket {
+    fd: ManuallyDrop<OwnedFd>,
+    /// Whether no other process has ever had this end.
+    is_ours: bool,
+}
+
+impl From<OwnedFd> for StrangeFd {
+    fn from(fd: OwnedFd) -> Self {
+        Self(ManuallyDrop::new(fd))
+    }
+}
+
+impl StrangeFd {
+    /// Seals of a memory file; `None` for anything else. The kernel answers by itself.
+    pub(crate) fn seals(&self) -> Option<SealFlags> {
+        rustix::fs::fcntl_get_seals(&*self.0).ok()
+    }
+
+    /// The connected Unix socket with message boundaries that this is. The questions take no lock
+    /// of the socket.
+    pub(crate) fn into_socket(self) -> Option<PeerSocket> {
+        let is_fit = sockopt::socket_domain(&*self.0) == Ok(AddressFamily::UNIX)
+            && sockopt::socket_type(&*self.0) == Ok(SocketType::SEQPACKET)
+            && sockopt::socket_acceptconn(&*self.0) == Ok(false);
+        is_fit.then(|| {
+            let mut this = ManuallyDrop::new(self);
+            // SAFETY: `this` is never dropped, so the field is not used again.
+            let fd = unsafe { ManuallyDrop::take(&mut this.0) };
+            // The number is free at once: closing one of two for the same socket does not wait.
+            PeerSocket { fd: ManuallyDrop::new(own_fd::raise(fd)), is_ours: false }
+        })
+    }
+}
+
+impl Drop for StrangeFd {
+    fn drop(&mut self) {
+        let is_memory = self.seals().is_some();
+        // SAFETY: `self` is being dropped, so the field is not used again.
+        let fd = unsafe { ManuallyDrop::take(&mut self.0) };
+        if is_memory { own_fd::close(fd) } else { closer::close(fd) }
+    }
+}
+
+impl AsFd for StrangeFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl PeerSocket {
+    /// Wraps a socket that this process made or accepted, and moves it up among ours.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd: ManuallyDrop::new(own_fd::raise(fd)), is_ours: true }
+    }
+
+    /// From now on senders are refused descriptors. Whether the kernel can do that (from 6.16 on).
+    pub(crate) fn refuse_descriptors(&self) -> bool {
+        const SO_PASSRIGHTS: i32 = 83;
+        let off = 0i32;
+        let len = size_of::<i32>();
+        // SAFETY: the value is readable for its length during the call.
+        let r = unsafe {
+            libc::syscall(
+                libc::SYS_setsockopt,
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PASSRIGHTS,
+                &raw const off,
+                len,
+            )
+        };
+        r == 0
+    }
+
+    /// Whether descriptors lie in the queue. What is sent after the look is not seen.
+    fn holds_descriptors(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.fd, PollFlags::IN)];
+        if poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().is_empty() {
+            return false;
+        }
+        // The end of the peer shows as something to read, too. Reading would take a lock of the
+        // socket that another process may hold while it waits.
+        n_queued(self.fd.as_raw_fd()).map_or_else(
+            // Without /proc an empty message with descriptors is not seen.
+            || rustix::io::ioctl_fionread(&*self.fd) != Ok(0),
+            |n| n != 0,
+        )
+    }
+}
+
+impl Drop for PeerSocket {
+    fn drop(&mut self) {
+        // The option takes a lock of the socket.
+        if self.is_ours {
+            self.refuse_descriptors();
+        }
+        let is_trap = self.holds_descriptors();
+        // SAFETY: `self` is being dropped, so the field is not used again.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        if is_trap { closer::close(fd) } else { own_fd::close(fd) }
+    }
+}
+
+impl AsFd for PeerSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Descriptors in the queue of Unix socket `fd`, as `/proc` tells (`scm_fds`, from Linux 5.10 on).
+fn n_queued(fd: RawFd) -> Option<u32> {
+    const NAME: &[u8] = b"scm_fds:";
+    let mut path = [0u8; 40];
+    write!(&mut path[..], "/proc/self/fdinfo/{fd}\0").ok()?;
+    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0u8; 512];
+    let n = rustix::io::read(&file, &mut text);
+    own_fd::close(file);
+    let text = text.get(..n.ok()?)?;
+    let value = text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(NAME))?;
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
+}
+
+/// Space for the ancillary data of any message, aligned as its headers need.
+#[repr(C)]
+union Control {
+    _align: libc::cmsghdr,
+    bytes: [MaybeUninit<u8>; CONTROL_LEN],
+}
+
+/// Room for the descriptors and the credentials, each with its header.
+const CONTROL_LEN: usize = 4 * MOST + 128;
+
+/// `recvmsg(2)`, never waiting. Of a message that is longer than `buf` the rest is lost. Raw, because
+/// a sender may have process id 0, for which rustix has no type.
+///
+/// # Errors
+/// As `recvmsg(2)`.
+pub fn receive(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
+    let mut control = Control { bytes: [MaybeUninit::uninit(); CONTROL_LEN] };
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: all-zero is a valid `msghdr`: null pointers and zero lengths.
+    let mut msg: libc::msghdr = unsafe { mem::zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = (&raw mut control).cast();
+    msg.msg_controllen = size_of::<Control>();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
+    // SAFETY: `msg` points to `iov`, which covers `buf`, and to `control`; all outlive the call.
+    let n = unsafe { libc::syscall(libc::SYS_recvmsg, from.as_raw_fd(), &raw mut msg, flags) };
+    let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    let is_cut = msg.msg_flags & libc::MSG_CTRUNC != 0;
+    let mut received = Received { len, fds: Vec::new(), is_cut, sender: None };
+    // SAFETY: `msg` and its control buffer are as the kernel left them.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(&raw const msg) };
+    while !at.is_null() {
+        // SAFETY: a header that the kernel wrote, aligned within the control buffer.
+        let header = unsafe { ptr::read(at) };
+        // SAFETY: computes the address behind a header of the control buffer.
+        let data = unsafe { libc::CMSG_DATA(at) };
+        // SAFETY: pure arithmetic.
+        let overhead = unsafe { libc::CMSG_LEN(0) } as usize;
+        let bytes = header.cmsg_len.saturating_sub(overhead);
+        match (header.cmsg_level, header.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for i in 0..bytes / size_of::<RawFd>() {
+                    let slot = data.wrapping_add(i * size_of::<RawFd>());
+                    // SAFETY: the kernel wrote `bytes` bytes of descriptors there.
+                    let raw = unsafe { ptr::read_unaligned(slot.cast::<[u8; 4]>()) };
+                    // SAFETY: the kernel made this descriptor for us just now; it has no other owner.
+                    let fd = unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(raw)) };
+                    received.fds.push(fd.into());
+                }
+            }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if bytes >= size_of::<libc::ucred>() => {
+                // SAFETY: the kernel wrote a `ucred` there; plain integers, any value is valid.
+                let cred: libc::ucred = unsafe { ptr::read_unaligned(data.cast()) };
+                received.sender = Some(cred.into());
+            }
+            _ => {}
+        }
+        // SAFETY: `at` is a header of `msg`'s control buffer.
+        at = unsafe { libc::CMSG_NXTHDR(&raw const msg, at) };
+    }
+    Ok(received)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Closes a descriptor where nothing waits for it: in a process of our own that shares this one's
+//! descriptor table and does that one thing.
+//!
+//! Closing first takes the number out of the table, which never waits, and then tells the file.
+//! The closer puts a memory file in the descriptor's place, so that the number does not become
+//! free at a moment that this process does not know; then this process closes that. Nothing is
+//! asked of the kernel that could wait, except for the closer to be given a CPU.
+
+use crate::own_fd;
+use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+/// Closers that may be at work at the same time.
+const MOST: usize = 8;
+/// Looks at whether a closer has begun, and nanoseconds between two of them.
+const LOOKS: (u32, i64) = (5000, 100_000);
+
+/// Process ids of closers that were not yet seen to end; 0 is a free place. Only hints: one that is
+/// lost leaves an ended process unwaited for until this one ends.
+static CLOSERS: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
+/// A place whose closer is being started.
+const TAKEN: i32 = -1;
+/// Descriptors that could not be given to a closer and stay open.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether other processes have sent so many descriptors whose close waits that no more of their
+/// messages should be taken: every closer is at work.
+#[must_use]
+pub fn is_flooded() -> bool {
+    CLOSERS.iter().all(is_at_work) || KEPT.load(Ordering::Relaxed) >= MOST
+}
+
+/// Whether the closer of this place runs. One that has ended is waited for, which takes no time.
+fn is_at_work(place: &AtomicI32) -> bool {
+    match place.load(Ordering::Relaxed) {
+        0 => false,
+        TAKEN => true,
+        pid => {
+            if has_ended(pid) {
+                let _ = place.compare_exchange(pid, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            place.load(Ordering::Relaxed) != 0
+        }
+    }
+}
+
+/// Closes `fd`, or keeps it open for good where there is no closer for it.
+pub(super) fn close(fd: OwnedFd) {
+    // While it is open, programs that close all descriptors leave it alone.
+    own_fd::register(fd.as_raw_fd());
+    if replace(&fd) {
+        own_fd::close(fd);
+    } else {
+        KEPT.fetch_add(1, Ordering::Relaxed);
+        let _ = fd.into_raw_fd();
+    }
+}
+
+/// Puts a memory file in the place of what `fd` names.
+fn replace(fd: &OwnedFd) -> bool {
+    let Ok(harmless) = memfd_create(c"rsock-closed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+    else {
+        return false;
+    };
+    let take = |place: &&AtomicI32| {
+        !is_at_work(place)
+            && place.compare_exchange(0, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    let mut is_replaced = false;
+    if let Some(place) = CLOSERS.iter().find(take) {
+        let pid = begin(fd.as_raw_fd(), harmless.as_raw_fd()).unwrap_or(0);
+        is_replaced = pid != 0 && has_begun(fd, pid);
+        place.store(pid, Ordering::Relaxed);
+    }
+    own_fd::close(harmless);
+    is_replaced
+}
+
+/// Waits until closer `pid` has put the memory file in the place of `fd`, which is as long as it
+/// takes to be given a CPU; false if it never does.
+fn has_begun(fd: &OwnedFd, pid: i32) -> bool {
+    for _ in 0..LOOKS.0 {
+        let is_over = has_ended(pid);
+        if fcntl_get_seals(fd).is_ok() {
+            return true;
+        }
+        if is_over {
+            return false;
+        }
+        let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: LOOKS.1 };
+        let _ = rustix::thread::nanosleep(&pause);
+    }
+    false
+}
+
+/// Starts a closer: its process id.
+fn begin(fd: i32, harmless: i32) -> Option<i32> {
+    const SIGSET: usize = 8;
+    let none = std::ptr::null_mut::<u64>();
+    let (all, mut before) = (u64::MAX, 0u64);
+    // No handler of the program may run in the new process, which has a copy of its memory and its
+    // own descriptors.
+    // SAFETY: both masks are as large as the kernel takes them to be.
+    let blocked = unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, SIGSET)
+    };
+    if blocked != 0 {
+        return None;
+    }
+    // Without a signal at its end, so that the program's `wait` does not see it.
+    // SAFETY: `fork` without libc's part of it. The child makes system calls only.
+    let pid = unsafe {
+        libc::syscall(libc::SYS_clone, libc::CLONE_FILES as usize, 0usize, 0usize, 0usize, 0usize)
+    };
+    if pid == 0 {
+        // It ends with the thread that started it.
+        // SAFETY: takes no pointers.
+        unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+        // SAFETY: takes no pointers; the number's owner has given it up to us.
+        unsafe { libc::syscall(libc::SYS_dup3, harmless, fd, libc::O_CLOEXEC) };
+        loop {
+            // SAFETY: ends the process at once; takes no pointers.
+            unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+        }
+    }
+    let begun = if pid > 0 { i32::try_from(pid).ok() } else { None };
+    // SAFETY: as above; the old mask is not asked for.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, SIGSET)
+    };
+    begun
+}
+
+/// Takes note of the end of process `pid`, if it has come.
+fn has_ended(pid: i32) -> bool {
+    let nothing = std::ptr::null_mut::<i32>();
+    let flags = libc::WNOHANG | libc::__WALL;
+    // SAFETY: neither a status nor a usage is asked for.
+    let r = unsafe { libc::syscall(libc::SYS_wait4, pid, nothing, flags, 0usize) };
+    // An error means that it is no child of ours any more, or of a process that forked us.
+    r != 0
+}
