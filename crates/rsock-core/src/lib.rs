@@ -5,6 +5,7 @@ pub mod dgram;
 mod doorbell;
 pub mod engine;
 mod env;
+pub mod fork;
 #[cfg(test)]
 mod fuzz_corpus;
 pub mod interrupt;

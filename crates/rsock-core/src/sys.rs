@@ -5,8 +5,7 @@ use crate::interrupt::{self, Watch};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Size of the kernel's signal set, not libc's.
@@ -136,15 +135,18 @@ pub(crate) fn with_spare_descriptors<R>(f: impl FnOnce() -> R) -> R {
 /// descriptor has other owners now.
 pub(crate) fn forks() -> u32 {
     static FORKS: AtomicU32 = AtomicU32::new(0);
-    static REGISTERED: Once = Once::new();
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     extern "C" fn in_parent() {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
-    REGISTERED.call_once(|| {
+    // Twice where two threads meet here, which counts as well. No thread waits for another one: a
+    // forked child may not have that.
+    if !IS_REGISTERED.load(Ordering::Relaxed) {
         // SAFETY: the handler does nothing but add to an atomic, and stays mapped as long as this
         // library, which is never unloaded while it has sockets.
         unsafe { libc::pthread_atfork(None, Some(in_parent), None) };
-    });
+        IS_REGISTERED.store(true, Ordering::Relaxed);
+    }
     FORKS.load(Ordering::Relaxed)
 }
 

@@ -5,7 +5,12 @@
 //! it. The child keeps the parent's view of the table.
 
 use crate::{doors, fdtable, log, signal};
-use rsock_verbs::family;
+use rsock_core::fork::{self, Held};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// What the core holds while the process forks.
+static HELD: AtomicPtr<Held> = AtomicPtr::new(ptr::null_mut());
 
 /// Asks libc to call us around every `fork`.
 pub(crate) fn register() {
@@ -16,20 +21,31 @@ pub(crate) fn register() {
 
 unsafe extern "C" fn prepare() {
     fdtable::prepare_fork();
-    // After the last block that the child will know: what is made later is the parent's to reuse.
-    family::note_fork();
     // The child must not inherit this lock from a thread that it does not have.
     signal::lock_for_fork();
     // Nor this one.
     doors::prepare_fork();
+    // Last: doors that close give memory back.
+    HELD.store(Box::into_raw(Box::new(fork::prepare())), Ordering::Relaxed);
+}
+
+/// Ends what [`fork::prepare`] began.
+fn release() {
+    let held = HELD.swap(ptr::null_mut(), Ordering::Relaxed);
+    if !held.is_null() {
+        // SAFETY: stored by `prepare` on this very thread (in a child, its copy), and taken once.
+        drop(unsafe { Box::from_raw(held) });
+    }
 }
 
 unsafe extern "C" fn in_parent() {
+    release();
     doors::after_fork_in_parent();
     signal::unlock_after_fork();
 }
 
 unsafe extern "C" fn in_child() {
+    release();
     doors::after_fork_in_child();
     signal::unlock_after_fork();
     fdtable::after_fork_in_child();

@@ -7,10 +7,23 @@ use rsock_verbs::rdma::{GidEntry, RdmaContext, WeakRdmaContext};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A forked child opens its own, and leaves its parent's alone.
 static OPEN: Mutex<Vec<(ProcessId, WeakRdmaContext)>> = Mutex::new(Vec::new());
+
+/// The list of devices, held from before a fork until after it, in both processes.
+#[must_use]
+#[derive(Debug)]
+pub struct HeldDevices {
+    _open: MutexGuard<'static, Vec<(ProcessId, WeakRdmaContext)>>,
+}
+
+/// Takes the list over a fork: a child would find it locked for ever if another thread was opening a
+/// device.
+pub fn hold_for_fork() -> HeldDevices {
+    HeldDevices { _open: OPEN.lock().unwrap_or_else(PoisonError::into_inner) }
+}
 
 /// The device called `name`.
 pub(super) fn open(name: &str) -> Result<RdmaContext, Error> {

@@ -36,6 +36,7 @@ pub use config::{Config, Wire};
 pub use iomap::{CallerMemory, IomapError};
 pub use preparing::Preparing;
 pub use ready::Ready;
+pub(crate) use resident::{Held as HeldStreams, hold_for_fork};
 pub use shared::ExtSeen;
 pub use spin::{longest_spin, spin_on};
 pub use stream::{RecvError, SendError, Stream};

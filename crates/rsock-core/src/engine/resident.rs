@@ -10,7 +10,7 @@
 use rsock_verbs::family;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 /// Ring bytes that a process may keep without anybody giving way.
 const BUDGET: usize = 4 << 20;
@@ -37,7 +37,7 @@ pub(super) struct Usage {
 }
 
 #[derive(Debug)]
-struct Registry {
+pub(crate) struct Registry {
     owner: u32,
     streams: Vec<Weak<dyn Trim>>,
     hand: usize,
@@ -69,8 +69,23 @@ impl Registry {
     }
 }
 
-/// Makes a stream known.
+/// The list of streams, held from before a fork until after it, in both processes.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Held {
+    _registry: MutexGuard<'static, Registry>,
+}
+
+/// Takes the list over a fork: a child would find it locked for ever if another thread was trimming.
+pub(crate) fn hold_for_fork() -> Held {
+    Held { _registry: REGISTRY.lock().unwrap_or_else(PoisonError::into_inner) }
+}
+
+/// Makes a stream known; not one of a thread that holds the list for its fork.
 pub(super) fn register(stream: Weak<dyn Trim>) {
+    if family::is_forking() {
+        return;
+    }
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     let here = family::process().0;
     if registry.owner != here {

@@ -1,9 +1,10 @@
 //! Blocks in family memory.
 
-use super::process::{ProcessId, forks, process};
+use super::process::{ProcessId, forks, note_fork, process, thread_id};
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Types that may live in family memory.
@@ -21,12 +22,12 @@ pub unsafe trait FamilySafe: Sync {}
 pub unsafe trait ZeroInit: FamilySafe {}
 
 // SAFETY: an atomic 0.
-unsafe impl ZeroInit for std::sync::atomic::AtomicU32 {}
+unsafe impl ZeroInit for AtomicU32 {}
 // SAFETY: an atomic 0.
 unsafe impl ZeroInit for std::sync::atomic::AtomicU64 {}
 
 // SAFETY: plain atomics.
-unsafe impl FamilySafe for std::sync::atomic::AtomicU32 {}
+unsafe impl FamilySafe for AtomicU32 {}
 // SAFETY: plain atomics.
 unsafe impl FamilySafe for std::sync::atomic::AtomicU64 {}
 // SAFETY: an array of family-safe values holds nothing more than they do.
@@ -38,6 +39,7 @@ const PAGE: usize = 4096;
 /// Size classes are powers of two from 128 bytes; class `i` holds `128 << i`.
 const CLASSES: usize = 20;
 
+#[derive(Debug)]
 struct Arena {
     owner: ProcessId,
     next: usize,
@@ -46,6 +48,39 @@ struct Arena {
 }
 
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
+/// The thread that holds the arena for its fork; 0 for none.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+
+/// The arena, held from before a fork until after it, in both processes.
+#[must_use]
+#[derive(Debug)]
+pub struct Held {
+    _arena: MutexGuard<'static, Option<Arena>>,
+}
+
+/// Takes the arena over a fork, which a child would find locked for ever if another thread was using
+/// it, and calls [`note_fork`]. Until what it returns is dropped the calling thread gets no family
+/// memory, and what it gives back is lost.
+pub fn hold_for_fork() -> Held {
+    let arena = arena();
+    FORKING.store(thread_id(), Ordering::Relaxed);
+    // Under the lock: what is made after it, the child does not know.
+    note_fork();
+    Held { _arena: arena }
+}
+
+/// Whether the calling thread holds the arena for its fork.
+#[must_use]
+pub fn is_forking() -> bool {
+    let forking = FORKING.load(Ordering::Relaxed);
+    forking != 0 && forking == thread_id()
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        FORKING.store(0, Ordering::Relaxed);
+    }
+}
 
 fn arena() -> MutexGuard<'static, Option<Arena>> {
     ARENA.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,7 +93,7 @@ fn class_of(bytes: usize) -> usize {
 /// A block of zeros. Pages that were never used, or were given back, are not touched.
 fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     let class = class_of(bytes);
-    if class >= CLASSES {
+    if class >= CLASSES || is_forking() {
         return None;
     }
     let size = ALIGN << class;
@@ -83,7 +118,7 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
 
 fn release(at: NonNull<u8>, bytes: usize, born: (ProcessId, u32)) {
     // A block that lived through a fork may still be in use on the other side.
-    if born != (process(), forks()) {
+    if born != (process(), forks()) || is_forking() {
         return;
     }
     clear(at, ALIGN << class_of(bytes));
@@ -261,6 +296,36 @@ mod tests {
         // SAFETY: waits for the child made above.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!((status, cell.load(Ordering::Relaxed)), (0, 2));
+    }
+
+    #[test]
+    fn a_child_finds_the_arena_free_whatever_other_threads_do_at_the_fork() {
+        let user = arena();
+        std::thread::scope(|s| {
+            let forker = s.spawn(|| {
+                let held = hold_for_fork();
+                assert!(FamilyBox::new(AtomicU64::new(1)).is_none());
+                // SAFETY: the child takes blocks of memory, and exits at once.
+                let child = unsafe { libc::fork() };
+                drop(held);
+                let block = FamilyBox::new(AtomicU64::new(1));
+                if child == 0 {
+                    // SAFETY: ends the child without running the test harness's exit handlers.
+                    unsafe { libc::_exit(i32::from(block.is_none())) };
+                }
+                let mut status = 0;
+                // SAFETY: waits for the child made above.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                status
+            });
+            for _ in 0..1000 {
+                std::thread::yield_now();
+            }
+            // The forking thread may have come this far, and no further.
+            assert!(!forker.is_finished() && FORKING.load(Ordering::Relaxed) == 0);
+            drop(user);
+            assert_eq!(forker.join().expect("no panic"), 0);
+        });
     }
 
     #[test]

@@ -14,8 +14,9 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
     sendto, socket_with,
 };
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::OnceLock;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A thread's doorbell.
 #[derive(Debug)]
@@ -27,9 +28,9 @@ pub struct SoftBell {
 }
 
 /// The socket that all rings of this process family go through.
-static RINGER: OnceLock<HighFd> = OnceLock::new();
+static RINGER: AtomicPtr<HighFd> = AtomicPtr::new(ptr::null_mut());
 
-fn socket() -> Result<HighFd, Error> {
+fn socket() -> Result<OwnedFd, Error> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(verb("socket"))
 }
@@ -46,23 +47,34 @@ fn address(id: u64) -> Result<SocketAddrUnix, Error> {
 /// Opens the socket that rings, so that the data path need not. Who cannot ring must not have peers
 /// that sleep: nobody would wake them.
 pub(super) fn prepare() -> Result<(), Error> {
-    if RINGER.get().is_none() {
-        // Another thread may have been faster; then this one closes again.
-        let _ = RINGER.set(socket()?);
+    if opened().is_none() {
+        let fresh = Box::into_raw(Box::new(HighFd::new(socket()?)));
+        // SYNC(ringer): publishes the box. Pairs with the Acquire in `opened`. No thread waits for
+        // another one here: a forked child may not have that.
+        let none = ptr::null_mut();
+        if RINGER.compare_exchange(none, fresh, Ordering::Release, Ordering::Relaxed).is_err() {
+            // SAFETY: made above and published nowhere, since another thread was faster.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
     }
     Ok(())
+}
+
+fn opened() -> Option<&'static HighFd> {
+    // SAFETY: null, or a box that `prepare` published and that is never freed.
+    unsafe { RINGER.load(Ordering::Acquire).as_ref() }
 }
 
 /// The descriptor that rings, for a process that keeps nothing but what a stream needs.
 #[must_use]
 pub fn ringer() -> Option<BorrowedFd<'static>> {
-    RINGER.get().map(AsFd::as_fd)
+    opened().map(AsFd::as_fd)
 }
 
 /// Rings bell `id`.
 #[cold]
 pub(super) fn ring(id: u64) {
-    let Some(ringer) = RINGER.get() else { return };
+    let Some(ringer) = opened() else { return };
     let Ok(to) = address(id) else { return };
     let ring = |from: &HighFd| sendto(from, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to);
     if ring(ringer) == Err(Errno::AGAIN) {
@@ -120,6 +132,7 @@ impl SoftBell {
             if !is_rung {
                 break;
             }
+            any = true;
         }
         any
     }
@@ -132,7 +145,6 @@ impl AsFd for SoftBell {
 }
 
 impl device::Bell for SoftBell {
-            any = true;
     fn ring(&self) {
         ring(self.id);
     }

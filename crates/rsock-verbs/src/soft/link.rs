@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 /// Number of the next link.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -274,17 +274,15 @@ impl Link {
     #[cold]
     fn bury(&self) {
         self.dead.store(true, Ordering::Relaxed);
-        for qp in self.live_qps() {
+        let Some(state) = self.try_state() else { return };
+        let qps = live_qps(&state);
+        drop(state);
+        for qp in qps {
             qp.peer_died();
         }
         // What waited for the peer to let go keeps this link alive.
-        let freed = self.reap(&mut self.state());
+        let freed = self.try_state().map(|mut state| self.reap(&mut state));
         drop(freed);
-    }
-
-    /// The queue pairs, to work on without the state's lock.
-    fn live_qps(&self) -> Vec<Arc<Core>> {
-        self.state().qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect()
     }
 
     /// If `a` and `b` are the two ends of one link of this process, the offering one, which then
@@ -376,6 +374,19 @@ impl Link {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, unless this is a forked child and another thread of its parent held it at the fork:
+    /// that child has TCP's word for the end of its streams.
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        if self.node.is_current() {
+            return Some(self.state());
+        }
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The link's protection domain, made by `make` if there is none.
@@ -502,7 +513,8 @@ impl Link {
         }
         self.regions.set_paused(&self.own, key, false);
         // Those who were kept out wait for a ring.
-        for qp in self.live_qps() {
+        let qps = live_qps(&self.state());
+        for qp in qps {
             qp.made_room();
         }
         quiet
@@ -530,6 +542,11 @@ impl Link {
             .chain(state.zombies.iter().map(|z| z.head_at))
             .all(|at| self.own.at::<LaneHead>(at).is_some_and(|h| h.copier.busy.is_quiet()))
     }
+}
+
+/// The queue pairs, to work on without the state's lock.
+fn live_qps(state: &State) -> Vec<Arc<Core>> {
+    state.qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect()
 }
 
 impl AsFd for Link {
