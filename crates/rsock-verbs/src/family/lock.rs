@@ -3,16 +3,15 @@
 
 use super::arena::FamilySafe;
 use super::process::thread_id;
+use crate::sync::owner::{Obtained, OwnerWord, Threads};
+use crate::sync::primitive::Native;
+use rustix::io::Errno;
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
-const FREE: u32 = 0;
-/// Set beside the owner's thread id while someone sleeps on the word.
-const CONTENDED: u32 = 1 << 31;
-const SPINS: u32 = 200;
 /// How long a sleeper waits before it asks whether the owner is still alive. Nanoseconds.
 const OWNER_CHECK_NS: i64 = 20_000_000;
 
@@ -23,7 +22,7 @@ const OWNER_CHECK_NS: i64 = 20_000_000;
 /// and signal handlers are kept out of them.
 #[repr(C)]
 pub struct Lock<T> {
-    word: AtomicU32,
+    word: OwnerWord,
     value: UnsafeCell<T>,
 }
 
@@ -36,7 +35,7 @@ unsafe impl<T: Copy + Send + 'static> FamilySafe for Lock<T> {}
 impl<T> Lock<T> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Self { word: OwnerWord { word: AtomicU32::new(0) }, value: UnsafeCell::new(value) }
     }
 
     /// Takes the lock, waiting for it. A holder that died is replaced; what it was doing may be
@@ -44,95 +43,49 @@ impl<T> Lock<T> {
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let me = thread_id();
-        // SYNC(family-lock): Acquire pairs with the Release in `Guard::drop`.
-        match self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Guard { lock: self, recovered: false },
-            Err(_) => self.lock_slow(me),
-        }
+        let recovered = !self.word.try_lock(me)
+            && self.word.lock_slow(me, &Kernel) == Obtained::FromTheDead;
+        Guard { lock: self, recovered }
     }
 
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.word
-            .compare_exchange(FREE, thread_id(), Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| Guard { lock: self, recovered: false })
+        self.word.try_lock(thread_id()).then_some(Guard { lock: self, recovered: false })
     }
 
     /// Whether the calling thread holds it.
     pub fn is_mine(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & !CONTENDED == thread_id()
-    }
-
-    #[cold]
-    fn lock_slow(&self, me: u32) -> Guard<'_, T> {
-        for _ in 0..SPINS {
-            if self.word.load(Ordering::Relaxed) == FREE
-                && self
-                    .word
-                    .compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            {
-                return Guard { lock: self, recovered: false };
-            }
-            std::hint::spin_loop();
-        }
-        loop {
-            let seen = self.word.load(Ordering::Relaxed);
-            if seen == FREE {
-                // Others may sleep: keep the bit, so that our unlock wakes them.
-                if self
-                    .word
-                    .compare_exchange(FREE, me | CONTENDED, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-                {
-                    return Guard { lock: self, recovered: false };
-                }
-                continue;
-            }
-            if seen & CONTENDED == 0
-                && self
-                    .word
-                    .compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_err()
-            {
-                continue;
-            }
-            let wait = futex::Timespec { tv_sec: 0, tv_nsec: OWNER_CHECK_NS };
-            let slept =
-                futex::wait(&self.word, futex::Flags::empty(), seen | CONTENDED, Some(&wait));
-            if slept == Err(rustix::io::Errno::TIMEDOUT)
-                && !is_alive(seen & !CONTENDED)
-                && self
-                    .word
-                    .compare_exchange(
-                        seen | CONTENDED,
-                        me | CONTENDED,
-                        Ordering::Acquire,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-            {
-                return Guard { lock: self, recovered: true };
-            }
-        }
+        self.word.owner() == thread_id()
     }
 }
 
 impl<T> fmt::Debug for Lock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("owner", &(self.word.load(Ordering::Relaxed) & !CONTENDED))
+            .field("owner", &self.word.owner())
             .finish_non_exhaustive()
     }
 }
 
-/// Whether a thread of that id exists in our process-id namespace.
-fn is_alive(tid: u32) -> bool {
-    // SAFETY: signal 0 is never delivered; the call only checks that the thread exists.
-    let r = unsafe { libc::syscall(libc::SYS_tkill, tid, 0) };
-    r == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+/// Futexes, and thread ids of our process-id namespace.
+struct Kernel;
+
+impl Threads<Native> for Kernel {
+    fn wait(&self, word: &AtomicU32, value: u32) -> bool {
+        let wait = futex::Timespec { tv_sec: 0, tv_nsec: OWNER_CHECK_NS };
+        futex::wait(word, futex::Flags::empty(), value, Some(&wait)) == Err(Errno::TIMEDOUT)
+    }
+
+    fn wake_one(&self, word: &AtomicU32) {
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
+    }
+
+    fn is_alive(&self, thread: u32) -> bool {
+        // SAFETY: signal 0 is never delivered; the call only checks that the thread exists.
+        let r = unsafe { libc::syscall(libc::SYS_tkill, thread, 0) };
+        r == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+    }
 }
 
 /// Holds a [`Lock`].
@@ -171,11 +124,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // SYNC(family-lock): Release pairs with the Acquire of the next holder.
-        if self.lock.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
-            // One is enough: it takes the lock with the bit set and wakes the next.
-            let _ = futex::wake(&self.lock.word, futex::Flags::empty(), 1);
-        }
+        self.lock.word.unlock(&Kernel);
     }
 }
 

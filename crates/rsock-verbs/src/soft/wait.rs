@@ -12,12 +12,13 @@ use super::link::Link;
 use crate::device::Parked;
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};
+use crate::sync::parking::{Ports, Registry};
 use crate::sync::primitive::{Native, Platform};
 use crate::sync::waiter::{BELL, BELLS, FUTEX, WaitLine};
 use rustix::io::Errno;
 use rustix::thread::futex;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -90,21 +91,6 @@ pub(super) fn wake(line: &WaitLine, bits: u32) {
             }
         }
     }
-}
-
-/// The part that outlives a fork.
-#[repr(C, align(128))]
-#[derive(Debug)]
-struct Registry {
-    /// Threads between arming and the end of their sleep. A killed one stays counted, which
-    /// costs a system call per local wake-up.
-    sleepers: AtomicU32,
-    /// Counts [`Waiters::wake_all`], so that a wake-up that comes before the sleep is not lost.
-    epoch: AtomicU32,
-    /// What threads without a port sleep on.
-    word: AtomicU32,
-    bells_armed: AtomicU32,
-    bells: [AtomicU64; BELLS],
 }
 
 // SAFETY: atomics only.
@@ -196,29 +182,19 @@ impl Waiters {
         }
     }
 
-    /// Wakes whoever waits, after something became ready that no peer announces.
+    /// Wakes the threads that wait, after something became ready that no peer announces.
     #[inline]
     pub(super) fn notify(&self) {
-        // SYNC(arm-ring): orders what became ready before the looks below. Pairs with the fence
-        // that follows the registration in `park` and `arm_bell`.
-        Native::fence();
-        if self.registry.sleepers.load(Ordering::Relaxed) != 0
-            || self.registry.bells_armed.load(Ordering::Relaxed) != 0
-        {
-            self.wake_registered();
-        }
+        self.registry.notify(&Kernel { waiters: self, timeout: None });
     }
 
-    /// Wakes everyone, and makes sleeps fail that began with an older [`Self::epoch`].
+    /// Wakes every thread, and makes sleeps fail that began with an older [`Self::epoch`].
     pub(super) fn wake_all(&self) {
-        // SYNC(arm-ring): ordered before the look at the sleepers by the fence in `notify`; pairs
-        // with the load in `park`.
-        self.registry.epoch.fetch_add(1, Ordering::Release);
-        self.notify();
+        self.registry.wake_all(&Kernel { waiters: self, timeout: None });
     }
 
     pub(super) fn epoch(&self) -> u32 {
-        self.registry.epoch.load(Ordering::Acquire)
+        self.registry.epoch()
     }
 
     /// A number that changes when bells are rung.
@@ -226,30 +202,6 @@ impl Waiters {
         let mut sum = self.epoch();
         self.for_each(|port| sum = sum.wrapping_add(port.line().n_taken()));
         sum
-    }
-
-    #[cold]
-    fn wake_registered(&self) {
-        let mut ring = self.registry.bells_armed.swap(0, Ordering::AcqRel) != 0;
-        if self.registry.sleepers.load(Ordering::Relaxed) != 0 {
-            let all = i32::MAX.cast_unsigned();
-            self.registry.word.fetch_add(1, Ordering::Relaxed);
-            let _ = futex::wake(&self.registry.word, futex::Flags::empty(), all);
-            self.for_each(|port| {
-                // A sleeper between its last look and the system call compares the word. Whoever
-                // takes bits serves them all, so the bells ring too.
-                ring |= port.line().take_armed() & BELL != 0;
-                let _ = futex::wake(port.line().word(), futex::Flags::empty(), all);
-            });
-        }
-        if ring {
-            for bell in &self.registry.bells {
-                match bell.load(Ordering::Relaxed) {
-                    0 => {}
-                    id => bell::ring(id),
-                }
-            }
-        }
     }
 
     /// Registers the channel's bell and arms. The caller looks for work afterwards.
@@ -317,76 +269,84 @@ impl Waiters {
         timeout: Option<Duration>,
         is_ready: impl Fn() -> bool,
     ) -> Parked {
-        if is_ready() || self.epoch() != epoch {
-            return Parked::Woken;
-        }
-        self.registry.sleepers.fetch_add(1, Ordering::Relaxed);
-        let parked = self.sleep(epoch, timeout, is_ready);
-        self.registry.sleepers.fetch_sub(1, Ordering::Relaxed);
-        parked
+        self.registry.park(&Kernel { waiters: self, timeout }, epoch, is_ready)
+    }
+}
+
+/// The ports of `waiters`, and sleeps of at most `timeout`.
+struct Kernel<'a> {
+    waiters: &'a Waiters,
+    timeout: Option<Duration>,
+}
+
+/// What one `futex_waitv` call watches.
+struct Watched {
+    words: [futex::Wait; Self::MOST],
+    n: usize,
+    /// More words than one call can watch.
+    is_short: bool,
+}
+
+impl Watched {
+    /// What the system call takes.
+    const MOST: usize = 128;
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self { words: [futex::Wait::new(); Self::MOST], n: 0, is_short: false }
+    }
+}
+
+impl Ports<Native> for Kernel<'_> {
+    type Parked = Parked;
+    type Watched = Watched;
+    const WOKEN: Parked = Parked::Woken;
+
+    fn for_each(&self, mut f: impl FnMut(&WaitLine)) {
+        self.waiters.for_each(|port| f(port.line()));
     }
 
-    fn sleep(&self, epoch: u32, timeout: Option<Duration>, is_ready: impl Fn() -> bool) -> Parked {
-        // One line: the common case, one plain futex. A second word needs `futex_waitv`.
-        let single = self.first.get().filter(|_| self.n_more.load(Ordering::Relaxed) == 0);
-        let Some(port) = single else { return self.sleep_on_all(epoch, timeout, is_ready) };
-        let expected = port.line().arm(FUTEX);
-        if is_ready() || self.epoch() != epoch {
-            return Parked::Woken;
-        }
-        let limit = Limit::new(timeout);
-        parked(futex::wait(
-            port.line().word(),
-            futex::Flags::empty(),
-            expected,
-            Some(&limit.relative()),
-        ))
+    fn sleep_on_single(&self, arm: impl FnOnce(&WaitLine) -> Option<u32>) -> Option<Parked> {
+        let is_alone = |_: &&Arc<Port>| self.waiters.n_more.load(Ordering::Relaxed) == 0;
+        let line = self.waiters.first.get().filter(is_alone)?.line();
+        let Some(expected) = arm(line) else { return Some(Parked::Woken) };
+        let limit = Limit::new(self.timeout).relative();
+        Some(parked(futex::wait(line.word(), futex::Flags::empty(), expected, Some(&limit))))
+    }
+
+    fn watch(&self, watched: &mut Watched, word: &AtomicU32, expected: u32) {
+        let Some(entry) = watched.words.get_mut(watched.n) else {
+            watched.is_short = true;
+            return;
+        };
+        entry.val = u64::from(expected);
+        entry.uaddr = futex::WaitPtr::new(ptr::from_ref(word).cast_mut().cast());
+        entry.flags = futex::WaitFlags::SIZE_U32;
+        watched.n += 1;
     }
 
     #[cold]
-    fn sleep_on_all(
-        &self,
-        epoch: u32,
-        timeout: Option<Duration>,
-        is_ready: impl Fn() -> bool,
-    ) -> Parked {
-        /// What the system call takes.
-        const MOST: usize = 128;
-        let mut words = [futex::Wait::new(); MOST];
-        let mut n = 0;
-        let mut push = |word: &AtomicU32, expected: u32| {
-            if let Some(w) = words.get_mut(n) {
-                w.val = u64::from(expected);
-                w.uaddr = futex::WaitPtr::new(std::ptr::from_ref(word).cast_mut().cast());
-                w.flags = futex::WaitFlags::SIZE_U32;
-                n += 1;
-                true
-            } else {
-                false
-            }
-        };
-        push(&self.registry.word, self.registry.word.load(Ordering::Relaxed));
-        let mut all = true;
-        self.for_each(|port| {
-            let expected = port.line().arm(FUTEX);
-            all &= push(port.line().word(), expected);
-        });
-        // SYNC(arm-ring): for a queue without ports. Pairs with the fence in `notify`.
-        Native::fence();
-        if is_ready() || self.epoch() != epoch {
-            return Parked::Woken;
-        }
+    fn sleep_on_all(&self, watched: Watched) -> Parked {
         // More lines than one call can watch: look again every millisecond.
         let cap = Duration::from_millis(1);
-        let timeout = if all { timeout } else { Some(timeout.map_or(cap, |t| t.min(cap))) };
-        let limit = Limit::new(timeout);
+        let short = || Some(self.timeout.map_or(cap, |t| t.min(cap)));
+        let limit = Limit::new(if watched.is_short { short() } else { self.timeout });
         let slept = futex::waitv(
-            &words[..n],
+            &watched.words[..watched.n],
             futex::WaitvFlags::empty(),
             Some(&limit.absolute()),
             futex::ClockId::Monotonic,
         );
         parked(slept.map(|_| ()))
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX.cast_unsigned());
+    }
+
+    fn ring(&self, id: u64) {
+        bell::ring(id);
     }
 }
 

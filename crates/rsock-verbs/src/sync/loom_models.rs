@@ -5,6 +5,9 @@
 //! What sleeps here is a lock and a condition; a wake-up that is lost is a deadlock, which loom
 //! reports, as it does any access to memory that another thread still uses.
 
+mod owner;
+mod parking;
+
 use super::busy::Busy;
 use super::primitive::{Loom, Platform};
 use super::slot::Slot;
@@ -44,6 +47,11 @@ impl Bed {
     fn futex_wake(&self) {
         let _guard = self.lock.lock().expect("lock");
         self.wake.notify_all();
+    }
+
+    fn futex_wake_one(&self) {
+        let _guard = self.lock.lock().expect("lock");
+        self.wake.notify_one();
     }
 
     fn bell_wait(&self) {

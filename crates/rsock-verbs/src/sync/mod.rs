@@ -6,6 +6,8 @@
 pub(crate) mod busy;
 #[cfg(all(test, loom))]
 mod loom_models;
+pub(crate) mod owner;
+pub(crate) mod parking;
 pub(crate) mod primitive;
 pub(crate) mod slot;
 pub(crate) mod waiter;

@@ -18,6 +18,12 @@ pub(crate) trait Word<T>: Debug + Send + Sync {
     fn fetch_and(&self, bits: T, order: Ordering) -> T;
     /// Atomic bit set; the old value.
     fn fetch_or(&self, bits: T, order: Ordering) -> T;
+    /// Atomic subtraction, which wraps; the old value.
+    fn fetch_sub(&self, value: T, order: Ordering) -> T;
+    /// Atomic exchange; the old value.
+    fn swap(&self, value: T, order: Ordering) -> T;
+    /// Atomic exchange if the word holds `old`; otherwise the value that it holds, as an error.
+    fn compare_exchange(&self, old: T, new: T, done: Ordering, failed: Ordering) -> Result<T, T>;
 }
 
 /// A set of atomics that work together, and their full fence.
@@ -70,6 +76,24 @@ macro_rules! word {
             #[inline(always)]
             fn fetch_or(&self, bits: $int, order: Ordering) -> $int {
                 self.fetch_or(bits, order)
+            }
+            #[inline(always)]
+            fn fetch_sub(&self, value: $int, order: Ordering) -> $int {
+                self.fetch_sub(value, order)
+            }
+            #[inline(always)]
+            fn swap(&self, value: $int, order: Ordering) -> $int {
+                self.swap(value, order)
+            }
+            #[inline(always)]
+            fn compare_exchange(
+                &self,
+                old: $int,
+                new: $int,
+                done: Ordering,
+                failed: Ordering,
+            ) -> Result<$int, $int> {
+                self.compare_exchange(old, new, done, failed)
             }
         }
     };

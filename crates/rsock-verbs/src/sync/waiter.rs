@@ -36,7 +36,7 @@ pub(crate) struct WaitLine<P: Platform = Native> {
 impl<P: Platform> WaitLine<P> {
     /// As fresh memory is.
     #[cfg(all(test, loom))]
-    pub(super) fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         let zero = || P::U32::new(0);
         Self { armed: zero(), reserved: zero(), bells: std::array::from_fn(|_| P::U64::new(0)) }
     }
