@@ -276,7 +276,7 @@ static void foreign_client(int fd)
 		fill_stream(buf, sizeof(buf), 1, i * sizeof(buf));
 		/* A hundred by the library, then every seventh past it. */
 		if (i > 100 && i % 7 == 0) {
-			if (syscall(SYS_write, fd, buf, sizeof(buf)) != sizeof(buf))
+			if (bare_syscall(SYS_write, fd, (long)buf, sizeof(buf), 0, 0, 0) != sizeof(buf))
 				break;
 		} else if (send(fd, buf, sizeof(buf), MSG_NOSIGNAL) != sizeof(buf)) {
 			break;
@@ -312,7 +312,8 @@ static void foreign_first_client(int fd)
 	unsigned char buf[600];
 	for (uint64_t i = 0; i < 400; i++) {
 		fill_stream(buf, sizeof(buf), 1, i * sizeof(buf));
-		long n = i % 7 == 0 ? syscall(SYS_write, fd, buf, sizeof(buf)) : write(fd, buf, sizeof(buf));
+		long n = i % 7 == 0 ? bare_syscall(SYS_write, fd, (long)buf, sizeof(buf), 0, 0, 0)
+				    : write(fd, buf, sizeof(buf));
 		CHECK(n == sizeof(buf));
 	}
 	close(fd);

@@ -95,7 +95,7 @@ static void hostile_client(int fd)
 		scribble(1 + (int)(next_random(&garbage) % 20));
 		/* Raw: what is said to the kernel's socket is as false as the rest. */
 		if (round % 8 == 7)
-			syscall(SYS_sendto, fd, "garbage", 7, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
+			bare_syscall(SYS_sendto, fd, (long)"garbage", 7, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
 		sched_yield();
 	}
 	/* Nothing of ours may run over the garbage. */

@@ -86,12 +86,15 @@ pub fn describe(reason: PinReason) -> &'static str {
         PinReason::PlainRsockets => {
             "the peer speaks rsockets alone, so there is no TCP to go back to"
         }
+        PinReason::IoUring => "the program uses an io_uring",
+        PinReason::Sandbox => "the program restricts its own system calls",
+        PinReason::Aio => "read or written by asynchronous I/O",
     }
 }
 
 fn pin_reason(byte: u8) -> Option<PinReason> {
     /// Every reason; [`describe`] stops compiling when one is added.
-    const ALL: [PinReason; 16] = [
+    const ALL: [PinReason; 19] = [
         PinReason::None,
         PinReason::Epoll,
         PinReason::Fork,
@@ -108,6 +111,9 @@ fn pin_reason(byte: u8) -> Option<PinReason> {
         PinReason::Configured,
         PinReason::NoTrust,
         PinReason::PlainRsockets,
+        PinReason::IoUring,
+        PinReason::Sandbox,
+        PinReason::Aio,
     ];
     ALL.into_iter().find(|reason| *reason as u8 == byte)
 }

@@ -2,6 +2,7 @@
 //! nothing here enters a libc symbol that the preload library exports.
 
 use crate::interrupt::{self, Watch};
+use rsock_verbs::raw;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -28,10 +29,9 @@ pub(crate) fn ppoll(
     let mask = sigmask.map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the array is valid for its length; `limit` and `mask` are null or point to live
     // values, and a libc signal set begins with the kernel's eight bytes.
-    let n = unsafe {
-        libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, mask, KERNEL_SIGSET)
-    };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    unsafe {
+        raw::syscall!(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, mask, KERNEL_SIGSET)
+    }
 }
 
 /// Has an epoll set watch `fd` for input, level-triggered.
@@ -43,8 +43,7 @@ pub(crate) fn epoll_add(set: BorrowedFd<'_>, fd: RawFd) -> io::Result<()> {
     let (set, event) = (set.as_raw_fd(), &raw mut event);
     // SAFETY: `event` is a live event, which the kernel reads; a number that is no descriptor is
     // an error.
-    let r = unsafe { libc::syscall(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, fd, event) };
-    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    unsafe { raw::syscall!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, fd, event) }.map(|_| ())
 }
 
 /// As [`ppoll`], for a caller that must not miss a handler that runs just before it falls asleep:
@@ -80,7 +79,7 @@ pub(crate) fn disconnect(fd: BorrowedFd<'_>) {
     let nowhere = [0u16; 8];
     let len = size_of_val(&nowhere);
     // SAFETY: a live address of that length. It fails where there is nothing to reset.
-    unsafe { libc::syscall(libc::SYS_connect, fd.as_raw_fd(), nowhere.as_ptr(), len) };
+    let _ = unsafe { raw::syscall!(libc::SYS_connect, fd.as_raw_fd(), nowhere.as_ptr(), len) };
 }
 
 /// A kernel signal set as libc's, which begins with it.
@@ -96,8 +95,7 @@ fn sigprocmask(how: i32, new: Option<&mut u64>, old: Option<&mut u64>) -> io::Re
     let new = new.map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let old = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // SAFETY: both pointers are null or point to eight live bytes, the size given.
-    let r = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, new, old, KERNEL_SIGSET) };
-    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    unsafe { raw::syscall!(libc::SYS_rt_sigprocmask, how, new, old, KERNEL_SIGSET) }.map(|_| ())
 }
 
 /// Blocks every signal; returns what was blocked before, for [`restore_signals`].
@@ -181,8 +179,8 @@ pub(crate) fn set_option(
     value: &[u8],
 ) -> io::Result<()> {
     // SAFETY: the value is readable for its length during the call.
-    let r = unsafe {
-        libc::syscall(
+    unsafe {
+        raw::syscall!(
             libc::SYS_setsockopt,
             fd.as_raw_fd(),
             level,
@@ -190,8 +188,8 @@ pub(crate) fn set_option(
             value.as_ptr(),
             libc::socklen_t::try_from(value.len()).unwrap_or(libc::socklen_t::MAX),
         )
-    };
-    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+    .map(|_| ())
 }
 
 /// Packets that a UDP socket has dropped because they found no room; 0 where the kernel does not tell (before 4.12).
@@ -222,8 +220,8 @@ pub(crate) fn option(
     let mut value = vec![0u8; room.min(MAX_OPTION)];
     let mut len = libc::socklen_t::try_from(value.len()).unwrap_or(0);
     // SAFETY: the value has room for `len` bytes, and both outlive the call.
-    let r = unsafe {
-        libc::syscall(
+    unsafe {
+        raw::syscall!(
             libc::SYS_getsockopt,
             fd.as_raw_fd(),
             level,
@@ -231,10 +229,7 @@ pub(crate) fn option(
             value.as_mut_ptr(),
             &raw mut len,
         )
-    };
-    if r != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    }?;
     value.truncate(usize::try_from(len).unwrap_or(0));
     Ok(value)
 }

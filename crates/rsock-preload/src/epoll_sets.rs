@@ -6,6 +6,7 @@
 
 use crate::hook::{SHARED, SHOWN};
 use rsock_core::udp::Watching;
+use rsock_verbs::raw;
 use rustix::fd::RawFd;
 use std::fs;
 use std::io;
@@ -105,9 +106,10 @@ impl Watch {
     fn control(self, operation: i32) -> bool {
         let mut event = libc::epoll_event { events: self.events, u64: self.data };
         // SAFETY: a live event; what the kernel does not like it refuses, and nothing is changed.
-        unsafe {
-            libc::syscall(libc::SYS_epoll_ctl, self.set, operation, self.fd, &raw mut event) == 0
-        }
+        let done = unsafe {
+            raw::syscall!(libc::SYS_epoll_ctl, self.set, operation, self.fd, &raw mut event)
+        };
+        done.is_ok()
     }
 }
 

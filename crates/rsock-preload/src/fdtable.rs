@@ -15,6 +15,7 @@ use crate::guard;
 use crate::log;
 use crate::process;
 use crate::slot::{self, Handle, Held, Key, Side};
+use crate::tcp_only;
 use libc::c_int;
 use rsock_core::interrupt::Section;
 use rsock_core::twin::{self, PinReason, Twin};
@@ -100,6 +101,9 @@ impl Word {
             PinReason::StandardStream,
             PinReason::Option,
             PinReason::Passed,
+            PinReason::IoUring,
+            PinReason::Sandbox,
+            PinReason::Aio,
         ]
         .into_iter()
         .find(|&reason| reason as u64 == self.0 >> 4 & 0xff)
@@ -150,6 +154,14 @@ pub(crate) fn is_stream(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| {
         let word = Word(e.load(Ordering::Relaxed));
         matches!(word.kind(), TWIN | ADOPTING) && !word.is_datagram()
+    })
+}
+
+/// Whether `fd` is a stream, or may become one.
+pub(crate) fn is_connection(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| {
+        let word = Word(e.load(Ordering::Relaxed));
+        word.kind() != EMPTY && !word.is_datagram()
     })
 }
 
@@ -244,6 +256,9 @@ fn settle(fd: c_int, entry: &AtomicU64, side: Side) -> Option<Handle> {
             // Another thread is at it. It cannot be this one, below a signal handler: those are
             // kept out of sections.
             ADOPTING => rustix::thread::sched_yield(),
+            _ if tcp_only::is_on() => {
+                replace(entry, word, word.with_kind(EMPTY));
+            }
             _ => {
                 // SAFETY: not -1; the program's own, as in `Handle::fd`.
                 let socket = unsafe { BorrowedFd::borrow_raw(fd) };

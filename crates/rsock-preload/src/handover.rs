@@ -15,6 +15,7 @@ use crate::{errno, fdtable, guard, log, process};
 use libc::c_int;
 use rsock_core::interrupt::Section;
 use rsock_core::twin::{Claim, Need, PinReason};
+use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::FdFlags;
 use rustix::thread::{Timespec, nanosleep};
@@ -91,6 +92,19 @@ pub(crate) fn before_use(fd: RawFd, need: Need, why: PinReason) -> Result<(), c_
         return Ok(());
     }
     hand_over(stream, fd, need, why, Claim::Certain, Around::GoingOn)
+}
+
+/// Before the kernel alone is to serve a stream of this process, for `why`. One without TCP is left as it is:
+/// the kernel has nothing of it.
+///
+/// # Errors
+/// As [`before_exec`].
+pub(crate) fn before_kernel_use(stream: Handle, why: PinReason) -> Result<(), c_int> {
+    if stream.twin().is_sole() || stream.is_same_socket() != Some(true) {
+        return Ok(());
+    }
+    let fd = stream.fd().as_raw_fd();
+    hand_over(stream, fd, Need::Both, why, Claim::Certain, Around::GoingOn)
 }
 
 /// A descriptor of a stream.
@@ -197,9 +211,9 @@ fn put_in_place(names: &[Name], watches: &[Watch], substitute: OwnedFd) -> Resul
         log::line(format_args!("fd {}: carried on by a process of its own", name.fd));
         let flags = if name.closes { libc::O_CLOEXEC } else { 0 };
         // SAFETY: both are open; the kernel closes what the second was, which the caller wants.
-        let r = unsafe { libc::syscall(libc::SYS_dup3, substitute.as_raw_fd(), name.fd, flags) };
-        if r < 0 {
-            result = Err(errno::read());
+        let done = unsafe { raw::syscall!(libc::SYS_dup3, substitute.as_raw_fd(), name.fd, flags) };
+        if let Err(e) = done {
+            result = Err(errno::of(&e));
         }
     }
     watches.iter().for_each(|watch| _ = watch.begin());

@@ -13,6 +13,7 @@
 use crate::{context, errno, guard, process};
 use libc::{c_int, c_long, c_ulong, c_void, sigaction as Action, siginfo_t};
 use rsock_core::interrupt::{self, Section};
+use rsock_verbs::raw;
 use std::cell::Cell;
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr;
@@ -209,7 +210,7 @@ pub(crate) fn wrap_cancellation() {
 pub(crate) fn send_cancellation(tid: c_int) {
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: integers only.
-    unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, SIGCANCEL) };
+    let _ = unsafe { raw::syscall!(libc::SYS_tgkill, pid, tid, SIGCANCEL) };
 }
 
 /// Repeats for the calling thread a cancellation signal that came at the wrong moment. The thread
@@ -217,13 +218,15 @@ pub(crate) fn send_cancellation(tid: c_int) {
 pub(crate) fn cancel_self() {
     let pid = c_long::from(rustix::process::getpid().as_raw_nonzero().get());
     let tid = c_long::from(rustix::thread::gettid().as_raw_nonzero().get());
+    // SAFETY: libc's function of this signature. Its handler may unwind from the call, which an inline system
+    // call does not allow.
+    let syscall = unsafe {
+        mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(c_long, ...) -> c_long>(
+            crate::next::address::syscall(),
+        )
+    };
     // SAFETY: integers only.
     unsafe { syscall(libc::SYS_tgkill, pid, tid, c_long::from(SIGCANCEL)) };
-}
-
-unsafe extern "C-unwind" {
-    /// As libc declares it, but for a call from which a signal handler unwinds.
-    fn syscall(number: c_long, ...) -> c_long;
 }
 
 /// The signal by which glibc cancels threads.
@@ -244,10 +247,7 @@ struct KernelAction {
 /// Null or live actions.
 unsafe fn kernel_action(new: *const KernelAction, old: *mut KernelAction) -> bool {
     // SAFETY: the caller's promise; the size is that of the mask.
-    let result = unsafe {
-        libc::syscall(libc::SYS_rt_sigaction, c_long::from(SIGCANCEL), new, old, KERNEL_SIGSET)
-    };
-    result == 0
+    unsafe { raw::syscall!(libc::SYS_rt_sigaction, SIGCANCEL, new, old, KERNEL_SIGSET) }.is_ok()
 }
 
 /// Takes the lock over a fork, so that the child does not inherit it from another thread.
@@ -388,10 +388,10 @@ fn deliver() {
 
 fn change_mask(how: c_int, set: u64) {
     // SAFETY: a live kernel signal set, and no room for the old one.
-    unsafe {
-        libc::syscall(
+    let _ = unsafe {
+        raw::syscall!(
             libc::SYS_rt_sigprocmask,
-            c_long::from(how),
+            how,
             &raw const set,
             ptr::null_mut::<u64>(),
             KERNEL_SIGSET,
@@ -403,10 +403,10 @@ fn queue_to_self(signal: c_int, info: *const siginfo_t) {
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
     // SAFETY: valid information; a thread may send itself any.
-    let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) };
-    if sent != 0 {
+    let sent = unsafe { raw::syscall!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) };
+    if sent.is_err() {
         // The queue is full: at least that it came is kept, for all but real-time signals.
         // SAFETY: integers only.
-        unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
+        let _ = unsafe { raw::syscall!(libc::SYS_tgkill, pid, tid, signal) };
     }
 }

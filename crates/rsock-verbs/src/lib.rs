@@ -8,6 +8,7 @@ mod error;
 pub mod family;
 mod high_fd;
 pub mod own_fd;
+pub mod raw;
 pub mod rdma;
 pub mod received;
 pub mod soft;

@@ -8,6 +8,7 @@
 //! locks they held stay held. What runs there must not allocate.
 
 use crate::sys;
+use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,11 +72,8 @@ fn settle_in<const N: usize>(mut keep: [RawFd; N]) {
 fn clone() -> io::Result<i32> {
     // SAFETY: a child in memory of its own that goes on on a copy of this stack: `fork` without
     // libc's part of it. Callers keep to what works without.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, 0usize, 0usize, 0usize, 0usize, 0usize) };
-    match i32::try_from(pid) {
-        Ok(pid) if pid >= 0 => Ok(pid),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let pid = unsafe { raw::syscall!(libc::SYS_clone, 0usize, 0usize, 0usize, 0usize, 0usize) }?;
+    i32::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
 /// Waits for the child, whose exit status is its errno.
@@ -83,8 +81,8 @@ fn reap(child: i32) -> io::Result<()> {
     let mut status = 0;
     // SAFETY: a live status word; null is allowed for the rest.
     let pid =
-        unsafe { libc::syscall(libc::SYS_wait4, child, &raw mut status, libc::__WALL, 0usize) };
-    if pid != i64::from(child) || !libc::WIFEXITED(status) {
+        unsafe { raw::syscall!(libc::SYS_wait4, child, &raw mut status, libc::__WALL, 0usize) };
+    if pid.ok() != usize::try_from(child).ok() || !libc::WIFEXITED(status) {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     }
     match libc::WEXITSTATUS(status) {
@@ -96,7 +94,7 @@ fn reap(child: i32) -> io::Result<()> {
 fn exit(code: i32) -> ! {
     loop {
         // SAFETY: ends the process at once; takes no pointers.
-        unsafe { libc::syscall(libc::SYS_exit_group, code) };
+        let _ = unsafe { raw::syscall!(libc::SYS_exit_group, code) };
     }
 }
 
@@ -106,8 +104,8 @@ fn close_range(first: RawFd, last: RawFd) {
         return;
     }
     // SAFETY: this process is a copy that nobody else runs in: no owner of these descriptors goes on.
-    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    if done != 0 {
+    let done = unsafe { raw::syscall!(libc::SYS_close_range, first, last, 0) };
+    if done.is_err() {
         // A kernel before 5.9.
         for fd in first..=last.min(1 << 16) {
             // SAFETY: as above.
@@ -123,5 +121,5 @@ fn reset_action(signal: i32) {
     const SIGSET: usize = 8;
     let old = std::ptr::null_mut::<u64>();
     // SAFETY: the default action is all zeros; nothing is written.
-    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, ACTION.as_ptr(), old, SIGSET) };
+    let _ = unsafe { raw::syscall!(libc::SYS_rt_sigaction, signal, ACTION.as_ptr(), old, SIGSET) };
 }

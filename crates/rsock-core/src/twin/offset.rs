@@ -5,6 +5,7 @@
 //! descriptor write and read without us. The kernel counts all of them. Where its count and ours
 //! differ, somebody else uses the descriptor and the stream stays on TCP.
 
+use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 use std::time::Duration;
@@ -65,10 +66,7 @@ pub(super) fn fin(fd: BorrowedFd<'_>, tcp_bytes: Option<u64>) -> io::Result<Opti
 pub(super) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut n: libc::c_int = 0;
     // SAFETY: the request writes one int, to a live one.
-    let r = unsafe { libc::syscall(libc::SYS_ioctl, fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut n) };
-    if r != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    unsafe { raw::syscall!(libc::SYS_ioctl, fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut n) }?;
     Ok(usize::try_from(n).unwrap_or(0))
 }
 
@@ -76,8 +74,8 @@ fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<[u8; INFO_LEN]> {
     let mut info = [0u8; INFO_LEN];
     let mut len = libc::socklen_t::try_from(INFO_LEN).unwrap_or(0);
     // SAFETY: the buffer holds `len` writable bytes, and both outlive the call.
-    let r = unsafe {
-        libc::syscall(
+    unsafe {
+        raw::syscall!(
             libc::SYS_getsockopt,
             fd.as_raw_fd(),
             libc::IPPROTO_TCP,
@@ -85,10 +83,7 @@ fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<[u8; INFO_LEN]> {
             info.as_mut_ptr(),
             &raw mut len,
         )
-    };
-    if r != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    }?;
     if len as usize != INFO_LEN {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     }

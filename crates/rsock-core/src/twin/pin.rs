@@ -37,10 +37,16 @@ pub enum PinReason {
     NoTrust,
     /// Not on TCP at all: the peer speaks rsockets alone.
     PlainRsockets,
+    /// The program uses an io_uring, which knows of kernel sockets only.
+    IoUring,
+    /// The program restricts its own system calls.
+    Sandbox,
+    /// The program reads or writes by POSIX asynchronous I/O.
+    Aio,
 }
 
 impl PinReason {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 19] = [
         Self::None,
         Self::Epoll,
         Self::Fork,
@@ -57,6 +63,9 @@ impl PinReason {
         Self::Configured,
         Self::NoTrust,
         Self::PlainRsockets,
+        Self::IoUring,
+        Self::Sandbox,
+        Self::Aio,
     ];
 
     pub(crate) fn from_u8(value: u8) -> Self {

@@ -6,6 +6,7 @@
 //! does not pass. Who the process is, `SO_PEERCRED` says (checked by the soft device).
 
 use super::tuple::Tuple;
+use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
@@ -29,8 +30,8 @@ pub(super) fn own(fd: BorrowedFd<'_>) -> io::Result<SocketId> {
     let mut cookie = 0u64;
     let mut len = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
     // SAFETY: the value holds `len` writable bytes, and both outlive the call.
-    let r = unsafe {
-        libc::syscall(
+    unsafe {
+        raw::syscall!(
             libc::SYS_getsockopt,
             fd.as_raw_fd(),
             libc::SOL_SOCKET,
@@ -38,10 +39,7 @@ pub(super) fn own(fd: BorrowedFd<'_>) -> io::Result<SocketId> {
             &raw mut cookie,
             &raw mut len,
         )
-    };
-    if r != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    }?;
     let inode = rustix::fs::fstat(fd)?.st_ino;
     Ok(SocketId { cookie, inode: u32::try_from(inode).unwrap_or(0) })
 }

@@ -12,6 +12,7 @@ use crate::epoll_sets;
 use crate::guard;
 use crate::log;
 use crate::slot::{self, Handle, Held, Side};
+use crate::tcp_only;
 use libc::c_int;
 use rsock_core::interrupt::Section;
 use rsock_core::twin::PinReason;
@@ -32,6 +33,7 @@ static DEAF: AtomicU32 = AtomicU32::new(0);
 /// `fd` has just been made, a datagram socket of the internet.
 pub(crate) fn note_made(fd: c_int) {
     if udp::is_enabled()
+        && !tcp_only::is_on()
         && let Some(entry) = entry_or_map(fd)
     {
         let _ = entry.compare_exchange(0, DATAGRAMS, Ordering::AcqRel, Ordering::Relaxed);
@@ -79,7 +81,8 @@ fn count(fd: c_int, word: Word) {
     let more = Word(word.0.wrapping_add(ONE_CALL));
     let n = more.0 >> 32;
     // Fails where another thread counts: one of them is enough.
-    if !replace(entry, word, more) || n == 0 || !n.is_multiple_of(FIRST_CALLS) {
+    let is_due = n != 0 && n.is_multiple_of(FIRST_CALLS) && !tcp_only::is_on();
+    if !replace(entry, word, more) || !is_due {
         return;
     }
     let section = Section::enter();

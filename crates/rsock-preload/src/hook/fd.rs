@@ -175,11 +175,8 @@ fn note_duplicate(old: c_int, new: c_int) {
 /// As `fcntl(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
-    before_fcntl(fd, command, arg);
     // SAFETY: arguments passed on unchanged.
-    let result = unsafe { next::fcntl(fd, command, arg) };
-    after_fcntl(fd, command, result);
-    result
+    fcntl_by(fd, command, arg, || unsafe { next::fcntl(fd, command, arg) })
 }
 
 /// As `fcntl(2)`.
@@ -192,28 +189,30 @@ pub(crate) unsafe extern "C-unwind" fn fcntl64(
     command: c_int,
     arg: *mut c_void,
 ) -> c_int {
-    before_fcntl(fd, command, arg);
     // SAFETY: arguments passed on unchanged.
-    let result = unsafe { next::fcntl64(fd, command, arg) };
-    after_fcntl(fd, command, result);
-    result
+    fcntl_by(fd, command, arg, || unsafe { next::fcntl64(fd, command, arg) })
 }
 
-fn before_fcntl(fd: c_int, command: c_int, arg: *mut c_void) {
+/// As `fcntl`, which `call` makes.
+pub(super) fn fcntl_by(
+    fd: c_int,
+    command: c_int,
+    arg: *mut c_void,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
     #[expect(clippy::cast_possible_truncation, reason = "C passed an int in a wider register")]
     let number = arg.addr() as c_int;
     if options::pins_by_fcntl(command, number) {
         fdtable::pin(fd, PinReason::Option);
     }
-}
-
-fn after_fcntl(fd: c_int, command: c_int, result: c_int) {
+    let result = call();
     if command == libc::F_SETFL && datagrams::is_one(fd) {
         datagrams::note_flags(fd);
     }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         note_duplicate(fd, result);
     }
+    result
 }
 
 /// As `ioctl(2)`.

@@ -19,8 +19,10 @@ mod select;
 mod signal;
 mod socket;
 mod splice;
+mod syscall;
 mod thread;
 mod transfer;
+mod uring;
 
 pub(crate) use epoll::{SHARED, SHOWN};
 

@@ -3,6 +3,7 @@
 
 use super::arena::FamilySafe;
 use super::process::thread_id;
+use crate::raw;
 use crate::sync::owner::{Obtained, OwnerWord, Threads};
 use crate::sync::primitive::Native;
 use rustix::io::Errno;
@@ -83,8 +84,8 @@ impl Threads<Native> for Kernel {
 
     fn is_alive(&self, thread: u32) -> bool {
         // SAFETY: signal 0 is never delivered; the call only checks that the thread exists.
-        let r = unsafe { libc::syscall(libc::SYS_tkill, thread, 0) };
-        r == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+        let found = unsafe { raw::syscall!(libc::SYS_tkill, thread, 0) };
+        found.err().and_then(|e| e.raw_os_error()) != Some(libc::ESRCH)
     }
 }
 

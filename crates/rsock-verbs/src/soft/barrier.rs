@@ -5,6 +5,7 @@
 //! the region's owner withdraws the region and then looks whether anyone is busy. That is a
 //! store-load race on both sides. The owner's side is rare, so it pays for both.
 
+use crate::raw;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Whether [`full`] works here, once somebody has tried. Not a lock: the kernel takes its time, and the child
@@ -33,6 +34,5 @@ pub(super) fn full() -> bool {
 
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: takes no pointers.
-    let r = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-    r == 0
+    unsafe { raw::syscall!(libc::SYS_membarrier, command, 0, 0) }.is_ok()
 }

@@ -8,6 +8,7 @@ use super::layout::Header;
 use super::segment::Mapping;
 use crate::error::Error;
 use crate::high_fd::HighFd;
+use crate::raw;
 use crate::wr::Sge;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -67,13 +68,13 @@ impl Foreign {
         let tracer = if before == 0 || before == self.pid { self.pid } else { ANY };
         let name = if tracer == ANY { libc::c_ulong::MAX } else { tracer.into() };
         // SAFETY: takes no pointers.
-        let r = unsafe {
-            libc::syscall(libc::SYS_prctl, libc::PR_SET_PTRACER, name, 0usize, 0usize, 0usize)
+        let done = unsafe {
+            raw::syscall!(libc::SYS_prctl, libc::PR_SET_PTRACER, name, 0usize, 0usize, 0usize)
         };
-        if r == 0 {
+        if done.is_ok() {
             TRACER.store(tracer, Ordering::Relaxed);
         }
-        r == 0
+        done.is_ok()
     }
 
     /// Whether the peer's process id is readable for us and still means the peer.
@@ -83,7 +84,7 @@ impl Foreign {
         let remote = [iovec(self.word_at, 8)];
         // SAFETY: the local vector names `seen`; the remote one is the kernel's to check.
         let n = unsafe { self.transfer(libc::SYS_process_vm_readv, &local, &remote) };
-        n == 8 && seen == self.word
+        n == Some(8) && seen == self.word
     }
 
     /// Copies the pieces, `len` bytes in all, to `addr` in the peer's process, the last byte last.
@@ -115,7 +116,7 @@ impl Foreign {
         let remote = [iovec(addr, len - 1), iovec(addr.wrapping_add(len - 1), 1)];
         // SAFETY: the caller vouches for the pieces; the remote side is the kernel's to check.
         let n = unsafe { self.transfer(libc::SYS_process_vm_writev, local, &remote) };
-        u64::try_from(n) == Ok(len)
+        n.map(|n| n as u64) == Some(len)
     }
 
     /// # Safety
@@ -125,11 +126,11 @@ impl Foreign {
         call: libc::c_long,
         local: &[libc::iovec],
         remote: &[libc::iovec],
-    ) -> libc::c_long {
+    ) -> Option<usize> {
         let (n_local, n_remote) = (local.len(), remote.len());
         // SAFETY: both vectors are valid for their lengths; the caller vouches for the rest.
-        unsafe {
-            libc::syscall(
+        let copied = unsafe {
+            raw::syscall!(
                 call,
                 self.pid,
                 local.as_ptr(),
@@ -138,7 +139,8 @@ impl Foreign {
                 n_remote,
                 0usize,
             )
-        }
+        };
+        copied.ok()
     }
 }
 

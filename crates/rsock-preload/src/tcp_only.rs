@@ -1,0 +1,45 @@
+//! The whole process stays on TCP, from some moment on and for good.
+//!
+//! For programs that go past the hooks in a way that no hook sees: an io_uring reads, writes and polls kernel
+//! sockets, and a system call filter may forbid what the core needs. Every stream leaves its ring, and none is
+//! adopted any more.
+
+use crate::{fdtable, guard, handover};
+use libc::c_int;
+use rsock_core::twin::PinReason;
+use std::sync::atomic::{AtomicU8, Ordering, fence};
+
+/// Why; 0 as long as streams may leave TCP.
+static REASON: AtomicU8 = AtomicU8::new(PinReason::None as u8);
+
+/// Whether the process stays on TCP.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    REASON.load(Ordering::Relaxed) != PinReason::None as u8
+}
+
+/// Has every stream and UDP socket of the process leave the ring. Streams that another thread is receiving from
+/// get what the ring brings by that thread.
+///
+/// # Errors
+/// The errno of a stream that cannot leave: the kernel alone would lose bytes of it.
+pub(crate) fn begin(why: PinReason) -> Result<(), c_int> {
+    if guard::is_inside() {
+        return Ok(());
+    }
+    REASON.store(why as u8, Ordering::SeqCst);
+    // SYNC(tcp-only): a thread that adopts a candidate which is not seen below loads the reason after this
+    // fence in the order of `SeqCst`, for it claims the entry by a compare-and-swap first.
+    fence(Ordering::SeqCst);
+    fdtable::datagrams::pin_all(why);
+    for fd in fdtable::known(0, u32::MAX) {
+        if fdtable::is_connection(fd) {
+            fdtable::pin(fd, why);
+        }
+    }
+    let mut result = Ok(());
+    for stream in fdtable::unsettled() {
+        result = result.and(handover::before_kernel_use(stream, why));
+    }
+    result
+}
