@@ -1,0 +1,246 @@
+//! The driver's command line: which schedules are run, and what is said about them.
+
+use crate::driver::{self, MODES, Mode, Outcome};
+use crate::generate::{self, SHAPES};
+use crate::schedule::Schedule;
+use crate::{shrink, sys};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+struct Wishes {
+    library: PathBuf,
+    /// Of the first schedule; those after it have the numbers after it.
+    seed: u64,
+    nanoseconds: Option<u64>,
+    schedules: Option<u64>,
+    /// How often each is run.
+    repeat: u64,
+    shape: Option<String>,
+    mode: Option<Mode>,
+    /// A schedule in a file, instead of those of seeds.
+    replay: Option<PathBuf>,
+    is_json: bool,
+    shrinks: bool,
+    goes_on: bool,
+}
+
+/// Figures of all runs.
+#[derive(Debug, Default)]
+struct Figures {
+    schedules: u64,
+    with_kills: u64,
+    runs: u64,
+    connections: u64,
+    bytes: u64,
+    failures: u64,
+}
+
+pub(crate) fn run(args: &[String]) -> ExitCode {
+    let wishes = match Wishes::of(args) {
+        Ok(wishes) => wishes,
+        Err(what) => {
+            eprintln!("torture: {what}");
+            return ExitCode::from(2);
+        }
+    };
+    sys::adopt_orphans();
+    let is_alone = sys::own_network() && bring_up_loopback();
+    let mut ports = Ports::new(is_alone);
+    println!("torture: seed {}, {}", wishes.seed, wishes.library.display());
+    let figures = torture(&wishes, &mut ports);
+    print(&wishes, &figures);
+    if figures.failures == 0 && figures.schedules > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn torture(wishes: &Wishes, ports: &mut Ports) -> Figures {
+    let mut figures = Figures::default();
+    let begin = sys::now();
+    let limit = wishes.schedules.unwrap_or(u64::MAX);
+    let mut said = begin;
+    for i in 0..limit {
+        let now = sys::now();
+        if wishes.nanoseconds.is_some_and(|limit| now - begin >= limit) {
+            break;
+        }
+        if now - said > PROGRESS {
+            said = now;
+            println!("torture: {} schedules, {} failures", figures.schedules, figures.failures);
+        }
+        let seed = wishes.seed.wrapping_add(i);
+        let schedule = match &wishes.replay {
+            Some(file) => Schedule::of_text(&fs::read_to_string(file).expect("the schedule")),
+            None => generate::schedule(seed, wishes.shape.as_deref()),
+        };
+        if !run_in_all_modes(wishes, ports, &schedule, seed, &mut figures) && !wishes.goes_on {
+            break;
+        }
+        if wishes.replay.is_some() {
+            break;
+        }
+    }
+    figures
+}
+
+/// Whether none of the runs of a schedule failed.
+fn run_in_all_modes(
+    wishes: &Wishes,
+    ports: &mut Ports,
+    schedule: &Schedule,
+    seed: u64,
+    figures: &mut Figures,
+) -> bool {
+    let mut has_kills = false;
+    figures.schedules += 1;
+    for _ in 0..wishes.repeat.max(1) {
+        for mode in (0..4).filter(|mode| wishes.mode.is_none_or(|wish| wish == *mode)) {
+            let outcome = ports.run(schedule, mode, &wishes.library);
+            figures.runs += 1;
+            figures.connections += u64::from(outcome.n_connections);
+            figures.bytes += outcome.n_checked;
+            has_kills |= outcome.has_kills;
+            if let Some(failure) = outcome.failure {
+                figures.failures += 1;
+                figures.with_kills += u64::from(has_kills);
+                let name = MODES[mode as usize];
+                let shape = &schedule.shape;
+                println!("torture: seed {seed} ({shape}), library at {name}: {}", failure.what);
+                println!("{}", failure.details);
+                keep(wishes, ports, schedule, mode, seed);
+                return false;
+            }
+        }
+    }
+    figures.with_kills += u64::from(has_kills);
+    true
+}
+
+/// Shrinks a failing schedule and leaves it in a file.
+fn keep(wishes: &Wishes, ports: &mut Ports, schedule: &Schedule, mode: Mode, seed: u64) {
+    let mut small = schedule.clone();
+    if wishes.shrinks {
+        println!("torture: shrinking {} operations", schedule.len());
+        small = shrink::shrunk(schedule, |candidate| {
+            let outcome = ports.run(candidate, mode, &wishes.library);
+            outcome.failure.map(|failure| failure.what)
+        });
+    }
+    let dir = wishes.library.parent().unwrap_or(Path::new("."));
+    let file = dir.join(format!("torture-{seed}-{}.txt", MODES[mode as usize]));
+    let text = small.to_text();
+    println!("torture: {} operations are left:\n{text}", small.len());
+    match fs::write(&file, text) {
+        Ok(()) => println!(
+            "torture: again: cargo xtask torture --replay {} --repeat 20, or --seed {seed} \
+             --schedules 1 --repeat 20",
+            file.display()
+        ),
+        Err(e) => println!("torture: {}: {e}", file.display()),
+    }
+}
+
+fn print(wishes: &Wishes, figures: &Figures) {
+    let Figures { schedules, with_kills, runs, connections, bytes, failures } = figures;
+    if wishes.is_json {
+        println!(
+            "{{\"seed\":{},\"schedules\":{schedules},\"with_kills\":{with_kills},\"runs\":{runs},\
+             \"connections\":{connections},\"bytes\":{bytes},\"failures\":{failures}}}",
+            wishes.seed
+        );
+    } else {
+        println!(
+            "torture: seed {}: {schedules} schedules, {with_kills} of them with kills, {runs} runs, \
+             {connections} connections, {bytes} bytes checked, {failures} failures",
+            wishes.seed
+        );
+    }
+}
+
+impl Wishes {
+    fn of(args: &[String]) -> Result<Self, String> {
+        let mut wishes = Self { shrinks: true, repeat: 1, ..Self::default() };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+            let number = |text: &String| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
+            match arg.as_str() {
+                "--library" => wishes.library = value()?.into(),
+                "--seed" => wishes.seed = number(value()?)?,
+                "--seconds" => wishes.nanoseconds = Some(number(value()?)? * 1_000_000_000),
+                "--schedules" => wishes.schedules = Some(number(value()?)?),
+                "--repeat" => wishes.repeat = number(value()?)?,
+                "--replay" => wishes.replay = Some(value()?.into()),
+                "--json" => wishes.is_json = true,
+                "--no-shrink" => wishes.shrinks = false,
+                "--keep-going" => wishes.goes_on = true,
+                "--shape" => {
+                    let shape = value()?;
+                    if !SHAPES.iter().any(|(name, _)| name == shape) {
+                        return Err(format!("no shape {shape}: {SHAPES:?}"));
+                    }
+                    wishes.shape = Some(shape.clone());
+                }
+                "--library-at" => {
+                    let name = value()?;
+                    let mode = MODES.iter().position(|mode| mode == name);
+                    let mode = mode.ok_or_else(|| format!("{name} is none of {MODES:?}"))?;
+                    wishes.mode = Some(u32::try_from(mode).expect("few"));
+                }
+                _ => return Err(format!("unknown option {arg}")),
+            }
+        }
+        if wishes.nanoseconds.is_none() && wishes.schedules.is_none() && wishes.replay.is_none() {
+            wishes.nanoseconds = Some(60_000_000_000);
+        }
+        Ok(wishes)
+    }
+}
+
+/// Ports for each run that no run shortly before has had.
+pub(crate) struct Ports {
+    next: u16,
+}
+
+impl Ports {
+    fn new(is_alone: bool) -> Self {
+        let offset = if is_alone { 0 } else { std::process::id() % 20 };
+        Self { next: FIRST_PORT + PORTS_OF_RUN * u16::try_from(offset).expect("small") }
+    }
+
+    /// Runs a schedule; again if another program has its listeners' ports.
+    pub(crate) fn run(&mut self, schedule: &Schedule, mode: Mode, library: &Path) -> Outcome {
+        loop {
+            let port = self.next;
+            let outcome = driver::run(schedule, mode, library, port);
+            let used = u16::try_from(outcome.n_ports).unwrap_or(0) + PROCESSES_PORTS;
+            self.next = port.saturating_add(used);
+            if self.next > LAST_PORT - PORTS_OF_RUN {
+                self.next = FIRST_PORT;
+            }
+            match &outcome.failure {
+                Some(failure) if failure.what.contains("listening on port") => {}
+                _ => return outcome,
+            }
+        }
+    }
+}
+
+/// Below those that the kernel gives out, above those that programs are known by.
+const FIRST_PORT: u16 = 10_000;
+const LAST_PORT: u16 = 32_000;
+/// What a run may need: listeners, and a client's for each connection, and some that are taken.
+const PORTS_OF_RUN: u16 = 1000;
+/// Those of listeners.
+const PROCESSES_PORTS: u16 = 3;
+
+/// How often the driver says that it lives.
+const PROGRESS: u64 = 30_000_000_000;
+
+fn bring_up_loopback() -> bool {
+    std::process::Command::new("ip")
+        .args(["link", "set", "lo", "up"])
+        .status()
+        .is_ok_and(|status| status.success())
+}
