@@ -181,6 +181,7 @@ impl Tcp {
             twin: self.twin.as_deref(),
             door: None,
             udp: None,
+            call: None,
             events,
             revents: PollFlags::empty(),
         };

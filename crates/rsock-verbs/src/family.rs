@@ -12,8 +12,6 @@ mod arena;
 mod lock;
 mod process;
 
-pub use arena::{
-    FamilyBox, FamilySafe, FamilySlice, Held, ZeroInit, hold_for_fork, is_forking,
-};
+pub use arena::{FamilyBox, FamilySafe, FamilySlice, Held, ZeroInit, hold_for_fork, is_forking};
 pub use lock::{Guard, Lock};
 pub use process::{ProcessId, forks, note_fork, process, thread_id};

@@ -9,6 +9,7 @@
 mod closer;
 
 use crate::own_fd;
+use crate::raw;
 use crate::soft::PeerCred;
 pub use closer::is_flooded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -112,8 +113,8 @@ impl PeerSocket {
         let off = 0i32;
         let len = size_of::<i32>();
         // SAFETY: the value is readable for its length during the call.
-        let r = unsafe {
-            libc::syscall(
+        let done = unsafe {
+            raw::syscall!(
                 libc::SYS_setsockopt,
                 self.fd.as_raw_fd(),
                 libc::SOL_SOCKET,
@@ -122,7 +123,7 @@ impl PeerSocket {
                 len,
             )
         };
-        r == 0
+        done.is_ok()
     }
 
     /// Whether descriptors lie in the queue. What is sent after the look is not seen.
@@ -201,8 +202,7 @@ pub fn receive(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
     msg.msg_controllen = size_of::<Control>();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
     // SAFETY: `msg` points to `iov`, which covers `buf`, and to `control`; all outlive the call.
-    let n = unsafe { libc::syscall(libc::SYS_recvmsg, from.as_raw_fd(), &raw mut msg, flags) };
-    let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    let len = unsafe { raw::syscall!(libc::SYS_recvmsg, from.as_raw_fd(), &raw mut msg, flags) }?;
     let is_cut = msg.msg_flags & libc::MSG_CTRUNC != 0;
     let mut received = Received { len, fds: Vec::new(), is_cut, sender: None };
     // SAFETY: `msg` and its control buffer are as the kernel left them.

@@ -195,7 +195,8 @@ mod tests {
             drop(open(&mut registry));
         }
         assert!(registry.streams.len() <= 2 * kept.len() + 1, "{}", registry.streams.len());
-        let is_listed = |s: &Arc<dyn Trim>| registry.streams.iter().any(|w| w.ptr_eq(&Arc::downgrade(s)));
+        let is_listed =
+            |s: &Arc<dyn Trim>| registry.streams.iter().any(|w| w.ptr_eq(&Arc::downgrade(s)));
         assert!(kept.iter().all(is_listed));
         drop(kept);
         for _ in 0..10 * PRUNE {

@@ -44,8 +44,8 @@ impl<T> Lock<T> {
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let me = thread_id();
-        let recovered = !self.word.try_lock(me)
-            && self.word.lock_slow(me, &Kernel) == Obtained::FromTheDead;
+        let recovered =
+            !self.word.try_lock(me) && self.word.lock_slow(me, &Kernel) == Obtained::FromTheDead;
         Guard { lock: self, recovered }
     }
 
@@ -63,9 +63,7 @@ impl<T> Lock<T> {
 
 impl<T> fmt::Debug for Lock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("owner", &self.word.owner())
-            .finish_non_exhaustive()
+        f.debug_struct("Lock").field("owner", &self.word.owner()).finish_non_exhaustive()
     }
 }
 

@@ -7,6 +7,7 @@
 //! asked of the kernel that could wait, except for the closer to be given a CPU.
 
 use crate::own_fd;
+use crate::raw;
 use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -59,7 +60,8 @@ pub(super) fn close(fd: OwnedFd) {
 
 /// Puts a memory file in the place of what `fd` names.
 fn replace(fd: &OwnedFd) -> bool {
-    let Ok(harmless) = memfd_create(c"rsock-closed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+    let Ok(harmless) =
+        memfd_create(c"rsock-closed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
     else {
         return false;
     };
@@ -103,31 +105,35 @@ fn begin(fd: i32, harmless: i32) -> Option<i32> {
     // own descriptors.
     // SAFETY: both masks are as large as the kernel takes them to be.
     let blocked = unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, SIGSET)
+        raw::syscall!(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            &raw mut before,
+            SIGSET
+        )
     };
-    if blocked != 0 {
-        return None;
-    }
+    blocked.ok()?;
     // Without a signal at its end, so that the program's `wait` does not see it.
     // SAFETY: `fork` without libc's part of it. The child makes system calls only.
     let pid = unsafe {
-        libc::syscall(libc::SYS_clone, libc::CLONE_FILES as usize, 0usize, 0usize, 0usize, 0usize)
+        raw::syscall!(libc::SYS_clone, libc::CLONE_FILES, 0usize, 0usize, 0usize, 0usize)
     };
-    if pid == 0 {
+    if matches!(pid, Ok(0)) {
         // It ends with the thread that started it.
         // SAFETY: takes no pointers.
-        unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+        let _ = unsafe { raw::syscall!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         // SAFETY: takes no pointers; the number's owner has given it up to us.
-        unsafe { libc::syscall(libc::SYS_dup3, harmless, fd, libc::O_CLOEXEC) };
+        let _ = unsafe { raw::syscall!(libc::SYS_dup3, harmless, fd, libc::O_CLOEXEC) };
         loop {
             // SAFETY: ends the process at once; takes no pointers.
-            unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+            let _ = unsafe { raw::syscall!(libc::SYS_exit_group, 0) };
         }
     }
-    let begun = if pid > 0 { i32::try_from(pid).ok() } else { None };
+    let begun = pid.ok().and_then(|pid| i32::try_from(pid).ok());
     // SAFETY: as above; the old mask is not asked for.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, SIGSET)
+    let _ = unsafe {
+        raw::syscall!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, SIGSET)
     };
     begun
 }
@@ -137,7 +143,7 @@ fn has_ended(pid: i32) -> bool {
     let nothing = std::ptr::null_mut::<i32>();
     let flags = libc::WNOHANG | libc::__WALL;
     // SAFETY: neither a status nor a usage is asked for.
-    let r = unsafe { libc::syscall(libc::SYS_wait4, pid, nothing, flags, 0usize) };
+    let ended = unsafe { raw::syscall!(libc::SYS_wait4, pid, nothing, flags, 0usize) };
     // An error means that it is no child of ours any more, or of a process that forked us.
-    r != 0
+    !matches!(ended, Ok(0))
 }

@@ -37,7 +37,12 @@ fn closing_a_socket_does_not_wait_for_what_lies_in_its_queue() {
             let (socket, peer) = lingering();
             send(&theirs, bytes, &[socket.as_fd()]).expect("sent");
             drop(socket);
-            let end = if ends { drop(theirs); None } else { Some(theirs) };
+            let end = if ends {
+                drop(theirs);
+                None
+            } else {
+                Some(theirs)
+            };
             if is_ours {
                 drop(PeerSocket::new(ours));
             } else {

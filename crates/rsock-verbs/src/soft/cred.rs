@@ -1,7 +1,7 @@
 //! Who is at the other end of a Unix socket, and whether we share memory with them.
 
 use crate::error::Error;
-use std::io;
+use crate::raw;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Credentials of a peer process, as the kernel vouches for them.
@@ -36,8 +36,8 @@ impl PeerCred {
         // Raw: rustix has no process id 0, which is what the kernel reports for a process outside
         // of our process-id namespace.
         // SAFETY: `cred` is writable for `len` bytes, and `len` is a live value.
-        let r = unsafe {
-            libc::syscall(
+        let asked = unsafe {
+            raw::syscall!(
                 libc::SYS_getsockopt,
                 socket.as_fd().as_raw_fd(),
                 libc::SOL_SOCKET,
@@ -46,11 +46,10 @@ impl PeerCred {
                 &raw mut len,
             )
         };
-        if r == 0 {
-            return Ok(cred.into());
+        match asked {
+            Ok(_) => Ok(cred.into()),
+            Err(source) => Err(Error::Verb { call: "getsockopt(SO_PEERCRED)", source }),
         }
-        let source = io::Error::last_os_error();
-        Err(Error::Verb { call: "getsockopt(SO_PEERCRED)", source })
     }
 
     /// Our own.

@@ -202,9 +202,10 @@ fn has_ended(pid: i32) -> bool {
 }
 
 fn has_all_ended(shared: &Shared) -> bool {
-    shared.processes.iter().all(|process| {
-        process.is_claimed.load(SeqCst) == 0 || process.is_reaped.load(SeqCst) != 0
-    })
+    shared
+        .processes
+        .iter()
+        .all(|process| process.is_claimed.load(SeqCst) == 0 || process.is_reaped.load(SeqCst) != 0)
 }
 
 /// What a process has found.

@@ -96,7 +96,8 @@ fn reason_to_return(
                 Some("bytes are there")
             } else if least > 0 && (read.is_shut.load(SeqCst) != 0 || is_over) {
                 Some("the peer has ended")
-            } else if least > 0 && kind != Kind::Poll
+            } else if least > 0
+                && kind != Kind::Poll
                 && is_asleep(shared, read.writer.load(SeqCst), now)
             {
                 Some("the writer waits too")

@@ -54,8 +54,7 @@ fn thread_details(text: &mut String, t: usize, thread: &Thread) {
         }
     };
     let next = thread.next.load(SeqCst);
-    let _ =
-        writeln!(text, "  thread {t} (tid {}), next {next}, {call}", thread.tid.load(SeqCst));
+    let _ = writeln!(text, "  thread {t} (tid {}), next {next}, {call}", thread.tid.load(SeqCst));
     let n = thread.n_remembered.load(SeqCst) as usize;
     for i in n.saturating_sub(REMEMBERED)..n {
         let call = &thread.remembered[i % REMEMBERED];

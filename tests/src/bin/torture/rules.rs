@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Whether a descriptor of `end` is open for certain, in a process that has not gone.
 pub(crate) fn is_open(shared: &Shared, end: End) -> bool {
     let open = &shared.state(end).n_open;
-    (0..PROCESSES).any(|p| {
-        open[p].load(SeqCst) > 0 && shared.processes[p].is_gone.load(SeqCst) == 0
-    })
+    (0..PROCESSES)
+        .any(|p| open[p].load(SeqCst) > 0 && shared.processes[p].is_gone.load(SeqCst) == 0)
 }
 
 /// Whether no descriptor of `end` can be open any more.

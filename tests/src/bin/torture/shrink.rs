@@ -17,9 +17,8 @@ pub(crate) fn shrunk(
     let begin = sys::now();
     let is_over = || sys::now() - begin > LIMIT;
     let mut smallest = schedule.clone();
-    let mut still_fails = |candidate: &Schedule| {
-        (0..TRIES).any(|_| !is_over() && fails(candidate).is_some())
-    };
+    let mut still_fails =
+        |candidate: &Schedule| (0..TRIES).any(|_| !is_over() && fails(candidate).is_some());
     if !still_fails(&smallest) {
         println!("torture: it does not fail again");
         return smallest;

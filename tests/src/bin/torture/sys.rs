@@ -67,9 +67,7 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8], how: u32) -> Returned {
         }
         _ => {
             // SAFETY: `bytes` is readable for its length.
-            Returned::of(
-                unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) } as i64
-            )
+            Returned::of(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) } as i64)
         }
     }
 }
@@ -100,9 +98,9 @@ pub(crate) fn recv(fd: RawFd, bytes: &mut [u8], how: u32) -> Returned {
         }
         _ => {
             // SAFETY: `bytes` is writable for its length.
-            Returned::of(unsafe {
-                libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags)
-            } as i64)
+            Returned::of(
+                unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) } as i64
+            )
         }
     }
 }
@@ -238,10 +236,8 @@ pub(crate) fn select(fd: RawFd, events: i16, limit: i32) -> (Returned, i16) {
     let mut output = input;
     // SAFETY: descriptors of the pool are below `FD_SETSIZE`.
     unsafe { libc::FD_SET(fd, if events & libc::POLLIN != 0 { &mut input } else { &mut output }) };
-    let mut limit = libc::timeval {
-        tv_sec: (limit / 1000).into(),
-        tv_usec: (limit % 1000 * 1000).into(),
-    };
+    let mut limit =
+        libc::timeval { tv_sec: (limit / 1000).into(), tv_usec: (limit % 1000 * 1000).into() };
     // SAFETY: the sets and the time outlive the call.
     let returned = Returned::of(unsafe {
         libc::select(fd + 1, &raw mut input, &raw mut output, std::ptr::null_mut(), &raw mut limit)

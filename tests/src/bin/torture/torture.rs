@@ -52,7 +52,11 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     println!("torture: seed {}, {}", wishes.seed, wishes.library.display());
     let figures = torture(&wishes, &mut ports);
     print(&wishes, &figures);
-    if figures.failures == 0 && figures.schedules > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if figures.failures == 0 && figures.schedules > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn torture(wishes: &Wishes, ports: &mut Ports) -> Figures {

@@ -145,10 +145,8 @@ fn one_waiter_takes_the_lock_over_from_an_owner_that_died() {
             let locked = Arc::clone(&locked);
             thread::spawn(move || locked.count_once(2, &Watchful::new(&locked)))
         };
-        let obtained = [
-            locked.count_once(3, &Watchful::new(&locked)),
-            other.join().expect("a thread"),
-        ];
+        let obtained =
+            [locked.count_once(3, &Watchful::new(&locked)), other.join().expect("a thread")];
         mortal.join().expect("a thread");
         // The mortal thread may come last, and then there is a third to take over.
         let taken_over = obtained.iter().filter(|&&how| how == Obtained::FromTheDead).count();

@@ -418,4 +418,3 @@ fn set_receive_buffer(fd: RawFd, size: u64) {
 
 /// Where the listener's number lies.
 const HIGH_FD: RawFd = 150;
-

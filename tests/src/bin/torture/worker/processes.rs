@@ -2,9 +2,7 @@
 
 use super::{PROCESS, Worker};
 use crate::schedule::{Kind, Op};
-use crate::shared::{
-    CONNECTIONS, EMPTY, End, OPEN, PROCESSES, SLOTS, THREADS, process_of_turn,
-};
+use crate::shared::{CONNECTIONS, EMPTY, End, OPEN, PROCESSES, SLOTS, THREADS, process_of_turn};
 use crate::sys;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -180,4 +178,3 @@ pub(crate) fn give_turns_back(shared: &crate::shared::Shared, process: usize) {
         }
     }
 }
-

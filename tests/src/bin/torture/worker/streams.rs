@@ -241,7 +241,8 @@ impl Worker {
         if !selects {
             events |= libc::POLLRDHUP;
         }
-        let limit = if op.n == FOR_EVER && !selects { -1 } else { i32::try_from(op.n).unwrap_or(0) };
+        let limit =
+            if op.n == FOR_EVER && !selects { -1 } else { i32::try_from(op.n).unwrap_or(0) };
         let least = u64::from(op.how & 1);
         let Some(call) = self.enter(slot, op.kind, least) else { return };
         let read = self.shared.read_by(call.end).read.load(SeqCst);
