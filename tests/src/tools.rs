@@ -32,9 +32,9 @@ impl Tool {
 }
 
 /// A program that needs nothing beside it.
-impl From<&PathBuf> for Tool {
-    fn from(path: &PathBuf) -> Self {
-        Self { path: path.clone(), lib_path: None }
+impl<P: AsRef<Path> + ?Sized> From<&P> for Tool {
+    fn from(path: &P) -> Self {
+        Self { path: path.as_ref().to_owned(), lib_path: None }
     }
 }
 
