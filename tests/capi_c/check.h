@@ -37,19 +37,33 @@ static inline struct sockaddr_in loopback(uint16_t port)
 
 #define SOCKADDR(at) ((struct sockaddr *)&(at))
 
-/* A listener on a free port of the loopback address. */
-static inline int listener(struct sockaddr_in *at)
+/* A port that no other program takes, even while this one does not use it. */
+static inline uint16_t own_port(void)
+{
+	const char *port = getenv("OWN_PORT");
+
+	CHECK(port != NULL);
+	return (uint16_t)atoi(port);
+}
+
+/* A listener on a port of the loopback address: any free one if it is 0. */
+static inline int listener_at(struct sockaddr_in *at, uint16_t port)
 {
 	socklen_t len = sizeof(*at);
 	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
 
 	CHECK(fd >= 0);
-	*at = loopback(0);
+	*at = loopback(port);
 	CHECK(rbind(fd, SOCKADDR(*at), sizeof(*at)) == 0);
 	CHECK(rlisten(fd, 16) == 0);
 	CHECK(rgetsockname(fd, SOCKADDR(*at), &len) == 0);
 	CHECK(len == sizeof(*at) && at->sin_port != 0);
 	return fd;
+}
+
+static inline int listener(struct sockaddr_in *at)
+{
+	return listener_at(at, 0);
 }
 
 static inline int connected(const struct sockaddr_in *at)

@@ -130,7 +130,7 @@ static void options(void)
 	CHECK(rclose(fd) == 0);
 }
 
-/* A process that echoes. Says its port, and takes the one of its predecessor if there was one. */
+/* A process that echoes, at the port of its predecessor if there was one. Says its port. */
 static pid_t echo(struct sockaddr_in *at)
 {
 	int says[2];
@@ -158,7 +158,7 @@ static pid_t echo(struct sockaddr_in *at)
 
 static void processes(void)
 {
-	struct sockaddr_in at = loopback(0);
+	struct sockaddr_in at = loopback(own_port());
 	int fd = rsocket(AF_INET, SOCK_DGRAM, IPPROTO_UDP), life, i, seen;
 	struct pollfd p = { fd, POLLIN, 0 };
 

@@ -80,7 +80,7 @@ static void not_connected(void)
 static void refused(void)
 {
 	struct sockaddr_in at;
-	int listening = listener(&at), fd = rsocket(AF_INET, SOCK_STREAM, 0);
+	int listening = listener_at(&at, own_port()), fd = rsocket(AF_INET, SOCK_STREAM, 0);
 
 	FAILS(rbind(fd, SOCKADDR(at), sizeof(at)), EADDRINUSE);
 	CHECK(rclose(listening) == 0);

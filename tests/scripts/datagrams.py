@@ -517,7 +517,8 @@ def main():
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     if part == "joined":
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.bind(("0.0.0.0" if part == "wildcard" else LOCAL, 0))
+    # A port that no other program takes when this one has ended.
+    s.bind(("0.0.0.0" if part == "wildcard" else LOCAL, int(os.environ["OWN_PORT"])))
     print("port", s.getsockname()[1], flush=True)
     recv = globals()[part[5:]] if part.startswith("recv:") else recvfrom
     serve(s, recv)

@@ -24,11 +24,11 @@ def udp(family=socket.AF_INET):
     return socket.socket(family, socket.SOCK_DGRAM)
 
 
-def bound(ip, *options):
+def bound(ip, *options, port=0):
     s = udp(socket.AF_INET6 if ":" in ip else socket.AF_INET)
     for level, name in options:
         s.setsockopt(level, name, 1)
-    s.bind((ip, 0))
+    s.bind((ip, port))
     return s
 
 
@@ -573,7 +573,8 @@ def main():
             print("end", last.recv(100))
         return
     at, *options = PARTS.get(part, (LOCAL,))
-    s = bound(at, *options)
+    # A port that no other program takes when this one has ended.
+    s = bound(at, *options, port=int(os.environ["OWN_PORT"]))
     print("port", s.getsockname()[1], flush=True)
     serve(s)
     s.close()

@@ -3,18 +3,19 @@
 use crate::Running;
 use std::ffi::OsString;
 use std::fs;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::thread;
 
-/// A port of `ip` that nobody has now.
+/// A port of `ip` that no socket has, and that no other test gets while this process runs.
 ///
 /// # Panics
-/// If there is none.
+/// If there is none, or `ip` is no address of this machine.
 #[must_use]
 pub fn free_port(ip: IpAddr) -> u16 {
-    let probe = TcpListener::bind((ip, 0)).expect("a port");
-    probe.local_addr().expect("its number").port()
+    let port = rsock_test_ports::reserved();
+    drop(UdpSocket::bind((ip, port)).expect("an address of this machine"));
+    port
 }
 
 /// Waits until `server` listens, which `is_listening` asks the kernel.

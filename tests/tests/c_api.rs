@@ -1,10 +1,11 @@
 //! The C interface: C programs compiled against `rsock.h` and linked to `librsock.so`, and the
 //! symbols that it exports.
 
-use rsock_tests::{Running, Watchdog, c_library};
+use rsock_tests::{Running, Watchdog, c_library, free_port};
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -49,6 +50,7 @@ fn run_with(name: &str, env: &[(&str, &str)]) {
         Command::new(program)
             // Not what cargo put there, which may be a stale library of another profile.
             .env("LD_LIBRARY_PATH", library.parent().expect("the library lies in a directory"))
+            .env("OWN_PORT", free_port(Ipv4Addr::LOCALHOST.into()).to_string())
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -81,6 +81,7 @@ fn assert_same_in(script: &str, part: &'static str, is_past: bool) {
             let args = |role| [script.as_str(), role, part, "0"];
             let mut server = command(python.clone(), shim.server, &args("server"));
             let mut client = command(python, shim.client, &args("client"));
+            server.env("OWN_PORT", free_port().to_string());
             let is_both = shim.server && shim.client;
             for end in [&mut server, &mut client] {
                 with_queues(end, &log);

@@ -31,6 +31,8 @@ pub trait Fixture {
     fn manager(&self) -> Self::Manager;
     /// Addresses of this host that the device reaches, of both families.
     fn addresses(&self) -> Vec<IpAddr>;
+    /// A port that no other program takes, and no other test.
+    fn free_port(&self) -> u16;
 }
 
 /// Runs the whole suite on a fixture: one test function for each of its tests.
@@ -475,9 +477,8 @@ pub fn an_ipv6_wildcard_serves_ipv4_unless_told_otherwise<F: Fixture>(f: &F) {
 /// Neither by the system nor by the device; and it is free once the listener is gone.
 pub fn a_port_is_not_given_twice<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("port");
-    let at = f.addresses()[0];
-    let listener = listen(f, at);
-    let held = listener.local_addr();
+    let held = SocketAddr::new(f.addresses()[0], f.free_port());
+    let listener = f.manager().listen(port(held), 128).expect("listen");
     let taken = std::net::TcpListener::bind(held).expect_err("held");
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     drop(listener);

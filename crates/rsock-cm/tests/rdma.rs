@@ -30,6 +30,10 @@ impl Fixture for Lab {
     fn addresses(&self) -> Vec<IpAddr> {
         ["10.9.0.1", "fd09::1"].map(|ip| ip.parse().expect("address")).into()
     }
+
+    fn free_port(&self) -> u16 {
+        rsock_test_ports::reserved()
+    }
 }
 
 rsock_cm::cm_conformance_tests!(Lab);

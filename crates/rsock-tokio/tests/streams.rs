@@ -5,6 +5,7 @@ mod common;
 use common::{connect, connect_with, in_both, on_ring, pattern, waiting};
 use rsock_tokio::{Builder, Listener, Stream};
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -340,10 +341,7 @@ fn a_blocking_stream_takes_over_where_the_async_one_was() {
 #[test]
 fn a_refused_connect_says_so() {
     in_both(|| async {
-        let addr = {
-            let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
-            listener.local_addr().expect("address")
-        };
+        let addr = SocketAddr::from(([127, 0, 0, 1], rsock_test_ports::reserved()));
         let refused = Stream::connect(addr).await.expect_err("nobody listens");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         let late = Stream::connect_timeout(addr, Duration::from_secs(60)).await;

@@ -31,6 +31,10 @@ impl Fixture for ThisHost {
     fn addresses(&self) -> Vec<std::net::IpAddr> {
         vec![std::net::Ipv4Addr::LOCALHOST.into(), std::net::Ipv6Addr::LOCALHOST.into()]
     }
+
+    fn free_port(&self) -> u16 {
+        rsock_test_ports::reserved()
+    }
 }
 
 mod suite {

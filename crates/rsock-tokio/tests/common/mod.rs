@@ -8,6 +8,7 @@ pub(crate) mod awaits;
 use rsock_tokio::{Listener, Stream};
 use std::env;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::process::Child;
 use std::sync::Arc;
@@ -18,6 +19,13 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
+
+/// `addr` with a port that no other program takes, even while the test does not use it.
+pub(crate) fn at_own_port(addr: &str) -> SocketAddr {
+    let mut addr: SocketAddr = addr.parse().expect("an address");
+    addr.set_port(rsock_test_ports::reserved());
+    addr
+}
 
 /// Ends the process unless dropped in time: a hang must fail, not block.
 pub(crate) struct Watchdog {

@@ -3,7 +3,7 @@
 
 use super::{any, pair, send};
 use crate::common::{
-    Watchdog, current_thread, in_both, is_rdma, multi_thread, pattern, poll_times,
+    Watchdog, at_own_port, current_thread, in_both, is_rdma, multi_thread, pattern, poll_times,
 };
 use rsock_core::socket::rsockets as blocking;
 use rsock_tokio::rsockets::{Listener, connect, connect_timeout, from_blocking, into_blocking};
@@ -84,8 +84,8 @@ pub(crate) fn a_blocking_listener_accepts_as_well() {
 
 pub(crate) fn nobody_there_is_a_refusal() {
     in_both(|| async {
-        let listener = Listener::bind(any()).await.expect("bind");
-        let to = listener.local_addr().expect("address");
+        let to = at_own_port(any());
+        let listener = Listener::bind(to).await.expect("bind");
         let taken = Listener::bind(to).await.expect_err("the port is taken");
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
         drop(listener);

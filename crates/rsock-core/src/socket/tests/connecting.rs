@@ -43,8 +43,8 @@ fn a_socket_that_is_not_connected_says_so() {
 #[test]
 fn a_refused_socket_can_try_again() {
     let _watchdog = watchdog();
-    let listener = listening("127.0.0.1:0");
-    let at = listener.local_addr().expect("name");
+    let at = SocketAddr::from(([127, 0, 0, 1], rsock_test_ports::reserved()));
+    let listener = listening(&at.to_string());
     listener.close();
     drop(listener);
     let client = Socket::new(false).expect("socket");
