@@ -8,6 +8,7 @@
 
 mod closer;
 
+use crate::family::{ProcessId, process};
 use crate::own_fd;
 use crate::raw;
 use crate::soft::PeerCred;
@@ -53,8 +54,8 @@ pub struct StrangeFd(ManuallyDrop<OwnedFd>);
 #[derive(Debug)]
 pub struct PeerSocket {
     fd: ManuallyDrop<OwnedFd>,
-    /// Whether no other process has ever had this end.
-    is_ours: bool,
+    /// The process that made or accepted it, if that is known: no stranger has ever had this end.
+    maker: Option<ProcessId>,
 }
 
 impl From<OwnedFd> for StrangeFd {
@@ -80,7 +81,7 @@ impl StrangeFd {
             // SAFETY: `this` is never dropped, so the field is not used again.
             let fd = unsafe { ManuallyDrop::take(&mut this.0) };
             // The number is free at once: closing one of two for the same socket does not wait.
-            PeerSocket { fd: ManuallyDrop::new(own_fd::raise(fd)), is_ours: false }
+            PeerSocket { fd: ManuallyDrop::new(own_fd::raise(fd)), maker: None }
         })
     }
 }
@@ -104,7 +105,7 @@ impl PeerSocket {
     /// Wraps a socket that this process made or accepted, and moves it up among ours.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd: ManuallyDrop::new(own_fd::raise(fd)), is_ours: true }
+        Self { fd: ManuallyDrop::new(own_fd::raise(fd)), maker: Some(process()) }
     }
 
     /// From now on senders are refused descriptors. Whether the kernel can do that (from 6.16 on).
@@ -144,8 +145,8 @@ impl PeerSocket {
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
-        // The option takes a lock of the socket.
-        if self.is_ours {
+        // The option takes a lock of the socket; and a forked child leaves its parent's alone.
+        if self.maker == Some(process()) {
             self.refuse_descriptors();
         }
         let is_trap = self.holds_descriptors();

@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn closed_streams_leave_nothing_in_the_registry() {
         let mut registry = Registry::new(1);
-        let mut open = |registry: &mut Registry| {
+        let open = |registry: &mut Registry| {
             let stream: Arc<dyn Trim> = Arc::new(Idle::default());
             registry.add(Arc::downgrade(&stream));
             stream

@@ -123,6 +123,9 @@ fn begin(fd: i32, harmless: i32) -> Option<i32> {
         // It ends with the thread that started it.
         // SAFETY: takes no pointers.
         let _ = unsafe { raw::syscall!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let name = c"rsock-closer".as_ptr();
+        // SAFETY: a string that ends.
+        let _ = unsafe { raw::syscall!(libc::SYS_prctl, libc::PR_SET_NAME, name) };
         // SAFETY: takes no pointers; the number's owner has given it up to us.
         let _ = unsafe { raw::syscall!(libc::SYS_dup3, harmless, fd, libc::O_CLOEXEC) };
         loop {

@@ -209,7 +209,7 @@ fn accepted_clients_that_never_go_on_lose_their_place_too() {
 
 /// A listener that says what it likes.
 struct Impostor {
-    socket: OwnedFd,
+    socket: PeerSocket,
     at: SocketAddr,
     _port: Arc<Port>,
 }
