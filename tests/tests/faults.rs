@@ -314,6 +314,34 @@ fn another_users_process_is_refused_and_the_connection_stays_on_tcp() {
     });
 }
 
+/// Makes `command` run in a process-id namespace of its own: what is outside of it has no id there.
+fn in_own_namespace(command: &Command) -> Command {
+    let mut inside = Command::new("unshare");
+    if fs::metadata("/proc/self").expect("procfs").uid() != 0 {
+        inside.args(["--user", "--map-root-user"]);
+    }
+    inside.args(["--pid", "--fork", "--kill-child", "--"]);
+    inside.arg(command.get_program()).args(command.get_args());
+    inside.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    inside.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    inside
+}
+
+/// As containers of one pod are: they share the network, and not the process ids.
+#[test]
+fn a_peer_that_has_no_process_id_here_is_talked_to_over_tcp() {
+    watched("no process id".to_owned(), || {
+        let program = compiled("faults");
+        // Either end publishes, as the ports come.
+        for _ in 0..4 {
+            let client = |_: &str| in_own_namespace(&end_at(&program, "client"));
+            hold(end_at(&program, "server"), client, |server, _| {
+                assert!(server.stat().contains("  tcp  "), "{:?}", server.stat());
+            });
+        }
+    });
+}
+
 #[test]
 fn a_squatted_meeting_point_means_tcp_and_stat_says_so() {
     watched("squatter".to_owned(), || {

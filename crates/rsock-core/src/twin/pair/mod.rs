@@ -217,8 +217,11 @@ fn receive_visitor(name: PeerSocket) -> Result<Search, PinReason> {
     };
     Ok(match credentials(&socket) {
         Ok(cred) => Search::Visited(Visit { name, visitor: Peer { socket, cred }, link: None }),
-        // Somebody else's process: turned away; the rightful one may still come.
-        Err(_) => Search::Published(name),
+        // Another user's process, or one without an id: turned away; the rightful one may still come.
+        Err(_) => {
+            let _ = Message::new(Kind::Refusal).send(socket.as_fd(), &[]);
+            Search::Published(name)
+        }
     })
 }
 
@@ -396,5 +399,7 @@ fn refusal(e: &Error) -> PinReason {
 fn credentials(socket: &PeerSocket) -> Result<PeerCred, PinReason> {
     let cred = PeerCred::of(socket).map_err(|_| PinReason::Untrusted)?;
     cred::check(cred).map_err(|_| PinReason::Untrusted)?;
-    Ok(cred)
+    // A process that has no id here, of another namespace, could not be told from others of them: a link
+    // to it would be taken for a link to any.
+    if cred.pid == 0 { Err(PinReason::Untrusted) } else { Ok(cred) }
 }
