@@ -1,6 +1,7 @@
 /* What the library costs a program in memory and address space. */
 #include "common.h"
 #include <malloc.h>
+#include <sys/resource.h>
 
 enum { SETTLED = 200, MORE = 600, EXCHANGES = 40 };
 
@@ -57,7 +58,55 @@ static void churn_server(int fd)
 	churn(fd, 1);
 }
 
+/* The program's own memory is there although the connection has left TCP, or would have. */
+static void limited(int fd, int is_server)
+{
+	static const size_t OWN = 400u << 20;
+	long n_pages;
+	FILE *statm = fopen("/proc/self/statm", "r");
+	CHECK(statm != NULL && fscanf(statm, "%ld", &n_pages) == 1);
+	fclose(statm);
+	rlim_t used = (rlim_t)n_pages * (rlim_t)sysconf(_SC_PAGESIZE);
+	struct rlimit limit = {used + OWN + (200u << 20), used + OWN + (200u << 20)};
+	CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+	warm_up(fd, is_server);
+	char *own = malloc(OWN);
+	printf("its own: %d\n", own != NULL);
+	free(own);
+	warm_up(fd, is_server);
+}
+
+static void limited_client(int fd)
+{
+	limited(fd, 0);
+}
+
+static void limited_server(int fd)
+{
+	limited(fd, 1);
+}
+
+/* Mappings that would fill a core dump. */
+static void dumped(int fd)
+{
+	char line[512];
+	unsigned long from = 0, to = 0;
+	FILE *maps = fopen("/proc/self/smaps", "r");
+	CHECK(maps != NULL);
+	while (fgets(line, sizeof(line), maps)) {
+		unsigned long a, b;
+		if (sscanf(line, "%lx-%lx ", &a, &b) == 2)
+			from = a, to = b;
+		else if (!strncmp(line, "VmFlags:", 8) && to - from >= 32u << 20 && !strstr(line, " dd "))
+			printf("dumped: %lu MiB\n", (to - from) >> 20);
+	}
+	fclose(maps);
+	CHECK(close(fd) == 0);
+}
+
 static const struct part PARTS[] = {
+	{"limited", limited_client, limited_server},
+	{"dumped", dumped, dumped},
 	{"churn", churn_client, churn_server},
 };
 

@@ -30,3 +30,14 @@ fn assert_same_in_all_pairs(part: &'static str, warm: &'static str) {
 fn connections_that_came_and_went_leave_no_memory_behind() {
     assert_same_in_all_pairs("churn", "1");
 }
+
+/// With a limit on the address space a connection stays on TCP rather than take what the program needs.
+#[test]
+fn a_program_with_little_address_space_has_it_for_itself() {
+    assert_same_in_all_pairs("limited", "0");
+}
+
+#[test]
+fn sparse_mappings_are_left_out_of_core_dumps() {
+    assert_same_in_all_pairs("dumped", "1");
+}

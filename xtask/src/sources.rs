@@ -92,6 +92,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/own_fd.rs",
     "crates/rsock-verbs/src/raw.rs",
     "crates/rsock-verbs/src/received",
+    "crates/rsock-verbs/src/sparse.rs",
     "crates/rsock-verbs/src/soft/",
     // Marks of what may lie in family memory, and posts and registrations of memory.
     "crates/rsock-core/src/engine/iomap.rs",

@@ -12,6 +12,7 @@ pub mod raw;
 pub mod rdma;
 pub mod received;
 pub mod soft;
+mod sparse;
 mod sync;
 mod types;
 mod wc;

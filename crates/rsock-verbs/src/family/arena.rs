@@ -1,6 +1,7 @@
 //! Blocks in family memory.
 
 use super::process::{ProcessId, forks, note_fork, process, thread_id};
+use crate::sparse;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
@@ -34,6 +35,7 @@ unsafe impl FamilySafe for std::sync::atomic::AtomicU64 {}
 unsafe impl<T: FamilySafe, const N: usize> FamilySafe for [T; N] {}
 
 const CHUNK: usize = 64 << 20;
+const SMALL_CHUNK: usize = 1 << 20;
 const ALIGN: usize = 128;
 const PAGE: usize = 4096;
 /// Size classes are powers of two from 128 bytes; class `i` holds `128 << i`.
@@ -108,8 +110,11 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
         return NonNull::new(ptr::with_exposed_provenance_mut(at));
     }
     if arena.end - arena.next < size {
-        arena.next = map(CHUNK.max(size))?;
-        arena.end = arena.next + CHUNK.max(size);
+        // The program may need what there is of a limited address space.
+        let chunk = if sparse::is_limited() { SMALL_CHUNK } else { CHUNK };
+        let len = chunk.max(size);
+        arena.next = sparse::map(len, None).ok()?.expose_provenance();
+        arena.end = arena.next + len;
     }
     let at = arena.next;
     arena.next += size;
@@ -147,21 +152,6 @@ fn clear(at: NonNull<u8>, len: usize) {
     let tail_at = unsafe { at.add(len - tail) };
     // SAFETY: the end of the block, which is free.
     unsafe { tail_at.write_bytes(0, tail) };
-}
-
-fn map(len: usize) -> Option<usize> {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
-    let at = unsafe {
-        mmap_anonymous(
-            ptr::null_mut(),
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED | MapFlags::NORESERVE,
-        )
-    }
-    .ok()?;
-    Some(at.expose_provenance())
 }
 
 /// One value in family memory.

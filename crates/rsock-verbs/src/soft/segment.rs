@@ -7,12 +7,13 @@ use super::layout::{DATA, PAGE, Shared};
 use crate::error::Error;
 use crate::high_fd::verb;
 use crate::received::StrangeFd;
+use crate::sparse;
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 /// Sizes tried for an own segment, in bytes. Sparse: pages are taken when they are touched.
 const SIZES: [u64; 4] = [16 << 30, 4 << 30, 1 << 30, 256 << 20];
@@ -86,18 +87,10 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(fd: impl AsFd, len: u64) -> Result<Self, Error> {
         let bytes = usize::try_from(len).map_err(|_| Error::Exhausted("address space"))?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
-        let at = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                fd,
-                0,
-            )
+        if !sparse::has_room(len) {
+            return Err(Error::Exhausted("address space"));
         }
-        .map_err(verb("mmap"))?;
+        let at = sparse::map(bytes, Some(fd.as_fd())).map_err(verb("mmap"))?;
         let base = NonNull::new(at.cast()).ok_or(Error::Exhausted("address space"))?;
         // INVARIANT: just mapped; callers pass sealed files of this size only. Tables that a peer
         // touches at random should not take a huge page each.
