@@ -7,14 +7,15 @@
 use super::layout::Header;
 use super::segment::Mapping;
 use crate::error::Error;
+use crate::family::{ProcessId, process};
 use crate::high_fd::HighFd;
 use crate::raw;
 use crate::wr::Sge;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Answers in [`Header::foreign`].
 const ALLOWED: u32 = 1;
@@ -30,9 +31,77 @@ pub(super) struct Foreign {
     process: OnceLock<Option<HighFd>>,
 }
 
-/// Process that we have opened ourselves to under Yama; [`ANY`] for all of our user's.
-static TRACER: AtomicU32 = AtomicU32::new(0);
-const ANY: u32 = u32::MAX;
+/// The process that this one is opened to under Yama. There is one such process at a time, because the
+/// kernel keeps one: a second peer is refused, rather than all processes of the user let in.
+static OPENED: Mutex<Opened> = Mutex::new(Opened { owner: None, pid: 0, n_regions: 0 });
+
+#[derive(Debug)]
+struct Opened {
+    /// The process that asked the kernel, which gives a forked child nothing.
+    owner: Option<ProcessId>,
+    pid: u32,
+    /// Regions that need it. At 0 nothing is opened.
+    n_regions: u32,
+}
+
+/// A region that needs this process to be opened to its peer; dropping it takes that back.
+#[derive(Debug)]
+pub(super) struct Admission {
+    owner: ProcessId,
+}
+
+impl Opened {
+    /// Opens this process, `here`, to `pid` by `ask`, if it is opened to no other.
+    fn admit(&mut self, here: ProcessId, pid: u32, ask: impl FnOnce(u32) -> bool) -> bool {
+        if self.owner != Some(here) {
+            *self = Self { owner: Some(here), pid: 0, n_regions: 0 };
+        }
+        if self.n_regions == 0 {
+            if !ask(pid) {
+                return false;
+            }
+            self.pid = pid;
+        }
+        if self.pid != pid {
+            return false;
+        }
+        self.n_regions += 1;
+        true
+    }
+
+    /// Ends what [`Self::admit`] began; `ask` closes this process again with the last region.
+    fn release(&mut self, here: ProcessId, ask: impl FnOnce(u32) -> bool) {
+        if self.owner == Some(here) && self.n_regions != 0 {
+            self.n_regions -= 1;
+            if self.n_regions == 0 {
+                ask(0);
+            }
+        }
+    }
+}
+
+fn opened() -> MutexGuard<'static, Opened> {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets process `pid` trace this one under Yama, and no other; 0 is none.
+fn set_tracer(pid: u32) -> bool {
+    let pid = libc::c_ulong::from(pid);
+    // SAFETY: takes no pointers.
+    let r = unsafe {
+        libc::syscall(libc::SYS_prctl, libc::PR_SET_PTRACER, pid, 0usize, 0usize, 0usize)
+    };
+    r == 0
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        // A region of a forked child's parent is the parent's.
+        if self.owner == process() {
+            opened().release(self.owner, set_tracer);
+        }
+    }
+}
 
 impl Foreign {
     pub(super) fn new(pid: u32, word_at: u64, word: u64) -> Self {
@@ -47,34 +116,27 @@ impl Foreign {
         }
     }
 
-    /// Whether we may open memory of ours to the peer.
+    /// Whether we may open memory of ours to the peer, and what that needs for as long as it is open.
     ///
     /// # Errors
     /// `Unsupported` if the system would not let the peer write it.
-    pub(super) fn check(&self, own: &Mapping) -> Result<(), Error> {
+    pub(super) fn check(&self, own: &Mapping) -> Result<Option<Admission>, Error> {
         let answer = own.at::<Header>(0).map_or(0, |h| h.foreign.load(Ordering::Relaxed));
-        if answer == ALLOWED || self.admit() {
-            return Ok(());
+        if answer == ALLOWED {
+            return Ok(None);
         }
-        Err(Error::Unsupported("the system does not let the peer write memory of this process"))
+        self.admit().map(Some).ok_or(Error::Unsupported(
+            "the system does not let the peer write memory of this process",
+        ))
     }
 
-    /// Under Yama's mode 1 a process may be opened by itself; the first peer by name.
-    fn admit(&self) -> bool {
+    /// Under Yama's mode 1 a process may be opened by itself, to one other at a time.
+    fn admit(&self) -> Option<Admission> {
         if self.pid == 0 || yama_scope() != Some(b'1') {
-            return false;
+            return None;
         }
-        let before = TRACER.load(Ordering::Relaxed);
-        let tracer = if before == 0 || before == self.pid { self.pid } else { ANY };
-        let name = if tracer == ANY { libc::c_ulong::MAX } else { tracer.into() };
-        // SAFETY: takes no pointers.
-        let done = unsafe {
-            raw::syscall!(libc::SYS_prctl, libc::PR_SET_PTRACER, name, 0usize, 0usize, 0usize)
-        };
-        if done.is_ok() {
-            TRACER.store(tracer, Ordering::Relaxed);
-        }
-        done.is_ok()
+        let owner = process();
+        opened().admit(owner, self.pid, set_tracer).then_some(Admission { owner })
     }
 
     /// Whether the peer's process id is readable for us and still means the peer.
@@ -157,4 +219,30 @@ fn yama_scope() -> Option<u8> {
 fn iovec(addr: u64, len: u64) -> libc::iovec {
     let iov_base = std::ptr::with_exposed_provenance_mut(addr as usize);
     libc::iovec { iov_base, iov_len: len as usize }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_opened_to_one_peer_and_closed_with_its_last_region() {
+        let mut opened = Opened { owner: None, pid: 0, n_regions: 0 };
+        let here = ProcessId(100);
+        let mut asked = Vec::new();
+        assert!(!opened.admit(here, 7, |_| false), "the system refuses");
+        let mut ask = |pid| {
+            asked.push(pid);
+            true
+        };
+        assert!(opened.admit(here, 7, &mut ask) && opened.admit(here, 7, &mut ask));
+        assert!(!opened.admit(here, 8, &mut ask), "not to a second one, and never to all");
+        opened.release(here, &mut ask);
+        opened.release(here, &mut ask);
+        // Now there is room for another one. A forked child has to ask for itself.
+        assert!(opened.admit(here, 8, &mut ask) && opened.admit(ProcessId(101), 8, &mut ask));
+        opened.release(here, &mut ask);
+        opened.release(ProcessId(101), &mut ask);
+        assert_eq!(asked, [7, 0, 8, 8, 0]);
+    }
 }

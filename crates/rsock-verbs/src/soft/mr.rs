@@ -2,6 +2,7 @@
 
 use super::birth::Birth;
 use super::copy;
+use super::foreign::Admission;
 use super::layout::PAGE;
 use super::pd::SoftPd;
 use super::regions::Extent;
@@ -25,6 +26,8 @@ pub struct SoftMr {
     offset: Option<u64>,
     /// Whether the peer may write it.
     open: bool,
+    /// What the system was asked for, to let the peer write it.
+    _admission: Option<Admission>,
     birth: Birth,
     pd: Arc<SoftPd>,
 }
@@ -61,7 +64,8 @@ impl SoftMr {
             Ok((at, key)) => {
                 let pd = Arc::clone(pd);
                 // INVARIANT: the allocator gave these pages to nobody else.
-                Ok(Self { at, len, key, offset: Some(offset), open, birth: Birth::now(), pd })
+                let (offset, birth) = (Some(offset), Birth::now());
+                Ok(Self { at, len, key, offset, open, _admission: None, birth, pd })
             }
             Err(e) => {
                 link.free(offset, size);
@@ -86,14 +90,13 @@ impl SoftMr {
         let link = pd.link();
         link.check_owner()?;
         let open = access.contains(Access::REMOTE_WRITE);
-        if open {
-            link.foreign().check(link.own())?;
-        }
+        let _admission = if open { link.foreign().check(link.own())? } else { None };
         let extent =
             Extent { addr: addr.expose_provenance() as u64, len: len as u64, offset: None, access };
         let key = link.regions().add(link.own(), extent)?;
         // INVARIANT: by the caller's promise.
-        Ok(Self { at, len, key, offset: None, open, birth: Birth::now(), pd: Arc::clone(pd) })
+        let (birth, pd) = (Birth::now(), Arc::clone(pd));
+        Ok(Self { at, len, key, offset: None, open, _admission, birth, pd })
     }
 
     fn span(&self, offset: usize, len: usize) -> NonNull<u8> {
