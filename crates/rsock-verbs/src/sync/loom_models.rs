@@ -9,6 +9,7 @@ mod owner;
 mod parking;
 
 use super::busy::Busy;
+use super::leave::Users;
 use super::primitive::{Loom, Platform};
 use super::slot::Slot;
 use super::waiter::{BELL, FUTEX, WaitLine};
@@ -287,5 +288,58 @@ fn memory_is_taken_back_only_when_nobody_copies() {
             region.memory.with_mut(|p| unsafe { *p = 99 });
         }
         sender.join().expect("sender");
+    });
+}
+
+/// Two threads that ring for room, and one that fails the queue pair: the line is given up once, and is
+/// not used after that.
+#[test]
+fn memory_is_given_up_once_and_after_its_last_use() {
+    struct Lane {
+        users: Users<Loom>,
+        has_failed: AtomicU32,
+        line: UnsafeCell<u32>,
+        n_given_up: AtomicU32,
+    }
+    // SAFETY: the cell is read by its users, and written by the one that gives it up.
+    unsafe impl Sync for Lane {}
+    // SAFETY: as for `Sync`.
+    unsafe impl Send for Lane {}
+    impl Lane {
+        fn leave(&self) {
+            if self.users.leave() {
+                // SAFETY: that no thread uses it any more is what is tested.
+                self.line.with_mut(|line| unsafe { *line = 1 });
+                self.n_given_up.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    explore(|| {
+        let lane = Arc::new(Lane {
+            users: Users::new(),
+            has_failed: AtomicU32::new(0),
+            line: UnsafeCell::new(0),
+            n_given_up: AtomicU32::new(0),
+        });
+        let ring = || {
+            let lane = Arc::clone(&lane);
+            thread::spawn(move || {
+                lane.users.enter();
+                if lane.has_failed.load(Ordering::Acquire) == 0 {
+                    // SAFETY: as above.
+                    lane.line.with(|line| assert_eq!(unsafe { *line }, 0));
+                }
+                lane.leave();
+            })
+        };
+        let ringers = [ring(), ring()];
+        lane.users.enter();
+        lane.has_failed.store(1, Ordering::Release);
+        lane.users.retire();
+        lane.leave();
+        for ringer in ringers {
+            ringer.join().expect("ringer");
+        }
+        assert_eq!(lane.n_given_up.load(Ordering::Relaxed), 1);
     });
 }

@@ -4,6 +4,7 @@
 //! runs on loom's atomics on the heap. Nothing in this module knows about segments.
 
 pub(crate) mod busy;
+pub(crate) mod leave;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub(crate) mod owner;

@@ -6,7 +6,6 @@ use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
 /// An atomic integer.
 pub(crate) trait Word<T>: Debug + Send + Sync {
     /// A word that holds `value`.
-    #[cfg_attr(not(all(test, loom)), expect(dead_code, reason = "mapped words are born zero"))]
     fn new(value: T) -> Self;
     /// Atomic load.
     fn load(&self, order: Ordering) -> T;

@@ -181,24 +181,47 @@ impl Outlet {
         self.lane.head().consumer.consumed.load(Ordering::Acquire)
     }
 
-    /// Wakes whoever waits for the peer's receive completions, after an entry was published.
+    /// Wakes those who wait for the peer's receive completions, after an entry was published. Under the
+    /// lock of the sender, as [`Self::take_recv`].
     #[inline(always)]
     pub(in crate::soft) fn ring_recv(&self) {
-        // SAFETY: by the type's invariant.
-        let line = unsafe { self.recv_wait.as_ref() };
-        let bits = line.ring();
-        if bits != 0 {
-            wake(line, bits);
-        }
+        self.wake_recv(self.take_recv());
     }
 
-    /// Wakes whoever waits for the peer's send completions, after room was made.
+    /// Wakes those who wait for the peer's send completions, after room was made. Not once the lane
+    /// may have been given up.
     pub(in crate::soft) fn ring_send(&self) {
         // SAFETY: by the type's invariant.
         let line = unsafe { self.send_wait.as_ref() };
         let bits = line.ring();
         if bits != 0 {
             wake(line, bits);
+        }
+    }
+
+    /// Gives the lane up: the last access.
+    pub(in crate::soft) fn detach(&self) {
+        // SYNC(detach): pairs with the Acquire in `Link::reap`.
+        self.lane.head().producer.detached.store(1, Ordering::Release);
+    }
+
+    /// Takes the bits of those who wait for the peer's receive completions, for [`Self::wake_recv`].
+    ///
+    /// This writes the line, so the sender's lock is held: under it the lane is given up, and after that the
+    /// peer may use the line's memory for something else.
+    #[inline(always)]
+    pub(in crate::soft) fn take_recv(&self) -> u32 {
+        // SAFETY: by the type's invariant.
+        unsafe { self.recv_wait.as_ref() }.ring()
+    }
+
+    /// Wakes those that the bits name; without the lock, since it takes system calls. Writes nothing: if
+    /// the peer uses the line's memory for something else by now, it is woken for nothing.
+    #[inline(always)]
+    pub(in crate::soft) fn wake_recv(&self, bits: u32) {
+        if bits != 0 {
+            // SAFETY: by the type's invariant.
+            wake(unsafe { self.recv_wait.as_ref() }, bits);
         }
     }
 }

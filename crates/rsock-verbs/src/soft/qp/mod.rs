@@ -412,6 +412,7 @@ impl Core {
             end = end.wrapping_add(1);
         }
         self.shared.rx.drain_until.store(end, Ordering::Relaxed);
+        self.shared.users.enter();
         self.shared.set_state(QpState::Err);
 
         let mut status = if first == WcStatus::SUCCESS { WcStatus::WR_FLUSH } else { first };
@@ -431,8 +432,10 @@ impl Core {
             producer.closed.store(tell.0.wrapping_add(1), Ordering::Release);
             outlet.ring_recv();
             outlet.ring_send();
-            // SYNC(detach): our last access. Pairs with the Acquire in `Link::reap`.
-            producer.detached.store(1, Ordering::Release);
+            self.shared.users.retire();
+            if self.shared.users.leave() {
+                outlet.detach();
+            }
         }
         self.send_waiters.notify();
         self.recv_waiters.notify();

@@ -77,11 +77,21 @@ impl Core {
     /// Tells a sender that waits for room that there is some now.
     #[inline(always)]
     pub(in crate::soft) fn made_room(&self) {
-        if self.inlet.head().producer.want_room.grant(|| self.light_fence())
-            && self.shared.state() != QpState::Err
-            && let Some(outlet) = self.outlet.get()
-        {
+        if self.inlet.head().producer.want_room.grant(|| self.light_fence()) {
+            self.ring_for_room();
+        }
+    }
+
+    /// Without the send lock, which a long copy may hold.
+    #[cold]
+    fn ring_for_room(&self) {
+        let Some(outlet) = self.outlet.get() else { return };
+        self.shared.users.enter();
+        if self.shared.state() != QpState::Err {
             outlet.ring_send();
+        }
+        if self.shared.users.leave() {
+            outlet.detach();
         }
     }
 

@@ -45,16 +45,16 @@ impl Core {
             // SAFETY: the caller's promise is the same.
             && unsafe { self.post_plainly(&mut tx, outlet, remote, rkey, imm, sge) }
         {
+            let bits = outlet.take_recv();
             drop(tx);
-            outlet.ring_recv();
+            outlet.wake_recv(bits);
             return Ok(());
         }
         // SAFETY: the caller's promise is the same.
         let (posted, announced) = unsafe { self.post_any(&mut tx, outlet, wr) };
+        let bits = self.take_recv(outlet, announced);
         drop(tx);
-        if announced {
-            outlet.ring_recv();
-        }
+        outlet.wake_recv(bits);
         posted
     }
 
@@ -120,6 +120,13 @@ impl Core {
         tx.tail = tx.tail.wrapping_add(1);
         tx.msgs = tx.msgs.wrapping_add(1);
         true
+    }
+
+    /// Under the send lock, what [`Outlet::wake_recv`] wakes if something was announced. A queue pair that
+    /// has failed meanwhile has rung, and given up the lane.
+    #[inline(always)]
+    fn take_recv(&self, outlet: &Outlet, announced: bool) -> u32 {
+        if announced && self.shared.state() != QpState::Err { outlet.take_recv() } else { 0 }
     }
 
     /// A queue pair without a peer takes requests in the error state only, and flushes them.
@@ -351,10 +358,10 @@ impl Core {
             let events = self.shared.events.load(Ordering::Relaxed);
             self.shared.events.store(events & !DONE, Ordering::Relaxed);
         }
+        let Some(outlet) = self.outlet.get() else { return n };
+        let bits = self.take_recv(outlet, announced);
         drop(tx);
-        if announced && let Some(outlet) = self.outlet.get() {
-            outlet.ring_recv();
-        }
+        outlet.wake_recv(bits);
         n
     }
 }

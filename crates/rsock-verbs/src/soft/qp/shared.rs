@@ -4,6 +4,7 @@
 use crate::family::{FamilySafe, Lock};
 use crate::soft::pace::Pace;
 use crate::soft::regions::Remote;
+use crate::sync::leave::Users;
 use crate::types::QpState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -25,6 +26,8 @@ pub(super) struct Shared {
     pub(super) peer_access: AtomicU32,
     /// Retries without a receive at the peer; 7 is without end.
     pub(super) rnr_retry: AtomicU32,
+    /// Threads that use the peer's lane without `tx`.
+    pub(super) users: Users,
     pub(super) rx: Rx,
     pub(super) tx: Line<Lock<Tx>>,
 }
@@ -100,6 +103,7 @@ impl Shared {
             events: AtomicU32::new(0),
             peer_access: AtomicU32::new(0),
             rnr_retry: AtomicU32::new(7),
+            users: Users::new(),
             rx: Rx::default(),
             tx: Line(Lock::new(Tx::default())),
         }
