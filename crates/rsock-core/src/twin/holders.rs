@@ -3,7 +3,7 @@
 //! In family memory. Guards that what nobody else could give back, the bytes of a ring, is taken
 //! by a helper of one process only once no other can want them ([`super::handover`]).
 
-use rsock_verbs::family::{FamilySafe, process};
+use rsock_verbs::family::{FamilySafe, is_in_other_namespace, process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -61,6 +61,10 @@ impl Holders {
 
     /// This process is the child that was expected.
     pub(super) fn add_child(&self, pid: u32) {
+        // Its id means nothing to the others, or may be that of one of them.
+        if is_in_other_namespace() {
+            self.has_overflown.store(true, Ordering::Release);
+        }
         let is_known = self.pids.iter().any(|at| at.load(Ordering::Relaxed) == pid);
         let take = |at: &AtomicU32| {
             at.compare_exchange(UNBORN, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()

@@ -2,8 +2,7 @@
 //! nobody competes (one compare-and-swap, one swap).
 
 use super::arena::FamilySafe;
-use super::process::thread_id;
-use crate::raw;
+use super::process::{is_thread_alive, thread_tag};
 use crate::sync::owner::{Obtained, OwnerWord, Threads};
 use crate::sync::primitive::Native;
 use rustix::io::Errno;
@@ -43,7 +42,7 @@ impl<T> Lock<T> {
     /// half done, which [`Guard::is_recovered`] says.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        let me = thread_id();
+        let me = thread_tag();
         let recovered =
             !self.word.try_lock(me) && self.word.lock_slow(me, &Kernel) == Obtained::FromTheDead;
         Guard { lock: self, recovered }
@@ -52,12 +51,12 @@ impl<T> Lock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.word.try_lock(thread_id()).then_some(Guard { lock: self, recovered: false })
+        self.word.try_lock(thread_tag()).then_some(Guard { lock: self, recovered: false })
     }
 
     /// Whether the calling thread holds it.
     pub fn is_mine(&self) -> bool {
-        self.word.owner() == thread_id()
+        self.word.owner() == thread_tag()
     }
 }
 
@@ -81,9 +80,7 @@ impl Threads<Native> for Kernel {
     }
 
     fn is_alive(&self, thread: u32) -> bool {
-        // SAFETY: signal 0 is never delivered; the call only checks that the thread exists.
-        let found = unsafe { raw::syscall!(libc::SYS_tkill, thread, 0) };
-        found.err().and_then(|e| e.raw_os_error()) != Some(libc::ESRCH)
+        is_thread_alive(thread)
     }
 }
 
@@ -137,6 +134,8 @@ impl<T> fmt::Debug for Guard<'_, T> {
 mod tests {
     use super::*;
     use crate::family::FamilyBox;
+    use crate::sync::owner::{CONTENDED, FREE};
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn threads_take_turns() {
@@ -147,6 +146,49 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 200_000);
+    }
+
+    /// A process that ran when this test began, and whose memory is not the family's.
+    fn stranger() -> std::process::Child {
+        std::process::Command::new("sleep").arg("1000").spawn().expect("sleep starts")
+    }
+
+    #[test]
+    fn a_holder_whose_id_another_program_has_by_now_is_replaced() {
+        let mut stranger = stranger();
+        let lock = Lock::new(7u32);
+        lock.word.word.store(stranger.id(), Ordering::Relaxed);
+        assert!(lock.lock().is_recovered());
+        stranger.kill().expect("kill");
+        stranger.wait().expect("wait");
+    }
+
+    #[test]
+    fn a_holder_in_another_namespace_is_waited_for_although_its_id_means_nothing_here() {
+        let mut gone = stranger();
+        gone.kill().expect("kill");
+        gone.wait().expect("wait");
+        let lock = Lock::new(7u32);
+        lock.word.word.store(gone.id() | 3 << 22, Ordering::Relaxed);
+        std::thread::scope(|s| {
+            let waiting = s.spawn(|| lock.lock().is_recovered());
+            // Its end is looked for once in each of its sleeps.
+            let mut n = 0;
+            while n < 3 && !waiting.is_finished() {
+                while lock.word.word.load(Ordering::Relaxed) & CONTENDED == 0 {
+                    std::thread::yield_now();
+                }
+                let wait = futex::Timespec { tv_sec: 0, tv_nsec: 2 * OWNER_CHECK_NS };
+                let word = lock.word.word.load(Ordering::Relaxed);
+                let _ = futex::wait(&lock.word.word, futex::Flags::empty(), word, Some(&wait));
+                n += 1;
+            }
+            assert!(!waiting.is_finished());
+            // The holder lets go.
+            lock.word.word.store(FREE, Ordering::Release);
+            let _ = futex::wake(&lock.word.word, futex::Flags::empty(), u32::MAX >> 1);
+            assert!(!waiting.join().expect("no panic"), "not from the dead");
+        });
     }
 
     #[test]

@@ -88,10 +88,7 @@ fn opened() -> MutexGuard<'static, Opened> {
 fn set_tracer(pid: u32) -> bool {
     let pid = libc::c_ulong::from(pid);
     // SAFETY: takes no pointers.
-    let r = unsafe {
-        libc::syscall(libc::SYS_prctl, libc::PR_SET_PTRACER, pid, 0usize, 0usize, 0usize)
-    };
-    r == 0
+    unsafe { raw::syscall!(libc::SYS_prctl, libc::PR_SET_PTRACER, pid) }.is_ok()
 }
 
 impl Drop for Admission {

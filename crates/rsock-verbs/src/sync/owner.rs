@@ -7,9 +7,10 @@
 use super::primitive::{Native, Platform, Word};
 use std::sync::atomic::Ordering;
 
-const FREE: u32 = 0;
+/// No thread holds the lock.
+pub(crate) const FREE: u32 = 0;
 /// Set beside the owner's thread id while a thread sleeps on the word.
-const CONTENDED: u32 = 1 << 31;
+pub(crate) const CONTENDED: u32 = 1 << 31;
 /// Looks at a word before sleeping. A model checker explores sleeping alone.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
 
