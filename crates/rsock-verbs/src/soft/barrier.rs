@@ -29,7 +29,15 @@ pub(super) fn register() -> bool {
 
 /// Executes the fence in every running thread of every registered process.
 pub(super) fn full() -> bool {
+    #[cfg(test)]
+    CALLS.with(|n| n.set(n.get() + 1));
     membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Calls of [`full`] on this thread.
+    pub(super) static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 fn membarrier(command: libc::c_int) -> bool {

@@ -347,14 +347,55 @@ impl Link {
     #[cold]
     pub(super) fn wait_quiet(&self) {
         /// A peer that stays busy longer is hostile or stopped, and wins nothing that it could
-        /// not have without us.
-        const MOST: u32 = 100_000;
-        for _ in 0..MOST {
-            if self.is_quiet(&self.state()) {
+        /// not have without us. Looks, each a load for every queue pair, with a pause between them.
+        const LOOKS: u32 = 300;
+        /// Looks before the pauses become a millisecond.
+        const SHORT: u32 = 100;
+        let state = self.state();
+        let heads: Vec<_> = lane_heads(&state).collect();
+        drop(state);
+        // One fence is enough: copies that begin after it find the region's key gone.
+        let Some(mut busy) = self.busy_at(&heads) else { return };
+        for look in 0..LOOKS {
+            busy.retain(|(head_at, count)| {
+                let head = self.own.at::<LaneHead>(*head_at);
+                head.is_some_and(|head| head.copier.busy.is_still(*count))
+            });
+            if busy.is_empty() || look >= SHORT && !self.probe() {
                 return;
             }
-            rustix::thread::sched_yield();
+            if look < SHORT {
+                rustix::thread::sched_yield();
+            } else {
+                let pause = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                let _ = rustix::thread::nanosleep(&pause);
+            }
         }
+    }
+
+    /// Which of the lanes at `heads` the peer is inside a copy of, and which copy. `None` if it is dead.
+    fn busy_at(&self, heads: &[u64]) -> Option<Vec<(u64, u32)>> {
+        if !self.is_alive() {
+            return None;
+        }
+        // SYNC(busy): as in `is_quiet`. Without the barrier nothing is known, so all count as busy
+        // until they have changed.
+        let is_fenced = self.fence_copies();
+        let busy = heads.iter().filter_map(|&at| {
+            let busy = &self.own.at::<LaneHead>(at)?.copier.busy;
+            let count = busy.count();
+            (!is_fenced || !count.is_multiple_of(2)).then_some((at, count))
+        });
+        Some(busy.collect())
+    }
+
+    /// Orders the withdrawal of a region before the looks at the busy words that follow.
+    fn fence_copies(&self) -> bool {
+        if self.is_light() {
+            return barrier::full();
+        }
+        std::sync::atomic::fence(Ordering::SeqCst);
+        true
     }
 
     /// Whether marking ourselves busy needs no fence: the peer issues one for us.
@@ -528,24 +569,20 @@ impl Link {
         // SYNC(busy): the withdrawal of the region's key is ordered before the looks at the busy
         // words. Pairs with the sender's store of an odd number before it reads the key: either we
         // see it busy, or it sees the key gone.
-        if self.is_light() {
-            if !barrier::full() {
-                return false;
-            }
-        } else {
-            std::sync::atomic::fence(Ordering::SeqCst);
-        }
-        state
-            .qps
-            .iter()
-            .map(|(_, at)| *at)
-            .chain(state.zombies.iter().map(|z| z.head_at))
-            .all(|at| self.own.at::<LaneHead>(at).is_some_and(|h| h.copier.busy.is_quiet()))
+        self.fence_copies()
+            && lane_heads(state)
+                .all(|at| self.own.at::<LaneHead>(at).is_some_and(|h| h.copier.busy.is_quiet()))
     }
 }
 
 /// The queue pairs, to work on without the state's lock.
 fn live_qps(state: &State) -> Vec<Arc<Core>> {
+/// Where the lanes begin that the peer may be writing.
+fn lane_heads(state: &State) -> impl Iterator<Item = u64> {
+    let live = state.qps.iter().map(|(_, at)| *at);
+    live.chain(state.zombies.iter().map(|z| z.head_at))
+}
+
     state.qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect()
 }
 

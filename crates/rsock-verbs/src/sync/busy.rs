@@ -48,6 +48,17 @@ impl<P: Platform> Busy<P> {
         self.word.load(Ordering::Acquire).is_multiple_of(2)
     }
 
+    /// The word, to be given to [`Self::is_still`]. Odd inside a copy.
+    pub(crate) fn count(&self) -> u32 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Whether the copy that [`Self::count`] has seen is still under way.
+    pub(crate) fn is_still(&self, count: u32) -> bool {
+        // SYNC(busy): pairs with the Release in `end`.
+        self.word.load(Ordering::Acquire) == count
+    }
+
     /// For fresh memory.
     pub(crate) fn clear(&self) {
         self.word.store(0, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! What is left when things end: nothing.
 
+use super::super::barrier::CALLS;
 use super::*;
 
 #[test]
@@ -59,6 +60,24 @@ fn memory_is_not_used_again_under_a_copy() {
     assert!(b.mr.exclusively(&mut || {}));
     drop(b.pd.alloc_mr(4096, Access::all()).expect("mr"));
     assert!(b.link.in_use() < before);
+}
+
+#[test]
+fn a_peer_that_seems_busy_for_ever_costs_the_end_of_a_region_one_barrier() {
+    let (a, b) = pair();
+    let mut memory = [0u8; 4096];
+    // SAFETY: the memory outlives the region, and nothing else uses it meanwhile.
+    let mr = unsafe { b.pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::all()) };
+    let mr = mr.or_else(|_| {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        // SAFETY: as above.
+        unsafe { b.pd.reg_mr(memory.as_mut_ptr(), memory.len(), access) }
+    });
+    a.qp.set_busy(true);
+    CALLS.set(0);
+    drop(mr.expect("a region"));
+    assert!(CALLS.get() <= 1, "{} barriers", CALLS.get());
+    a.qp.set_busy(false);
 }
 
 #[test]
