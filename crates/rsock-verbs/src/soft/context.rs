@@ -51,6 +51,8 @@ struct Links {
     by_id: HashMap<LinkId, Arc<Link>>,
     /// How many there may be before the next look for dead and idle ones.
     look_at: usize,
+    /// Where [`Self::take_dead`] looks next.
+    hand: usize,
 }
 
 impl Links {
@@ -68,6 +70,17 @@ impl Links {
             self.look_at = 2 * self.by_id.len();
         }
         gone.into_iter().map(|(_, link)| link).collect()
+    }
+
+    /// Looks at one link, in turn, and takes it out if its peer died while it lay idle: then no queue
+    /// pair notices, and a peer may have filled the segment before. What is returned is dropped
+    /// without the lock.
+    fn take_dead(&mut self) -> Option<Arc<Link>> {
+        self.hand = self.hand.checked_add(1).filter(|at| *at < self.by_id.len()).unwrap_or(0);
+        let link = self.by_id.values().nth(self.hand)?;
+        let is_dead = link.is_unused() && !link.probe();
+        let id = link.id();
+        if is_dead { self.by_id.remove(&id) } else { None }
     }
 }
 
@@ -165,6 +178,13 @@ impl Node {
     /// Forgets a link, unless somebody is at work on the list: then a later look does.
     pub(super) fn forget(&self, id: LinkId) {
         let gone = self.links.try_lock().ok().and_then(|mut links| links.by_id.remove(&id));
+        drop(gone);
+    }
+
+    /// Looks at one of the links, unless another thread is at work on the list. A system call. To be called
+    /// where streams come and go, without the state of a link.
+    pub(super) fn tend(&self) {
+        let gone = self.links.try_lock().ok().and_then(|mut links| links.take_dead());
         drop(gone);
     }
 

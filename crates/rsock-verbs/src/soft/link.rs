@@ -482,6 +482,7 @@ impl Link {
 
     pub(super) fn add_qp(&self, qp: &Arc<Core>) {
         self.state().qps.push((Arc::downgrade(qp), qp.head_at()));
+        self.node.tend();
     }
 
     /// Takes a queue pair off the list; what it leaves stays until the peer has let go. With the last
@@ -497,6 +498,7 @@ impl Link {
         if is_last && !self.probe() {
             self.node.forget(self.id);
         }
+        self.node.tend();
     }
 
     /// Takes over what a datagram queue leaves until the peer has let go.
@@ -575,14 +577,14 @@ impl Link {
     }
 }
 
-/// The queue pairs, to work on without the state's lock.
-fn live_qps(state: &State) -> Vec<Arc<Core>> {
 /// Where the lanes begin that the peer may be writing.
 fn lane_heads(state: &State) -> impl Iterator<Item = u64> {
     let live = state.qps.iter().map(|(_, at)| *at);
     live.chain(state.zombies.iter().map(|z| z.head_at))
 }
 
+/// The queue pairs, to work on without the state's lock.
+fn live_qps(state: &State) -> Vec<Arc<Core>> {
     state.qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect()
 }
 

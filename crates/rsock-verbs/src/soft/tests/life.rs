@@ -81,6 +81,25 @@ fn a_peer_that_seems_busy_for_ever_costs_the_end_of_a_region_one_barrier() {
 }
 
 #[test]
+fn a_link_that_lies_idle_goes_when_its_peer_has_died_although_no_other_is_made() {
+    let ctx = SoftContext::open().expect("device");
+    let (x, y) = linked_pair(&ctx).expect("link");
+    let used = linked_pair(&ctx).expect("another link");
+    drop(end(&ctx, &x, CAP));
+    let idle = Arc::downgrade(&x);
+    y.hang_up();
+    drop((x, y));
+    // Other tests make links, too; each stream that comes or goes looks at one of them.
+    for _ in 0..10_000 {
+        if idle.strong_count() == 0 {
+            return;
+        }
+        drop(end(&ctx, &used.0, CAP));
+    }
+    panic!("its memory is kept");
+}
+
+#[test]
 fn writers_who_are_kept_out_are_told_when_the_region_opens() {
     let _dog = Watchdog::new("paused region");
     let (a, b) = pair();
