@@ -5,6 +5,7 @@ mod hosts_claims;
 mod hosts_connects;
 mod hosts_datagrams;
 mod hosts_faults;
+mod hosts_threads;
 mod hosts_tokio;
 mod malformed;
 

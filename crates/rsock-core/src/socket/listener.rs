@@ -1,6 +1,7 @@
 //! A listener for any TCP peer, as `std::net::TcpListener`.
 
 use super::stream::Stream;
+use crate::twin::Side;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -26,7 +27,7 @@ impl Listener {
     /// As `accept(2)`: `EAGAIN`, `EINTR`, `ECONNABORTED`, `EMFILE`...
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let (socket, peer) = self.socket.accept()?;
-        Ok((socket.into(), peer))
+        Ok((Stream::with_side(socket, Side::Accepted), peer))
     }
 
     /// Connections, one after the other; never ends.

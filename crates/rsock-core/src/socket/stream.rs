@@ -1,6 +1,6 @@
 //! A stream to any TCP peer, as `std::net::TcpStream`, that moves to a faster path by itself.
 
-use crate::twin::{PinReason, Twin};
+use crate::twin::{PinReason, Side, Twin};
 use rustix::net::{RecvFlags, SendFlags};
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A TCP connection that moves to shared memory once it is found to lead to another rsock process on
-/// this host, and back when need be; the program sees one stream of bytes.
+/// this host, or to an RDMA device once it leads to one on another host, and back when need be; the program
+/// sees one stream of bytes.
 ///
 /// Reading and writing from two threads at once do not disturb each other. Dropping the last
 /// clone closes the connection.
@@ -54,7 +55,7 @@ impl Stream {
     /// # Errors
     /// As `connect(2)`: `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`...
     pub fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        TcpStream::connect(addr).map(Self::from)
+        TcpStream::connect(addr).map(|socket| Self::with_side(socket, Side::Connected))
     }
 
     /// As [`TcpStream::connect_timeout`].
@@ -62,7 +63,21 @@ impl Stream {
     /// # Errors
     /// As [`Self::connect`]; `TimedOut` when the time is over.
     pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> io::Result<Self> {
-        TcpStream::connect_timeout(addr, timeout).map(Self::from)
+        let socket = TcpStream::connect_timeout(addr, timeout)?;
+        Ok(Self::with_side(socket, Side::Connected))
+    }
+
+    /// Takes over a connected socket through which no byte has passed yet, which this program has got from
+    /// `connect` or from `accept`: the two ends of a connection between hosts do different things to find
+    /// each other. (One that has been used works too, and stays on TCP.)
+    #[must_use]
+    pub fn with_side(socket: TcpStream, side: Side) -> Self {
+        Self::adopt(socket, Some(side))
+    }
+
+    fn adopt(socket: TcpStream, side: Option<Side>) -> Self {
+        let twin = Twin::adopt(socket.as_fd(), side).map(Arc::new);
+        Self::from_parts(socket, twin)
     }
 
     /// Receives what has arrived, waiting for the first byte on a blocking socket; 0 is the end of
@@ -226,10 +241,10 @@ impl Stream {
 
 impl From<TcpStream> for Stream {
     /// Takes over a connected socket through which no byte has passed yet. (One that has been used
-    /// works too, and stays on TCP.)
+    /// works too, and stays on TCP.) Its side is not known, so it stays on TCP with a peer on another host:
+    /// see [`Stream::with_side`].
     fn from(socket: TcpStream) -> Self {
-        let twin = Twin::adopt(socket.as_fd(), None).map(Arc::new);
-        Self::from_parts(socket, twin)
+        Self::adopt(socket, None)
     }
 }
 
