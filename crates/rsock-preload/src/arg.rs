@@ -1,8 +1,8 @@
 //! C arguments as Rust slices, checked as the kernel checks them.
 //!
 //! Guards the rules that Rust adds: no null slice, no length beyond `isize::MAX`. An address that
-//! is not mapped is not noticed here: the kernel answers EFAULT where it does the copy, and a copy
-//! through shared memory faults.
+//! is not mapped is not noticed here: the kernel answers EFAULT where it does the copy, and so does a copy
+//! through shared memory (`rsock_verbs::fault`).
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 use std::io::{IoSlice, IoSliceMut};

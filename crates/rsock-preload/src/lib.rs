@@ -41,6 +41,7 @@ extern "C" fn init() {
     next::resolve_all();
     log::open();
     signal::register();
+    signal::watch_faults();
     fork::register();
     log::line(format_args!("loaded"));
 }

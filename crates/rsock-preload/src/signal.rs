@@ -9,11 +9,15 @@
 //! The program sees none of this: `sigaction` reports its own handler and flags. The kernel keeps
 //! the mask; this module keeps what the wrapper hides. `SA_RESETHAND` is done here, because a
 //! signal that was put off must still find its handler.
+//!
+//! `SIGSEGV` and `SIGBUS` come to the wrapper even where the program wants the default action, because a copy of
+//! the core may meet memory of the program that is not there ([`fault`]). The program sees neither the signal nor
+//! the wrapper then; any other such signal gets what the program asked for.
 
 use crate::{context, errno, guard, process};
 use libc::{c_int, c_long, c_ulong, c_void, sigaction as Action, siginfo_t};
 use rsock_core::interrupt::{self, Section};
-use rsock_verbs::raw;
+use rsock_verbs::{fault, raw};
 use std::cell::Cell;
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr;
@@ -56,6 +60,27 @@ pub(crate) fn register() {
     interrupt::on_leave(deliver);
 }
 
+/// Has the wrapper called for signals that a copy of ours may cause, unless the program ignores them.
+pub(crate) fn watch_faults() {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return;
+    }
+    for signal in FAULTS {
+        // SAFETY: zeroes are a valid `sigaction`.
+        let mut action: Action = unsafe { mem::zeroed() };
+        // SAFETY: null and a live action.
+        let known = unsafe { change(signal, ptr::null(), &raw mut action) };
+        if known == 0 && action.sa_sigaction != libc::SIG_IGN {
+            // SAFETY: a live action and null.
+            unsafe { change(signal, &raw const action, ptr::null_mut()) };
+        }
+    }
+    fault::arm();
+}
+
+/// What a copy from or to memory that is not there causes.
+const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
 /// As `sigaction(2)`, behind which the wrapper hides.
 ///
 /// # Safety
@@ -71,14 +96,19 @@ pub(crate) unsafe fn change(signal: c_int, new: *const Action, old: *mut Action)
     lock();
     let before = (record.handler.load(Ordering::Relaxed), record.flags.load(Ordering::Relaxed));
     let mut kernel = wanted.copied();
+    let is_fault = FAULTS.contains(&signal);
     if let Some(action) = &mut kernel
-        && is_handler(action.sa_sigaction)
+        && (is_handler(action.sa_sigaction) || is_fault && action.sa_sigaction == libc::SIG_DFL)
         && !process::is_borrowed()
     {
         register();
         // First, because a signal may come as soon as the kernel knows.
         record.handler.store(action.sa_sigaction, Ordering::Relaxed);
         record.flags.store(action.sa_flags, Ordering::Relaxed);
+        if !is_handler(action.sa_sigaction) {
+            // Flags of handlers mean nothing to the program then.
+            action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+        }
         action.sa_sigaction = wrapper_address();
         action.sa_flags = action.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
     }
@@ -307,7 +337,12 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
         return;
     }
     // SAFETY: the kernel passes valid information, since the action asks for it.
-    if interrupt::is_inside() && !is_synchronous(signal, unsafe { (*info).si_code }) {
+    let is_synchronous = is_synchronous(signal, unsafe { (*info).si_code });
+    // SAFETY: the kernel's own context.
+    if is_synchronous && FAULTS.contains(&signal) && unsafe { fault::recover(context) } {
+        return;
+    }
+    if interrupt::is_inside() && !is_synchronous {
         // SAFETY: the kernel's own arguments.
         unsafe { put_off(signal, info, context) };
         PUT_OFF.set(PUT_OFF.get() | bit(signal));
@@ -317,10 +352,21 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     let handler = record.handler.load(Ordering::Relaxed);
     let flags = record.flags.load(Ordering::Relaxed);
     if !is_handler(handler) {
+        if FAULTS.contains(&signal) && handler == libc::SIG_DFL {
+            // The instruction does it again, or the signal comes again when this handler returns.
+            reset(signal, flags);
+            if !is_synchronous {
+                queue_to_self(signal, info);
+            }
+        }
         return;
     }
     if flags & libc::SA_RESETHAND != 0 {
-        reset(signal, flags);
+        if FAULTS.contains(&signal) {
+            record.handler.store(libc::SIG_DFL, Ordering::Relaxed);
+        } else {
+            reset(signal, flags);
+        }
     }
     interrupt::note_handler(flags & libc::SA_RESTART != 0);
     // SAFETY: the program gave this address as the handler of a signal.
@@ -352,8 +398,10 @@ fn is_synchronous(signal: c_int, code: c_int) -> bool {
         signal,
         libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP | libc::SIGSYS
     );
+    /// The kernel has found broken memory that this process has, and no instruction has met it.
+    const BUS_MCEERR_AO: c_int = 5;
     // Codes above zero come from the kernel, others from `kill` and its like.
-    by_instruction && code > 0
+    by_instruction && code > 0 && !(signal == libc::SIGBUS && code == BUS_MCEERR_AO)
 }
 
 /// Queues the signal again, blocked in the interrupted context.

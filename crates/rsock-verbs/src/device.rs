@@ -189,6 +189,13 @@ pub trait MemoryRegion: Debug + Send + Sync {
     /// # Panics
     /// If the span lies outside the region.
     fn copy_out(&self, offset: usize, dst: &mut [u8]);
+    /// As [`Self::copy_out`], to memory of a program that may be missing, where [`crate::fault::arm`] was called.
+    /// False if it is; then any part of it may have been written.
+    ///
+    /// # Panics
+    /// If the span lies outside the region.
+    #[must_use]
+    fn try_copy_out(&self, offset: usize, dst: &mut [u8]) -> bool;
     /// Gives the pages under `offset..offset + len` back to the system; they read as zero after.
     /// Only whole pages are given back. A hint: devices that pin memory do nothing.
     fn punch(&self, offset: usize, len: usize);

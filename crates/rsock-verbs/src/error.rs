@@ -61,4 +61,7 @@ pub enum PostError {
     /// A key, bound, length or count is wrong. (`EINVAL`)
     #[error("invalid work request")]
     Invalid,
+    /// The payload is not there. Nothing was posted. (`EFAULT`)
+    #[error("the payload is not mapped")]
+    Fault,
 }

@@ -6,6 +6,7 @@ mod datagram;
 mod device;
 mod error;
 pub mod family;
+pub mod fault;
 mod high_fd;
 pub mod own_fd;
 pub mod raw;

@@ -31,6 +31,7 @@ impl Arg for i32 {
 }
 
 impl Arg for i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "a register has 64 bits")]
     fn word(self) -> usize {
         (self as isize).cast_unsigned()
     }

@@ -98,13 +98,13 @@ impl<B: Backend> Stream<B> {
 
     /// Copies received bytes from where they lie.
     #[inline]
-    pub(super) fn copy_span(&self, growth: Option<&State<B>>, span: Span, to: &mut [u8]) {
+    pub(super) fn copy_span(&self, growth: Option<&State<B>>, span: Span, to: &mut [u8]) -> bool {
         match growth {
             // Of two rings the old one is the one that is not announced in.
             Some(State { large: Some(large), is_busy, .. }) if *is_busy != span.is_old => {
-                large.0.copy_out(span.offset, to);
+                large.0.try_copy_out(span.offset, to)
             }
-            _ => self.parts.region.copy_out(self.parts.layout.ring + span.offset, to),
+            _ => self.parts.region.try_copy_out(self.parts.layout.ring + span.offset, to),
         }
     }
 

@@ -281,7 +281,8 @@ impl<B: Backend> Stream<B> {
             let piece = [IoSlice::new(piece)];
             match self.parts.qp.post_copy(WrId(0), op, &piece, SendFlags::empty()) {
                 Ok(()) => done += target.len as usize,
-                Err(PostError::QueueFull) if done > 0 => break,
+                Err(PostError::QueueFull | PostError::Fault) if done > 0 => break,
+                Err(PostError::Fault) => return Err(SendError::Fault),
                 Err(PostError::QueueFull) => return Err(SendError::WouldBlock),
                 Err(_) => {
                     self.ring.shared.mail.fail(libc::EIO);

@@ -31,6 +31,8 @@ pub enum SendError {
     Closed,
     /// The connection failed with this errno.
     Failed(i32),
+    /// What is to be sent is not in memory. (`EFAULT`)
+    Fault,
 }
 
 /// Why nothing was received.
@@ -40,6 +42,8 @@ pub enum RecvError {
     WouldBlock,
     /// The connection failed with this errno.
     Failed(i32),
+    /// The room for it is not in memory, and the bytes are still there. (`EFAULT`)
+    Fault,
 }
 
 /// One connected stream.
@@ -77,7 +81,11 @@ impl<B: Backend> Stream<B> {
         while rest.len != 0 {
             match send.half.peek(size.step(rest.len)) {
                 Ok(write) => {
-                    let Some(done) = self.post_data(&mut send, &write, &rest) else { break };
+                    let posted = match self.post_data(&mut send, &write, &rest) {
+                        Err(SendError::Fault) if sent == 0 => return Err(SendError::Fault),
+                        posted => posted,
+                    };
+                    let Ok(done) = posted else { break };
                     rest.advance(done);
                     sent += done;
                 }
@@ -98,31 +106,45 @@ impl<B: Backend> Stream<B> {
         Ok(sent)
     }
 
-    /// Posts the beginning of `rest` as one message; how many bytes, or `None` if the queue is full.
-    fn post_data(&self, send: &mut SendSide, write: &DataWrite, rest: &Rest<'_>) -> Option<usize> {
+    /// Posts the beginning of `rest` as one message; how many bytes.
+    ///
+    /// # Errors
+    /// [`SendError::Fault`]; otherwise the queue is full, or has failed.
+    fn post_data(
+        &self,
+        send: &mut SendSide,
+        write: &DataWrite,
+        rest: &Rest<'_>,
+    ) -> Result<usize, SendError> {
+        const FULL: SendError = SendError::WouldBlock;
         let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
         let (n, len) = rest.pieces(write.len as usize, &mut pieces);
         // A message of more pieces than one request takes is cut short.
-        let write = if len == write.len as usize { *write } else { send.half.peek(len).ok()? };
+        let write = if len == write.len as usize {
+            *write
+        } else {
+            send.half.peek(len).map_err(|_| FULL)?
+        };
         if self.queue_is_full() {
-            return None;
+            return Err(FULL);
         }
         let at = Some((write.remote, write.rkey));
         match self.parts.post_message(at, &pieces[..n], write.imm) {
             Ok(()) => {
                 send.half.commit(&write);
-                Some(len)
+                Ok(len)
             }
-            Err(PostError::QueueFull) => None,
+            Err(PostError::QueueFull) => Err(FULL),
+            Err(PostError::Fault) => Err(SendError::Fault),
             // The queue pair failed under us, as it does when the peer takes its own away; a cause of
             // ours has been recorded by whoever polled its completion.
             Err(PostError::State) => {
                 self.ring.shared.mail.fail(libc::ECONNRESET);
-                None
+                Err(FULL)
             }
             Err(_) => {
                 self.ring.shared.mail.fail(libc::EIO);
-                None
+                Err(FULL)
             }
         }
     }
@@ -140,12 +162,16 @@ impl<B: Backend> Stream<B> {
         }
         let mut growth = self.growth();
         let mut taken = 0;
+        let mut is_missing = false;
         for buf in bufs.iter_mut() {
             let mut at = 0;
             while at < buf.len() {
                 let Some(span) = recv.half.span_at(if peek { taken } else { 0 }) else { break };
                 let n = span.len.min(buf.len() - at);
-                self.copy_span(growth.as_deref(), span, &mut buf[at..at + n]);
+                if !self.copy_span(growth.as_deref(), span, &mut buf[at..at + n]) {
+                    is_missing = true;
+                    break;
+                }
                 if !peek {
                     recv.half.consume(n);
                 }
@@ -177,6 +203,9 @@ impl<B: Backend> Stream<B> {
             return Ok(taken);
         }
         drop((growth, recv));
+        if is_missing {
+            return Err(RecvError::Fault);
+        }
         let error = self.ring.shared.mail.error.load(Ordering::Acquire);
         if error != 0 {
             return Err(RecvError::Failed(error.cast_signed()));

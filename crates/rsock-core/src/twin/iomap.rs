@@ -82,6 +82,7 @@ impl Twin {
 fn errno(e: SendError) -> io::Error {
     match e {
         SendError::WouldBlock => Errno::AGAIN.into(),
+        SendError::Fault => Errno::FAULT.into(),
         SendError::Closed => Errno::PIPE.into(),
         SendError::Failed(errno) => io::Error::from_raw_os_error(errno),
     }

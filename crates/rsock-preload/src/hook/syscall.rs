@@ -107,7 +107,6 @@ unsafe extern "C-unwind" fn answer(
 
 /// # Safety
 /// As `syscall(2)`.
-#[expect(clippy::too_many_lines, reason = "one line for each system call")]
 unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = all;
     // What follows calls the hook of the same name with the same arguments: the promise of the caller of

@@ -4,6 +4,8 @@
 //! calls that fast. Under emulation it is the slowest way there is, byte by byte; a loop over vector
 //! registers is as fast on processors and some ten to ninety times as fast there.
 
+use crate::fault;
+
 /// Bytes from which on copying is a loop of our own: no C library has string instructions below.
 const FROM: usize = 2 << 10;
 
@@ -21,6 +23,30 @@ pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     }
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
+}
+
+/// As [`copy`], of memory that may be missing as [`fault::copy`] says; false then.
+///
+/// # Safety
+/// As [`copy`] but for that.
+#[inline]
+#[must_use]
+pub(super) unsafe fn try_copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
+    unsafe extern "C" fn whole(src: *const u8, dst: *mut u8, len: usize, _: usize) {
+        // SAFETY: the promise of the caller of `try_copy`.
+        unsafe { copy(src, dst, len) };
+    }
+    if len < FROM {
+        // SAFETY: the caller's promise.
+        return unsafe { fault::copy(src, dst, len) };
+    }
+    if fault::is_armed() {
+        // SAFETY: the caller's promise; the copy owns nothing.
+        return unsafe { fault::attempt(whole, src, dst, len, 0) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy(src, dst, len) };
+    true
 }
 
 #[cfg(target_arch = "x86_64")]

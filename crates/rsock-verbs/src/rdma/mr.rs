@@ -2,7 +2,7 @@
 
 use super::RdmaPd;
 use super::convert::{self, object};
-use super::copy::copy;
+use super::copy::{copy, try_copy};
 use super::usage::Counted;
 use crate::device::MemoryRegion;
 use crate::error::Error;
@@ -77,14 +77,15 @@ impl RdmaMr {
         Sge { addr, len, lkey: self.lkey }
     }
 
-    /// As `copy_in`, from memory that need not be Rust's.
+    /// As `copy_in`, from memory that need not be Rust's, and may be missing: false then.
     ///
     /// # Safety
-    /// `len` bytes at `from` are readable, and do not overlap the span.
-    pub(super) unsafe fn copy_in_raw(&self, offset: usize, from: *const u8, len: usize) {
+    /// `len` bytes at `from` are readable or missing, and do not overlap the span.
+    #[must_use]
+    pub(super) unsafe fn try_copy_in(&self, offset: usize, from: *const u8, len: usize) -> bool {
         let to = self.at(offset, len);
         // SAFETY: the span is inside the region, and the caller promises the source.
-        unsafe { copy(from, to, len) };
+        unsafe { try_copy(from, to, len) }
     }
 
     /// The span's first byte.
@@ -144,6 +145,13 @@ impl MemoryRegion for RdmaMr {
         let from = self.at(offset, dst.len());
         // SAFETY: as in `copy_in`, the other way.
         unsafe { copy(from, dst.as_mut_ptr(), dst.len()) };
+    }
+
+    #[inline]
+    fn try_copy_out(&self, offset: usize, dst: &mut [u8]) -> bool {
+        let from = self.at(offset, dst.len());
+        // SAFETY: as in `copy_in`, the other way.
+        unsafe { try_copy(from, dst.as_mut_ptr(), dst.len()) }
     }
 
     /// The device has pinned them: nothing is given back.

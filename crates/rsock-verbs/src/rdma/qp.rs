@@ -7,7 +7,8 @@ use super::usage::{Counted, Kind};
 use super::{Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
 use crate::device::{Context, QpInit, QueuePair};
 use crate::error::{Error, PostError};
-use crate::types::{Access, QKey, QpNum, QpState, Retry};
+use crate::fault;
+use crate::types::{Access, LKey, QKey, QpNum, QpState, Retry};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rsock_rdma_sys::inline;
 use rsock_rdma_sys::verbs::{
@@ -353,6 +354,7 @@ impl RdmaQp {
         let mut n = entries(wr.sges, &mut sges)?;
         let mut ledger = self.sends.lock();
         let mut copied = None;
+        let mut own = [MaybeUninit::<u8>::uninit(); MAX_INLINE as usize];
         if wr.flags.contains(SendFlags::INLINE) {
             let len = wr.sges.iter().try_fold(0u32, |len, sge| len.checked_add(sge.len));
             let len = len.ok_or(PostError::Invalid)?;
@@ -363,6 +365,12 @@ impl RdmaQp {
                 n = entries(&[sge], &mut sges)?;
                 copied = Some(place);
             } else if len != 0 {
+                if fault::is_armed() {
+                    // The driver would copy where no fault can be recovered from.
+                    // SAFETY: the caller promises readable memory, or memory that is not there.
+                    let sge = unsafe { gather(wr.sges, &mut own) }?;
+                    n = entries(&[sge], &mut sges)?;
+                }
                 flags |= ibv_send_flags::IBV_SEND_INLINE.0;
             }
         }
@@ -399,6 +407,29 @@ impl RdmaQp {
         ledger.posted(wr.id, number, is_wanted, copied);
         Ok(())
     }
+}
+
+/// Copies a short payload to `to`.
+///
+/// # Errors
+/// [`PostError::Fault`].
+///
+/// # Safety
+/// The entries name readable memory, or memory that is not there.
+unsafe fn gather(from: &[Sge], to: &mut [MaybeUninit<u8>]) -> Result<Sge, PostError> {
+    let mut len = 0;
+    for sge in from {
+        let n = sge.len as usize;
+        let room = to.get_mut(len..len + n).ok_or(PostError::Invalid)?;
+        let src = ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
+        // SAFETY: the caller's promise, and as much room.
+        if !unsafe { fault::copy(src, room.as_mut_ptr().cast(), n) } {
+            return Err(PostError::Fault);
+        }
+        len += n;
+    }
+    let addr = to.as_ptr().expose_provenance() as u64;
+    Ok(Sge { addr, len: u32::try_from(len).unwrap_or(0), lkey: LKey(0) })
 }
 
 /// Calls `f` with a receive in C's form, and with a place for the one that was refused.

@@ -140,7 +140,10 @@ impl Sends {
         for sge in sges {
             let from = std::ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
             // SAFETY: the caller promises the memory.
-            unsafe { mr.copy_in_raw(to, from, sge.len as usize) };
+            if !unsafe { mr.try_copy_in(to, from, sge.len as usize) } {
+                // A piece of its own goes back to the pool, and room in a shared one is counted when it is posted.
+                return Err(PostError::Fault);
+            }
             to += sge.len as usize;
         }
         Ok((mr.sge(at, len), copied))

@@ -308,7 +308,10 @@ impl DatagramQueue<Rdma> for RdmaUd {
                 Ok(Posted::Out)
             }
             Err(PostError::QueueFull) => Err(DatagramError::Full),
-            Err(PostError::State | PostError::Invalid) => Err(DatagramError::Broken),
+            // Programs whose memory may be missing send no datagrams here.
+            Err(PostError::State | PostError::Invalid | PostError::Fault) => {
+                Err(DatagramError::Broken)
+            }
         }
     }
 

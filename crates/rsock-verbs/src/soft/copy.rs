@@ -5,6 +5,7 @@
 //! ownership first and handed over later. Streaming stores are not ordered by Release, so every
 //! streaming kernel ends with a store fence.
 
+use crate::fault;
 use crate::sync::slot::INLINE;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -19,40 +20,60 @@ pub(super) unsafe fn plain(src: *const u8, dst: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
 }
 
-/// Copy for a reader on another CPU: streaming from `stream_from` bytes on.
+/// Copy for a reader on another CPU: streaming from `stream_from` bytes on. False if the source is not there;
+/// then any part of it may have been copied.
 ///
 /// # Safety
-/// As [`plain`].
+/// As [`plain`]; the source may be missing as [`fault::copy`] says.
 #[inline]
-pub(super) unsafe fn to_peer(src: *const u8, dst: *mut u8, len: usize, stream_from: usize) {
-    if len >= stream_from {
-        // SAFETY: the caller's promise.
+#[must_use]
+pub(super) unsafe fn to_peer(src: *const u8, dst: *mut u8, len: usize, stream_from: usize) -> bool {
+    unsafe extern "C" fn streaming(src: *const u8, dst: *mut u8, len: usize, _: usize) {
+        // SAFETY: the promise of the caller of `to_peer`.
         unsafe { stream(src, dst, len) };
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { plain(src, dst, len) };
     }
+    if len < stream_from {
+        // SAFETY: the caller's promise.
+        return unsafe { fault::copy(src, dst, len) };
+    }
+    if fault::is_armed() {
+        // SAFETY: the caller's promise; streaming stores own nothing, and none is published after a fault.
+        return unsafe { fault::attempt(streaming, src, dst, len, 0) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { stream(src, dst, len) };
+    true
 }
 
 /// As [`to_peer`], and the last byte is stored after all others: a reader that spins on it finds
-/// the rest in place.
+/// the rest in place. False as [`to_peer`], and the last byte is as it was.
 ///
 /// # Safety
-/// As [`plain`]; `len` is not 0.
+/// As [`to_peer`]; `len` is not 0.
 #[inline]
-pub(super) unsafe fn to_peer_last(src: *const u8, dst: *mut u8, len: usize, stream_from: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { to_peer(src, dst, len - 1, stream_from) };
+#[must_use]
+pub(super) unsafe fn to_peer_last(
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+    stream_from: usize,
+) -> bool {
     // SAFETY: `len` is not 0.
     let from = unsafe { src.add(len - 1) };
     // SAFETY: `len` is not 0.
     let to = unsafe { dst.add(len - 1) };
-    // SAFETY: the last readable byte.
-    let byte = unsafe { from.read() };
+    let mut byte = 0;
+    // SAFETY: the last byte of the source, if it is there.
+    let is_there = unsafe { fault::copy(from, &raw mut byte, 1) };
+    // SAFETY: the caller's promise.
+    if !is_there || !unsafe { to_peer(src, dst, len - 1, stream_from) } {
+        return false;
+    }
     // SAFETY: an atomic over one writable byte, for the time of this store.
     let last = unsafe { AtomicU8::from_ptr(to) };
     // SYNC(last-byte): the rest comes before. Pairs with the reader's Acquire of this byte.
     last.store(byte, Ordering::Release);
+    true
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -157,6 +178,29 @@ mod x86 {
         if std::is_x86_feature_detected!("avx512f") {
             f("avx512", stream_512);
         }
+    }
+}
+
+/// As [`load_small`], of a source that may be missing as [`fault::copy`] says: `None` then.
+///
+/// # Safety
+/// As [`load_small`] but for that.
+#[inline(always)]
+pub(super) unsafe fn try_load_small(src: *const u8, len: usize) -> Option<[u64; INLINE / 8]> {
+    if !fault::is_armed() {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { load_small(src, len) });
+    }
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    return unsafe { fault::load(src, len) };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let mut bytes = [0u8; INLINE];
+        // SAFETY: the caller's promise, and room for so many bytes.
+        let is_there = unsafe { fault::copy(src, bytes.as_mut_ptr(), len) };
+        // SAFETY: bytes of our own.
+        is_there.then(|| unsafe { load_small(bytes.as_ptr(), INLINE) })
     }
 }
 

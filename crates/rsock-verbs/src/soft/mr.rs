@@ -8,6 +8,7 @@ use super::pd::SoftPd;
 use super::regions::Extent;
 use crate::device::MemoryRegion;
 use crate::error::Error;
+use crate::fault;
 use crate::types::{Access, LKey, RKey, RemoteAddr};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -137,6 +138,13 @@ impl MemoryRegion for SoftMr {
         let from = self.span(offset, dst.len());
         // SAFETY: as in `copy_in`, the other way.
         unsafe { copy::plain(from.as_ptr(), dst.as_mut_ptr(), dst.len()) };
+    }
+
+    #[inline]
+    fn try_copy_out(&self, offset: usize, dst: &mut [u8]) -> bool {
+        let from = self.span(offset, dst.len());
+        // SAFETY: as in `copy_in`, the other way.
+        unsafe { fault::copy(from.as_ptr(), dst.as_mut_ptr(), dst.len()) }
     }
 
     fn exclusively(&self, f: &mut dyn FnMut()) -> bool {

@@ -170,6 +170,8 @@ pub(super) enum Refusal {
     Status(WcStatus),
     /// The region's owner keeps writers out for a moment.
     Paused,
+    /// The payload is not there.
+    Fault,
 }
 
 impl From<WcStatus> for Refusal {

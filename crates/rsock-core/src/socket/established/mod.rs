@@ -147,7 +147,8 @@ where
                     continue;
                 }
                 Err(RecvError::WouldBlock) => {}
-                Err(RecvError::Failed(_)) if total > 0 => return Ok(total),
+                Err(RecvError::Failed(_) | RecvError::Fault) if total > 0 => return Ok(total),
+                Err(RecvError::Fault) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Err(RecvError::Failed(errno)) => return Err(io::Error::from_raw_os_error(errno)),
             }
             if let Err(e) = self.wait(Interest::Read, mark, patience, watch) {
@@ -306,6 +307,7 @@ fn iomap_error(e: IomapError) -> io::Error {
 fn send_error(e: SendError) -> io::Error {
     io::Error::from_raw_os_error(match e {
         SendError::WouldBlock => libc::EAGAIN,
+        SendError::Fault => libc::EFAULT,
         SendError::Closed => libc::ECONNRESET,
         SendError::Failed(errno) => errno,
     })

@@ -107,6 +107,7 @@ impl Twin {
                 self.quiet_stand_in(rx, path);
                 Err(Blocked::Ring(mark))
             }
+            Err(RecvError::Fault) => Err(Blocked::Error(Errno::FAULT.into())),
             // The peer had left before that: TCP goes on.
             Err(RecvError::Failed(_)) if path.ext_seen().contains(ExtSeen::DOWN) => Ok(None),
             Err(RecvError::Failed(_)) if path.is_far() => {

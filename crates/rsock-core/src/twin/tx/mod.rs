@@ -220,6 +220,7 @@ impl Twin {
                 }
                 Err(Blocked::Ring(mark))
             }
+            Err(SendError::Fault) => Err(Blocked::Error(Errno::FAULT.into())),
             // What has been sent may not have arrived, and TCP cannot know.
             Err(SendError::Failed(_)) if path.is_far() => {
                 Err(Blocked::Error(self.break_off(fd, tx)))

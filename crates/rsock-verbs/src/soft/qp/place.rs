@@ -6,6 +6,7 @@
 use super::Core;
 use super::lane::Outlet;
 use super::shared::{Tx, WANT};
+use crate::fault;
 use crate::soft::copy;
 use crate::soft::layout::{CHUNK, Entry};
 use crate::soft::regions::{Refusal, Remote, Target};
@@ -31,6 +32,8 @@ pub(super) enum Placed {
     NoReceive,
     /// It cannot work, and the queue pair with it.
     Failed(WcStatus),
+    /// The payload is not there; nothing was announced.
+    Fault,
 }
 
 impl Core {
@@ -113,6 +116,7 @@ impl Core {
         };
         Err(match refusal {
             Refusal::Status(status) => Placed::Failed(status),
+            Refusal::Fault => Placed::Fault,
             Refusal::Paused => Placed::NoRoom,
         })
     }
@@ -210,7 +214,7 @@ impl Core {
             && let Target::Segment(at) = self.target(tx, outlet, remote, rkey, len)?
         {
             // SAFETY: the caller's promise; at most INLINE bytes.
-            let words = unsafe { gather_small(sges) };
+            let words = unsafe { gather_small(sges) }.ok_or(Refusal::Fault)?;
             return Ok((Entry::WriteImmInline { at, len: short }, words));
         }
         // SAFETY: the caller's promise is the same.
@@ -243,8 +247,8 @@ impl Core {
                 let from = tx.pace.stream_from(total, answered);
                 // SAFETY: the pieces are readable by the caller's promise, and `len` bytes are
                 // writable at `to`.
-                unsafe { gather(sges, to.as_ptr(), from) };
-                Ok(())
+                let is_there = unsafe { gather(sges, to.as_ptr(), from) };
+                if is_there { Ok(()) } else { Err(Refusal::Fault) }
             }
             Target::Foreign(at) => {
                 // SAFETY: the caller's promise is the same.
@@ -328,7 +332,7 @@ impl Core {
         }
         if *sent == 0 && len as usize <= INLINE {
             // SAFETY: the caller's promise; at most INLINE bytes.
-            let words = unsafe { gather_small(sges) };
+            let Some(words) = (unsafe { gather_small(sges) }) else { return Placed::Fault };
             let entry = Entry::SendInline { len }.encode();
             outlet.lane.slot(tx.tail).publish(tx.tail, 0, entry, &words);
             tx.tail = tx.tail.wrapping_add(1);
@@ -346,7 +350,14 @@ impl Core {
                 return if any { Placed::Partly } else { short };
             }
             // SAFETY: the caller's promise; `sent + chunk <= len`; the stage has room.
-            unsafe { stage(tx, outlet, sges, *sent, chunk) };
+            if !unsafe { stage(tx, outlet, sges, *sent, chunk) } {
+                // What was announced before is of no use to the peer.
+                return if any || *sent != 0 {
+                    Placed::Failed(WcStatus::LOC_PROT)
+                } else {
+                    Placed::Fault
+                };
+            }
             *sent += chunk;
             any = true;
             let last = *sent == len;
@@ -385,37 +396,41 @@ pub(super) fn address(addr: u64) -> usize {
     addr as usize
 }
 
-/// Copies the pieces, in order, to `to`; the last byte is stored last, for readers that spin on it.
+/// Copies the pieces, in order, to `to`; the last byte is stored last, for readers that spin on it. False if a
+/// piece is not there.
 ///
 /// # Safety
-/// The pieces name readable memory; as many bytes as they have together are writable at `to`.
+/// The pieces name readable memory, or memory that is not there; as many bytes as they have together are writable
+/// at `to`.
 #[inline]
-unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) {
-    let Some(last) = sges.iter().rposition(|sge| sge.len != 0) else { return };
+unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) -> bool {
+    let Some(last) = sges.iter().rposition(|sge| sge.len != 0) else { return true };
     for sge in &sges[..last] {
         let src = ptr::with_exposed_provenance(address(sge.addr));
         let len = sge.len as usize;
         // SAFETY: the caller's promise.
-        unsafe { copy::to_peer(src, to, len, stream_from) };
+        if !unsafe { copy::to_peer(src, to, len, stream_from) } {
+            return false;
+        }
         // SAFETY: the pieces' sum is writable.
         to = unsafe { to.add(len) };
     }
     let src = ptr::with_exposed_provenance(address(sges[last].addr));
     let len = sges[last].len as usize;
     // SAFETY: the caller's promise.
-    unsafe { copy::to_peer_last(src, to, len, stream_from) };
+    unsafe { copy::to_peer_last(src, to, len, stream_from) }
 }
 
-/// The pieces as words.
+/// The pieces as words; `None` if one is not there.
 ///
 /// # Safety
-/// The pieces name readable memory, at most INLINE bytes together.
+/// The pieces name readable memory, or memory that is not there, at most INLINE bytes together.
 #[inline]
-unsafe fn gather_small(sges: &[Sge]) -> [u64; INLINE / 8] {
+unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     if let [sge] = sges {
         let src = ptr::with_exposed_provenance(address(sge.addr));
         // SAFETY: the caller's promise.
-        return unsafe { copy::load_small(src, sge.len as usize) };
+        return unsafe { copy::try_load_small(src, sge.len as usize) };
     }
     let mut bytes = [0u8; INLINE];
     let mut at = 0;
@@ -423,18 +438,22 @@ unsafe fn gather_small(sges: &[Sge]) -> [u64; INLINE / 8] {
         let part = &mut bytes[at..at + sge.len as usize];
         let src = ptr::with_exposed_provenance(address(sge.addr));
         // SAFETY: readable by the caller's promise; `part` is ours and as long.
-        unsafe { copy::plain(src, part.as_mut_ptr(), part.len()) };
+        if !unsafe { fault::copy(src, part.as_mut_ptr(), part.len()) } {
+            return None;
+        }
         at += part.len();
     }
     // SAFETY: the array has INLINE bytes.
-    unsafe { copy::load_small(bytes.as_ptr(), INLINE) }
+    Some(unsafe { copy::load_small(bytes.as_ptr(), INLINE) })
 }
 
-/// Copies bytes `from..from + len` of the pieces' sequence to the stage.
+/// Copies bytes `from..from + len` of the pieces' sequence to the stage. False if one is not there: then nothing
+/// was staged.
 ///
 /// # Safety
-/// The pieces name readable memory, at least `from + len` bytes together.
-unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32) {
+/// The pieces name readable memory, or memory that is not there, at least `from + len` bytes together.
+unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32) -> bool {
+    let before = tx.stage_tail;
     let (mut skip, mut left) = (from as usize, len as usize);
     let from = tx.pace.stream_from(left, false);
     for sge in sges {
@@ -450,7 +469,10 @@ unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32)
             let (to, run) = outlet.lane.stage(tx.stage_tail);
             let n = part.min(run);
             // SAFETY: `n` readable bytes of this piece, and as many writable ones on the stage.
-            unsafe { copy::to_peer(src, to.as_ptr(), n, from) };
+            if !unsafe { copy::to_peer(src, to.as_ptr(), n, from) } {
+                tx.stage_tail = before;
+                return false;
+            }
             // SAFETY: still inside the piece, or at its end.
             src = unsafe { src.add(n) };
             tx.stage_tail = tx.stage_tail.wrapping_add(n as u64);
@@ -458,7 +480,8 @@ unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32)
             left -= n;
         }
         if left == 0 {
-            return;
+            break;
         }
     }
+    true
 }

@@ -25,6 +25,16 @@ const RNR_TIMER: u64 = 1_000_000;
 /// Longest payload of one request.
 const MAX_MSG: u64 = 1 << 30;
 
+/// What has come of the shortest way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Plainly {
+    Posted,
+    /// Something is unusual: there is another way.
+    Unusual,
+    /// The payload is not there.
+    Fault,
+}
+
 fn total(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
@@ -42,13 +52,18 @@ impl Core {
             && !wr.flags.contains(SendFlags::SIGNALED)
             && let SendOp::WriteImm { remote, rkey, imm } = wr.op
             && let [sge] = wr.sges
-            // SAFETY: the caller's promise is the same.
-            && unsafe { self.post_plainly(&mut tx, outlet, remote, rkey, imm, sge) }
         {
-            let bits = outlet.take_recv();
-            drop(tx);
-            outlet.wake_recv(bits);
-            return Ok(());
+            // SAFETY: the caller's promise is the same.
+            match unsafe { self.post_plainly(&mut tx, outlet, remote, rkey, imm, sge) } {
+                Plainly::Posted => {
+                    let bits = outlet.take_recv();
+                    drop(tx);
+                    outlet.wake_recv(bits);
+                    return Ok(());
+                }
+                Plainly::Unusual => {}
+                Plainly::Fault => return Err(PostError::Fault),
+            }
         }
         // SAFETY: the caller's promise is the same.
         let (posted, announced) = unsafe { self.post_any(&mut tx, outlet, wr) };
@@ -58,10 +73,10 @@ impl Core {
         posted
     }
 
-    /// The shortest way for a WRITE WITH IMMEDIATE of one piece; false if anything is unusual.
+    /// The shortest way for a WRITE WITH IMMEDIATE of one piece.
     ///
     /// # Safety
-    /// The piece names readable memory.
+    /// The piece names readable memory, or memory that is not there.
     #[inline(always)]
     unsafe fn post_plainly(
         &self,
@@ -71,7 +86,7 @@ impl Core {
         rkey: RKey,
         imm: u32,
         sge: &Sge,
-    ) -> bool {
+    ) -> Plainly {
         if self.shared.state() != QpState::Rts
             || !self.write_imm
             || sge.len == 0
@@ -79,7 +94,7 @@ impl Core {
             || tx.tail == tx.slot_end
             || tx.msgs == tx.posted
         {
-            return false;
+            return Plainly::Unusual;
         }
         let theirs = self.link.theirs();
         let src = ptr::with_exposed_provenance::<u8>(address(sge.addr));
@@ -87,39 +102,43 @@ impl Core {
         let slot = outlet.lane.slot(tx.tail);
         if len <= INLINE {
             if !tx.region.is_current(theirs, rkey) {
-                return false;
+                return Plainly::Unusual;
             }
             let Some(Target::Segment(at)) = tx.region.target(remote.0, sge.len.into()) else {
-                return false;
+                return Plainly::Unusual;
             };
             // SAFETY: the caller's promise; at most INLINE bytes.
-            let words = unsafe { copy::load_small(src, len) };
+            let Some(words) = (unsafe { copy::try_load_small(src, len) }) else {
+                return Plainly::Fault;
+            };
             let entry = Entry::WriteImmInline { at, len: sge.len };
             slot.publish(tx.tail, imm, entry.encode(), &words);
         } else {
             let written = self.while_busy(tx, outlet, |tx| {
                 if !tx.region.is_current(theirs, rkey) {
-                    return false;
+                    return Plainly::Unusual;
                 }
                 let target = tx.region.target(remote.0, sge.len.into());
-                let Some(Target::Segment(at)) = target else { return false };
-                let Some(to) = theirs.bytes(at, sge.len.into()) else { return false };
+                let Some(Target::Segment(at)) = target else { return Plainly::Unusual };
+                let Some(to) = theirs.bytes(at, sge.len.into()) else { return Plainly::Unusual };
                 let answered = self.is_answered(tx);
                 let from = tx.pace.stream_from(len, answered);
                 // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
-                unsafe { copy::to_peer(src, to.as_ptr(), len, from) };
+                if !unsafe { copy::to_peer(src, to.as_ptr(), len, from) } {
+                    return Plainly::Fault;
+                }
                 // Announced before we are idle again: an owner that finds us idle and its queue
                 // empty may take the memory for unused.
                 slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
-                true
+                Plainly::Posted
             });
-            if !written {
-                return false;
+            if written != Plainly::Posted {
+                return written;
             }
         }
         tx.tail = tx.tail.wrapping_add(1);
         tx.msgs = tx.msgs.wrapping_add(1);
-        true
+        Plainly::Posted
     }
 
     /// Under the send lock, what [`Outlet::wake_recv`] wakes if something was announced. A queue pair that
@@ -227,6 +246,7 @@ impl Core {
                 (self.fail_now(tx, wr, WcStatus::RNR_RETRY_EXC), announced)
             }
             Placed::Failed(status) => (self.fail_now(tx, wr, status), announced),
+            Placed::Fault => (Err(PostError::Fault), announced),
             Placed::NoRoom | Placed::NoReceive if inline => (Err(PostError::QueueFull), announced),
             Placed::NoRoom | Placed::NoReceive | Placed::Partly => {
                 if tx.sq_mid == tx.sq_tail {
@@ -304,6 +324,10 @@ impl Core {
                 }
                 Placed::Failed(status) => {
                     self.enter_error(tx, status, WcStatus::WR_FLUSH);
+                    return announced;
+                }
+                Placed::Fault => {
+                    self.enter_error(tx, WcStatus::LOC_PROT, WcStatus::WR_FLUSH);
                     return announced;
                 }
             }
