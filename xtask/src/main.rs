@@ -14,10 +14,12 @@ mod lab;
 mod layers;
 mod lint;
 mod regen;
+mod soak;
 mod sources;
 mod steps;
 mod test;
 mod tools;
+mod torture;
 mod watch;
 
 use clap::{Parser, Subcommand};
@@ -30,7 +32,9 @@ fn main() -> ExitCode {
         Task::Lab(lab) => lab::run(&lab),
         Task::Lint => lint::run(),
         Task::RegenBindings => regen::run(),
+        Task::Soak(wishes) => soak::run(&wishes),
         Task::Test => test::run(),
+        Task::Torture(wishes) => torture::run(&wishes),
         Task::Tools => tools::fetch().map(|dir| println!("{}", dir.display())),
     };
     match done {
@@ -64,8 +68,12 @@ enum Task {
     Lint,
     /// Generate the bindings of rsock-rdma-sys anew, from rdma-core's headers
     RegenBindings,
+    /// Let connections, datagrams and forks come and go, and count what is left of them
+    Soak(soak::Soak),
     /// Build everything and run every test
     Test,
+    /// Run random programs over the preload library and check every byte
+    Torture(torture::Torture),
     /// Fetch the programs that the tests run, and print where they are (for RSOCK_TOOLS)
     Tools,
 }

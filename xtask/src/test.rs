@@ -8,6 +8,7 @@ use crate::lab;
 use crate::sources;
 use crate::steps::{self, Done, Failure};
 use crate::tools;
+use crate::torture;
 use crate::watch::{Counts, Failed, Watched};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -34,6 +35,9 @@ pub(crate) fn run() -> Done {
         };
         command
     });
+    for (what, mut command) in torture::short_runs() {
+        run.step(what, &mut command);
+    }
     run.lab()?;
     run.loom()?;
     run.step("benchmarks", cargo("bench").args(BENCHES).args(["--", "--test"]));

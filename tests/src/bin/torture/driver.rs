@@ -4,7 +4,7 @@ use crate::referee;
 use crate::schedule::Schedule;
 use crate::shared::{PROCESSES, Shared};
 use crate::sys;
-use crate::worker::{MAIL_FD, SCHEDULE_FD, SHARED_FD, give_turns_back};
+use crate::worker::{MAIL_FD, SCHEDULE_FD, SHARED_FD, give_child_up, give_turns_back};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -37,8 +37,9 @@ pub(crate) struct Failure {
     pub(crate) details: String,
 }
 
-/// How long all of a run may take.
-const LIMIT: u64 = 40_000_000_000;
+/// How long a run may go on without an operation or a byte, and how long it may take.
+const QUIET_LIMIT: u64 = 25_000_000_000;
+const LIMIT: u64 = 150_000_000_000;
 /// How long a process of the library's may stay after the others.
 const STRAY_LIMIT: u64 = 15_000_000_000;
 
@@ -110,6 +111,7 @@ fn played(shared: &'static Shared, mode: Mode, library: &Path) -> Result<(), Str
     }
     let begin = sys::now();
     let mut ended = None;
+    let mut seen = (0, begin);
     loop {
         let is_alone = reap(shared)?;
         if is_alone {
@@ -127,7 +129,11 @@ fn played(shared: &'static Shared, mode: Mode, library: &Path) -> Result<(), Str
         if ended.is_some_and(|ended| now - ended > STRAY_LIMIT) {
             return Err(format!("processes are left: {}", names(&descendants()).join(", ")));
         }
-        if now - begin > LIMIT {
+        let so_far = progress(shared);
+        if so_far != seen.0 {
+            seen = (so_far, now);
+        }
+        if now - begin > LIMIT || now - seen.1 > QUIET_LIMIT {
             return Err("HANG: the run does not end".to_owned());
         }
         sys::pause(2000);
@@ -190,6 +196,7 @@ fn mark_ended(shared: &Shared) {
 fn gone(shared: &Shared, process: usize) {
     shared.processes[process].is_gone.store(1, SeqCst);
     give_turns_back(shared, process);
+    give_child_up(shared, process);
     shared.processes[process].is_reaped.store(1, SeqCst);
 }
 
@@ -206,6 +213,16 @@ fn has_all_ended(shared: &Shared) -> bool {
         .processes
         .iter()
         .all(|process| process.is_claimed.load(SeqCst) == 0 || process.is_reaped.load(SeqCst) != 0)
+}
+
+/// A number that grows with everything that happens.
+fn progress(shared: &Shared) -> u64 {
+    let processes = shared.processes.iter();
+    let steps = processes.map(|p| {
+        let operations: u32 = p.threads.iter().map(|t| t.next.load(SeqCst)).sum();
+        u64::from(operations + p.phase.load(SeqCst) + p.is_reaped.load(SeqCst))
+    });
+    steps.sum::<u64>() + shared.n_checked.load(SeqCst)
 }
 
 /// What a process has found.

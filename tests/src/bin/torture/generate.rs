@@ -34,7 +34,7 @@ impl Random {
         self.below(100) < percent
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[usize::try_from(self.below(from.len() as u64)).expect("an index")]
     }
 
@@ -73,6 +73,7 @@ pub(crate) fn schedule(seed: u64, shape: Option<&str>) -> Schedule {
         port: 0,
         buffer: 0,
         ends_abruptly: u64::from(random.chance(15)),
+        is_gentle: 0,
     };
     match shape {
         "ahead" => ahead(&mut random, &mut schedule),
@@ -88,7 +89,7 @@ pub(crate) fn schedule(seed: u64, shape: Option<&str>) -> Schedule {
 /// Threads that do anything, with weights that depend on the shape.
 fn mixed(random: &mut Random, schedule: &mut Schedule, shape: &str) {
     if shape == "narrow" {
-        schedule.settings.buffer = random.pick(&[1024, 4096, 30_000]);
+        schedule.settings.buffer = random.pick(&[1024, 4096, 30_000, 60_000]);
     }
     for process in 0..PROCESSES {
         let n_threads = 1 + usize::try_from(random.below(THREADS as u64)).expect("few");
@@ -102,7 +103,12 @@ fn mixed(random: &mut Random, schedule: &mut Schedule, shape: &str) {
                 });
             }
             for _ in 0..random.below(if process == 2 { 25 } else { 50 }) {
-                ops.push(any(random, shape));
+                let mut op = any(random, shape);
+                // Much through a narrow window takes long: TCP waits before it asks once more.
+                if shape == "narrow" && matches!(op.kind, Kind::Send | Kind::Flood) {
+                    op.n = op.n.min(6000);
+                }
+                ops.push(op);
             }
             schedule.threads[process][thread] = ops;
         }
@@ -190,7 +196,7 @@ fn operation(random: &mut Random, kind: Kind) -> Op {
         }
         Kind::Shutdown => (0, random.small(3)),
         Kind::Replace | Kind::Exec | Kind::Nonblock | Kind::Buffer => {
-            (1024 << random.below(16), random.small(2))
+            (4096 << random.below(14), random.small(2))
         }
         Kind::Dup2 => (random.below(SLOTS as u64), 0),
         Kind::Pass => (random.below(PROCESSES as u64), random.small(2)),
@@ -211,7 +217,7 @@ fn connect(random: &mut Random, to: u32) -> Op {
     let warm = random.pick(&[0, 0, 4, 20, 40, 40, 60]);
     let nodelay = if random.chance(80) { 2 } else { 0 };
     let nonblocking = u32::from(random.chance(8));
-    let buffer = if random.chance(10) { 1024 << random.below(12) } else { 0 };
+    let buffer = if random.chance(10) { 4096 << random.below(10) } else { 0 };
     let buffer = u32::try_from(buffer).expect("small");
     Op::new(Kind::Connect, to, warm, buffer | nodelay | nonblocking)
 }

@@ -12,6 +12,7 @@ mod rules;
 mod schedule;
 mod shared;
 mod shrink;
+mod soak;
 mod sys;
 mod torture;
 mod worker;
@@ -25,5 +26,10 @@ fn main() -> ExitCode {
         let process = args.get(1).and_then(|n| n.parse().ok()).expect("the number of a process");
         worker::main(process, args.get(2).is_some_and(|how| how == "resume"));
     }
-    torture::run(&args)
+    match args.first().map(String::as_str) {
+        Some("soak") => soak::run(&args),
+        Some("soak-server") => soak::server(),
+        Some("soak-client") => soak::client(args.get(1).expect("the server's ports")),
+        _ => torture::run(&args),
+    }
 }

@@ -108,6 +108,8 @@ pub(crate) struct Settings {
     pub(crate) buffer: u64,
     /// Whether what is left at the end is closed rather than read.
     pub(crate) ends_abruptly: u64,
+    /// Whether no descriptor is closed or replaced while a thread is in a call on it.
+    pub(crate) is_gentle: u64,
 }
 
 /// What the threads of all processes do.
@@ -126,8 +128,8 @@ impl Schedule {
 
     /// One line for each setting, thread and operation.
     pub(crate) fn to_text(&self) -> String {
-        let Settings { nonce, port, buffer, ends_abruptly } = self.settings;
-        let mut text = format!("settings {nonce} {port} {buffer} {ends_abruptly}\n");
+        let Settings { nonce, port, buffer, ends_abruptly, is_gentle } = self.settings;
+        let mut text = format!("settings {nonce} {port} {buffer} {ends_abruptly} {is_gentle}\n");
         let _ = writeln!(text, "shape {}", self.shape);
         for (process, threads) in self.threads.iter().enumerate() {
             for (thread, ops) in threads.iter().enumerate().filter(|(_, ops)| !ops.is_empty()) {
@@ -158,6 +160,7 @@ impl Schedule {
                         port: number(1),
                         buffer: number(2),
                         ends_abruptly: number(3),
+                        is_gentle: number(4),
                     };
                 }
                 "shape" => rest.clone_into(&mut schedule.shape),

@@ -48,7 +48,7 @@ pub(crate) struct Process {
     pub(crate) is_killed: AtomicU32,
     pub(crate) pid: AtomicI32,
     pub(crate) phase: AtomicU32,
-    /// The process that forked this one, or itself.
+    /// The process that forks this one, and 1.
     pub(crate) parent: AtomicU32,
     /// Whether the fork is complete.
     pub(crate) is_forked: AtomicU32,

@@ -441,6 +441,12 @@ pub(crate) fn die_with_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
+/// Has the kernel forget children as they end.
+pub(crate) fn ignore_children() {
+    // SAFETY: no handler is involved.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
 /// A child that has ended, with its status; 0 if none has.
 pub(crate) fn reap() -> (Returned, i32) {
     let mut status = 0;

@@ -25,6 +25,8 @@ struct Wishes {
     is_json: bool,
     shrinks: bool,
     goes_on: bool,
+    /// Closes nothing under a thread.
+    is_gentle: bool,
 }
 
 /// Figures of all runs.
@@ -74,10 +76,11 @@ fn torture(wishes: &Wishes, ports: &mut Ports) -> Figures {
             println!("torture: {} schedules, {} failures", figures.schedules, figures.failures);
         }
         let seed = wishes.seed.wrapping_add(i);
-        let schedule = match &wishes.replay {
+        let mut schedule = match &wishes.replay {
             Some(file) => Schedule::of_text(&fs::read_to_string(file).expect("the schedule")),
             None => generate::schedule(seed, wishes.shape.as_deref()),
         };
+        schedule.settings.is_gentle |= u64::from(wishes.is_gentle);
         if !run_in_all_modes(wishes, ports, &schedule, seed, &mut figures) && !wishes.goes_on {
             break;
         }
@@ -178,6 +181,7 @@ impl Wishes {
                 "--replay" => wishes.replay = Some(value()?.into()),
                 "--json" => wishes.is_json = true,
                 "--no-shrink" => wishes.shrinks = false,
+                "--gentle" => wishes.is_gentle = true,
                 "--keep-going" => wishes.goes_on = true,
                 "--shape" => {
                     let shape = value()?;
@@ -242,7 +246,7 @@ const PROCESSES_PORTS: u16 = 3;
 /// How often the driver says that it lives.
 const PROGRESS: u64 = 30_000_000_000;
 
-fn bring_up_loopback() -> bool {
+pub(crate) fn bring_up_loopback() -> bool {
     std::process::Command::new("ip")
         .args(["link", "set", "lo", "up"])
         .status()

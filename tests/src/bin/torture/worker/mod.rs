@@ -5,7 +5,7 @@ mod pool;
 mod processes;
 mod streams;
 
-pub(crate) use processes::give_turns_back;
+pub(crate) use processes::{give_child_up, give_turns_back};
 pub(crate) use streams::{FOR_EVER, PAUSE};
 
 use crate::rules;
@@ -80,9 +80,7 @@ impl Worker {
             .filter(|&thread| !schedule.threads[me][thread].is_empty())
             .map(|thread| {
                 let run = move || Self::new(shared, schedule, me, thread).run();
-                let spawned = thread::Builder::new().stack_size(256 << 10).spawn(run);
-                // A process that is being killed has none.
-                spawned.unwrap_or_else(|e| self.fail(&format!("no thread: {e}")))
+                spawned(run).unwrap_or_else(|| self.fail("no thread can be had"))
             })
             .collect();
         for thread in threads {
@@ -223,6 +221,18 @@ fn fail(shared: &Shared, me: usize, thread: usize, what: &str) -> ! {
     loop {
         sys::pause(1_000_000);
     }
+}
+
+/// A thread that runs `run`. While the process is killed, or becomes another program by a sibling, none can be had.
+fn spawned(run: impl FnOnce() + Clone + Send + 'static) -> Option<thread::JoinHandle<()>> {
+    (0..1000).find_map(|_| {
+        let builder = thread::Builder::new().stack_size(256 << 10);
+        let spawned = builder.spawn(run.clone());
+        if spawned.is_err() {
+            sys::pause(1000);
+        }
+        spawned.ok()
+    })
 }
 
 thread_local! {

@@ -125,7 +125,11 @@ impl Worker {
                     if tried > 0 {
                         sys::pause(50);
                     }
-                    is_inside(thread, slot)
+                    if self.schedule.settings.is_gentle != 0 {
+                        thread.slots.load(SeqCst) & 1 << slot == 0
+                    } else {
+                        is_inside(thread, slot)
+                    }
                 })
         })
     }

@@ -17,6 +17,7 @@ impl Worker {
         {
             return;
         }
+        child.parent.store(u32::try_from(self.me).expect("few") + 1, SeqCst);
         let mut ends = Vec::with_capacity(SLOTS);
         for slot in 0..SLOTS {
             self.lock(slot);
@@ -31,7 +32,6 @@ impl Worker {
                 self.shared.state(end).n_maybe_open[CHILD].fetch_add(1, SeqCst);
             }
         }
-        child.parent.store(u32::try_from(self.me).expect("few"), SeqCst);
         child.listener.store(self.process().listener.load(SeqCst), SeqCst);
         child.port.store(self.process().port.load(SeqCst), SeqCst);
         let returned = sys::fork();
@@ -61,7 +61,7 @@ impl Worker {
         let parent = self.process();
         let me = &self.shared.processes[CHILD];
         while me.is_forked.load(SeqCst) == 0 {
-            if parent.is_gone.load(SeqCst) != 0 {
+            if parent.is_gone.load(SeqCst) != 0 || me.is_gone.load(SeqCst) != 0 {
                 me.is_gone.store(1, SeqCst);
                 sys::exit_now(0);
             }
@@ -114,6 +114,7 @@ impl Worker {
             sys::close(fd);
         }
         give_turns_back(self.shared, self.me);
+        give_child_up(self.shared, self.me);
         for thread in &process.threads {
             thread.call.store(0, SeqCst);
             thread.slots.store(0, SeqCst);
@@ -159,6 +160,15 @@ impl Worker {
         process.is_killed.store(1, SeqCst);
         self.remember(op.kind, -1, None, n, sys::Returned { value: 0, errno: 0 });
         sys::kill(pid, libc::SIGKILL);
+    }
+}
+
+/// Takes back a fork that a process has not completed, and never will.
+pub(crate) fn give_child_up(shared: &crate::shared::Shared, process: usize) {
+    let child = &shared.processes[CHILD];
+    if child.parent.load(SeqCst) as usize == process + 1 && child.is_forked.load(SeqCst) == 0 {
+        child.is_gone.store(1, SeqCst);
+        child.is_reaped.store(1, SeqCst);
     }
 }
 
