@@ -495,7 +495,7 @@ mod tests {
                 // SAFETY: what is not there is what is tried.
                 assert!(!unsafe { copy(src, got.as_mut_ptr(), len) }, "{len} {over}");
                 // SAFETY: as above, and the lengths fit.
-                assert!(!unsafe { copy(got.as_ptr(), src.cast_mut(), len) }, "{len} {over}");
+                assert!(!unsafe { copy(got.as_ptr(), src, len) }, "{len} {over}");
             }
         }
     }
