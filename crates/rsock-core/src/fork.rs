@@ -3,8 +3,9 @@
 //! A child has one thread. A lock that another thread of its parent held at the fork stays locked in
 //! the child for ever. These are the locks that a child may want, and why it gets them:
 //!
-//! * The arena of family memory, the list of streams that are trimmed, the list of opened devices:
-//!   [`prepare`] holds them. The lists of signal actions and of doors: the preload library does.
+//! * The arena of family memory and the list of streams that are trimmed: [`prepare`] holds them. The lists
+//!   of signal actions and of doors: the preload library does.
+//! * The list of opened devices: a child tries, and does without.
 //! * Locks in family memory tell the id of their owner: one that the child does not have is waited
 //!   for, since it runs on in the parent.
 //! * `Twin::search`, `stand_in`, and what is computed once under `search`: a child only tries. A path
@@ -18,7 +19,6 @@
 #![forbid(unsafe_code)]
 
 use crate::engine;
-use rsock_cm::rdma;
 use rsock_verbs::family;
 
 /// The locks, held from before a fork until after it, in both processes.
@@ -26,15 +26,13 @@ use rsock_verbs::family;
 #[derive(Debug)]
 pub struct Held {
     _streams: engine::HeldStreams,
-    _devices: rdma::HeldDevices,
     _memory: family::Held,
 }
 
 /// To be called by the thread that forks, last of what it prepares; what it returns is to be dropped first
 /// after the fork, in both processes.
 pub fn prepare() -> Held {
-    // In the order in which they are taken elsewhere: whoever has one of the lists may want memory.
-    let _devices = rdma::hold_for_fork();
+    // In the order in which they are taken elsewhere: who has the list may want memory.
     let _streams = engine::hold_for_fork();
     Held { _streams, _devices, _memory: family::hold_for_fork() }
 }

@@ -7,28 +7,37 @@ use rsock_verbs::rdma::{GidEntry, RdmaContext, WeakRdmaContext};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A forked child opens its own, and leaves its parent's alone.
-static OPEN: Mutex<Vec<(ProcessId, WeakRdmaContext)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Devices> = Mutex::new(Vec::new());
 
-/// The list of devices, held from before a fork until after it, in both processes.
-#[must_use]
-#[derive(Debug)]
-pub struct HeldDevices {
-    _open: MutexGuard<'static, Vec<(ProcessId, WeakRdmaContext)>>,
-}
+/// The process that has found the list unlocked; 0 for none.
+static USER: AtomicU32 = AtomicU32::new(0);
 
-/// Takes the list over a fork: a child would find it locked for ever if another thread was opening a
-/// device.
-pub fn hold_for_fork() -> HeldDevices {
-    HeldDevices { _open: OPEN.lock().unwrap_or_else(PoisonError::into_inner) }
+type Devices = Vec<(ProcessId, WeakRdmaContext)>;
+
+/// The list. `None` in a forked child if another thread of its parent was opening a device at the fork:
+/// that takes long, so nothing waits for it before a fork.
+fn list(here: ProcessId) -> Option<MutexGuard<'static, Devices>> {
+    let first = USER.compare_exchange(0, here.0, Ordering::Relaxed, Ordering::Relaxed);
+    if first.is_ok() || first == Err(here.0) {
+        return Some(OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    let list = match OPEN.try_lock() {
+        Ok(list) => list,
+        Err(TryLockError::Poisoned(list)) => list.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    USER.store(here.0, Ordering::Relaxed);
+    Some(list)
 }
 
 /// The device called `name`.
 pub(super) fn open(name: &str) -> Result<RdmaContext, Error> {
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let here = process();
+    let Some(mut open) = list(here) else { return Ok(RdmaContext::open(Some(name))?) };
     open.retain(|(_, ctx)| ctx.upgrade().is_some());
     let own = open.iter().filter(|(owner, _)| *owner == here);
     if let Some(ctx) = own.filter_map(|(_, ctx)| ctx.upgrade()).find(|ctx| ctx.name() == name) {

@@ -26,7 +26,7 @@ mod route;
 
 pub use connecting::Connecting;
 pub use connection::Connection;
-pub use device::{HeldDevices, at as device_at, hold_for_fork};
+pub use device::at as device_at;
 pub use listener::Listener;
 pub use manager::RdmaManager;
 

@@ -102,7 +102,13 @@ impl Twin {
         }
         // A handler of this very thread must not wait for it.
         let _section = Section::enter();
-        self.search.lock().unwrap_or_else(PoisonError::into_inner).fd()
+        match self.search.try_lock() {
+            Ok(search) => search.fd(),
+            // Perhaps by a thread that this process does not have: one that shares the stream does not
+            // search.
+            Err(_) if self.is_shared() => None,
+            Err(_) => self.search.lock().unwrap_or_else(PoisonError::into_inner).fd(),
+        }
     }
 
     /// Sleeps until the socket has one of `events`, or a step of the search has been taken: whoever waits

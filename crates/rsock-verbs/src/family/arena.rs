@@ -64,10 +64,15 @@ pub struct Held {
 /// it, and calls [`note_fork`]. Until what it returns is dropped the calling thread gets no family
 /// memory, and what it gives back is lost.
 pub fn hold_for_fork() -> Held {
-    let arena = arena();
-    FORKING.store(thread_id(), Ordering::Relaxed);
+    let held = hold();
     // Under the lock: what is made after it, the child does not know.
     note_fork();
+    held
+}
+
+fn hold() -> Held {
+    let arena = arena();
+    FORKING.store(thread_id(), Ordering::Relaxed);
     Held { _arena: arena }
 }
 
@@ -290,13 +295,20 @@ mod tests {
 
     #[test]
     fn a_child_finds_the_arena_free_whatever_other_threads_do_at_the_fork() {
+        let _dog = crate::conformance::Watchdog::new("fork");
         let user = arena();
         std::thread::scope(|s| {
             let forker = s.spawn(|| {
-                let held = hold_for_fork();
+                // Without telling other tests of a fork.
+                let held = hold();
                 assert!(FamilyBox::new(AtomicU64::new(1)).is_none());
                 // SAFETY: the child takes blocks of memory, and exits at once.
                 let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // A child that hangs is not left behind.
+                    // SAFETY: the default action of the signal ends the child.
+                    unsafe { libc::alarm(60) };
+                }
                 drop(held);
                 let block = FamilyBox::new(AtomicU64::new(1));
                 if child == 0 {
