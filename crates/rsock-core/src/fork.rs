@@ -34,5 +34,5 @@ pub struct Held {
 pub fn prepare() -> Held {
     // In the order in which they are taken elsewhere: who has the list may want memory.
     let _streams = engine::hold_for_fork();
-    Held { _streams, _devices, _memory: family::hold_for_fork() }
+    Held { _streams, _memory: family::hold_for_fork() }
 }

@@ -44,8 +44,8 @@ pub(crate) fn map(len: usize, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     // Without access, so that nothing is taken although the mapping may be born locked.
     let none = ProtFlags::empty();
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
     let at = match fd {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
         Some(fd) => unsafe { mmap(ptr::null_mut(), len, none, flags, fd, 0) },
         // SAFETY: as above.
         None => unsafe { mmap_anonymous(ptr::null_mut(), len, none, flags) },
