@@ -21,8 +21,13 @@ use loom::thread;
 use std::sync::atomic::Ordering;
 
 fn explore(f: impl Fn() + Sync + Send + 'static) {
+    explore_up_to(3, f);
+}
+
+/// Explores what has at most so many preemptions.
+fn explore_up_to(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(preemptions);
     model.check(f);
 }
 

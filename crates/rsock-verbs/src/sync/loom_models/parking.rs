@@ -1,6 +1,6 @@
 //! Parking on a queue with several wait lines: no wake-up is lost, whichever word it comes by.
 
-use super::explore;
+use super::{explore, explore_up_to};
 use crate::sync::parking::{Ports, Registry};
 use crate::sync::primitive::{Loom, Word};
 use crate::sync::waiter::{FUTEX, WaitLine};
@@ -117,7 +117,7 @@ impl Ports<Loom> for Queue {
 
 #[test]
 fn a_sleeper_on_two_lines_hears_of_both() {
-    explore(|| {
+    explore_up_to(2, || {
         let queue = Queue::new(2);
         let peers: Vec<_> = (0..2)
             .map(|from| {
@@ -171,7 +171,7 @@ fn a_sleeper_hears_by_a_line_that_came_while_it_slept() {
 
 #[test]
 fn two_sleepers_with_different_aims_both_wake() {
-    explore(|| {
+    explore_up_to(2, || {
         let queue = Queue::new(2);
         let other = {
             let queue = Arc::clone(&queue);
