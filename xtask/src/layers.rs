@@ -60,6 +60,8 @@ fn modules(wrong: &mut Vec<String>) -> Done {
 /// Crates from the bottom up; those of one line do not know each other.
 const RANKS: &[&[&str]] = &[
     &["rsock-test-ports"],
+    // Source files of the others, alone.
+    &["rsock-models"],
     &["rsock-rdma-sys"],
     &["rsock-verbs"],
     &["rsock-cm"],

@@ -34,6 +34,7 @@ mod options;
 mod process;
 mod signal;
 mod slot;
+mod sync;
 mod tcp_only;
 
 /// Runs when the library is loaded. Hooks may have run before it.

@@ -5,7 +5,12 @@
 //! that has been given to another stream is harmless: the generation in the gate says so. Guards
 //! that a [`Twin`] is dropped once, after the last call through either gate has left.
 
+mod gate;
+mod returned;
+
 use crate::chunked::{Chunked, Zeroed};
+use gate::{Gate, Left};
+use returned::Returned;
 use rsock_core::closing::{Call, Closings, Descriptor};
 use rsock_core::twin::{PinReason, Twin};
 use rsock_core::udp::Udp;
@@ -20,9 +25,7 @@ const CHUNKS: usize = 2048;
 static SLOTS: Chunked<Slot, PER_CHUNK, CHUNKS> = Chunked::new();
 /// Slots that have been handed out at least once.
 static FRESH: AtomicU32 = AtomicU32::new(0);
-/// Slots returned: the first of a linked list as `index + 1`, and above it a tag that changes with
-/// every step so that an outdated compare-and-swap fails.
-static RETURNED: AtomicU64 = AtomicU64::new(0);
+static RETURNED: Returned = Returned(AtomicU64::new(0));
 
 /// By which side of a slot a call goes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +73,7 @@ struct Hub {
     twin: AtomicPtr<Held>,
     /// Descriptors that name this twin.
     names: AtomicU32,
-    /// Gates not yet closed and empty.
-    gates: AtomicU32,
+    gates: Left,
     flags: AtomicU32,
     /// The next returned slot, as `index + 1`.
     next: AtomicU32,
@@ -81,15 +83,6 @@ struct Hub {
 const GIVEN: u32 = 2;
 /// The stream has been pinned to TCP.
 const PINNED: u32 = 1;
-
-/// Generation in the high half, `CLOSED`, `PAUSED` and the number of calls inside in the low half.
-#[repr(C, align(128))]
-struct Gate(AtomicU64);
-
-const CLOSED: u64 = 1 << 31;
-/// Nobody goes in for now.
-const PAUSED: u64 = 1 << 30;
-const USERS: u64 = PAUSED - 1;
 
 // SAFETY: atomics only; a zeroed gate has generation 0, which no key has.
 unsafe impl Zeroed for Slot {}
@@ -108,62 +101,6 @@ pub(crate) struct Handle {
     seen: u32,
 }
 
-impl Gate {
-    /// Goes in, unless the gate is closed or belongs to another generation.
-    #[inline]
-    fn enter(&self, generation: u32) -> bool {
-        let mut word = self.0.load(Ordering::Relaxed);
-        loop {
-            let is_shut = word & (CLOSED | PAUSED) != 0;
-            if word >> 32 != u64::from(generation) || is_shut || word & USERS == USERS {
-                return false;
-            }
-            // SYNC(gate): pairs with the Release in `open`: the twin is complete. SeqCst, because a call
-            // counts itself, then looks at the table again, while a closer changes the table, then
-            // looks at the count: one of them sees the other.
-            match self.0.compare_exchange_weak(word, word + 1, Ordering::SeqCst, Ordering::Relaxed)
-            {
-                Ok(_) => return true,
-                Err(now) => word = now,
-            }
-        }
-    }
-
-    /// Goes out; says whether this was the last user of a closed gate.
-    #[inline]
-    fn leave(&self) -> bool {
-        // SYNC(gate): Release orders this call's use of the twin before its end; pairs with the
-        // Acquire here of whoever ends it.
-        let word = self.0.fetch_sub(1, Ordering::AcqRel);
-        word & (CLOSED | USERS) == CLOSED | 1
-    }
-
-    /// How many calls are inside.
-    fn users(&self) -> u64 {
-        // SYNC(gate): see `enter`.
-        self.0.load(Ordering::SeqCst) & USERS
-    }
-
-    fn open(&self, generation: u32) {
-        // SYNC(gate): publishes the twin. Pairs with the Acquire in `enter`.
-        self.0.store(u64::from(generation) << 32, Ordering::Release);
-    }
-
-    /// Lets nobody in until [`Self::resume`]; how many are inside.
-    fn pause(&self) -> u64 {
-        self.0.fetch_or(PAUSED, Ordering::AcqRel) & USERS
-    }
-
-    fn resume(&self) {
-        self.0.fetch_and(!PAUSED, Ordering::Release);
-    }
-
-    /// Lets nobody in from now on; says whether nobody is inside.
-    fn close(&self) -> bool {
-        self.0.fetch_or(CLOSED, Ordering::AcqRel) & USERS == 0
-    }
-}
-
 impl Slot {
     fn gate(&self, side: Side) -> &Gate {
         match side {
@@ -173,7 +110,7 @@ impl Slot {
     }
 
     fn gate_is_done(&self, index: u32) {
-        if self.hub.gates.fetch_sub(1, Ordering::AcqRel) != 1 {
+        if !self.hub.gates.is_last() {
             return;
         }
         let twin = self.hub.twin.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -182,19 +119,19 @@ impl Slot {
             // and the swap makes us the only one to take it.
             drop(unsafe { Box::from_raw(twin) });
         }
-        give_back(self, index);
+        RETURNED.give_back(index, &self.hub.next);
     }
 }
 
 /// Puts something into a slot, with one descriptor naming it. `None` when all slots are in use.
 pub(crate) fn insert(held: Held) -> Option<Key> {
-    let index = take_returned().or_else(take_fresh)?;
+    let next = |index: u32| SLOTS.get(index as usize).map(|slot| &slot.hub.next);
+    let index = RETURNED.take(next).or_else(take_fresh)?;
     let slot = SLOTS.get_or_map(index as usize)?;
-    let used = slot.send.0.load(Ordering::Relaxed) >> 32;
     // Generation 0 is that of a slot never used.
-    let generation = u32::try_from(used + 1).unwrap_or(1);
+    let generation = slot.send.generation().checked_add(1).unwrap_or(1);
     slot.hub.names.store(1, Ordering::Relaxed);
-    slot.hub.gates.store(2, Ordering::Relaxed);
+    slot.hub.gates.set(2);
     slot.hub.flags.store(0, Ordering::Relaxed);
     // INVARIANT: a live box, before the gates open.
     slot.hub.twin.store(Box::into_raw(Box::new(held)), Ordering::Relaxed);
@@ -333,8 +270,7 @@ impl Handle {
 
     /// The key that led here.
     pub(crate) fn key(&self) -> Key {
-        let word = self.slot.gate(self.side).0.load(Ordering::Relaxed);
-        Key { index: self.index, generation: u32::try_from(word >> 32).unwrap_or(0) }
+        Key { index: self.index, generation: self.slot.gate(self.side).generation() }
     }
 
     /// Lets no further call go in, if this one is the only one inside. Every entry of the table that
@@ -387,36 +323,4 @@ impl Drop for Handle {
 fn take_fresh() -> Option<u32> {
     let room = |n: u32| ((n as usize) < PER_CHUNK * CHUNKS).then_some(n + 1);
     FRESH.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()
-}
-
-fn take_returned() -> Option<u32> {
-    let mut head = RETURNED.load(Ordering::Acquire);
-    loop {
-        let index = (u32::try_from(head & u64::from(u32::MAX)).unwrap_or(0)).checked_sub(1)?;
-        // The slot may be taken from under us here; the tag then fails the exchange.
-        let next = SLOTS.get(index as usize)?.hub.next.load(Ordering::Relaxed);
-        let new = tagged(head, next);
-        match RETURNED.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Some(index),
-            Err(now) => head = now,
-        }
-    }
-}
-
-fn give_back(slot: &Slot, index: u32) {
-    let mut head = RETURNED.load(Ordering::Relaxed);
-    loop {
-        let first = u32::try_from(head & u64::from(u32::MAX)).unwrap_or(0);
-        slot.hub.next.store(first, Ordering::Relaxed);
-        let new = tagged(head, index + 1);
-        // SYNC(slot-list): publishes `next`. Pairs with the Acquire in `take_returned`.
-        match RETURNED.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => head = now,
-        }
-    }
-}
-
-fn tagged(old: u64, first: u32) -> u64 {
-    ((old >> 32).wrapping_add(1) << 32) | u64::from(first)
 }
