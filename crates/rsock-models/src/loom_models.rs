@@ -1,5 +1,6 @@
 //! A module for each algorithm, which includes the file that it explores.
 
+mod claim;
 mod gate;
 mod returned;
 

@@ -7,6 +7,7 @@
 //!
 //! A connection starts as a *candidate*: nothing is allocated for it before its first data call.
 
+mod claim;
 pub(crate) mod datagrams;
 
 use crate::chunked::Chunked;
@@ -267,9 +268,14 @@ fn settle(fd: c_int, entry: &AtomicU64, side: Side) -> Option<Handle> {
                 }
                 let section = Section::enter();
                 let claim = word.with_kind(ADOPTING);
-                if replace(entry, word, claim) {
-                    adopt(fd, socket, entry, claim);
-                }
+                claim::make(
+                    entry,
+                    word.0,
+                    claim.0,
+                    || adopt(fd, socket, claim).map_or(Err(claim.with_kind(EMPTY).0), Ok),
+                    // The number was closed meanwhile.
+                    |made| Word(made).key().into_iter().for_each(slot::retire),
+                );
                 drop(section);
             }
         }
@@ -278,10 +284,11 @@ fn settle(fd: c_int, entry: &AtomicU64, side: Side) -> Option<Handle> {
 
 /// Whether `entry` was `old` and is now `new`.
 fn replace(entry: &AtomicU64, old: Word, new: Word) -> bool {
-    entry.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    claim::replace(entry, old.0, new.0)
 }
 
-fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
+/// Makes a twin of the candidate; the word that names it.
+fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
     let adopted = guard::enter(|| {
         // The family of an accepted socket is not known before this, nor the kind of any.
         if rustix::net::sockopt::socket_protocol(socket)? != Some(rustix::net::ipproto::TCP) {
@@ -294,8 +301,7 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
     });
     let Ok(Some(key)) = adopted else {
         log::line(format_args!("fd {fd}: not adopted"));
-        replace(entry, claim, claim.with_kind(EMPTY));
-        return;
+        return None;
     };
     let reason = claim.reason();
     log::line(format_args!("fd {fd}: adopted as {key:?}, {reason:?}"));
@@ -307,10 +313,7 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, entry: &AtomicU64, claim: Word) {
             Ok(())
         });
     }
-    if !replace(entry, claim, Word::of_twin(key)) {
-        // The number was closed meanwhile.
-        slot::retire(key);
-    }
+    Some(Word::of_twin(key).0)
 }
 
 /// A stream socket has connected, or (`connecting`) has begun to.
@@ -347,7 +350,7 @@ fn note_candidate(fd: c_int, begun: u64) {
 pub(crate) fn note_disconnected(fd: c_int) {
     if let Some(entry) = entry(fd)
         && !datagrams::is_one(fd)
-        && let Some(key) = Word(entry.swap(0, Ordering::AcqRel)).key()
+        && let Some(key) = Word(claim::take(entry)).key()
     {
         give_up_name(key, fd, Ending::Stale);
     }
@@ -373,7 +376,7 @@ pub(crate) fn note_made(fd: c_int) {
         && entry.load(Ordering::Relaxed) != 0
         && !process::is_borrowed()
     {
-        let old = Word(entry.swap(0, Ordering::AcqRel));
+        let old = Word(claim::take(entry));
         if let Some(key) = old.key() {
             log::line(format_args!("fd {fd}: reused behind our back"));
             give_up_name(key, fd, Ending::Stale);
@@ -481,8 +484,7 @@ pub(crate) fn note_closing(fd: c_int) {
     if is_listening(fd) {
         doors::note_closing(fd);
     }
-    // SYNC(gate): see `slot::Gate::enter`.
-    let old = Word(entry.swap(0, Ordering::SeqCst));
+    let old = Word(claim::take(entry));
     if let Some(key) = old.key() {
         log::line(format_args!("fd {fd}: closing"));
         give_up_name(key, fd, Ending::Close);

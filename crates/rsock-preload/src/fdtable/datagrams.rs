@@ -4,8 +4,8 @@
 //! time: a program that asks a name server has closed it by then.
 
 use super::{
-    ADOPTING, CHUNKS, DATAGRAM_TWIN, DATAGRAMS, EMPTY, PER_CHUNK, TWIN, WATCHED, Word, entry,
-    entry_or_map, known, replace,
+    ADOPTING, CHUNKS, DATAGRAM_TWIN, DATAGRAMS, EMPTY, PER_CHUNK, TWIN, WATCHED, Word, claim,
+    entry, entry_or_map, known, replace,
 };
 use crate::chunked::Chunked;
 use crate::epoll_sets;
@@ -18,7 +18,7 @@ use rsock_core::interrupt::Section;
 use rsock_core::twin::PinReason;
 use rsock_core::udp::{self, Udp};
 use rustix::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Calls that send or receive before a socket is adopted, and between two attempts.
 const FIRST_CALLS: u64 = 8;
@@ -86,22 +86,17 @@ fn count(fd: c_int, word: Word) {
         return;
     }
     let section = Section::enter();
-    let claim = more.with_kind(ADOPTING);
-    if replace(entry, more, claim) {
-        // SYNC(deaf): pairs with the fence in `count_in`.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let key = if is_heard(fd) { adopt(fd, word) } else { None };
-        match key {
-            Some(key) => {
-                let word = Word(Word::of_twin(key).0 | DATAGRAM_TWIN);
-                if !replace(entry, claim, word) {
-                    // The number was closed meanwhile.
-                    slot::retire(key);
-                }
-            }
-            None => _ = replace(entry, claim, more),
-        }
-    }
+    claim::make(
+        entry,
+        more.0,
+        more.with_kind(ADOPTING).0,
+        || {
+            let key = if is_heard(fd) { adopt(fd, word) } else { None };
+            key.map_or(Err(more.0), |key| Ok(Word::of_twin(key).0 | DATAGRAM_TWIN))
+        },
+        // The number was closed meanwhile.
+        |made| Word(made).key().into_iter().for_each(slot::retire),
+    );
     drop(section);
 }
 
@@ -141,7 +136,7 @@ pub(crate) fn announce(fds: impl Iterator<Item = c_int> + Clone) -> bool {
 #[inline]
 pub(crate) fn retract(was_announced: bool) {
     if was_announced {
-        DEAF.fetch_sub(1, Ordering::SeqCst);
+        claim::count_out(&DEAF);
     }
 }
 
@@ -162,10 +157,10 @@ pub(crate) fn receive<R>(
     count_in(deaf, std::iter::once(fd));
     if is_candidate(fd) {
         let result = kernel();
-        deaf.fetch_sub(1, Ordering::SeqCst);
+        claim::count_out(deaf);
         return result;
     }
-    deaf.fetch_sub(1, Ordering::SeqCst);
+    claim::count_out(deaf);
     ours().unwrap_or_else(kernel)
 }
 
@@ -185,10 +180,10 @@ pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R
         };
         let _ = entry.fetch_update(Ordering::AcqRel, Ordering::Acquire, watch);
         let result = change();
-        deaf.fetch_sub(1, Ordering::SeqCst);
+        claim::count_out(deaf);
         return result;
     }
-    deaf.fetch_sub(1, Ordering::SeqCst);
+    claim::count_out(deaf);
     let handle = find(fd, Side::Send);
     let Some(udp) = handle.as_ref().and_then(Handle::udp) else { return change() };
     udp.note_watched();
@@ -199,21 +194,14 @@ pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R
 }
 
 /// Counts this thread in `deaf`, and waits for adoptions of `fds` that may not have seen it.
-fn count_in(deaf: &AtomicU32, fds: impl Iterator<Item = c_int>) {
-    // SYNC(deaf): who adopts claims the entry, and then looks here; we count, and then look at the entry. One of the
-    // two sees the other. Pairs with the fence in `count`.
-    deaf.fetch_add(1, Ordering::SeqCst);
-    std::sync::atomic::fence(Ordering::SeqCst);
-    for entry in fds.filter_map(entry) {
-        let is_being_adopted = || {
-            let word = Word(entry.load(Ordering::Acquire));
-            word.is_datagram() && word.kind() == ADOPTING
-        };
-        while is_being_adopted() {
-            // By another thread: it is inside a section, which no handler interrupts.
-            rustix::thread::sched_yield();
-        }
-    }
+fn count_in(deaf: &AtomicU32, fds: impl Iterator<Item = c_int> + Clone) {
+    let is_being_adopted = |entry: &AtomicU64| {
+        let word = Word(entry.load(Ordering::Acquire));
+        word.is_datagram() && word.kind() == ADOPTING
+    };
+    // By another thread: it is inside a section, which no handler interrupts.
+    let any = || fds.clone().filter_map(entry).any(is_being_adopted);
+    claim::count_in(deaf, any, rustix::thread::sched_yield);
 }
 
 /// Whether `fd` is a UDP socket that has not been adopted.
@@ -227,7 +215,7 @@ fn is_candidate(fd: c_int) -> bool {
 
 fn is_heard(fd: c_int) -> bool {
     let at = usize::try_from(fd).ok().and_then(|fd| DEAF_AT.get(fd));
-    at.is_none_or(|deaf| deaf.load(Ordering::SeqCst) == 0) && DEAF.load(Ordering::SeqCst) == 0
+    claim::is_heard(at.into_iter().chain([&DEAF]))
 }
 
 /// Keeps an adopted socket to the kernel.
