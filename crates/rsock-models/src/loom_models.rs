@@ -3,6 +3,7 @@
 mod claim;
 mod gate;
 mod returned;
+mod words;
 
 use loom::sync::{Condvar, Mutex};
 

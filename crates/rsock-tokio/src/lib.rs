@@ -75,6 +75,7 @@ pub mod rsockets;
 mod shared;
 mod split;
 mod stream;
+mod sync;
 mod tcp;
 mod timer;
 mod waiting;

@@ -1,9 +1,9 @@
 //! What waits for one stream's ring: the ring, the wakers, and the doorbell that wakes them.
 //!
 //! Above `wakers`, below `shared`. A wait for the ring is in one of two states: *listed*, where the
-//! hub looks at the ring now and then, or *armed*, where the peer rings the doorbell. Invariant:
-//! while a task is in the wakers and the ring is there, one of the two holds, or the wakers have
-//! been woken since.
+//! hub looks at the ring now and then, or *armed*, where the peer rings the doorbell (`words`).
+
+mod words;
 
 use crate::hub::Hub;
 use crate::ring::{Mark, Ring};
@@ -12,12 +12,13 @@ use crate::wakers::{Waiter, Wakers};
 use crate::watched;
 use rsock_core::Doorbell;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
+use words::{Source, Words};
 
 /// See the module.
 #[derive(Debug)]
@@ -29,25 +30,12 @@ pub(crate) struct Link {
     /// In the places that the ring gives them.
     bells: [OnceLock<AsyncFd<Doorbell>>; Ring::DOORBELLS],
     timer: OnceLock<Timer>,
-    state: Mutex<State>,
-    /// Whether a task may be in the wakers. Changed under `state`'s lock.
-    is_parked: AtomicBool,
-    /// Whether the hub has it. Set under `state`'s lock, cleared by the hub.
-    is_listed: AtomicBool,
-    /// The mark that the hub compares with.
-    mark: AtomicU64,
+    words: Words,
     /// The reach of the ring when somebody last tried.
     reach: AtomicUsize,
-    /// The stream has been dropped.
-    is_closed: AtomicBool,
     hub: OnceLock<Arc<Hub>>,
     pub(crate) runtime: Handle,
     spin: Duration,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    is_armed: bool,
 }
 
 impl Link {
@@ -60,20 +48,12 @@ impl Link {
             wakers,
             bells: Default::default(),
             timer: OnceLock::new(),
-            state: Mutex::default(),
-            is_parked: AtomicBool::new(false),
-            is_listed: AtomicBool::new(false),
-            mark: AtomicU64::new(0),
+            words: Words::new(),
             reach: AtomicUsize::new(0),
-            is_closed: AtomicBool::new(false),
             hub: OnceLock::new(),
             runtime: Handle::current(),
             spin,
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A context that wakes everybody.
@@ -84,21 +64,12 @@ impl Link {
     /// `who` is about to try: it waits no more. Without other waiters the doorbell is disarmed, or
     /// its own progress would ring it.
     pub(crate) fn unpark(&self, who: Waiter) {
-        if !self.is_parked.load(Ordering::Acquire) {
-            return;
-        }
-        let mut state = self.lock();
-        if self.wakers.remove(who) {
-            self.is_parked.store(false, Ordering::Release);
-            self.disarm(&mut state);
-        }
+        self.words.unpark(self, || self.wakers.remove(who));
     }
 
     /// `who` is about to wait: it is found by whoever wakes.
     pub(crate) fn park(&self, who: Waiter, waker: &Waker) {
-        let _state = self.lock();
-        self.is_parked.store(true, Ordering::Release);
-        self.wakers.put(who, waker);
+        self.words.park(|| self.wakers.put(who, waker));
     }
 
     /// After a try: once the peer is found it may be invited to the ring, or a queue has been made whose
@@ -112,79 +83,20 @@ impl Link {
         }
     }
 
-    fn disarm(&self, state: &mut State) {
-        if !std::mem::replace(&mut state.is_armed, false) {
-            return;
-        }
-        for bell in self.bells.iter().filter_map(OnceLock::get) {
-            self.ring.disarm(bell.get_ref());
-            // It rang: a ring that lies in the kernel untaken is one that its sender pays for.
-            if let Poll::Ready(Ok(mut guard)) = bell.poll_read_ready(&mut self.context()) {
-                bell.get_ref().drain();
-                guard.clear_ready();
-            }
-        }
-    }
-
     /// Looks at the ring actively, if that has helped lately and there is nobody else to look
     /// after. True if something has changed.
     pub(crate) fn spin(&self, mark: Mark) -> bool {
         if self.spin.is_zero() || !self.ring.is_there() {
             return self.ring.has_changed(mark);
         }
-        let others = usize::from(!self.is_listed.load(Ordering::Relaxed));
+        let others = usize::from(!self.words.is_listed());
         self.hub().spin_alone(others, self.spin, || self.ring.has_changed(mark))
     }
 
     /// Has the wakers woken when the ring changes after `mark`. Ready if it has, or may have,
     /// changed already. The caller has parked.
     pub(crate) fn watch(self: &Arc<Self>, mark: Mark) -> Poll<io::Result<()>> {
-        let mut state = self.lock();
-        if self.ring.has_changed(mark) {
-            return Poll::Ready(Ok(()));
-        }
-        if self.is_listed.load(Ordering::Acquire) {
-            // Somebody else waits since an older mark, and what came after it went unnoticed so
-            // far.
-            if self.mark.swap(mark.to_bits(), Ordering::AcqRel) != mark.to_bits() {
-                drop(state);
-                self.wakers.wake_all();
-                return Poll::Pending;
-            }
-            // The hub may have taken it off its list meanwhile; then it wakes after that.
-            if self.is_listed.load(Ordering::Acquire) {
-                return Poll::Pending;
-            }
-        }
-        if !state.is_armed && self.ring.is_there() {
-            self.mark.store(mark.to_bits(), Ordering::Release);
-            self.is_listed.store(true, Ordering::Release);
-            if self.hub().offer(self, self.spin) {
-                return Poll::Pending;
-            }
-            self.is_listed.store(false, Ordering::Release);
-        }
-        self.arm(&mut state, mark)
-    }
-
-    /// Arms the doorbells.
-    fn arm(&self, state: &mut State, mark: Mark) -> Poll<io::Result<()>> {
-        self.disarm(state);
-        self.mark.store(mark.to_bits(), Ordering::Release);
-        for place in 0..Ring::DOORBELLS {
-            let Some(bell) = self.bell(place)? else { continue };
-            if !self.ring.arm(bell.get_ref(), mark) {
-                self.disarm(state);
-                return Poll::Ready(Ok(()));
-            }
-            state.is_armed = true;
-            if let Poll::Ready(guard) = bell.poll_read_ready(&mut self.context()) {
-                bell.get_ref().drain();
-                guard?.clear_ready();
-                return Poll::Ready(Ok(()));
-            }
-        }
-        Poll::Pending
+        self.words.watch(&**self, mark.to_bits(), || self.hub().offer(self, self.spin))
     }
 
     /// The doorbell in `place`, if there is one.
@@ -224,31 +136,17 @@ impl Link {
 
     /// For the hub: whether there is a reason to wake, or none to go on looking.
     pub(crate) fn is_due(&self) -> bool {
-        let mark = Mark::from_bits(self.mark.load(Ordering::Acquire));
-        self.ring.has_changed(mark) || self.is_closed.load(Ordering::Relaxed)
+        self.words.is_due(self)
     }
 
     /// For the hub: takes it off the list and wakes whoever waits.
     pub(crate) fn release(&self) {
-        // Before the wakers are taken: who parks after this finds itself unlisted.
-        self.is_listed.store(false, Ordering::Release);
-        self.wakers.wake_all();
+        self.words.release(self);
     }
 
     /// For the hub, which stops looking: the doorbell takes over.
     pub(crate) fn settle(&self) {
-        let mut state = self.lock();
-        self.is_listed.store(false, Ordering::Release);
-        if !self.is_parked.load(Ordering::Acquire) || self.is_closed.load(Ordering::Acquire) {
-            return;
-        }
-        let mark = Mark::from_bits(self.mark.load(Ordering::Acquire));
-        let armed = self.arm(&mut state, mark);
-        drop(state);
-        if armed.is_ready() {
-            // An error shows itself again to the task that tries.
-            self.wakers.wake_all();
-        }
+        self.words.settle(self);
     }
 
     /// For the hub: whether its doorbell may be armed and disarmed often.
@@ -260,22 +158,58 @@ impl Link {
     /// For the hub, which looks again at those that it has settled: takes the doorbell's place. False if
     /// the stream is not waiting for its doorbell any more.
     pub(crate) fn relist(&self) -> bool {
-        let mut state = self.lock();
-        let is_settled = state.is_armed && self.is_parked.load(Ordering::Acquire);
-        if !is_settled || self.is_closed.load(Ordering::Acquire) {
-            return false;
-        }
-        self.disarm(&mut state);
-        // What came since it was armed shows by its mark.
-        self.is_listed.store(true, Ordering::Release);
-        true
+        self.words.relist(self)
     }
 
     /// The stream is gone: nothing here is waited for any more.
     pub(crate) fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
-        let mut state = self.lock();
-        self.disarm(&mut state);
+        self.words.close(self);
+    }
+}
+
+impl Source for Link {
+    type Error = io::Error;
+
+    fn has_changed(&self, mark: u64) -> bool {
+        self.ring.has_changed(Mark::from_bits(mark))
+    }
+
+    fn is_there(&self) -> bool {
+        self.ring.is_there()
+    }
+
+    fn arm(&self, mark: u64, is_armed: &mut bool) -> Poll<io::Result<()>> {
+        for place in 0..Ring::DOORBELLS {
+            let Some(bell) = self.bell(place)? else { continue };
+            if !self.ring.arm(bell.get_ref(), Mark::from_bits(mark)) {
+                if std::mem::replace(is_armed, false) {
+                    self.disarm();
+                }
+                return Poll::Ready(Ok(()));
+            }
+            *is_armed = true;
+            if let Poll::Ready(guard) = bell.poll_read_ready(&mut self.context()) {
+                bell.get_ref().drain();
+                guard?.clear_ready();
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn disarm(&self) {
+        for bell in self.bells.iter().filter_map(OnceLock::get) {
+            self.ring.disarm(bell.get_ref());
+            // It rang: a ring that lies in the kernel untaken is one that its sender pays for.
+            if let Poll::Ready(Ok(mut guard)) = bell.poll_read_ready(&mut self.context()) {
+                bell.get_ref().drain();
+                guard.clear_ready();
+            }
+        }
+    }
+
+    fn wake_all(&self) {
+        self.wakers.wake_all();
     }
 }
 
@@ -325,7 +259,7 @@ mod tests {
     }
 
     async fn is_armed(link: &Link) {
-        while !link.lock().is_armed {
+        while !*link.words.lock() {
             yield_now().await;
         }
     }
