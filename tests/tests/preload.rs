@@ -34,6 +34,7 @@ parts! {
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
         writing_handler actions fault fork cancel;
     past: poll old_poll select epoll transfer descriptors connect ring_poll ring_epoll ring_late;
+    sandbox: kill kill_by_syscall refuse;
     missing: write read handled killed flip;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
         exec_unread exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close

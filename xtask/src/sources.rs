@@ -90,7 +90,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/family/",
     "crates/rsock-verbs/src/high_fd.rs",
     "crates/rsock-verbs/src/own_fd.rs",
-    "crates/rsock-verbs/src/fault.rs",
+    "crates/rsock-verbs/src/fault",
     "crates/rsock-verbs/src/raw.rs",
     "crates/rsock-verbs/src/received",
     "crates/rsock-verbs/src/sparse.rs",

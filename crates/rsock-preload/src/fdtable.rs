@@ -117,6 +117,10 @@ fn entry(fd: c_int) -> Option<&'static AtomicU64> {
 }
 
 fn entry_or_map(fd: c_int) -> Option<&'static AtomicU64> {
+    if tcp_only::is_sandboxed() {
+        // Nothing new is noted, and mapping memory may not be allowed.
+        return None;
+    }
     TABLE.get_or_map(usize::try_from(fd).ok()?)
 }
 
@@ -607,6 +611,17 @@ pub(crate) fn finish() {
         }
         if let Some(handle) = datagrams::find(fd, Side::Send) {
             datagrams::note_end(&handle);
+        }
+    }
+}
+
+/// Leaves every descriptor to the kernel, but for streams that still have bytes elsewhere. Their slots stay in use:
+/// what they hold is of no use any more, and giving it up would take system calls.
+pub(crate) fn forget() {
+    for fd in known(0, u32::MAX) {
+        let is_needed = find(fd, Side::Recv).is_some_and(|handle| !handle.twin().is_plain());
+        if let Some(entry) = entry(fd).filter(|_| !is_needed) {
+            entry.store(0, Ordering::Release);
         }
     }
 }

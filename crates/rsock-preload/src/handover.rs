@@ -11,7 +11,7 @@
 
 use crate::epoll_sets::{self, Watch};
 use crate::slot::{self, Handle, Side};
-use crate::{errno, fdtable, guard, log, process};
+use crate::{errno, fdtable, guard, log, process, tcp_only};
 use libc::c_int;
 use rsock_core::interrupt::Section;
 use rsock_core::twin::{Claim, Need, PinReason};
@@ -28,6 +28,9 @@ const LAST_STANDARD: RawFd = 2;
 /// # Errors
 /// The errno with which it must fail, because bytes would be lost.
 pub(crate) fn before_exec() -> Result<(), c_int> {
+    if tcp_only::is_sandboxed() {
+        return Ok(());
+    }
     if !process::is_borrowed() {
         fdtable::datagrams::pin_all(PinReason::Passed);
     }
@@ -59,6 +62,9 @@ pub(crate) fn before_exec() -> Result<(), c_int> {
 /// # Errors
 /// As [`before_exec`].
 pub(crate) fn before_spawn() -> Result<(), c_int> {
+    if tcp_only::is_sandboxed() {
+        return Ok(());
+    }
     let streams = fdtable::unsettled();
     if process::is_borrowed() {
         return Ok(());

@@ -33,6 +33,11 @@ pub(crate) fn open() {
     FD.store(own_fd::raise(low).into_raw_fd(), Ordering::Release);
 }
 
+/// Writes nothing from now on.
+pub(crate) fn end() {
+    FD.store(OFF, Ordering::Relaxed);
+}
+
 /// Writes one line, if there is a log.
 #[inline]
 pub(crate) fn line(text: fmt::Arguments<'_>) {

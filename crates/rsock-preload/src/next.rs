@@ -201,6 +201,7 @@ next! {
     vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void)
         -> c_int = -1;
+    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = -1;
     syscall() -> Nothing = Nothing::default();
     dprintf() -> Nothing = Nothing::default();
     __dprintf_chk() -> Nothing = Nothing::default();

@@ -4,7 +4,7 @@
 //! sockets, and a system call filter may forbid what the core needs. Every stream leaves its ring, and none is
 //! adopted any more.
 
-use crate::{fdtable, guard, handover};
+use crate::{fdtable, guard, handover, log};
 use libc::c_int;
 use rsock_core::twin::PinReason;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
@@ -16,6 +16,28 @@ static REASON: AtomicU8 = AtomicU8::new(PinReason::None as u8);
 #[inline]
 pub(crate) fn is_on() -> bool {
     REASON.load(Ordering::Relaxed) != PinReason::None as u8
+}
+
+/// Whether the program restricts its own system calls: then the hooks make none that it did not ask for.
+#[inline]
+pub(crate) fn is_sandboxed() -> bool {
+    REASON.load(Ordering::Relaxed) == PinReason::Sandbox as u8
+}
+
+/// The program is about to restrict its own system calls. The hooks forget all descriptors but those that another
+/// thread is still receiving from.
+///
+/// # Errors
+/// As [`begin`].
+pub(crate) fn before_sandbox() -> Result<(), c_int> {
+    if guard::is_inside() || is_sandboxed() {
+        return Ok(());
+    }
+    log::line(format_args!("a filter of system calls: everything stays on TCP"));
+    begin(PinReason::Sandbox)?;
+    log::end();
+    fdtable::forget();
+    Ok(())
 }
 
 /// Has every stream and UDP socket of the process leave the ring. Streams that another thread is receiving from

@@ -151,7 +151,6 @@ unsafe fn instruction(number: libc::c_long, args: [usize; 6]) -> isize {
 
 #[cfg(test)]
 mod tests {
-
     #[test]
     fn the_kernel_answers_and_errors_come_back_without_errno() {
         // SAFETY: takes nothing.

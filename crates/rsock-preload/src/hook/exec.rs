@@ -5,7 +5,7 @@
 //! other.
 
 use super::detour::detour;
-use crate::{errno, handover, next};
+use crate::{errno, handover, next, tcp_only};
 use libc::{c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
@@ -251,7 +251,7 @@ pub(crate) unsafe extern "C-unwind" fn popen(
 /// # Safety
 /// Null or a C string.
 unsafe fn before(path: *const c_char) -> Result<(), c_int> {
-    if path.is_null() {
+    if path.is_null() || tcp_only::is_sandboxed() {
         return Ok(());
     }
     // SAFETY: the caller's promise.
@@ -264,7 +264,7 @@ unsafe fn before(path: *const c_char) -> Result<(), c_int> {
 /// # Safety
 /// As [`before`].
 unsafe fn before_search(file: *const c_char) -> Result<(), c_int> {
-    if file.is_null() {
+    if file.is_null() || tcp_only::is_sandboxed() {
         return Ok(());
     }
     // SAFETY: the caller's promise.

@@ -4,7 +4,7 @@ use super::alias;
 use crate::doors::Accepted;
 use crate::fdtable::datagrams;
 use crate::slot::Side;
-use crate::{arg, calling, doors, errno, fdtable, guard, log, next, options};
+use crate::{arg, calling, doors, errno, fdtable, guard, log, next, options, tcp_only};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use rsock_core::twin::PinReason;
 use rustix::net::Shutdown;
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C-unwind" fn bind(
 pub(crate) unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
     let result = unsafe { next::listen(fd, backlog) };
-    if result == 0 && !guard::is_inside() {
+    if result == 0 && !guard::is_inside() && !tcp_only::is_on() {
         doors::note_listening(fd);
     }
     result
@@ -194,6 +194,7 @@ pub(crate) unsafe extern "C-unwind" fn connect(
         (-1, libc::AF_INET | libc::AF_INET6) => {
             let mut e = errno::read();
             if matches!(e, libc::ECONNREFUSED | libc::EINPROGRESS)
+                && !tcp_only::is_on()
                 // SAFETY: readable by the caller's promise.
                 && let Some(remote) = unsafe { arg::address(addr, len) }
             {

@@ -6,10 +6,10 @@
 //! the caller's own stack: a `clone` must not return into a frame of ours.
 
 use super::detour::detour;
-use super::{epoll, epoll_wait, exec, fd, io, message, poll, select, socket, splice};
+use super::{epoll, epoll_wait, exec, fd, io, message, poll, process, select, socket, splice};
 use crate::cancel::Shield;
 use crate::{errno, fdtable, guard, log, next, tcp_only};
-use libc::{c_int, c_long, c_uint, c_void, sigset_t, timespec};
+use libc::{c_int, c_long, c_uint, c_ulong, c_void, sigset_t, timespec};
 use rsock_core::twin::PinReason;
 use rsock_verbs::{own_fd, raw};
 use rustix::fd::BorrowedFd;
@@ -73,6 +73,8 @@ fn concerns_us(number: c_long, fd: c_int) -> bool {
         | libc::SYS_close_range
         | libc::SYS_pidfd_getfd
         | libc::SYS_io_uring_setup
+        | libc::SYS_prctl
+        | libc::SYS_seccomp
         | libc::SYS_execve
         | libc::SYS_execveat => true,
         #[cfg(target_arch = "x86_64")]
@@ -150,7 +152,7 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         libc::SYS_getpeername => hook!(socket::getpeername(int(a), at(b), at(c))),
         libc::SYS_getsockopt => hook!(socket::getsockopt(int(a), int(b), int(c), at(d), at(e))),
         libc::SYS_setsockopt => hook!(socket::setsockopt(int(a), int(b), int(c), at(d), uint(e))),
-        libc::SYS_ioctl => hook!(fd::ioctl(int(a), b as libc::c_ulong, at(c))),
+        libc::SYS_ioctl => hook!(fd::ioctl(int(a), b as c_ulong, at(c))),
         libc::SYS_close => hook!(fd::close(int(a))),
         libc::SYS_close_range => hook!(fd::close_range(uint(a), uint(b), int(c))),
         libc::SYS_dup => hook!(fd::dup(int(a))),
@@ -178,6 +180,19 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         libc::SYS_dup2 => hook!(fd::dup2(int(a), int(b))),
         libc::SYS_execve => hook!(exec::execve(at(a), at(b), at(c))),
         libc::SYS_execveat => hook!(exec::execveat(int(a), at(b), at(c), at(d), int(e))),
+        libc::SYS_prctl if !process::restricts_by_prctl(int(a), b as c_ulong, c as c_ulong) => {
+            // SAFETY: the caller's promise.
+            unsafe { kernel(number, all) }
+        }
+        libc::SYS_seccomp if !process::restricts_by_seccomp(a as c_ulong, c as c_ulong) => {
+            // SAFETY: the caller's promise.
+            unsafe { kernel(number, all) }
+        }
+        libc::SYS_prctl | libc::SYS_seccomp => match tcp_only::before_sandbox() {
+            // SAFETY: the caller's promise.
+            Ok(()) => unsafe { kernel(number, all) },
+            Err(e) => c_long::from(errno::fail_int(e)),
+        },
         libc::SYS_pidfd_getfd => {
             // SAFETY: the caller's promise.
             let new = unsafe { kernel(number, all) };
