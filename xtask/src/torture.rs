@@ -25,8 +25,8 @@ pub(crate) struct Torture {
     /// Schedules of this shape alone
     #[arg(long)]
     shape: Option<String>,
-    /// The processes that run the library [default: all four choices in turn]
-    #[arg(long, value_parser = ["neither", "first", "second", "both"])]
+    /// The processes that run the library, or each schedule in another way [default: each in all four ways]
+    #[arg(long, value_parser = ["neither", "first", "second", "both", "turns"])]
     library_at: Option<String>,
     /// Run the schedule in this file, as a failure leaves it
     #[arg(long)]
@@ -87,12 +87,10 @@ pub(crate) fn short_runs() -> [(&'static str, Command); 2] {
     )
 }
 
-/// Builds the library and its driver.
+/// Builds the library and its driver: as `cargo xtask test` does, all of the workspace.
 pub(crate) fn build() -> Done {
-    let library = ["build", "--profile", PROFILE, "--locked", "--lib", "--package"];
-    steps::run(steps::cargo().args(library).arg("rsock-preload"))?;
-    let driver = ["build", "--profile", PROFILE, "--locked", "--package", "rsock-tests", "--bin"];
-    steps::run(steps::cargo().args(driver).arg("torture"))
+    let all = ["build", "--profile", PROFILE, "--locked", "--workspace", "--lib", "--bins"];
+    steps::run(steps::cargo().args(all))
 }
 
 /// The driver with its first schedule, and the library that it tortures.

@@ -136,7 +136,7 @@ fn played(shared: &'static Shared, mode: Mode, library: &Path) -> Result<(), Str
         if now - begin > LIMIT || now - seen.1 > QUIET_LIMIT {
             return Err("HANG: the run does not end".to_owned());
         }
-        sys::pause(2000);
+        sys::pause(1000);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::sys;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// How long a call may take that waits for nothing that comes, before it is interrupted.
-const PATIENCE: u64 = 15_000_000;
+const PATIENCE: u64 = 6_000_000;
 
 /// How long a call may sleep although what it waits for is there: many times what a loaded machine
 /// needs.

@@ -20,6 +20,8 @@ struct Wishes {
     repeat: u64,
     shape: Option<String>,
     mode: Option<Mode>,
+    /// Runs each schedule in one mode, the next one in the next.
+    takes_turns: bool,
     /// A schedule in a file, instead of those of seeds.
     replay: Option<PathBuf>,
     is_json: bool,
@@ -102,7 +104,9 @@ fn run_in_all_modes(
     let mut has_kills = false;
     figures.schedules += 1;
     for _ in 0..wishes.repeat.max(1) {
-        for mode in (0..4).filter(|mode| wishes.mode.is_none_or(|wish| wish == *mode)) {
+        let turn = u32::try_from(seed % 4).expect("below 4");
+        let wish = wishes.mode.or(wishes.takes_turns.then_some(turn));
+        for mode in (0..4).filter(|mode| wish.is_none_or(|wish| wish == *mode)) {
             let outcome = ports.run(schedule, mode, &wishes.library);
             figures.runs += 1;
             figures.connections += u64::from(outcome.n_connections);
@@ -192,6 +196,10 @@ impl Wishes {
                 }
                 "--library-at" => {
                     let name = value()?;
+                    if name == "turns" {
+                        wishes.takes_turns = true;
+                        continue;
+                    }
                     let mode = MODES.iter().position(|mode| mode == name);
                     let mode = mode.ok_or_else(|| format!("{name} is none of {MODES:?}"))?;
                     wishes.mode = Some(u32::try_from(mode).expect("few"));
