@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// The C program `name`, compiled once for each test executable.
+/// The C program `name`, compiled once for each test executable; a shared library if `name` ends so.
 pub(crate) fn compiled(name: &str) -> PathBuf {
     static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -16,6 +16,7 @@ pub(crate) fn compiled(name: &str) -> PathBuf {
 
 fn compile(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
+    let shared: &[&str] = if name.ends_with(".so") { &["-shared", "-fPIC"] } else { &[] };
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
     fs::create_dir_all(&dir).expect("a directory in the target directory");
     // Under a name of its own first: other tests may be running the old one.
@@ -23,12 +24,13 @@ fn compile(name: &str) -> PathBuf {
     let status = Command::new("cc")
         .args(["-std=gnu11", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"])
         .args(["-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations"])
+        .args(shared)
         .arg(source)
         .arg("-o")
         .arg(&fresh)
         .status()
         .expect("`cc` runs");
-    assert!(status.success(), "compiling {name}.c failed");
+    assert!(status.success(), "compiling {name} failed");
     let program = dir.join(name);
     fs::rename(&fresh, &program).expect("renaming within a directory");
     program
