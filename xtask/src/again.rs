@@ -82,7 +82,7 @@ fn suspects(program: &Failed, list: impl Fn(&Failed) -> Vec<String>) -> Option<V
         let listed = if program.path.is_empty() { Vec::new() } else { list(program) };
         let rest: Vec<String> = listed.into_iter().filter(|test| !known.contains(test)).collect();
         found.extend(hung.iter().map(|test| one(test, 1)));
-        let name = format!("a test of `{}`, which was cut short", program.selection.join(" "));
+        let name = format!("a test in `{}`, which ended early", program.selection.join(" "));
         let name = hung.is_none().then_some(name);
         if rest.is_empty() {
             // Every test had passed, and the program failed all the same.
@@ -175,7 +175,7 @@ mod tests {
         let cut = program(&["b"], Some((&["a"], None)));
         let often = [("b", 2), ("c", 2), ("d", 2)];
         let (verdict, passed, failed) = judged(&[cut], (1, 2), &often);
-        let name = "a test of `--test pair`, which was cut short";
+        let name = "a test in `--test pair`, which ended early";
         assert_eq!((verdict, passed, failed), (flaky(&["b (--test pair)", name]), 4, 0));
     }
 

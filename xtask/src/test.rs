@@ -31,6 +31,11 @@ pub(crate) fn run() -> Done {
         command.arg("--workspace");
         match failed {
             None => command.arg("--no-fail-fast"),
+            // rustdoc takes no name with spaces, so all of the file's tests are run.
+            Some(failed) if failed.path.is_empty() => {
+                let files = tests.iter().filter_map(|test| test.split_whitespace().next());
+                command.args(&failed.selection).arg("--").args(files)
+            }
             Some(failed) => command.args(&failed.selection).args(["--", "--exact"]).args(tests),
         };
         command
@@ -175,7 +180,7 @@ impl Run {
     /// The last line: what continuous integration reads.
     fn end(self) -> Done {
         for test in &self.flaky {
-            println!("flaky: {test} failed once, and passed twice alone");
+            println!("flaky: {test}: failed, then passed twice alone");
         }
         let Counts { passed, failed, ignored } = self.counts;
         println!("{passed} passed, {failed} failed, {ignored} skipped");
