@@ -15,7 +15,6 @@ use rsock_verbs::HighFd;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
-use std::sync::PoisonError;
 
 /// The doorbell of a twin in an epoll set.
 #[derive(Debug)]
@@ -64,7 +63,9 @@ impl Twin {
         if self.steer_rx(fd, &mut rx, path).is_ok() && rx.mode == RxMode::Tcp {
             return Ok(None);
         }
-        let mut slot = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
+        // Both users hold the lock of the direction, so this one is free, but in a child of a fork that came
+        // between: there it is for ever that of a thread of its parent.
+        let Ok(mut slot) = self.stand_in.try_lock() else { return Ok(None) };
         if slot.is_none() {
             let stand_in = StandIn::new(path, self.is_sole())?;
             listen(path, &stand_in.bell);
@@ -80,7 +81,7 @@ impl Twin {
         if !self.has(FLAG_STANDIN) {
             return;
         }
-        let mut slot = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(mut slot) = self.stand_in.try_lock() else { return };
         let Some(stand_in) = slot.take() else { return };
         path.disarm(&stand_in.bell);
         stand_in.bell.drain();
