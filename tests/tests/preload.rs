@@ -33,7 +33,9 @@ parts! {
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
         writing_handler actions fault fork cancel;
-    past: poll old_poll select epoll transfer descriptors connect ring_poll ring_epoll ring_late;
+    past: poll old_poll select epoll transfer descriptors connect
+        ring_poll ring_epoll ring_late;
+    allocator: exchange close;
     sandbox: kill kill_by_syscall refuse;
     missing: write read handled killed flip;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec

@@ -23,6 +23,7 @@ thread_local! {
             pending: Cell::new(false),
             handlers: Cell::new(0),
             interrupting: Cell::new(0),
+            handler_at: Cell::new(0),
         }
     };
 }
@@ -34,6 +35,8 @@ struct State {
     handlers: Cell<u32>,
     /// Those of them that did not ask for `SA_RESTART`.
     interrupting: Cell<u32>,
+    /// Where on the stack the outermost handler of the program's began; 0 outside.
+    handler_at: Cell<usize>,
 }
 
 static ON_LEAVE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
@@ -86,6 +89,57 @@ fn leave() {
 #[must_use]
 pub fn is_inside() -> bool {
     STATE.with(|s| s.depth.get() != 0)
+}
+
+/// A handler of the program's, while it runs. What it interrupted may be anything, libc's allocator too: the calls
+/// that it makes allocate nothing, so they leave for later whatever would.
+#[derive(Debug)]
+#[must_use]
+pub struct InHandler {
+    before: usize,
+    not_send: PhantomData<*const ()>,
+}
+
+impl InHandler {
+    /// From now on.
+    #[inline(always)]
+    pub fn begin() -> Self {
+        let here = here();
+        let before = STATE.with(|s| s.handler_at.get());
+        if !is_below(here, before) {
+            STATE.with(|s| s.handler_at.set(here));
+        }
+        Self { before, not_send: PhantomData }
+    }
+}
+
+impl Drop for InHandler {
+    fn drop(&mut self) {
+        STATE.with(|s| s.handler_at.set(self.before));
+    }
+}
+
+/// Whether this thread is inside a handler of the program's.
+#[inline]
+#[must_use]
+pub fn is_in_handler() -> bool {
+    let handler_at = STATE.with(|s| s.handler_at.get());
+    handler_at != 0 && is_below(here(), handler_at)
+}
+
+/// Whether a frame at `here` can be one of what a handler at `handler_at` calls. A handler that left by longjmp did
+/// not say so: then the stack is above it, or is another one.
+fn is_below(here: usize, handler_at: usize) -> bool {
+    /// Far away is another stack.
+    const FAR: usize = 64 << 20;
+    handler_at.checked_sub(here).is_some_and(|below| below < FAR)
+}
+
+/// An address in the frame of the caller.
+#[inline(always)]
+fn here() -> usize {
+    let here = 0u8;
+    std::hint::black_box(&raw const here).addr()
 }
 
 /// Says that a signal was put off: the function given to [`on_leave`] runs when the section ends.
@@ -169,6 +223,33 @@ impl Watch {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
+
+    #[inline(never)]
+    fn deeper<R>(f: impl FnOnce() -> R) -> R {
+        let frame = std::hint::black_box([0u8; 512]);
+        let result = f();
+        std::hint::black_box(frame);
+        result
+    }
+
+    #[test]
+    fn what_a_handler_calls_is_inside_and_what_follows_a_jump_out_of_it_is_not() {
+        assert!(!is_in_handler());
+        let seen = deeper(|| {
+            let handler = InHandler::begin();
+            let seen = deeper(|| {
+                let nested = InHandler::begin();
+                let seen = deeper(is_in_handler);
+                drop(nested);
+                seen && deeper(is_in_handler)
+            });
+            // As if by longjmp.
+            mem::forget(handler);
+            seen
+        });
+        assert!(seen);
+        assert!(!is_in_handler());
+    }
 
     #[test]
     fn a_signal_put_off_is_delivered_once_when_the_outer_section_ends() {

@@ -18,7 +18,7 @@ use crate::process;
 use crate::slot::{self, Handle, Held, Key, Side};
 use crate::tcp_only;
 use libc::c_int;
-use rsock_core::interrupt::Section;
+use rsock_core::interrupt::{self, Section};
 use rsock_core::twin::{self, PinReason, Twin};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -261,6 +261,8 @@ fn settle(fd: c_int, entry: &AtomicU64, side: Side) -> Option<Handle> {
             // Another thread is at it. It cannot be this one, below a signal handler: those are
             // kept out of sections.
             ADOPTING => rustix::thread::sched_yield(),
+            // Adopting allocates. What the handler moves goes by TCP, as it would before.
+            _ if interrupt::is_in_handler() => return None,
             _ if tcp_only::is_on() => {
                 replace(entry, word, word.with_kind(EMPTY));
             }

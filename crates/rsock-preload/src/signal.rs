@@ -1,7 +1,7 @@
 //! Signal handlers around the data path.
 //!
-//! Every handler that the program installs is called by a wrapper of ours, which does two things.
-//! It counts the handlers that ran, for blocking calls that have to end with `EINTR`. And when the
+//! Every handler that the program installs is called by a wrapper of ours, which does three things.
+//! It marks the thread as inside a handler, where nothing is allocated. It counts the handlers that ran, for blocking calls that have to end with `EINTR`. And when the
 //! thread is inside a [`Section`] it puts an asynchronous signal off: queues it again, with its
 //! original `siginfo`, blocked in the interrupted context, until the section ends. So no handler,
 //! and no `longjmp` out of one, ever meets a half-done change of a stream.
@@ -16,7 +16,7 @@
 
 use crate::{context, errno, guard, process};
 use libc::{c_int, c_long, c_ulong, c_void, sigaction as Action, siginfo_t};
-use rsock_core::interrupt::{self, Section};
+use rsock_core::interrupt::{self, InHandler, Section};
 use rsock_verbs::{fault, raw};
 use std::cell::Cell;
 use std::mem::{self, ManuallyDrop, MaybeUninit};
@@ -372,8 +372,10 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     // SAFETY: the program gave this address as the handler of a signal.
     let handler = unsafe { mem::transmute::<usize, Handler>(handler) };
     let lifted = guard::Lifted::new();
+    let in_handler = InHandler::begin();
     // SAFETY: called as the kernel would have called it.
     unsafe { handler(signal, info, context) };
+    drop(in_handler);
     drop(lifted);
 }
 

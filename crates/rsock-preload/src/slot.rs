@@ -12,6 +12,7 @@ use crate::chunked::{Chunked, Zeroed};
 use gate::{Gate, Left};
 use returned::Returned;
 use rsock_core::closing::{Call, Closings, Descriptor};
+use rsock_core::interrupt;
 use rsock_core::twin::{PinReason, Twin};
 use rsock_core::udp::Udp;
 use rustix::fd::BorrowedFd;
@@ -26,6 +27,8 @@ static SLOTS: Chunked<Slot, PER_CHUNK, CHUNKS> = Chunked::new();
 /// Slots that have been handed out at least once.
 static FRESH: AtomicU32 = AtomicU32::new(0);
 static RETURNED: Returned = Returned(AtomicU64::new(0));
+/// Slots that ended in a signal handler: what they hold is dropped by the next [`insert`].
+static ENDED: Returned = Returned(AtomicU64::new(0));
 
 /// By which side of a slot a call goes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +116,16 @@ impl Slot {
         if !self.hub.gates.is_last() {
             return;
         }
+        if interrupt::is_in_handler() {
+            // It may have interrupted the allocator.
+            ENDED.give_back(index, &self.hub.next);
+            return;
+        }
+        self.clear(index);
+    }
+
+    /// Drops what an ended slot holds, and returns it.
+    fn clear(&self, index: u32) {
         let twin = self.hub.twin.swap(ptr::null_mut(), Ordering::AcqRel);
         if !twin.is_null() {
             // SAFETY: `insert` stored what `Box::into_raw` gave; both gates are closed and empty,
@@ -126,6 +139,9 @@ impl Slot {
 /// Puts something into a slot, with one descriptor naming it. `None` when all slots are in use.
 pub(crate) fn insert(held: Held) -> Option<Key> {
     let next = |index: u32| SLOTS.get(index as usize).map(|slot| &slot.hub.next);
+    while let Some(index) = ENDED.take(next) {
+        SLOTS.get(index as usize)?.clear(index);
+    }
     let index = RETURNED.take(next).or_else(take_fresh)?;
     let slot = SLOTS.get_or_map(index as usize)?;
     // Generation 0 is that of a slot never used.

@@ -6,7 +6,7 @@ use super::tuple::Tuple;
 use super::{PinReason, Twin};
 use crate::closing::notice;
 use crate::engine::Config;
-use crate::interrupt::{Section, Watch};
+use crate::interrupt::{self, Section, Watch};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
@@ -39,6 +39,10 @@ impl Twin {
     /// Takes a step of the search, if no other thread does. Called with or without a direction's lock.
     #[cold]
     pub(super) fn look(&self, fd: BorrowedFd<'_>, calls: u32) {
+        if interrupt::is_in_handler() {
+            // It allocates.
+            return;
+        }
         let Ok(mut search) = self.search.try_lock() else { return };
         if search.is_over() || self.has(FLAG_PINNED) || self.is_shared() {
             return;
@@ -97,7 +101,8 @@ impl Twin {
 
     /// The search's descriptor, to be watched while waiting.
     pub(super) fn search_fd(&self) -> Option<RawFd> {
-        if self.has(FLAG_PAIRED | FLAG_PINNED) {
+        // Nothing would be done about it in a handler.
+        if self.has(FLAG_PAIRED | FLAG_PINNED) || interrupt::is_in_handler() {
             return None;
         }
         // A handler of this very thread must not wait for it.

@@ -14,7 +14,7 @@ use crate::log;
 use crate::slot::{self, Handle, Held, Side};
 use crate::tcp_only;
 use libc::c_int;
-use rsock_core::interrupt::Section;
+use rsock_core::interrupt::{self, Section};
 use rsock_core::twin::PinReason;
 use rsock_core::udp::{self, Udp};
 use rustix::fd::BorrowedFd;
@@ -81,7 +81,8 @@ fn count(fd: c_int, word: Word) {
     let more = Word(word.0.wrapping_add(ONE_CALL));
     let n = more.0 >> 32;
     // Fails where another thread counts: one of them is enough.
-    let is_due = n != 0 && n.is_multiple_of(FIRST_CALLS) && !tcp_only::is_on();
+    let is_wanted = !tcp_only::is_on() && !interrupt::is_in_handler();
+    let is_due = n != 0 && n.is_multiple_of(FIRST_CALLS) && is_wanted;
     if !replace(entry, word, more) || !is_due {
         return;
     }
