@@ -1,6 +1,7 @@
 /* System calls by `syscall(2)` and by io_uring: what a program does past the functions of libc means what those
  * functions mean, from the first byte, and after the stream has left TCP. */
 #include "common.h"
+#include <aio.h>
 #include <linux/io_uring.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -405,6 +406,58 @@ static void ring_late_client(int fd)
 	asking_client(fd);
 }
 
+/* POSIX asynchronous I/O reads and writes in threads of libc's. */
+static ssize_t finish(struct aiocb *request)
+{
+	const struct aiocb *list[1] = {request};
+	struct timespec limit = {.tv_sec = HANGS / 1000};
+	if (aio_suspend(list, 1, &limit) != 0)
+		fail("hangs");
+	return aio_return(request);
+}
+
+static void aio_server(int fd)
+{
+	unsigned char buf[SIZE];
+	for (int i = 0; i < ROUNDS; i++) {
+		size_t had = 0;
+		while (had < SIZE) {
+			struct aiocb in = {.aio_fildes = fd, .aio_buf = buf + had, .aio_nbytes = SIZE - had};
+			in.aio_sigevent.sigev_notify = SIGEV_NONE;
+			in.aio_lio_opcode = LIO_READ;
+			struct aiocb *list[2] = {NULL, &in};
+			CHECK((i % 2 ? aio_read(&in) : lio_listio(LIO_NOWAIT, list, 2, NULL)) == 0);
+			ssize_t n = finish(&in);
+			CHECK(n > 0);
+			had += (size_t)n;
+		}
+		check_stream(buf, SIZE, 5, (uint64_t)i * SIZE);
+		struct aiocb out = {.aio_fildes = fd, .aio_buf = buf, .aio_nbytes = SIZE};
+		out.aio_sigevent.sigev_notify = SIGEV_NONE;
+		CHECK(aio_write(&out) == 0);
+		CHECK(finish(&out) == SIZE);
+	}
+	show_end(fd);
+}
+
+/* Writing alone leaves the other direction where it is. */
+static void aio_write_server(int fd)
+{
+	unsigned char buf[SIZE];
+	for (int i = 0; i < ROUNDS; i++) {
+		get(fd, buf, SIZE);
+		if (i % 2) {
+			struct aiocb out = {.aio_fildes = fd, .aio_buf = buf, .aio_nbytes = SIZE};
+			out.aio_sigevent.sigev_notify = SIGEV_NONE;
+			CHECK(aio_write(&out) == 0);
+			CHECK(finish(&out) == SIZE);
+		} else {
+			put(fd, buf, SIZE);
+		}
+	}
+	show_end(fd);
+}
+
 static const struct part parts[] = {
 	{"poll", asking_client, poll_server},
 	{"old_poll", asking_client, old_poll_server},
@@ -415,6 +468,8 @@ static const struct part parts[] = {
 	{"connect", connect_client, connect_server},
 	{"ring_poll", asking_client, ring_poll_server},
 	{"ring_epoll", asking_client, ring_epoll_server},
+	{"aio", asking_client, aio_server},
+	{"aio_write", asking_client, aio_write_server},
 	{"ring_late", ring_late_client, ring_late_server},
 };
 

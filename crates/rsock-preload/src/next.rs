@@ -201,6 +201,10 @@ next! {
     vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void)
         -> c_int = -1;
+    aio_read(request: *mut libc::aiocb) -> c_int = -1;
+    aio_write(request: *mut libc::aiocb) -> c_int = -1;
+    lio_listio(mode: c_int, list: *const *mut libc::aiocb, n: c_int, event: *mut libc::sigevent)
+        -> c_int = -1;
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = -1;
     syscall() -> Nothing = Nothing::default();
     dprintf() -> Nothing = Nothing::default();

@@ -4,6 +4,7 @@
 //! result; anything else goes to the next definition, unchanged. The list of what is exported is
 //! `symbols.txt`, which a test compares with the library.
 
+mod aio;
 mod datagram;
 mod detour;
 mod epoll;
