@@ -1203,6 +1203,46 @@ static void many_client(int fd)
 	hear(fd);
 }
 
+/* `select` beyond 1024, where the process may open nothing more. */
+static void select_most_server(int fd)
+{
+	enum { HIGH = 1500, WORDS = 2048 / 64 };
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max > HIGH);
+	limit.rlim_cur = HIGH + 1;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	int high = fcntl(fd, F_DUPFD, HIGH);
+	CHECK(high == HIGH && close(fd) == 0);
+	limit.rlim_cur = 64;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	while (open("/dev/null", O_RDONLY) >= 0)
+		;
+	CHECK(errno == EMFILE);
+	static uint64_t bits[WORDS];
+	char c;
+	do {
+		memset(bits, 0, sizeof(bits));
+		bits[HIGH / 64] = 1ull << (HIGH % 64);
+		struct timeval most = {.tv_sec = 60};
+		if (select(HIGH + 1, (void *)bits, NULL, NULL, &most) != 1)
+			fail("hangs");
+		CHECK(bits[HIGH / 64] == 1ull << (HIGH % 64));
+		get(high, &c, 1);
+		put(high, &c, 1);
+	} while (c != '!');
+	show_end(high);
+}
+
+static void select_most_client(int fd)
+{
+	for (int i = 0; i < 300; i++) {
+		char c = i < 299 ? 'x' : '!', answer;
+		put(fd, &c, 1);
+		get(fd, &answer, 1);
+		CHECK(answer == c);
+	}
+}
+
 static const struct part PARTS[] = {
 	{"dup", dup_client, echo_server},
 	{"replace", replace_client, replace_server},
@@ -1242,6 +1282,7 @@ static const struct part PARTS[] = {
 	{"pass_idle", idle_client, pass_idle_server},
 	{"epoll", epoll_client, two_server},
 	{"epoll_full", epoll_full_client, epoll_full_server},
+	{"select_most", select_most_client, select_most_server},
 	{"poll_most", unread_client, poll_most_server},
 	{"nonblocking", nonblocking_client, three_server},
 	{"many", many_client, echo_server},

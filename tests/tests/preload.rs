@@ -42,7 +42,7 @@ parts! {
         exec_unread exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close
         exec_killed exec_reset exec_fails exec_leak stdio stdio_unread stdin_unread
         stdio_full stdio_idle stdio_stopped stdio_shut stdio_ended stdio_threads print pass
-        pass_unread pass_epoll pass_idle epoll epoll_full poll_most nonblocking many;
+        pass_unread pass_epoll pass_idle epoll epoll_full poll_most select_most nonblocking many;
 }
 
 /// Runs `part` of the C program `program` without the library, and then in every mixed pair.

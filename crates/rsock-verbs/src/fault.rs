@@ -43,7 +43,7 @@ pub(crate) fn is_armed() -> bool {
 /// `src` is as long as `len` says, and so is `dst`; either may be memory that is not there, if [`is_armed`].
 /// The two do not overlap. Another process may write either meanwhile: the bytes are then torn.
 #[inline]
-pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
+pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
     unsafe extern "C" fn plain(src: *const u8, dst: *mut u8, len: usize, _: usize) {
         // SAFETY: the promise of the caller of `copy`.
         unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };

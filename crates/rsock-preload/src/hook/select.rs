@@ -10,7 +10,9 @@ use crate::fdtable::datagrams;
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
 use rsock_core::twin::{self, PollEntry};
+use rsock_verbs::fault;
 use rustix::event::PollFlags;
+use rustix::fd::BorrowedFd;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 
@@ -158,8 +160,43 @@ impl Wanted {
             return None;
         }
         // The size of a plain `fd_set` is always there.
-        let n = if n > libc::FD_SETSIZE { n.min(kernel_table_size()?) } else { n };
-        Some(Self { n, ..wanted })
+        if n > libc::FD_SETSIZE {
+            let size = kernel_table_size();
+            // SAFETY: the caller's promise.
+            let size = size.unwrap_or_else(|| unsafe { wanted.open_end() });
+            return Some(Self { n: n.min(size), ..wanted });
+        }
+        Some(wanted)
+    }
+
+    /// One past the last word that names an open descriptor: for want of the size of the kernel's table, which is
+    /// not smaller. What lies behind the program's own sets may be anything, or missing.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn open_end(&self) -> usize {
+        let mut end = libc::FD_SETSIZE;
+        for words in self.sets.into_iter().filter(|words| !words.is_null()) {
+            for at in libc::FD_SETSIZE / BITS..self.n.div_ceil(BITS) {
+                let mut word: c_ulong = 0;
+                let from = words.wrapping_add(at).cast::<u8>();
+                // SAFETY: what is not there is noticed; a word of our own.
+                if !unsafe { fault::copy(from, (&raw mut word).cast(), size_of::<c_ulong>()) } {
+                    break;
+                }
+                let is_open = |bit: &usize| {
+                    c_int::try_from(at * BITS + bit).is_ok_and(|fd| {
+                        // SAFETY: not negative; only asked about.
+                        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                        rustix::io::fcntl_getfd(fd).is_ok()
+                    })
+                };
+                if (0..BITS).filter(|bit| word >> bit & 1 != 0).any(|bit| is_open(&bit)) {
+                    end = end.max((at + 1) * BITS);
+                }
+            }
+        }
+        end
     }
 
     /// As [`datagrams::announce`], of the descriptors in the sets.
