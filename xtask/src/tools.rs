@@ -181,6 +181,9 @@ const PACKAGES: &[Package] = &[
     Package { name: "nuttcp", programs: &["nuttcp"] },
     Package { name: "rdmacm-utils", programs: &["rstream", "riostream", "rcopy", "udpong"] },
     Package { name: PYTHON, programs: &[PYTHON] },
+    Package { name: "openssh-client", programs: &["ssh", "scp", "ssh-keygen"] },
+    Package { name: "openssh-server", programs: &["sshd"] },
+    Package { name: "openssh-sftp-server", programs: &[] },
     Package { name: "librdmacm1", programs: &[] },
     Package { name: "libibverbs1", programs: &[] },
 ];
