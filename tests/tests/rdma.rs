@@ -6,6 +6,7 @@
 
 mod hostile_peer;
 mod malformed;
+mod rdma_control;
 mod rdma_ends;
 mod rdma_plain;
 mod rdma_rust;

@@ -1,5 +1,6 @@
 //! Extension messages: what ends that are both rsock tell each other beside the bytes.
 
+use super::parts::PLAIN;
 use super::shared::ExtSeen;
 use super::stream::Stream;
 use crate::interrupt::Section;
@@ -21,7 +22,8 @@ impl<B: Backend> Stream<B> {
         // The last word before bytes take another way, which must not be faster: see `is_drained`.
         let is_last = B::SENDS_WAIT && ext == Ext::Down;
         let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
-        self.parts.post_flagged(None, &[], proto::Msg::Ext(ext).encode(), flags).is_ok()
+        let word = proto::Msg::Ext(ext).encode();
+        self.parts.post_flagged(PLAIN, None, &[], word, flags).is_ok()
     }
 
     /// Ends every sleep on this stream in this process family: the sleepers look again.

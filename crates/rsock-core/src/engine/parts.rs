@@ -10,6 +10,11 @@ use rsock_verbs::{
 use std::io::IoSlice;
 use std::sync::Arc;
 
+/// The name of a control message whose completion counts.
+pub(super) const CONTROL: WrId = WrId(1);
+/// The name of everything else.
+pub(super) const PLAIN: WrId = WrId(0);
+
 /// The objects behind a stream. Declared in the order in which they must go.
 #[derive(Debug)]
 pub(super) struct Parts<B: Backend> {
@@ -51,11 +56,13 @@ impl<B: Backend> Parts<B> {
         payload: &[IoSlice<'_>],
         word: proto::Imm,
     ) -> Result<(), PostError> {
-        self.post_flagged(remote, payload, word, SendFlags::empty())
+        self.post_flagged(PLAIN, remote, payload, word, SendFlags::empty())
     }
 
+    /// As [`Self::post_message`]; a completion that `flags` ask for is called `id`.
     pub(super) fn post_flagged(
         &self,
+        id: WrId,
         remote: Option<(RemoteAddr, RKey)>,
         payload: &[IoSlice<'_>],
         word: proto::Imm,
@@ -65,7 +72,7 @@ impl<B: Backend> Parts<B> {
         match self.wire {
             Wire::WriteImm => {
                 let op = SendOp::WriteImm { remote: addr, rkey, imm: word.0 };
-                self.qp.post_copy(WrId(0), op, payload, flags)
+                self.qp.post_copy(id, op, payload, flags)
             }
             Wire::MsgSend => {
                 // WIRE: the word travels in host order where there is no immediate. If the queue
@@ -73,10 +80,10 @@ impl<B: Backend> Parts<B> {
                 // same place.
                 if !payload.is_empty() {
                     let op = SendOp::Write { remote: addr, rkey };
-                    self.qp.post_copy(WrId(0), op, payload, SendFlags::empty())?;
+                    self.qp.post_copy(PLAIN, op, payload, SendFlags::empty())?;
                 }
                 let word = word.0.to_ne_bytes();
-                self.qp.post_copy(WrId(0), SendOp::Send, &[IoSlice::new(&word)], flags)
+                self.qp.post_copy(id, SendOp::Send, &[IoSlice::new(&word)], flags)
             }
         }
     }

@@ -12,8 +12,8 @@ use super::ring::Ring;
 use super::shared::{Line, Mailbox, RecvSide, SendSide, Shared};
 use super::stream::{MAX_PIECES, Stream};
 use crate::proto::{
-    self, ConnData, ConnFlags, Lifecycle, PROTOCOL_VERSION, RecvConfig, RecvHalf, RemoteSge,
-    SendConfig, SendHalf,
+    self, ConnData, ConnFlags, CtrlWindow, Lifecycle, PROTOCOL_VERSION, RecvConfig, RecvHalf,
+    RemoteSge, SendConfig, SendHalf,
 };
 use rsock_verbs::family::{FamilyBox, Lock};
 use rsock_verbs::{
@@ -127,6 +127,7 @@ impl<B: Backend> Preparing<B> {
                 life: Lifecycle::Open,
                 dirty: 0,
                 n_owed: 0,
+                ctrl: CtrlWindow::new(),
                 moderation: Moderation::default(),
             })),
             mail: Mailbox::default(),
@@ -152,6 +153,7 @@ impl<B: Backend> Preparing<B> {
             growth: Growth::new(),
             config: self.config,
             extensions: self.config.extensions && peer.has_ext(),
+            limits_ctrl: B::SENDS_WAIT && !peer.has_ext(),
             doubt: Doubt::default(),
             iomaps: Iomaps::new(remote, self.config.iomap_slots),
         })

@@ -1,10 +1,13 @@
 //! The pump: completions in, dispatch to both directions, receives and credits out.
 
 use super::config::Wire;
+use super::parts::{CONTROL, PLAIN};
 use super::shared::{ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
 use super::stream::Stream;
 use crate::proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
-use rsock_verbs::{Backend, Completion, CompletionQueue, MemoryRegion, QueuePair, WcOp, WcStatus};
+use rsock_verbs::{
+    Backend, Completion, CompletionQueue, MemoryRegion, QueuePair, SendFlags, WcOp, WcStatus,
+};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -21,6 +24,7 @@ impl<B: Backend> Stream<B> {
         let mut batch = [Completion::BLANK; BATCH];
         let mut taken = 0;
         let mut failed = None;
+        let under_way = recv.ctrl;
         loop {
             let n = self.parts.cq.poll(&mut batch);
             for wc in &batch[..n] {
@@ -38,6 +42,10 @@ impl<B: Backend> Stream<B> {
                 self.ring.shared.mail.fail(libc::EPROTO);
                 break;
             }
+        }
+        if recv.ctrl != under_way {
+            // A grant may have waited for that. Not inside the loop: see there.
+            self.grant(recv);
         }
         if let Some(status) = failed {
             // Only now: what explains it may have been among the later completions.
@@ -58,7 +66,12 @@ impl<B: Backend> Stream<B> {
                 u32::from_ne_bytes(word)
             }
             WcOp::Recv => return self.ring.shared.mail.fail(libc::EPROTO),
-            WcOp::Send | WcOp::Write => return,
+            WcOp::Send | WcOp::Write => {
+                if wc.id == CONTROL && self.limits_ctrl {
+                    recv.ctrl.done(1);
+                }
+                return;
+            }
         };
         let is_posted = match self.parts.wire {
             Wire::WriteImm => {
@@ -139,7 +152,7 @@ impl<B: Backend> Stream<B> {
         // A shutdown of what is over already changes nothing.
         let Ok((mut next, send)) = recv.life.on(event) else { return };
         if let Some(ctrl) = send {
-            self.send_ctrl(ctrl);
+            self.send_ctrl(recv, ctrl);
             if let (Ctrl::Disconnect, Ok((done, _))) =
                 (ctrl, next.on(LifecycleEvent::DisconnectDone))
             {
@@ -176,9 +189,22 @@ impl<B: Backend> Stream<B> {
 
     /// Gives the peer credits and buffers that are due.
     pub(super) fn grant(&self, recv: &mut RecvSide) {
+        // A peer that keeps receives for control messages is told at once, without asking what became of it.
+        let (id, flags) = match self.limits_ctrl {
+            true => (CONTROL, SendFlags::SIGNALED),
+            false => (PLAIN, SendFlags::empty()),
+        };
         while let Some(grant) = recv.half.next_grant() {
             if B::SENDS_WAIT && self.parts.qp.is_full() {
                 // The places that are left are for the ends of directions.
+                break;
+            }
+            if !recv.life.is_connected() {
+                // Nothing comes any more, and C takes no message after its end.
+                break;
+            }
+            if !recv.ctrl.has_room_for_grant() {
+                // What completes makes room, and the pump tries again.
                 break;
             }
             if !self.repost(recv) {
@@ -186,15 +212,20 @@ impl<B: Backend> Stream<B> {
             }
             let posted = match &grant.entry {
                 Some((addr, rkey, entry)) => {
-                    self.parts.post_message(Some((*addr, *rkey)), &[IoSlice::new(entry)], grant.imm)
+                    let (at, entry) = (Some((*addr, *rkey)), [IoSlice::new(entry)]);
+                    self.parts.post_flagged(id, at, &entry, grant.imm, flags)
                 }
-                None => self.parts.post_message(None, &[], grant.imm),
+                None => self.parts.post_flagged(id, None, &[], grant.imm, flags),
             };
             if posted.is_err() {
                 // The peer takes no control message now; the next call tries again.
                 break;
             }
             recv.half.commit_grant();
+            if self.limits_ctrl {
+                let had_room = recv.ctrl.post();
+                debug_assert!(had_room, "looked for above");
+            }
         }
     }
 

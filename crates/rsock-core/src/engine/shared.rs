@@ -2,7 +2,7 @@
 
 use super::moderation::Moderation;
 use super::spin::Spin;
-use crate::proto::{Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
+use crate::proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -25,6 +25,8 @@ pub(super) struct RecvSide {
     pub(super) dirty: usize,
     /// Receives that data has taken and that are not posted again yet.
     pub(super) n_owed: u32,
+    /// Control messages under way, where their number is [limited](super::stream::Stream::limits_ctrl).
+    pub(super) ctrl: CtrlWindow,
     pub(super) moderation: Moderation,
 }
 

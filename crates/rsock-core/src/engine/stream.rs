@@ -5,9 +5,9 @@ use super::doubt::Doubt;
 use super::growth::Growth;
 use super::iomap::Iomaps;
 use super::layout::{Layout, N_SLOTS};
-use super::parts::Parts;
+use super::parts::{CONTROL, Parts};
 use super::ring::Ring;
-use super::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, SendSide};
+use super::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide, SendSide};
 use crate::interrupt::Section;
 use crate::iov::Rest;
 use crate::proto::{
@@ -53,6 +53,8 @@ pub struct Stream<B: Backend> {
     pub(super) ring: Arc<Ring<B>>,
     pub(super) config: Config,
     pub(super) extensions: bool,
+    /// Whether the peer keeps no receives for control messages (C), and sends wait for it to post some.
+    pub(super) limits_ctrl: bool,
     pub(super) doubt: Doubt,
     /// After the queue pair, these two: nothing may arrive in memory that is gone.
     pub(super) growth: Growth<B>,
@@ -310,13 +312,16 @@ impl<B: Backend> Stream<B> {
     }
 
     /// Sends a control message; a peer that takes none any more is as good as gone.
-    pub(super) fn send_ctrl(&self, ctrl: Ctrl) {
+    pub(super) fn send_ctrl(&self, recv: &mut RecvSide, ctrl: Ctrl) {
         // Its completion tells that everything before it has arrived: see `is_drained`.
         let flags = if B::SENDS_WAIT { SendFlags::SIGNALED } else { SendFlags::empty() };
         let word = proto::Msg::Ctrl(ctrl).encode();
-        if self.parts.post_flagged(None, &[], word, flags).is_err() {
+        if self.parts.post_flagged(CONTROL, None, &[], word, flags).is_err() {
             // The peer has stopped taking messages altogether: it learns from the hang-up.
             self.ring.shared.mail.raise(FLAG_DISCONNECTED);
+        } else if self.limits_ctrl {
+            let had_room = recv.ctrl.post();
+            debug_assert!(had_room, "grants leave room for each end, and each is said once");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The room for control messages: how many may be posted and not yet completed.
 //!
-//! Control messages carry no credit, so their number is bounded at the sender: the peer keeps that
-//! many receives to spare.
+//! Control messages carry no credit, so their number is bounded at the sender: a peer like C posts
+//! as many receives as it gives credits, and a message that finds none waits at the sender.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `RS_QP_CTRL_SIZE`, `rs_ctrl_avail`.
@@ -9,6 +9,9 @@
 /// Control messages (grants included) that may be under way at once.
 #[doc(alias = "RS_QP_CTRL_SIZE")]
 pub const CTRL_DEPTH: u8 = 4;
+
+/// Places that grants leave free: SHUTDOWN and DISCONNECT, each of which is said once, never wait.
+pub const CTRL_RESERVE: u8 = 2;
 
 /// Counts the control messages that are posted and not completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +49,13 @@ impl CtrlWindow {
         self.in_flight < CTRL_DEPTH
     }
 
+    /// Whether one more may be posted that can wait: a grant.
+    #[inline]
+    #[must_use]
+    pub fn has_room_for_grant(&self) -> bool {
+        self.in_flight + CTRL_RESERVE < CTRL_DEPTH
+    }
+
     /// Whether everything posted has completed.
     #[inline]
     #[must_use]
@@ -72,6 +82,18 @@ mod tests {
         assert!(!ctrl.is_idle());
         ctrl.done(1);
         assert!(ctrl.is_idle());
+    }
+
+    #[test]
+    fn grants_leave_room_for_both_ends_of_a_stream() {
+        let mut ctrl = CtrlWindow::new();
+        let mut n_grants = 0;
+        while ctrl.has_room_for_grant() {
+            assert!(ctrl.post());
+            n_grants += 1;
+        }
+        assert!(n_grants > 0, "a stream without grants stands still");
+        assert!(ctrl.post() && ctrl.post() && !ctrl.post());
     }
 
     #[test]

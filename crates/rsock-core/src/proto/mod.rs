@@ -29,7 +29,7 @@ mod tests;
 pub use conn_data::{
     CONN_DATA_LEN, ConnData, ConnFlags, PROTOCOL_VERSION, iomap_size_from_wire, iomap_size_to_wire,
 };
-pub use ctrl::{CTRL_DEPTH, CtrlWindow};
+pub use ctrl::{CTRL_DEPTH, CTRL_RESERVE, CtrlWindow};
 pub use error::PeerError;
 pub use imm::{Ctrl, Ext, Imm, MAX_DATA_LEN, Msg, SeqNo, UP_BITS, UP_MASK};
 pub use iomap::{
