@@ -1,6 +1,9 @@
 //! Two hosts on one wire, of which one is switched off while connections use RDMA. `cargo xtask test` runs
 //! this in two guests of the lab, and only one of them comes back from it.
 
+mod power_quiet;
+
+use power_quiet::Quiet;
 use rsock_core::stat::{self, Connection};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, preload_library, tools};
@@ -82,6 +85,7 @@ fn switch_off() -> ! {
 fn a_host_that_is_switched_off_is_an_error_to_its_peers() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("off");
+    let quiet = Quiet::begin(&guest);
     let config = env::temp_dir().join("off.toml");
     fs::write(&config, "trust_fabric = [\"10.9.0.0/24\"]\n").expect("a configuration");
     let serve = |port: usize, how| Blocks::serve(&guest, &config, PORTS[port], how);
@@ -107,6 +111,9 @@ fn a_host_that_is_switched_off_is_an_error_to_its_peers() {
         // an hour.
         fs::write("/proc/sys/net/ipv4/tcp_retries2", "3").expect("a setting");
     }
+    if let Quiet::Waits(waiting) = &quiet {
+        waiting.all_have_probed(&guest);
+    }
     guest.meet("over rdma");
     if guest.role == Role::A {
         switch_off();
@@ -116,5 +123,8 @@ fn a_host_that_is_switched_off_is_an_error_to_its_peers() {
         println!("{port}: {outcome}");
         let is_error = ["ECONNRESET", "ETIMEDOUT", "EHOSTUNREACH", "EPIPE"];
         assert!(is_error.contains(&outcome.as_str()), "{port}: {outcome}");
+    }
+    if let Quiet::Waits(waiting) = quiet {
+        waiting.all_have_timed_out();
     }
 }

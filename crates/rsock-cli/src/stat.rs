@@ -60,8 +60,11 @@ fn one(pid: u32) -> Result<Process, Error> {
 
 fn table(processes: &[Process]) -> String {
     let mut rows = vec![
-        ["PID", "PROGRAM", "LOCAL", "PEER", "PATH", "SENT", "RECEIVED", "WAKEUPS", "SPINS", "WHY"]
-            .map(String::from),
+        [
+            "PID", "PROGRAM", "LOCAL", "PEER", "PATH", "SENT", "RECEIVED", "WAKEUPS", "SPINS",
+            "PROBES", "WHY",
+        ]
+        .map(String::from),
     ];
     for process in processes {
         rows.extend(process.connections.iter().map(|c| cells(process, c)));
@@ -70,7 +73,7 @@ fn table(processes: &[Process]) -> String {
     let mut out = String::new();
     // Who has UDP sockets only has no use for a table of none.
     if rows.len() > 1 || sockets.is_empty() {
-        out.push_str(&aligned(&rows, |column| column == 0 || (5..9).contains(&column)));
+        out.push_str(&aligned(&rows, |column| column == 0 || (5..10).contains(&column)));
     }
     if !sockets.is_empty() && !out.is_empty() {
         out.push('\n');
@@ -112,7 +115,7 @@ fn aligned<const N: usize>(rows: &[[String; N]], is_number: impl Fn(usize) -> bo
     out
 }
 
-fn cells(process: &Process, c: &Connection) -> [String; 10] {
+fn cells(process: &Process, c: &Connection) -> [String; 11] {
     [
         process.pid.to_string(),
         process.program.clone(),
@@ -123,6 +126,7 @@ fn cells(process: &Process, c: &Connection) -> [String; 10] {
         bytes(total(&c.rx)),
         c.tx.wakeups.saturating_add(c.rx.wakeups).to_string(),
         c.tx.spins.saturating_add(c.rx.spins).to_string(),
+        c.probes.to_string(),
         why(c).to_owned(),
     ]
 }
@@ -182,6 +186,7 @@ struct ConnectionRow {
     sends_over: Option<String>,
     receives_over: Option<String>,
     why_on_tcp: Option<&'static str>,
+    keepalive_probes: u64,
     sent: DirectionRow,
     received: DirectionRow,
 }
@@ -216,6 +221,7 @@ impl ConnectionRow {
             sends_over: c.tx_path.map(|path| path.to_string()),
             receives_over: c.rx_path.map(|path| path.to_string()),
             why_on_tcp: Some(why(c)).filter(|text| !text.is_empty()),
+            keepalive_probes: c.probes,
             sent: DirectionRow::new(&c.tx),
             received: DirectionRow::new(&c.rx),
         }
@@ -248,6 +254,7 @@ mod tests {
             inode: 1,
             tx_path: Some(Path::Soft),
             rx_path: Some(Path::Tcp),
+            probes: 0,
             pin: Some(PinReason::None),
             tx: Counters::default(),
             rx: Counters::default(),

@@ -153,8 +153,8 @@ struct RawSlot {
     peer_pid: AtomicU32,
     /// Inode of the kernel socket.
     inode: AtomicU64,
-    /// Reserved, zero.
-    _spare: AtomicU64,
+    /// Keepalive probes sent on an RDMA device; zero in tables of older builds.
+    probes: AtomicU64,
     tx: RawCounters,
     rx: RawCounters,
 }
@@ -191,6 +191,7 @@ const _: () = {
     assert!(offset_of!(RawSlot, ports) == 40);
     assert!(offset_of!(RawSlot, peer_pid) == 44);
     assert!(offset_of!(RawSlot, inode) == 48);
+    assert!(offset_of!(RawSlot, probes) == 56);
     assert!(offset_of!(RawSlot, tx) == 64);
     assert!(offset_of!(RawSlot, rx) == 128);
     assert!(offset_of!(RawCounters, wakeups) == 24);

@@ -390,6 +390,16 @@ pub(crate) fn note_made(fd: c_int) {
     }
 }
 
+/// The program has set an option of `fd` that says when a quiet peer is asked whether it lives.
+pub(crate) fn follow_keepalive(fd: c_int) {
+    if let Some(handle) = find(fd, Side::Send).filter(|handle| handle.twin().is_sole()) {
+        let _ = guard::enter(|| {
+            handle.twin().follow_keepalive(handle.fd());
+            Ok(())
+        });
+    }
+}
+
 /// Keeps the stream behind `fd`, or one that it becomes, on TCP.
 pub(crate) fn pin(fd: c_int, reason: PinReason) {
     let Some(entry) = entry_or_map(fd) else { return };

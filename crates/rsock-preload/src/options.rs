@@ -95,6 +95,17 @@ pub(crate) fn pins_when_set(level: c_int, name: c_int, value: Option<c_int>) -> 
     }
 }
 
+/// Whether the option says when a quiet peer is asked whether it lives.
+pub(crate) fn is_of_keepalive(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => name == libc::SO_KEEPALIVE,
+        libc::IPPROTO_TCP => {
+            matches!(name, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT)
+        }
+        _ => false,
+    }
+}
+
 /// Whether setting the option of a UDP socket to `value` (its first four bytes) keeps it to the kernel.
 pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     let is_harmless = match level {

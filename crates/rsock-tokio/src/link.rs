@@ -30,6 +30,8 @@ pub(crate) struct Link {
     /// In the places that the ring gives them.
     bells: [OnceLock<AsyncFd<Doorbell>>; Ring::DOORBELLS],
     timer: OnceLock<Timer>,
+    /// For [`Self::look_again`].
+    keepalive: OnceLock<Timer>,
     words: Words,
     /// The reach of the ring when somebody last tried.
     reach: AtomicUsize,
@@ -48,6 +50,7 @@ impl Link {
             wakers,
             bells: Default::default(),
             timer: OnceLock::new(),
+            keepalive: OnceLock::new(),
             words: Words::new(),
             reach: AtomicUsize::new(0),
             hub: OnceLock::new(),
@@ -114,20 +117,27 @@ impl Link {
 
     /// Bounds a writer's wait for a full ring.
     pub(crate) fn wait_at_most(&self, patience: Duration) -> Poll<io::Result<()>> {
-        if self.timer.get().is_none() {
-            let _inside = self.runtime.enter();
-            let timer = match Timer::new() {
-                Ok(timer) => timer,
-                Err(e) => return Poll::Ready(Err(e)),
-            };
-            // Another writer's is as good.
-            let _ = self.timer.set(timer);
-        }
-        let Some(timer) = self.timer.get() else { return Poll::Pending };
-        if let Err(e) = timer.start(patience) {
-            return Poll::Ready(Err(e));
-        }
+        let timer = self.timer_in(&self.timer)?;
+        timer.start(patience)?;
         timer.poll(&mut self.context())
+    }
+
+    /// Bounds every wait: ready when it is time to look after the peer again.
+    pub(crate) fn look_again(&self, after: Duration) -> Poll<io::Result<()>> {
+        let timer = self.timer_in(&self.keepalive)?;
+        timer.start_no_later(after)?;
+        timer.poll(&mut self.context())
+    }
+
+    /// The timer in `place`, made on first use.
+    fn timer_in<'a>(&self, place: &'a OnceLock<Timer>) -> io::Result<&'a Timer> {
+        if let Some(timer) = place.get() {
+            return Ok(timer);
+        }
+        let _inside = self.runtime.enter();
+        let timer = Timer::new()?;
+        // Another waiter's is as good.
+        Ok(place.get_or_init(|| timer))
     }
 
     fn hub(&self) -> &Arc<Hub> {

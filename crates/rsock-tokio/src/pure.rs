@@ -77,6 +77,11 @@ impl Pure {
             self.look_at_anchor();
             return Poll::Ready(Ok(()));
         }
+        if let Some(left) = self.socket.keep_alive()
+            && link.look_again(left)?.is_ready()
+        {
+            return Poll::Ready(Ok(()));
+        }
         link.watch(mark)
     }
 

@@ -1,7 +1,7 @@
 //! A one-shot timer on a descriptor.
 //!
-//! A writer in front of a full ring gives its reader a few milliseconds before it moves to TCP. A
-//! runtime may have been built without Tokio's timers, but streams only exist where descriptors can
+//! A writer in front of a full ring gives its reader a few milliseconds before it moves to TCP, and a stream with
+//! keepalive asks after its peer now and then. A runtime may have been built without Tokio's timers, but streams only exist where descriptors can
 //! be watched.
 
 use crate::watched;
@@ -11,9 +11,9 @@ use rustix::time::{
 };
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
 /// The timer.
@@ -21,6 +21,9 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct Timer {
     fd: AsyncFd<OwnedFd>,
     is_running: AtomicBool,
+    /// When it runs out, in nanoseconds after `born`.
+    due: AtomicU64,
+    born: Instant,
 }
 
 impl Timer {
@@ -29,7 +32,8 @@ impl Timer {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let fd = watched::watch(fd)?;
-        Ok(Self { fd, is_running: AtomicBool::new(false) })
+        let (is_running, due) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Self { fd, is_running, due, born: Instant::now() })
     }
 
     /// Starts it, unless it is running already.
@@ -48,6 +52,19 @@ impl Timer {
         Ok(())
     }
 
+    /// Starts it, unless it is running already and runs out by then.
+    pub(crate) fn start_no_later(&self, after: Duration) -> io::Result<()> {
+        let due = self.born.elapsed().saturating_add(after).as_nanos();
+        let due = u64::try_from(due).unwrap_or(u64::MAX);
+        if self.due.load(Ordering::Relaxed) > due {
+            self.is_running.store(false, Ordering::Release);
+        }
+        if !self.is_running.load(Ordering::Acquire) {
+            self.due.store(due, Ordering::Relaxed);
+        }
+        self.start(after)
+    }
+
     /// Whether it has run out; registers `cx` if not.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.fd.poll_read_ready(cx) {
@@ -58,5 +75,27 @@ impl Timer {
             }
             Poll::Pending => Poll::Pending,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_timer_runs_out_at_the_earliest_of_the_times_it_was_given() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        runtime.expect("a runtime").block_on(async {
+            let timer = Timer::new().expect("a timer");
+            for times in [[Duration::ZERO, HOUR], [HOUR, Duration::ZERO]] {
+                for time in times {
+                    timer.start_no_later(time).expect("started");
+                }
+                poll_fn(|cx| timer.poll(cx)).await.expect("run out");
+            }
+        });
     }
 }

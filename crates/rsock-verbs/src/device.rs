@@ -348,6 +348,12 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         None
     }
 
+    /// Sends that are known to have completed, by the completions that were polled. Where sends do not wait it
+    /// says nothing.
+    fn n_done(&self) -> u64 {
+        0
+    }
+
     /// Notes that the program has consumed `n` more bytes of what arrived, where the peer can look even if we
     /// are killed. The sum stops at `u64::MAX`, which says that nothing is missed. One caller at a time.
     fn note_consumed(&self, n: u64) {

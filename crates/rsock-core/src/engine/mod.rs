@@ -16,6 +16,7 @@ mod doubt;
 mod exts;
 mod growth;
 mod iomap;
+mod keepalive;
 mod layout;
 mod moderation;
 mod parts;

@@ -4,6 +4,7 @@ use super::config::{Config, Wire};
 use super::doubt::Doubt;
 use super::growth::Growth;
 use super::iomap::Iomaps;
+use super::keepalive::Prober;
 use super::layout::{Layout, N_SLOTS};
 use super::moderation::Moderation;
 use super::parts::Parts;
@@ -155,6 +156,7 @@ impl<B: Backend> Preparing<B> {
             extensions: self.config.extensions && peer.has_ext(),
             limits_ctrl: B::SENDS_WAIT && !peer.has_ext(),
             doubt: Doubt::default(),
+            prober: Prober::default(),
             iomaps: Iomaps::new(remote, self.config.iomap_slots),
         })
     }

@@ -179,6 +179,7 @@ impl<B: Backend> Stream<B> {
         match status {
             // After an orderly end the peer takes its queue pair and memory away, whatever is posted.
             _ if mail.has(FLAG_DISCONNECTED) => {}
+            WcStatus::RETRY_EXC if self.prober.is_asking() => mail.fail(libc::ETIMEDOUT),
             // Its queue pair goes first and its memory next: a writer may meet either.
             WcStatus::WR_FLUSH | WcStatus::RETRY_EXC | WcStatus::REM_ACCESS => {
                 mail.fail(libc::ECONNRESET);

@@ -4,6 +4,7 @@ use super::config::Config;
 use super::doubt::Doubt;
 use super::growth::Growth;
 use super::iomap::Iomaps;
+use super::keepalive::Prober;
 use super::layout::{Layout, N_SLOTS};
 use super::parts::{CONTROL, Parts};
 use super::ring::Ring;
@@ -56,6 +57,7 @@ pub struct Stream<B: Backend> {
     /// Whether the peer keeps no receives for control messages (C), and sends wait for it to post some.
     pub(super) limits_ctrl: bool,
     pub(super) doubt: Doubt,
+    pub(super) prober: Prober,
     /// After the queue pair, these two: nothing may arrive in memory that is gone.
     pub(super) growth: Growth<B>,
     pub(super) iomaps: Iomaps<B>,

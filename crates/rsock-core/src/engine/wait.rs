@@ -80,10 +80,10 @@ impl<B: Backend> Stream<B> {
     /// Arms `bell` for anything after `mark`. Returns the arming, or `None` if something has
     /// changed already. Poll the bell's descriptor with others while it lives.
     pub fn arm<'a>(&'a self, bell: &'a B::Bell, mark: u32) -> Option<Armed<'a, B>> {
-        let doubt = self.doubt();
+        let look_after = [self.doubt(), self.keep_alive()].into_iter().flatten().min();
         let waiting = Waiting::new(&self.ring.shared.mail);
         let has_bell = self.parts.cq.arm(bell);
-        let armed = Armed { stream: self, bell, has_bell, doubt, _waiting: waiting };
+        let armed = Armed { stream: self, bell, has_bell, look_after, _waiting: waiting };
         if self.has_changed(mark) { None } else { Some(armed) }
     }
 }
@@ -120,8 +120,8 @@ pub struct Armed<'a, B: Backend> {
     bell: &'a B::Bell,
     /// False if the queue has no room for another bell: then sleep a bounded time only.
     has_bell: bool,
-    /// Nobody knows yet whether what was sent has arrived: look after that.
-    doubt: Option<Duration>,
+    /// Whether what was sent has arrived, or whether the peer lives, is to be looked for after that time.
+    look_after: Option<Duration>,
     _waiting: Waiting<'a>,
 }
 
@@ -129,7 +129,7 @@ impl<B: Backend> Armed<'_, B> {
     /// Longest time that it is safe to sleep, `None` for any.
     #[must_use]
     pub fn bound(&self) -> Option<Duration> {
-        if self.has_bell { self.doubt } else { Some(WITHOUT_BELL) }
+        if self.has_bell { self.look_after } else { Some(WITHOUT_BELL) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! When to ask whether the peer still lives, and when to give up.
 //!
-//! Times are distances, so there is no clock here: the engine says how long the peer has been quiet.
-//! The rules are those of kernel TCP (idle, interval, count). COMPAT: C probes at each idle interval
+//! Times are distances, so there is no clock here: the engine says how long ago the peer was heard of, or
+//! asked. The rules are those of kernel TCP (idle, interval, count). COMPAT: C probes at each idle interval
 //! whether there was traffic or not, and never gives up by itself. What a probe is (a write of
 //! length zero) is the engine's business; one that completed is a sign of life.
 
@@ -30,22 +30,24 @@ pub enum KeepaliveStep {
 }
 
 impl Keepalive {
-    /// What to do when the peer has been quiet for `quiet`, and `unanswered` probes were sent since
-    /// its last sign of life.
+    /// What to do when `unanswered` probes were sent since the peer's last sign of life, `since` ago the last
+    /// of them; if there are none, `since` is how long ago the sign of life was.
+    ///
+    /// Each probe is given its interval, however late it was sent: a process that was stopped meanwhile
+    /// asks before it gives up.
     #[must_use]
-    pub fn step(&self, quiet: Duration, unanswered: u32) -> KeepaliveStep {
-        let due = self.expiry(unanswered);
-        match due.checked_sub(quiet) {
+    pub fn step(&self, since: Duration, unanswered: u32) -> KeepaliveStep {
+        match self.patience(unanswered).checked_sub(since) {
             Some(left) if !left.is_zero() => KeepaliveStep::Wait(left),
             _ if unanswered >= self.probes => KeepaliveStep::Dead,
             _ => KeepaliveStep::Probe,
         }
     }
 
-    /// Quiet time after which the next step is due, when `unanswered` probes were sent.
+    /// How long to wait for a sign of life after `unanswered` probes.
     #[must_use]
-    pub fn expiry(&self, unanswered: u32) -> Duration {
-        self.idle.saturating_add(self.interval.saturating_mul(unanswered))
+    pub fn patience(&self, unanswered: u32) -> Duration {
+        if unanswered == 0 { self.idle } else { self.interval }
     }
 }
 
@@ -59,19 +61,20 @@ mod tests {
     #[test]
     fn a_quiet_peer_is_probed_and_then_given_up() {
         let keepalive = Keepalive { idle: 10 * SECOND, interval: 2 * SECOND, probes: 3 };
-        for (quiet, unanswered, step) in [
+        for (since, unanswered, step) in [
             (0, 0, Wait(10 * SECOND)),
             (9, 0, Wait(SECOND)),
             (10, 0, Probe),
-            (10, 1, Wait(2 * SECOND)),
-            (12, 1, Probe),
-            (14, 2, Probe),
-            (15, 3, Wait(SECOND)),
-            (16, 3, Dead),
+            (0, 1, Wait(2 * SECOND)),
+            (2, 1, Probe),
+            (1, 2, Wait(SECOND)),
+            (2, 2, Probe),
+            (1, 3, Wait(SECOND)),
+            (2, 3, Dead),
             (1000, 3, Dead),
             (1000, 0, Probe),
         ] {
-            assert_eq!(keepalive.step(quiet * SECOND, unanswered), step, "{quiet} {unanswered}");
+            assert_eq!(keepalive.step(since * SECOND, unanswered), step, "{since} {unanswered}");
         }
     }
 

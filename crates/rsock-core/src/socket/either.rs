@@ -12,6 +12,7 @@ use super::options::Options;
 use crate::engine::{Armed, CallerMemory, Interest, Ready, ThreadBell};
 use crate::env::{self, Device};
 use crate::interrupt::Watch;
+use crate::proto::Keepalive;
 use crate::stat::Path;
 use crate::sys;
 use rsock_cm::Port;
@@ -309,6 +310,10 @@ impl Established {
 
     pub(super) fn take_error(&self) -> Option<i32> {
         on!(self, established => established.take_error())
+    }
+
+    pub(super) fn set_keepalive(&self, settings: Option<Keepalive>) {
+        on!(self, established => established.set_keepalive(settings));
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) {

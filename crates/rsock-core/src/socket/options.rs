@@ -9,8 +9,18 @@
 
 use super::defaults::{Defaults, MAX_DEPTH, iomap_slots, send_buf};
 use crate::engine::Config;
+use crate::proto::Keepalive;
 use std::io;
 use std::time::Duration;
+
+/// Whether an option is one of those of [`Options::keepalive`].
+pub(super) fn is_of_keepalive(level: i32, name: i32) -> bool {
+    matches!(
+        (level, name),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE)
+            | (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT)
+    )
+}
 
 /// Level of the options that belong to RDMA.
 pub const SOL_RDMA: i32 = 0x10000;
@@ -249,6 +259,16 @@ impl Options {
         }
         let system = std::fs::read_to_string(KEEP_IDLE_FILE).ok();
         system.and_then(|text| text.trim().parse().ok()).unwrap_or(7200)
+    }
+
+    /// When probes are due; `None` without `SO_KEEPALIVE`.
+    pub(super) fn keepalive(&self) -> Option<Keepalive> {
+        let seconds = |n: i32| Duration::from_secs(u64::try_from(n).unwrap_or(0));
+        self.keepalive.then(|| Keepalive {
+            idle: seconds(self.keep_idle()),
+            interval: seconds(self.keep_interval),
+            probes: u32::try_from(self.keep_count).unwrap_or(0),
+        })
     }
 
     /// COMPAT: C says `TCP_ESTABLISHED` only once both directions are shut down.

@@ -150,6 +150,13 @@ impl Socket {
         false
     }
 
+    /// For a task that waits: asks after the peer if `SO_KEEPALIVE` wants it now, and returns how long it may
+    /// wait before it must call again; `None` for as long as it likes. A dead peer shows as a change.
+    #[must_use]
+    pub fn keep_alive(&self) -> Option<Duration> {
+        on_stream!(self, e => e.stream.keep_alive(), None)
+    }
+
     /// Takes back an [`Self::arm`] that returned true.
     pub fn disarm(&self, bell: &Doorbell) {
         let _section = Section::enter();

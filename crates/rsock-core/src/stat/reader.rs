@@ -48,6 +48,8 @@ pub struct Connection {
     pub tx_path: Option<Path>,
     /// How received bytes travel; `None` is a path this build does not know.
     pub rx_path: Option<Path>,
+    /// Keepalive probes sent on an RDMA device. Those of TCP are the kernel's.
+    pub probes: u64,
     /// Why it is on TCP; `None` is a reason this build does not know.
     pub pin: Option<PinReason>,
     /// Counters of the sending direction.
@@ -191,6 +193,7 @@ fn connection(slot: Bytes<'_>) -> Connection {
         inode: slot.word(offset_of!(RawSlot, inode)),
         tx_path: Path::from_byte(slot.byte(offset_of!(RawSlot, tx_path))),
         rx_path: Path::from_byte(slot.byte(offset_of!(RawSlot, rx_path))),
+        probes: slot.word(offset_of!(RawSlot, probes)),
         pin: pin_reason(slot.byte(offset_of!(RawSlot, pin))),
         tx: slot.counters(offset_of!(RawSlot, tx)),
         rx: slot.counters(offset_of!(RawSlot, rx)),

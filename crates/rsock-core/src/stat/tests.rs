@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
 fn open(local_port: u16) -> Slot {
     let local = SocketAddr::from(([127, 0, 0, 1], local_port));
@@ -31,6 +32,7 @@ fn a_connection_is_read_as_it_was_written() {
     slot.add_spin(Direction::Send);
     slot.set_pin(PinReason::Remote);
     slot.set_peer_pid(77);
+    slot.probes().unwrap().fetch_add(3, Ordering::Relaxed);
     let seen = find(std::process::id(), 11).unwrap();
     assert_eq!(
         seen,
@@ -41,6 +43,7 @@ fn a_connection_is_read_as_it_was_written() {
             inode: 4711,
             tx_path: Some(Path::Soft),
             rx_path: Some(Path::Tcp),
+            probes: 3,
             pin: Some(PinReason::Remote),
             tx: Counters { bytes: [10, 42, 0], wakeups: 0, spins: 1 },
             rx: Counters { bytes: [0, 0, 1 << 40], wakeups: 1, spins: 0 },

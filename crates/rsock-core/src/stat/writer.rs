@@ -108,6 +108,12 @@ impl Slot {
         }
     }
 
+    /// Where keepalive probes are counted, for as long as this value lives.
+    #[must_use]
+    pub fn probes(&self) -> Option<&'static AtomicU64> {
+        self.raw().map(|raw| &raw.probes)
+    }
+
     #[inline]
     fn counters(&self, direction: Direction) -> Option<&'static RawCounters> {
         let raw = self.raw()?;
@@ -301,6 +307,7 @@ fn fill(raw: &RawSlot, slot: &Slot) {
     put_ends(&raw.local, &raw.peer, &raw.ports, [slot.local, slot.peer]);
     raw.peer_pid.store(0, Ordering::Relaxed);
     raw.inode.store(slot.inode, Ordering::Relaxed);
+    raw.probes.store(0, Ordering::Relaxed);
     for counters in [&raw.tx, &raw.rx] {
         let all = counters.bytes.iter().chain([&counters.wakeups, &counters.spins]);
         for counter in all {

@@ -161,6 +161,9 @@ impl Twin {
                 path.cut();
             }
         }
-        rustix::io::Errno::CONNRESET.into()
+        match self.path().is_some_and(Path::is_unanswered) {
+            true => rustix::io::Errno::TIMEDOUT.into(),
+            false => rustix::io::Errno::CONNRESET.into(),
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::engine::{
     Armed, ExtSeen, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
 };
 use crate::interrupt::Watch;
-use crate::proto::Ext;
+use crate::proto::{Ext, Keepalive};
 use crate::stat;
 use crate::udp::Udp;
 use rsock_cm::manager::{Connected, Status};
@@ -29,7 +29,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Runs the same expression on whichever device's stream it is.
@@ -160,6 +160,21 @@ impl Path {
     /// Whether the stream failed, so that what was sent may never arrive.
     pub(super) fn has_failed(&self) -> bool {
         on!(self, stream => stream.take_error().is_some())
+    }
+
+    /// Whether it failed because the peer's host answers nothing any more.
+    pub(super) fn is_unanswered(&self) -> bool {
+        let errno = on!(self, stream => stream.take_error()).and_then(|e| e.raw_os_error());
+        errno == Some(libc::ETIMEDOUT)
+    }
+
+    /// `SO_KEEPALIVE` and its times; probes are added to `count`.
+    pub(super) fn set_keepalive(
+        &self,
+        settings: Option<Keepalive>,
+        count: Option<&'static AtomicU64>,
+    ) {
+        on!(self, stream => stream.set_keepalive(settings, count));
     }
 
     /// What has become of the connection between hosts. Looks, at the price of a system call.

@@ -14,6 +14,7 @@ use super::rx::Blocked;
 use super::state::{FLAG_PAIRED, FLAG_RX_SHUT, Rx, RxMode, TxMode};
 use super::substitute;
 use super::{PinReason, Side, Twin, inode_of};
+use crate::proto::Keepalive;
 use crate::stat::{self, Direction};
 use rsock_cm::in_family;
 use rsock_verbs::HighFd;
@@ -61,6 +62,16 @@ pub(super) fn placeholder(
     Ok((near, far))
 }
 
+/// When probes are due, by the options of `fd`; `None` without `SO_KEEPALIVE`.
+fn keepalive(fd: BorrowedFd<'_>) -> Option<Keepalive> {
+    if !sockopt::socket_keepalive(fd).unwrap_or(false) {
+        return None;
+    }
+    let idle = sockopt::tcp_keepidle(fd).ok()?;
+    let interval = sockopt::tcp_keepintvl(fd).ok()?;
+    Some(Keepalive { idle, interval, probes: sockopt::tcp_keepcnt(fd).ok()? })
+}
+
 impl Twin {
     /// Wraps the placeholder `near`, whose other end is `far`: everything goes by `path`. `None` for lack
     /// of memory.
@@ -87,7 +98,17 @@ impl Twin {
         if let Some(stat) = this.stat.get() {
             stat.set_pin(PinReason::PlainRsockets);
         }
+        this.follow_keepalive(near);
         Some(this)
+    }
+
+    /// The placeholder's keepalive options may have changed: a stream without TCP keeps to them. (Of others the
+    /// kernel asks after the peer.)
+    pub fn follow_keepalive(&self, fd: BorrowedFd<'_>) {
+        if let (Some(_), Some(path)) = (&self.sole, self.path()) {
+            let count = self.stat.get().and_then(stat::Slot::probes);
+            path.set_keepalive(keepalive(fd), count);
+        }
     }
 
     /// Whether the peer speaks rsockets alone, so that there is no TCP.

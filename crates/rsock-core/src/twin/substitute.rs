@@ -148,6 +148,15 @@ pub(super) fn copy_options(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     if let Ok(on) = sockopt::socket_keepalive(from) {
         let _ = sockopt::set_socket_keepalive(to, on);
     }
+    if let Ok(idle) = sockopt::tcp_keepidle(from) {
+        let _ = sockopt::set_tcp_keepidle(to, idle);
+    }
+    if let Ok(interval) = sockopt::tcp_keepintvl(from) {
+        let _ = sockopt::set_tcp_keepintvl(to, interval);
+    }
+    if let Ok(count) = sockopt::tcp_keepcnt(from) {
+        let _ = sockopt::set_tcp_keepcnt(to, count);
+    }
     if let Ok(on) = sockopt::socket_oobinline(from) {
         let _ = sockopt::set_socket_oobinline(to, on);
     }
@@ -176,6 +185,9 @@ mod tests {
             let (server, _) = listener.accept().expect("accept");
             server.set_nodelay(true).expect("option");
             server.set_read_timeout(Some(Duration::from_secs(7))).expect("option");
+            sockopt::set_tcp_keepidle(&server, Duration::from_secs(11)).expect("option");
+            sockopt::set_tcp_keepintvl(&server, Duration::from_secs(12)).expect("option");
+            sockopt::set_tcp_keepcnt(&server, 13).expect("option");
             let (near, far) = pair(server.as_fd()).expect("a pair");
             let near = TcpStream::from(near);
             let far = TcpStream::from(far);
@@ -190,6 +202,9 @@ mod tests {
             assert_eq!(near.peer_addr().expect("address"), far.local_addr().expect("address"));
             assert!(near.nodelay().expect("option"));
             assert_eq!(near.read_timeout().expect("option"), Some(Duration::from_secs(7)));
+            assert_eq!(sockopt::tcp_keepidle(&near).expect("option"), Duration::from_secs(11));
+            assert_eq!(sockopt::tcp_keepintvl(&near).expect("option"), Duration::from_secs(12));
+            assert_eq!(sockopt::tcp_keepcnt(&near).expect("option"), 13);
             let flags = rustix::fs::fcntl_getfl(&near).expect("flags");
             assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
         }

@@ -328,7 +328,11 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         datagrams::note_reuse(fd);
     }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::setsockopt(fd, level, name, value, len) }
+    let done = unsafe { next::setsockopt(fd, level, name, value, len) };
+    if done == 0 && options::is_of_keepalive(level, name) {
+        fdtable::follow_keepalive(fd);
+    }
+    done
 }
 
 alias! {

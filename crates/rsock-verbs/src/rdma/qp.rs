@@ -307,6 +307,10 @@ impl QueuePair<Rdma> for RdmaQp {
         self.sends.unsettled()
     }
 
+    fn n_done(&self) -> u64 {
+        self.sends.progress().1
+    }
+
     #[inline]
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.srq.is_some() {

@@ -11,6 +11,7 @@ use crate::engine::{
 };
 use crate::interrupt::Watch;
 use crate::iov::Rest;
+use crate::proto::Keepalive;
 use crate::stat::{self, Direction, Slot};
 use crate::sys;
 use rsock_cm::manager::{Connected, ContextOf, Manager};
@@ -234,6 +235,8 @@ where
             // What cannot go now goes with the next call.
             let _ = self.stream.flush_iomaps();
         }
+        // A program that only ever polls without waiting asks after the peer, too.
+        let _ = self.stream.keep_alive();
         let mut ready = self.stream.readiness();
         ready.failed |= self.is_reset.load(Ordering::Acquire);
         if ready.hung_up && !ready.failed && self.stream.bytes_readable() != 0 {
@@ -250,6 +253,11 @@ where
             self.stream.take_error().and_then(|e| e.raw_os_error())
         };
         error.filter(|_| !self.error_told.swap(true, Ordering::Relaxed))
+    }
+
+    /// `SO_KEEPALIVE` and its times.
+    pub(super) fn set_keepalive(&self, settings: Option<Keepalive>) {
+        self.stream.set_keepalive(settings, self.stat.probes());
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) {

@@ -52,6 +52,7 @@ where
         let Patience::Until(deadline) = patience else {
             if matches!(patience, Patience::None) && self.is_look_due() {
                 self.look_at_anchor();
+                let _ = self.stream.keep_alive();
             }
             return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
         };

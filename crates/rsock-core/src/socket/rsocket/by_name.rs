@@ -1,7 +1,7 @@
 //! Options of a socket by level and name, as C lays them out.
 
 use super::{Socket, State, errno};
-use crate::socket::options::{About, Value};
+use crate::socket::options::{About, Value, is_of_keepalive};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,20 @@ impl Socket {
     #[doc(alias = "rsetsockopt")]
     pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
         let about = self.about();
-        self.options().set(about, level, name, value)
+        self.options().set(about, level, name, value)?;
+        if is_of_keepalive(level, name) {
+            self.follow_keepalive();
+        }
+        Ok(())
+    }
+
+    /// The stream, if there is one, keeps to what the options say.
+    pub(super) fn follow_keepalive(&self) {
+        if let Some(established) = self.established.get() {
+            // Both under the lock: the last of two calls counts.
+            let options = self.options();
+            established.set_keepalive(options.keepalive());
+        }
     }
 
     /// As `getsockopt(2)`: the value as C lays it out. `SO_ERROR` is cleared by asking.

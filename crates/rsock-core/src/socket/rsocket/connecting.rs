@@ -103,6 +103,7 @@ impl Socket {
             Ok(None) => Ok(false),
             Ok(Some(established)) => {
                 let _ = self.established.set(established);
+                self.follow_keepalive();
                 *state = State::Connected;
                 Ok(true)
             }

@@ -138,7 +138,7 @@ impl Socket {
         let options = self.options().clone();
         let cell = OnceLock::new();
         let _ = cell.set(established);
-        Self {
+        let socket = Self {
             is_v6: self.is_v6,
             nonblocking: AtomicBool::new(self.is_nonblocking()),
             error: AtomicI32::new(0),
@@ -146,7 +146,9 @@ impl Socket {
             port: None,
             established: cell,
             state: Mutex::new(State::Connected),
-        }
+        };
+        socket.follow_keepalive();
+        socket
     }
 
     /// As `send(2)` for one or more buffers; `dont_wait` as `MSG_DONTWAIT`. A blocking call
