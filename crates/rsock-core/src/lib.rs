@@ -13,6 +13,7 @@ mod iov;
 pub mod proto;
 pub mod socket;
 pub mod stat;
+mod sync;
 mod sys;
 pub mod trust;
 pub mod twin;

@@ -1,8 +1,12 @@
 //! A module for each algorithm, which includes the file that it explores.
 
 mod claim;
+mod deaf;
 mod gate;
+mod marks;
+mod opening;
 mod returned;
+mod trim;
 mod words;
 
 use loom::sync::{Condvar, Mutex};

@@ -18,6 +18,7 @@ mod growth;
 mod iomap;
 mod keepalive;
 mod layout;
+mod marks;
 mod moderation;
 mod parts;
 mod preparing;
@@ -28,6 +29,7 @@ mod ring;
 mod shared;
 mod spin;
 mod stream;
+mod trim;
 mod wait;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use rsock_verbs::{
     Backend, Completion, CompletionQueue, MemoryRegion, QueuePair, SendFlags, WcOp, WcStatus,
 };
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Messages that one call takes, as a multiple of the receives kept posted.
 const MOST: usize = 4;
@@ -232,17 +232,6 @@ impl<B: Backend> Stream<B> {
 
     /// Tells every waiter of this process family that something changed.
     pub(super) fn announce(&self) {
-        let mail = &self.ring.shared.mail;
-        bump(&mail.events);
-        // A waiter counts itself, fences, and looks at `events`; we raise `events`, fence, and look
-        // at the count: one of us sees the other.
-        fence(Ordering::SeqCst);
-        if mail.waiters.load(Ordering::Relaxed) != 0 {
-            self.parts.cq.wake_waiters();
-        }
+        self.ring.shared.mail.marks.announce(|| self.parts.cq.wake_waiters());
     }
-}
-
-fn bump(counter: &AtomicU32) {
-    counter.fetch_add(1, Ordering::Release);
 }

@@ -4,6 +4,7 @@
 use super::layout::Layout;
 use super::resident::{Trim, Usage};
 use super::shared::{RecvSide, SendSide, Shared};
+use super::trim::trim;
 use crate::interrupt::Section;
 use rsock_verbs::family::{FamilyBox, Guard};
 use rsock_verbs::{Backend, CompletionQueue, MemoryRegion};
@@ -45,19 +46,18 @@ impl<B: Backend> Trim for Ring<B> {
     fn trim(&self) -> usize {
         let _section = Section::enter();
         let Some(mut recv) = self.shared.recv.0.try_lock() else { return 0 };
-        if recv.half.readable() != 0 || self.cq.is_ready() {
-            return 0;
-        }
         let mut freed = 0;
-        // Nothing unread, no message waiting, and with the peer kept out no write under way: what
-        // the ring holds, announced buffers included, is old. The peer may write again right after.
-        self.region.exclusively(&mut || {
-            if !self.cq.is_ready() {
+        // What the ring holds is old then, announced buffers included. The peer may write again right after.
+        trim(
+            recv.half.readable() != 0,
+            || self.cq.is_ready(),
+            |punch| _ = self.region.exclusively(punch),
+            || {
                 self.region.punch(self.layout.ring, self.layout.ring_len());
                 recv.dirty = 0;
                 freed = self.usage.clear();
-            }
-        });
+            },
+        );
         freed
     }
 

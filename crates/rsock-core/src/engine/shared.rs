@@ -1,5 +1,6 @@
 //! The mutable state of a stream, in family memory: parent and forked child work on the same.
 
+use super::marks::Marks;
 use super::moderation::Moderation;
 use super::spin::Spin;
 use crate::proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
@@ -36,10 +37,7 @@ pub(super) struct RecvSide {
 pub(super) struct Mailbox {
     /// Number of credit messages (upper 48 bits) and the newest limit (lower 16).
     pub(super) credits: AtomicU64,
-    /// Raised by every dispatch: waiters compare it with what they saw before they tried.
-    pub(super) events: AtomicU32,
-    /// Threads waiting, or about to.
-    pub(super) waiters: AtomicU32,
+    pub(super) marks: Marks,
     /// Bits of `FLAG_*`.
     pub(super) flags: AtomicU32,
     /// `errno` of a failure, or 0.

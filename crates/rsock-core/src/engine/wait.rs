@@ -8,7 +8,6 @@ use rsock_verbs::{Backend, CompletionQueue, Context, Parked};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{Ordering, fence};
 use std::thread::LocalKey;
 use std::time::Duration;
 
@@ -37,7 +36,7 @@ impl<B: Backend> Stream<B> {
     /// been dispatched since.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        let events = self.ring.shared.mail.events.load(Ordering::Acquire);
+        let events = self.ring.shared.mail.marks.now();
         // Room for a send is nothing to dispatch.
         if B::SENDS_WAIT { events.wrapping_add(self.parts.cq.wake_epoch()) } else { events }
     }
@@ -93,14 +92,14 @@ impl<B: Backend> Stream<B> {
     /// if there is something already, or no room for the bell.
     #[must_use]
     pub fn arm_standing(&self, bell: &B::Bell) -> bool {
-        self.ring.shared.mail.waiters.fetch_add(1, Ordering::SeqCst);
+        self.ring.shared.mail.marks.enter();
         self.parts.cq.arm(bell)
     }
 
     /// Takes an [`Self::arm_standing`] back.
     pub fn disarm(&self, bell: &B::Bell) {
         self.parts.cq.disarm(bell);
-        self.ring.shared.mail.waiters.fetch_sub(1, Ordering::Release);
+        self.ring.shared.mail.marks.leave();
     }
 }
 
@@ -150,16 +149,14 @@ struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     fn new(mail: &'a Mailbox) -> Self {
-        mail.waiters.fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fence in `Stream::announce`.
-        fence(Ordering::SeqCst);
+        mail.marks.enter();
         Self { mail }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.mail.waiters.fetch_sub(1, Ordering::Release);
+        self.mail.marks.leave();
     }
 }
 

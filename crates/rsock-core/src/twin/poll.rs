@@ -124,7 +124,7 @@ impl Twin {
                 _ => {
                     state.kernel |= events & INPUT;
                     if !self.is_plain() {
-                        state.deaf = Some(Deaf::new(&self.dirs.shared.0));
+                        state.deaf = Some(Deaf::new(&self.dirs.shared.0.deaf_waiters, &*rx));
                     }
                 }
             }

@@ -5,8 +5,9 @@
 
 use super::header::Header;
 use super::holders;
+use super::opening::Tried;
 use super::sending::Way;
-use super::{KEY, OPEN, OVER, Queue, SHUT, Udp, ip, local_of};
+use super::{KEY, OPEN, Queue, SHUT, Udp, ip, local_of};
 use crate::interrupt::Section;
 use crate::stat::{Happened, Receives};
 use crate::sys;
@@ -118,22 +119,16 @@ impl Udp {
         let is_v6_only = self.is_v6 && sockopt::ipv6_v6only(fd).unwrap_or(false);
         let peer = self.routes().peer;
         let queue = self.make_queue().ok_or(Receives::Exhausted)?;
-        let is_watched = self.is_watched.load(Ordering::SeqCst);
+        let is_watched = self.opening.is_watched();
         if is_watched && !self.enter_sets(queue) {
             return Err(Receives::Watched);
         }
         let _ = self.open_peer.set(peer);
-        // SYNC(deaf): a thread that is about to sleep in the kernel counts itself and then looks here;
-        // one of the two sees the other.
-        let opened =
-            self.state.compare_exchange(SHUT, OPEN, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if !opened {
-            return Ok(false);
-        }
-        // A set that has come to watch it meanwhile does not have the stand-in.
-        let is_heard = self.deaf.load(Ordering::SeqCst) == 0
-            && is_watched == self.is_watched.load(Ordering::SeqCst)
-            && !self.is_pinned();
+        let is_heard = match self.opening.attempt(is_watched) {
+            Tried::NotShut => return Ok(false),
+            Tried::Unheard => false,
+            Tried::Open => !self.is_pinned(),
+        };
         let listener = is_heard.then(|| {
             Listener::listen_at(&queue.ctx, PortSpace::KernelUdp, local, is_v6_only, BACKLOG)
         });
@@ -148,7 +143,7 @@ impl Udp {
             // Nobody has found it.
             Some(Err(_)) | None => {
                 // Unless it was pinned meanwhile.
-                let _ = self.state.compare_exchange(OPEN, SHUT, Ordering::SeqCst, Ordering::SeqCst);
+                self.opening.give_up();
                 if is_watched {
                     self.leave_sets();
                 }
@@ -159,7 +154,7 @@ impl Udp {
 
     /// Nothing will come by the queue; what is sent may go past the kernel.
     fn pin_receiving(&self) {
-        let _ = self.state.compare_exchange(SHUT, OVER, Ordering::AcqRel, Ordering::Relaxed);
+        self.opening.rule_out();
     }
 
     /// Lets those in who ask, now and then; `is_due` for at once. Never waits.

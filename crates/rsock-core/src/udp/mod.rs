@@ -31,6 +31,7 @@ mod counters;
 mod header;
 pub(crate) mod holders;
 mod meeting;
+mod opening;
 mod receiving;
 mod sending;
 #[cfg(test)]
@@ -52,6 +53,7 @@ use crate::sys;
 use crate::twin::PinReason;
 use counters::Counts;
 use meeting::Meeting;
+use opening::{OPEN, OVER, Opening, SHUT};
 use rsock_cm::canonical;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::{Soft, SoftBell, SoftContext, SoftUd};
@@ -75,8 +77,8 @@ pub struct Udp {
     inode: u64,
     /// Made when it is first needed, for sending or receiving.
     queue: OnceLock<Option<Queue>>,
-    /// Whether senders find the queue: [`SHUT`], [`OPEN`], [`OVER`].
-    state: AtomicU8,
+    /// Whether senders find the queue.
+    opening: Opening,
     /// Why nothing goes past the kernel any more: a [`PinReason`].
     pinned: AtomicU8,
     /// `O_NONBLOCK`, as far as the program has gone by us.
@@ -87,8 +89,6 @@ pub struct Udp {
     may_be_joined: AtomicBool,
     /// Whom it was connected to when it opened: others' datagrams are none of its own.
     open_peer: OnceLock<Option<SocketAddr>>,
-    /// Threads that sleep where the queue does not wake them.
-    deaf: AtomicU32,
     /// Whether anything has come by the queue: then it pays to look there first.
     is_active: AtomicBool,
     /// After the end, nothing was in the queue for a while: nothing will be.
@@ -111,8 +111,6 @@ pub struct Udp {
     has_stand_in: AtomicBool,
     /// How often bells had rung when it was armed last.
     rung_at: AtomicU32,
-    /// Whether epoll sets may watch the socket: they get the stand-in before anything can come by the queue.
-    is_watched: AtomicBool,
     /// One of them for edges; and something is left in the queue of what it has shown.
     has_edges: AtomicBool,
     has_rest: AtomicBool,
@@ -140,12 +138,6 @@ struct Queue {
     ctx: SoftContext,
     sources: Sources,
 }
-
-/// Not open yet.
-const SHUT: u8 = 0;
-const OPEN: u8 = 1;
-/// Closed for good.
-const OVER: u8 = 2;
 
 /// WIRE: the Q_Key of every such queue.
 const KEY: QKey = QKey(0x7564_7031);
@@ -187,13 +179,12 @@ impl Udp {
             is_v6,
             inode,
             queue: OnceLock::new(),
-            state: AtomicU8::new(SHUT),
+            opening: Opening::new(),
             pinned: AtomicU8::new(PinReason::None as u8),
             is_nonblocking: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
             may_be_joined: AtomicBool::new(false),
             open_peer: OnceLock::new(),
-            deaf: AtomicU32::new(0),
             is_active: AtomicBool::new(false),
             is_drained: AtomicBool::new(false),
             ended: AtomicU32::new(0),
@@ -208,7 +199,6 @@ impl Udp {
             stand_in: Mutex::new(None),
             has_stand_in: AtomicBool::new(false),
             rung_at: AtomicU32::new(0),
-            is_watched: AtomicBool::new(false),
             has_edges: AtomicBool::new(false),
             has_rest: AtomicBool::new(false),
             news: AtomicU8::new(0),
@@ -273,7 +263,7 @@ impl Udp {
             self.stat.set_peers(0, 0);
         }
         let _section = Section::enter();
-        if self.state.swap(OVER, Ordering::AcqRel) == OPEN {
+        if self.opening.end() {
             self.ended.store(sys::tick(), Ordering::Relaxed);
             if let Some(queue) = self.queue() {
                 queue.ud.close();
@@ -304,7 +294,7 @@ impl Udp {
     }
 
     fn state(&self) -> u8 {
-        self.state.load(Ordering::Acquire)
+        self.opening.state()
     }
 
     /// Whether the kernel's socket alone brings datagrams, now and for ever.

@@ -1,7 +1,7 @@
 //! Waiting: for the queue and the kernel's socket at once; and what polls of several descriptors, and epoll sets,
 //! need to know.
 
-use super::{OPEN, Queue, SHUT, Udp};
+use super::{Queue, SHUT, Udp};
 use crate::closing::notice;
 use crate::engine::{ThreadBell, spin_on};
 use crate::interrupt::{Section, Watch};
@@ -21,7 +21,7 @@ pub struct Deaf<'a>(&'a Udp);
 
 impl Drop for Deaf<'_> {
     fn drop(&mut self) {
-        self.0.deaf.fetch_sub(1, Ordering::Release);
+        self.0.opening.hear();
     }
 }
 
@@ -55,10 +55,9 @@ impl Udp {
     /// be without the queue, because that may bring something.
     #[must_use]
     pub fn deafen(&self) -> Option<Deaf<'_>> {
-        // SYNC(deaf): pairs with `try_open`.
-        self.deaf.fetch_add(1, Ordering::SeqCst);
+        let may_sleep = self.opening.deafen();
         let deaf = Deaf(self);
-        (self.state.load(Ordering::SeqCst) != OPEN).then_some(deaf)
+        may_sleep.then_some(deaf)
     }
 
     /// Whether the queue may bring something, so that waiting takes more than the kernel.
@@ -153,7 +152,7 @@ impl Udp {
     /// Epoll sets may watch the socket from now on. One that is open has its stand-in put into each when the set begins
     /// to watch; one that opens later puts it into all ([`on_opening`]).
     pub fn note_watched(&self) {
-        self.is_watched.store(true, Ordering::SeqCst);
+        self.opening.note_watched();
     }
 
     /// Puts the stand-in into all epoll sets that watch the socket; false if one is left out.

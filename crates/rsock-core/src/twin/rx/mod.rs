@@ -1,15 +1,17 @@
 //! The receiving direction.
 
+mod deaf;
 mod end;
 mod kernel;
 mod steer;
 mod take;
 mod wait;
 
+pub(super) use deaf::Deaf;
 pub(super) use kernel::{has_ended, queued};
 pub(super) use wait::sleep_with_bell;
 
-use super::state::{FLAG_RX_PLAIN, Flags, RxMode};
+use super::state::{FLAG_RX_PLAIN, RxMode};
 use super::tx::is_nonblocking;
 use super::{FIRST_LOOK, Twin};
 use crate::closing::{Call, Descriptor};
@@ -20,7 +22,6 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
-use std::sync::atomic::Ordering;
 use take::Try;
 use wait::recv_deadline;
 
@@ -38,23 +39,6 @@ pub(super) enum Blocked<'a> {
     Reset,
     /// It failed.
     Error(io::Error),
-}
-
-/// A thread that is about to sleep where the ring cannot wake it. Made under the lock of the
-/// direction, so that an invitation either comes before and is seen, or waits.
-pub(super) struct Deaf<'a>(&'a Flags);
-
-impl<'a> Deaf<'a> {
-    pub(super) fn new(flags: &'a Flags) -> Self {
-        flags.deaf_waiters.fetch_add(1, Ordering::AcqRel);
-        Self(flags)
-    }
-}
-
-impl Drop for Deaf<'_> {
-    fn drop(&mut self) {
-        self.0.deaf_waiters.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// Every how many-th empty-handed read of the ring looks whether the peer is still there.
@@ -167,7 +151,7 @@ impl Twin {
                 return None;
             }
             rx.calls += 1;
-            Deaf::new(&self.dirs.shared.0)
+            Deaf::new(&self.dirs.shared.0.deaf_waiters, &*rx)
         };
         let received = call.last(|fd| kernel_recv(fd, bufs, flags));
         let n = match received.and_then(|n| Ok(n?)) {

@@ -1,5 +1,6 @@
 //! From TCP to the ring and back, as far as the receiving end decides.
 
+use super::deaf;
 use super::kernel::has_ended;
 use crate::engine::ExtSeen;
 use crate::proto::{Ext, UP_BITS};
@@ -10,7 +11,6 @@ use crate::twin::{PinReason, Twin, offset};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::io;
-use std::sync::atomic::Ordering;
 
 impl Twin {
     /// Moves this direction as far as it can go now. The caller holds the lock.
@@ -79,7 +79,7 @@ impl Twin {
             self.settle_rx(rx);
             return false;
         }
-        let deaf = self.dirs.shared.0.deaf_waiters.load(Ordering::Acquire) != 0;
+        let deaf = deaf::is_any(&self.dirs.shared.0.deaf_waiters, rx);
         let forbidden = deaf || rx.is_declined || path.is_cut();
         if !self.has(FLAG_PAIRED) || forbidden || has_ended(fd) {
             return false;

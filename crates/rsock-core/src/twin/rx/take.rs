@@ -211,7 +211,7 @@ impl Twin {
                 }
                 Ok(n)
             }
-            Err(Errno::AGAIN) => Err(Blocked::Tcp(Deaf::new(&self.dirs.shared.0))),
+            Err(Errno::AGAIN) => Err(Blocked::Tcp(Deaf::new(&self.dirs.shared.0.deaf_waiters, rx))),
             Err(e) => Err(Blocked::Error(e.into())),
         }
     }

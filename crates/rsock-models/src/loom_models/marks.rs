@@ -1,0 +1,87 @@
+//! Marks of the engine: a thread that waits for what another thread dispatches does not sleep through it.
+
+#[path = "../../../rsock-core/src/engine/marks.rs"]
+mod marks;
+
+use super::{Bed, explore};
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU32;
+use loom::thread;
+use marks::Marks;
+use std::sync::atomic::Ordering;
+
+/// A stream: a completion that either thread may dispatch, and what comes of it for the other one.
+struct Stream {
+    marks: Marks,
+    /// What the dispatch leaves: credits, say.
+    left: AtomicU32,
+    /// The queue's epoch, which a wake-up changes.
+    epoch: AtomicU32,
+    bed: Bed,
+}
+
+impl Stream {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            marks: Marks::default(),
+            left: AtomicU32::new(0),
+            epoch: AtomicU32::new(0),
+            bed: Bed::new(),
+        })
+    }
+
+    fn dispatch(&self) {
+        self.left.fetch_add(1, Ordering::Relaxed);
+        self.marks.announce(|| {
+            self.epoch.fetch_add(1, Ordering::Release);
+            self.bed.wake();
+        });
+    }
+
+    /// As `Stream::park` with the loop around it.
+    fn wait_for(&self, n: u32) {
+        loop {
+            let mark = self.marks.now();
+            if self.left.load(Ordering::Relaxed) == n {
+                break;
+            }
+            self.marks.enter();
+            let epoch = self.epoch.load(Ordering::Acquire);
+            if self.marks.now() == mark {
+                self.bed.sleep_if(|| self.epoch.load(Ordering::Acquire) == epoch);
+            }
+            self.marks.leave();
+        }
+    }
+}
+
+#[test]
+fn a_waiter_hears_of_what_another_thread_dispatches() {
+    explore(|| {
+        let stream = Stream::new();
+        let pump = {
+            let stream = Arc::clone(&stream);
+            thread::spawn(move || (0..2).for_each(|_| stream.dispatch()))
+        };
+        stream.wait_for(2);
+        pump.join().expect("a thread");
+    });
+}
+
+#[test]
+fn two_waiters_hear_of_it() {
+    explore(|| {
+        let stream = Stream::new();
+        let waiter = {
+            let stream = Arc::clone(&stream);
+            thread::spawn(move || stream.wait_for(1))
+        };
+        let pump = {
+            let stream = Arc::clone(&stream);
+            thread::spawn(move || stream.dispatch())
+        };
+        stream.wait_for(1);
+        waiter.join().expect("a thread");
+        pump.join().expect("a thread");
+    });
+}

@@ -1,0 +1,93 @@
+//! Trimming of a receive ring: no byte is forgotten that the peer has written.
+
+#[path = "../../../rsock-verbs/src/sync/busy.rs"]
+#[expect(dead_code, reason = "the model uses some of it")]
+mod busy;
+#[path = "../../../rsock-verbs/src/sync/primitive.rs"]
+#[expect(dead_code, reason = "the model uses some of it")]
+mod primitive;
+#[path = "../../../rsock-verbs/src/sync/slot.rs"]
+#[expect(dead_code, reason = "the model uses some of it")]
+mod slot;
+#[path = "../../../rsock-core/src/engine/trim.rs"]
+mod trim;
+
+use super::explore;
+use busy::Busy;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU32;
+use loom::thread;
+use primitive::{Loom, Platform};
+use slot::Slot;
+use std::sync::atomic::Ordering;
+
+const KEY: u32 = 5;
+/// In place of the key: senders try again later.
+const PAUSED: u32 = 1;
+
+struct Ring {
+    key: AtomicU32,
+    busy: Busy<Loom>,
+    slot: Slot<Loom>,
+    memory: UnsafeCell<u32>,
+}
+
+// SAFETY: the memory is handed over by key, busy word and slot; that is what is tested.
+unsafe impl Sync for Ring {}
+// SAFETY: as for `Sync`.
+unsafe impl Send for Ring {}
+
+#[test]
+fn a_trim_forgets_nothing_that_a_peer_has_written() {
+    explore(|| {
+        let ring = Arc::new(Ring {
+            key: AtomicU32::new(KEY),
+            busy: Busy::fresh(),
+            slot: Slot::fresh(),
+            memory: UnsafeCell::new(0),
+        });
+        let sender = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                let mut count = 0;
+                let mut is_sent = false;
+                // A paused region is tried again once; the owner is done by then, or this one gives up.
+                for _ in 0..2 {
+                    ring.busy.begin(&mut count, Loom::fence);
+                    if ring.key.load(Ordering::Acquire) == KEY {
+                        // SAFETY: busy, and the key is there.
+                        ring.memory.with_mut(|memory| unsafe { *memory = 7 });
+                        ring.slot.publish(0, 0, 0, &[0; 6]);
+                        is_sent = true;
+                    }
+                    ring.busy.end(&mut count);
+                    if is_sent {
+                        break;
+                    }
+                    thread::yield_now();
+                }
+                is_sent
+            })
+        };
+        trim::trim(
+            false,
+            || ring.slot.is_published(0),
+            |punch| {
+                ring.key.store(PAUSED, Ordering::Release);
+                Loom::fence();
+                if ring.busy.is_quiet() {
+                    punch();
+                }
+                ring.key.store(KEY, Ordering::Release);
+            },
+            // SAFETY: the sender is kept out.
+            || ring.memory.with_mut(|memory| unsafe { *memory = 0 }),
+        );
+        if sender.join().expect("a sender") {
+            assert!(ring.slot.is_published(0));
+            // SAFETY: the sender has ended.
+            assert_eq!(ring.memory.with(|memory| unsafe { *memory }), 7);
+        }
+    });
+}
