@@ -76,7 +76,8 @@ const FORBID_UNSAFE: &[&str] =
     &["crates/rsock-core/src/proto/mod.rs", "tests/src/lib.rs", "xtask/src/main.rs"];
 
 /// Tests may do what programs do.
-const TESTS: &[&str] = &["/tests/", "/tests.rs", "/conformance/", "/loom_models"];
+const TESTS: &[&str] =
+    &["/tests/", "/tests.rs", "/plain_tests.rs", "/conformance/", "/loom_models"];
 
 /// Where unsafe code may live: where memory is shared, C is called, or a descriptor is taken at
 /// its word. A new place belongs here only if no safe type can carry what it does.

@@ -3,6 +3,7 @@
 
 use crate::interrupt::{self, Watch};
 use rsock_verbs::raw;
+use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -44,6 +45,16 @@ pub(crate) fn epoll_add(set: BorrowedFd<'_>, fd: RawFd) -> io::Result<()> {
     // SAFETY: `event` is a live event, which the kernel reads; a number that is no descriptor is
     // an error.
     unsafe { raw::syscall!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, fd, event) }.map(|_| ())
+}
+
+/// `events` as `poll(2)` takes them. Their type is rustix's own, and another one under Miri.
+pub(crate) fn poll_bits(events: PollFlags) -> i16 {
+    events.bits() as i16
+}
+
+/// What `poll(2)` answered.
+pub(crate) fn poll_flags(bits: i16) -> PollFlags {
+    PollFlags::from_bits_retain(bits as _)
 }
 
 /// As [`ppoll`], for a caller that must not miss a handler that runs just before it falls asleep:

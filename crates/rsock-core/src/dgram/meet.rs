@@ -108,7 +108,7 @@ impl Meeting {
     pub(super) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) {
         out.push(entry(&self.listener, libc::POLLIN));
         for Attempt { connecting, .. } in &self.attempts {
-            let events = connecting.interest().bits().cast_signed();
+            let events = sys::poll_bits(connecting.interest());
             if events != 0 {
                 out.push(entry(connecting, events));
             }

@@ -81,7 +81,7 @@ where
         let interest = self.connecting.interest();
         // A descriptor that only time can help is left out: it may hang up for ever.
         let fd: RawFd = if interest.is_empty() { -1 } else { self.connecting.as_fd().as_raw_fd() };
-        let events = (interest & PollFlags::IN).bits().cast_signed();
+        let events = crate::sys::poll_bits(interest & PollFlags::IN);
         (libc::pollfd { fd, events, revents: 0 }, self.connecting.next_timeout())
     }
 }

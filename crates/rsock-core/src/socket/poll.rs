@@ -135,7 +135,7 @@ fn look_at_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
     }
     for (entry, fd) in entries.iter_mut().zip(&fds) {
         entry.revents = match entry.source {
-            Source::Fd(_) => PollFlags::from_bits_retain(fd.revents.cast_unsigned()),
+            Source::Fd(_) => sys::poll_flags(fd.revents),
             Source::Datagram(socket) => socket.readiness(entry.events, true),
             Source::Socket(socket) => {
                 if let Some(established) = socket.established() {
@@ -267,5 +267,5 @@ fn doze(
 }
 
 fn raw(fd: RawFd, events: PollFlags) -> libc::pollfd {
-    libc::pollfd { fd, events: events.bits().cast_signed(), revents: 0 }
+    libc::pollfd { fd, events: sys::poll_bits(events), revents: 0 }
 }

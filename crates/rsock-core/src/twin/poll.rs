@@ -394,7 +394,7 @@ fn ask_kernel(
             .as_ref()
             .is_some_and(|s| skip_ends && s.only_ends(e.events) || is_quick && s.is_enough());
         let number = if skip { -1 } else { e.number() };
-        *fd = libc::pollfd { fd: number, events: events.bits().cast_signed(), revents: 0 };
+        *fd = libc::pollfd { fd: number, events: sys::poll_bits(events), revents: 0 };
         asked += usize::from(number >= 0);
     }
     asked
@@ -408,7 +408,7 @@ fn collect(
 ) -> usize {
     let mut n = 0;
     for ((entry, state), fd) in entries.iter_mut().zip(states).zip(fds) {
-        let kernel = PollFlags::from_bits_retain(fd.revents.cast_unsigned());
+        let kernel = sys::poll_flags(fd.revents);
         entry.revents = match state {
             None => kernel,
             Some(state) => {

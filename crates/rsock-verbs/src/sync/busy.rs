@@ -18,7 +18,7 @@ pub(crate) struct Busy<P: Platform = Native> {
 
 impl<P: Platform> Busy<P> {
     /// As fresh memory is.
-    #[cfg(all(test, loom))]
+    #[cfg(test)]
     pub(super) fn fresh() -> Self {
         Self { word: P::U32::new(0) }
     }

@@ -9,6 +9,8 @@ pub(crate) mod leave;
 mod loom_models;
 pub(crate) mod owner;
 pub(crate) mod parking;
+#[cfg(all(test, not(loom)))]
+mod plain_tests;
 pub(crate) mod primitive;
 pub(crate) mod slot;
 pub(crate) mod waiter;

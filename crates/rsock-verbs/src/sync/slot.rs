@@ -25,7 +25,7 @@ pub(crate) struct Slot<P: Platform = Native> {
 
 impl<P: Platform> Slot<P> {
     /// As fresh memory is.
-    #[cfg(all(test, loom))]
+    #[cfg(test)]
     pub(super) fn fresh() -> Self {
         let zero = || P::U64::new(0);
         let payload = std::array::from_fn(|_| zero());

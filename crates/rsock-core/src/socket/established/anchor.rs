@@ -20,7 +20,7 @@ where
     pub(in crate::socket) fn anchor_entry(&self) -> libc::pollfd {
         let gone = self.is_gone.load(Ordering::Relaxed);
         let fd = if gone { -1 } else { self.connection.as_fd().as_raw_fd() };
-        libc::pollfd { fd, events: self.connection.interest().bits().cast_signed(), revents: 0 }
+        libc::pollfd { fd, events: sys::poll_bits(self.connection.interest()), revents: 0 }
     }
 
     /// Takes note of what polling [`Self::anchor_entry`] found.
