@@ -10,11 +10,15 @@ mod apt;
 mod demo;
 mod docs;
 mod harness;
+mod fuzz;
 mod lab;
 mod layers;
 mod lint;
+mod miri;
+mod nightly;
 mod regen;
 mod soak;
+mod sanitize;
 mod sources;
 mod steps;
 mod test;
@@ -29,10 +33,13 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let done = match Args::parse().task {
         Task::Demo { more } => demo::run(&more),
+        Task::Fuzz(fuzz) => fuzz::run(&fuzz),
         Task::Lab(lab) => lab::run(&lab),
         Task::Lint => lint::run(),
+        Task::Miri => miri::run(),
         Task::RegenBindings => regen::run(),
         Task::Soak(wishes) => soak::run(&wishes),
+        Task::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Task::Test => test::run(),
         Task::Torture(wishes) => torture::run(&wishes),
         Task::Tools => tools::fetch().map(|dir| println!("{}", dir.display())),
@@ -62,14 +69,23 @@ enum Task {
         #[arg(last = true)]
         more: Vec<OsString>,
     },
+    /// Run the fuzz targets under libFuzzer, one after the other (nightly): see fuzz/README.md
+    Fuzz(fuzz::Fuzz),
     /// Run a script in a virtual machine with an RDMA device: see lab/README.md
     Lab(lab::Lab),
     /// Check formatting, lints, documentation, licences, layers and where unsafe code may live
     Lint,
+    /// Run the tests that make no system call under Miri (nightly)
+    Miri,
     /// Generate the bindings of rsock-rdma-sys anew, from rdma-core's headers
     RegenBindings,
     /// Let connections, datagrams and forks come and go, and count what is left of them
     Soak(soak::Soak),
+    /// Run tests of the soft device and the engine under a sanitizer (nightly)
+    Sanitize {
+        /// Both if none is named
+        sanitizer: Option<sanitize::Sanitizer>,
+    },
     /// Build everything and run every test
     Test,
     /// Run random programs over the preload library and check every byte

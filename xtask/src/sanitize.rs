@@ -1,0 +1,58 @@
+//! `cargo xtask sanitize`: tests of the soft device and of the engine under the compiler's sanitizers.
+
+use crate::nightly;
+use crate::steps::{self, Done};
+use clap::ValueEnum;
+
+/// A sanitizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sanitizer {
+    /// Memory: use after free, out of bounds, leaks.
+    Address,
+    /// Data races.
+    Thread,
+}
+
+/// Runs the tests under `sanitizer`, or under both.
+pub(crate) fn run(sanitizer: Option<Sanitizer>) -> Done {
+    nightly::require("a sanitizer", &["rust-src"])?;
+    for one in [Sanitizer::Address, Sanitizer::Thread] {
+        if sanitizer.is_none_or(|chosen| chosen == one) {
+            TESTS.iter().try_for_each(|tests| test(one, tests))?;
+        }
+    }
+    Ok(())
+}
+
+fn test(sanitizer: Sanitizer, (package, modules, skipped): &Tests) -> Done {
+    let (name, options, value) = match sanitizer {
+        Sanitizer::Address => ("address", "ASAN_OPTIONS", "detect_stack_use_after_return=1"),
+        Sanitizer::Thread => ("thread", "TSAN_OPTIONS", TSAN_OPTIONS),
+    };
+    let mut command = nightly::cargo();
+    // With a target named, build scripts and procedural macros are left as they are.
+    command.args(["test", "-Zbuild-std", "--target", TARGET, "--package", package, "--lib", "--"]);
+    command.args(*modules);
+    for test in *skipped {
+        command.args(["--skip", test]);
+    }
+    command.env("RUSTFLAGS", format!("-Zsanitizer={name} --cfg sanitized"));
+    command.env("RUSTDOCFLAGS", format!("-Zsanitizer={name}"));
+    command.env(options, value);
+    command.env("CARGO_TARGET_DIR", steps::target_dir().join("sanitize").join(name));
+    steps::run(&mut command)
+}
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Children of tests die by signals, or without a word.
+const TSAN_OPTIONS: &str = "die_after_fork=0 halt_on_error=1";
+
+/// A package, of its tests those to run (all if none is named), and of these those to leave out.
+type Tests = (&'static str, &'static [&'static str], &'static [&'static str]);
+
+const TESTS: &[Tests] = &[
+    ("rsock-verbs", &[], &[]),
+    ("rsock-cm", &["soft::"], &[]),
+    ("rsock-core", &["engine::"], &[]),
+];
