@@ -35,6 +35,11 @@ impl<'a> Rest<'a> {
         (n, len)
     }
 
+    /// All that is left, as pieces, if that takes no new ones and the kernel takes that many.
+    pub(crate) fn whole(&self) -> Option<&'a [IoSlice<'a>]> {
+        (self.skip == 0 && self.bufs.len() <= MOST_PIECES).then_some(self.bufs)
+    }
+
     /// Strikes out the first `n` bytes.
     pub(crate) fn advance(&mut self, mut n: usize) {
         self.len -= n;
@@ -51,6 +56,9 @@ impl<'a> Rest<'a> {
     }
 }
 
+/// Pieces that the kernel takes in one call (`UIO_MAXIOV`).
+pub(crate) const MOST_PIECES: usize = 1024;
+
 /// Calls `f` with the part of `bufs` that begins `skip` bytes in and is at most `limit` bytes
 /// long. At most sixteen buffers are handed on: a shorter transfer is always allowed.
 pub(crate) fn with_tail<R>(
@@ -59,7 +67,6 @@ pub(crate) fn with_tail<R>(
     limit: usize,
     f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
 ) -> R {
-    const MOST: usize = 16;
     let mut out: [IoSliceMut<'_>; MOST] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
     let (mut n, mut skip, mut left) = (0, skip, limit);
     for buf in bufs.iter_mut() {
@@ -79,6 +86,35 @@ pub(crate) fn with_tail<R>(
     f(&mut out[..n])
 }
 
+/// Calls `f` with all of `bufs` but the bytes from `from` to `to`. At most sixteen buffers are handed
+/// on: a shorter transfer is always allowed.
+pub(crate) fn with_gap<R>(
+    bufs: &mut [IoSliceMut<'_>],
+    from: usize,
+    to: usize,
+    f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
+) -> R {
+    let mut out: [IoSliceMut<'_>; MOST] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+    let (mut n, mut at) = (0, 0);
+    for buf in bufs.iter_mut() {
+        let len = buf.len();
+        let first = from.saturating_sub(at).min(len);
+        let second = to.saturating_sub(at).min(len);
+        at += len;
+        let (head, tail) = buf.split_at_mut(second);
+        for part in [&mut head[..first], tail] {
+            if !part.is_empty() && n < MOST {
+                out[n] = IoSliceMut::new(part);
+                n += 1;
+            }
+        }
+    }
+    f(&mut out[..n])
+}
+
+/// Pieces that are handed on at once.
+const MOST: usize = 16;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +132,21 @@ mod tests {
             rest.advance(len);
         }
         assert_eq!(seen, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_gap_leaves_out_what_lies_in_it() {
+        for (from, to) in [(0, 0), (0, 2), (2, 3), (2, 5), (3, 7), (7, 7), (1, 1)] {
+            let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 0], [0u8; 4]);
+            let mut bufs = [&mut a[..], &mut b, &mut c].map(IoSliceMut::new);
+            with_gap(&mut bufs, from, to, |parts| {
+                parts.iter_mut().for_each(|part| part.fill(1));
+                assert_eq!(parts.iter().map(|p| p.len()).sum::<usize>(), 7 - (to - from));
+            });
+            let all: Vec<u8> = [&a[..], &c].concat();
+            let wanted: Vec<u8> = (0..7).map(|i| u8::from(i < from || i >= to)).collect();
+            assert_eq!(all, wanted, "{from}..{to}");
+        }
     }
 
     #[test]

@@ -203,6 +203,25 @@ pub(crate) fn set_option(
     .map(|_| ())
 }
 
+/// Bytes that must be there before a socket counts as readable (`SO_RCVLOWAT`). Allocates nothing.
+#[must_use]
+pub(crate) fn low_water(fd: BorrowedFd<'_>) -> Option<usize> {
+    let mut value: libc::c_int = 0;
+    let mut len = libc::socklen_t::try_from(size_of_val(&value)).ok()?;
+    // SAFETY: the request writes at most `len` bytes to an int, and both outlive the call.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            &raw mut value,
+            &raw mut len,
+        )
+    };
+    (r == 0).then(|| usize::try_from(value).unwrap_or(1))
+}
+
 /// Packets that a UDP socket has dropped because they found no room; 0 where the kernel does not tell (before 4.12).
 #[must_use]
 pub fn n_dropped(fd: BorrowedFd<'_>) -> u64 {

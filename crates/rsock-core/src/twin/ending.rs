@@ -26,22 +26,33 @@ impl Twin {
     pub fn shutdown(&self, fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
         {
             let _section = Section::enter();
-            let tx = self.dirs.tx.0.lock();
+            let _tx = self.dirs.tx.0.lock();
             if how != Shutdown::Write {
                 self.dirs.raise(state::FLAG_RX_SHUT);
             }
             if how != Shutdown::Read {
                 // WIRE: the end of the stream goes into the ring before it reaches the socket, so
                 // that a FIN without it means that the peer closed or died.
-                if let Some(path) = self.path()
-                    && (tx.mode == TxMode::Ring || path.is_far())
-                {
+                // Also from TCP: an end that is there tells a close, which says nothing, from a half-close.
+                self.dirs.raise(state::FLAG_TX_SHUT);
+                if let Some(path) = self.path() {
                     path.shutdown(std::net::Shutdown::Write);
                 }
-                self.dirs.raise(state::FLAG_TX_SHUT);
             }
         }
+        if self.has(state::FLAG_TX_SHUT) && self.has(state::FLAG_RX_SHUT) {
+            self.ask_to_leave();
+        }
         Ok(rustix::net::shutdown(fd, how)?)
+    }
+
+    /// Says on a path that has just been found what [`Self::shutdown`] has told the kernel before.
+    pub(super) fn repeat_end(&self) {
+        if let Some(path) = self.path().filter(|path| !path.is_far())
+            && self.has(state::FLAG_TX_SHUT)
+        {
+            path.shutdown(std::net::Shutdown::Write);
+        }
     }
 
     /// The program is about to close its last descriptor of this twin (the kernel decides whether
@@ -51,8 +62,7 @@ impl Twin {
         if self.is_sole() {
             return self.close_sole(fd, path);
         }
-        let shared =
-            matches!(self.pin_reason(), PinReason::Fork | PinReason::Passed) || self.is_shared();
+        let shared = self.pin_reason() == PinReason::Passed || self.is_shared();
         if !shared && path.bytes_readable() != 0 || !self.end(path) {
             let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
         } else if !shared {

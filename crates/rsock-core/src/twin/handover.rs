@@ -164,7 +164,11 @@ impl Twin {
             Some(path) if path.is_far() => {
                 let _ = self.leave_ring(fd, Need::Both, PinReason::Fork);
             }
-            _ => self.pin(fd, PinReason::Fork),
+            _ => {
+                // A close tells nobody of a reset as long as a child may hold the stream.
+                self.dirs.holders.0.expect_child();
+                self.pin(fd, PinReason::Fork);
+            }
         }
     }
 

@@ -78,6 +78,7 @@ impl Twin {
             Step::Paired(stream) => {
                 if stream.has_extensions() && self.path.set(stream).is_ok() {
                     self.dirs.raise(FLAG_PAIRED);
+                    self.repeat_end();
                 }
             }
             Step::Failed(reason) => {

@@ -73,13 +73,14 @@ use crate::engine::ExtSeen;
 use crate::interrupt::Section;
 use crate::proto::{iomap_size_from_wire, iomap_size_to_wire};
 use crate::stat;
+use crate::sys;
 use looking::FIRST_LOOK;
 use pair::Search;
 use path::{Path, Place};
 use rsock_verbs::family::FamilyBox;
 use rustix::fd::BorrowedFd;
 use rx::queued;
-use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, RxMode, TxMode};
+use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Rx, RxMode, TxMode};
 use std::io;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -172,18 +173,44 @@ impl Twin {
         if self.steer_rx(fd, &mut rx, path).is_err() {
             return Ok(0);
         }
-        Ok(match rx.mode {
-            RxMode::Tcp | RxMode::Invited => early,
-            RxMode::Clamped => {
-                let left = usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(0);
-                if early < left { early } else { left + path.bytes_readable() }
-            }
-            RxMode::Ring => {
-                // In this order: with `Down` seen, all that came before it is counted.
-                let is_last = path.ext_seen().contains(ExtSeen::DOWN);
-                path.bytes_readable() + if is_last { queued(fd)? } else { 0 }
-            }
-        })
+        self.count_readable(fd, &rx, path, early)
+    }
+
+    /// As [`Self::bytes_readable`], where TCP had `early` before the direction was moved as far as it could be.
+    fn count_readable(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &Rx,
+        path: &Path,
+        early: usize,
+    ) -> io::Result<usize> {
+        let behind = match rx.mode {
+            RxMode::Tcp | RxMode::Invited => return Ok(early),
+            RxMode::Clamped => usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(0),
+            RxMode::Ring => 0,
+        };
+        if rx.mode == RxMode::Clamped && early < behind {
+            return Ok(early);
+        }
+        // In this order: with `Down` seen, all that came before it is counted.
+        let is_last = path.ext_seen().contains(ExtSeen::DOWN);
+        let ring = path.bytes_readable();
+        // What TCP has before the ring is in its queue as well.
+        Ok(ring + if is_last { queued(fd)?.max(behind) } else { behind })
+    }
+
+    /// Whether as much can be read as the program wants to be told of (`SO_RCVLOWAT`). Only a pinned stream may
+    /// want more than a byte.
+    fn reaches_low_water(&self, fd: BorrowedFd<'_>, rx: &Rx, path: &Path) -> bool {
+        let low = sys::low_water(fd).unwrap_or(1);
+        let readable = || queued(fd).and_then(|early| self.count_readable(fd, rx, path, early));
+        low <= 1 || readable().is_ok_and(|n| n >= low)
+    }
+
+    /// Whether the ring has bytes that come before what TCP has now.
+    #[must_use]
+    pub fn has_ring_bytes(&self) -> bool {
+        self.path().is_some_and(|path| path.bytes_readable() != 0)
     }
 
     /// Bytes sent and not yet taken by the peer's kernel (`SIOCOUTQ`); bytes in the ring have been

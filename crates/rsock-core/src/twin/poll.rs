@@ -9,7 +9,7 @@
 
 use super::path::{Arming, Bells, Path};
 use super::rx::Deaf;
-use super::state::{RxMode, TxMode};
+use super::state::{FLAG_PINNED, RxMode, TxMode};
 use super::tx::{is_stuck, meet};
 use super::{Door, PATIENCE, Twin, Waited};
 use crate::closing::{Call, notice};
@@ -107,7 +107,12 @@ impl Twin {
                     state.ring = Some((path, mark));
                     state.kernel |= PollFlags::RDHUP;
                     state.end_is_input = true;
-                    if path.has_input() || self.is_sole() && path.is_cut() {
+                    let is_enough = || {
+                        !self.has(FLAG_PINNED)
+                            || path.has_eof()
+                            || self.reaches_low_water(fd, &rx, path)
+                    };
+                    if path.has_input() && is_enough() || self.is_sole() && path.is_cut() {
                         state.ready |= events & INPUT;
                     }
                     let rdhup = events & PollFlags::RDHUP;
@@ -118,6 +123,14 @@ impl Twin {
                 (RxMode::Invited | RxMode::Clamped, Some(path)) => {
                     state.ring = Some((path, mark));
                     state.kernel |= events & INPUT;
+                    // The kernel does not count what the ring has behind its own.
+                    if rx.mode == RxMode::Clamped
+                        && self.has(FLAG_PINNED)
+                        && path.has_input()
+                        && self.reaches_low_water(fd, &rx, path)
+                    {
+                        state.ready |= events & INPUT;
+                    }
                 }
                 // The parent's: a receive says so.
                 (RxMode::Ring | RxMode::Clamped, None) => state.ready |= events & INPUT,

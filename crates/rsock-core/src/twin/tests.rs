@@ -9,9 +9,9 @@ mod handover;
 mod looking;
 mod memory;
 mod moving;
+mod seams;
 
 use super::*;
-use crate::sys;
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};

@@ -11,7 +11,8 @@ pub(super) use deaf::Deaf;
 pub(super) use kernel::{has_ended, queued};
 pub(super) use wait::sleep_with_bell;
 
-use super::state::{FLAG_RX_PLAIN, RxMode};
+use super::path::Path;
+use super::state::{FLAG_RX_PLAIN, Rx, RxMode};
 use super::tx::is_nonblocking;
 use super::{FIRST_LOOK, Twin};
 use crate::closing::{Call, Descriptor};
@@ -96,7 +97,11 @@ impl Twin {
             // Looked up before the bytes: what was written before the end is among them.
             let is_last = peek && wait_all && has_ended(call.fd()?);
             let skip = if peek { 0 } else { got };
-            let tried = with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(&call, tail, flags));
+            let tried = if skip == 0 {
+                self.try_recv(&call, bufs, flags)
+            } else {
+                with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(&call, tail, flags))
+            };
             let blocked = match tried {
                 Ok(0) => return Ok(got),
                 Ok(n) => {
@@ -185,25 +190,53 @@ impl Twin {
             rx.calls = calls;
             return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
         };
-        loop {
-            let call = Try { fd, path, mark: path.mark(), flags };
-            self.steer_rx(fd, &mut rx, path)?;
-            let taken = match rx.mode {
-                // Broken: what the placeholder has is nobody's.
-                RxMode::Tcp if self.is_sole() => {
-                    return Err(Blocked::Error(Errno::CONNRESET.into()));
-                }
-                RxMode::Tcp => {
-                    self.quiet_stand_in(&rx, path);
-                    return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
-                }
-                RxMode::Invited => self.take_invited(call, &mut rx, bufs),
-                RxMode::Clamped => self.take_clamped(call, &mut rx, bufs),
-                RxMode::Ring => self.take_from_ring(call, &mut rx, bufs),
-            };
-            if let Some(taken) = taken? {
-                return Ok(taken);
+        let mut got = loop {
+            if let Some(taken) = self.take(fd, path, &mut rx, bufs, flags)? {
+                break taken;
             }
+        };
+        if flags.contains(RecvFlags::PEEK) {
+            return Ok(got);
+        }
+        // What lies beyond a change between TCP and the ring belongs to the same read.
+        let mut has_crossed = false;
+        while got != 0
+            && got < bufs.iter().map(|b| b.len()).sum()
+            && self.goes_on(fd, &rx, path, has_crossed)
+        {
+            has_crossed = true;
+            let more =
+                with_tail(bufs, got, usize::MAX, |tail| self.take(fd, path, &mut rx, tail, flags));
+            match more {
+                Ok(None) => {}
+                Ok(Some(more)) if more != 0 => got += more,
+                _ => break,
+            }
+        }
+        Ok(got)
+    }
+
+    /// Takes bytes from where the next one comes from. `None`: that has just changed, so look again.
+    fn take<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        rx: &mut Rx,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Option<usize>, Blocked<'a>> {
+        let call = Try { fd, path, mark: path.mark(), flags };
+        self.steer_rx(fd, rx, path)?;
+        match rx.mode {
+            // Broken: what the placeholder has is nobody's.
+            RxMode::Tcp if self.is_sole() => Err(Blocked::Error(Errno::CONNRESET.into())),
+            RxMode::Tcp => {
+                self.quiet_stand_in(rx, path);
+                self.tcp_recv(fd, rx, bufs, usize::MAX, flags).map(Some)
+            }
+            RxMode::Invited => self.take_invited(call, rx, bufs),
+            RxMode::Clamped => self.take_clamped(call, rx, bufs),
+            RxMode::Ring => self.take_from_ring(call, rx, bufs),
         }
     }
 }

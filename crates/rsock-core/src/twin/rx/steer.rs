@@ -3,6 +3,7 @@
 use super::deaf;
 use super::kernel::has_ended;
 use crate::engine::ExtSeen;
+use crate::interrupt::Section;
 use crate::proto::{Ext, UP_BITS};
 use crate::stat::{self, Direction};
 use crate::twin::path::Path;
@@ -100,6 +101,17 @@ impl Twin {
             rx.mode = RxMode::Invited;
         }
         sent
+    }
+
+    /// Has the peer leave the ring: what it sends from now on is not wanted, which the kernel says with a
+    /// reset.
+    pub(in crate::twin) fn ask_to_leave(&self) {
+        let Some(path) = self.path().filter(|path| !path.is_far()) else { return };
+        let _section = Section::enter();
+        let mut rx = self.dirs.rx.0.lock();
+        if rx.mode != RxMode::Tcp && !rx.has_asked {
+            rx.has_asked = path.try_send_ext(Ext::Leave);
+        }
     }
 
     /// Does what a pinned direction has to do: ask the peer to leave the ring, or be plain.

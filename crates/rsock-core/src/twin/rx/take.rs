@@ -3,10 +3,10 @@
 use super::kernel::{has_ended, kernel_recv, peek_one, queued};
 use super::{Blocked, Deaf, LOOK_EVERY};
 use crate::engine::{ExtSeen, RecvError};
-use crate::iov::with_tail;
+use crate::iov::{MOST_PIECES, with_gap, with_tail};
 use crate::stat::{self, Direction};
 use crate::twin::path::Path;
-use crate::twin::state::{FLAG_BROKEN, FLAG_RX_SHUT, FLAG_STANDIN, Rx};
+use crate::twin::state::{FLAG_BROKEN, FLAG_RX_SHUT, FLAG_STANDIN, Rx, RxMode};
 use crate::twin::{PinReason, Twin};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -75,7 +75,10 @@ impl Twin {
             Err(Blocked::Tcp(_)) => Err(Blocked::Both(mark)),
             // The end of TCP before the agreed byte: what should follow is lost.
             Ok(0) => Err(Blocked::Error(Errno::CONNRESET.into())),
-            Ok(n) if n == left => Ok(Some(n + self.ring_after(rx, path, bufs, n, flags))),
+            Ok(n) if n == left && flags.contains(RecvFlags::PEEK) => {
+                let more = with_tail(bufs, n, usize::MAX, |tail| path.try_recv(tail, true));
+                Ok(Some(self.peek_on(fd, path, bufs, n, n + more.unwrap_or(0))))
+            }
             other => other.map(Some),
         }
     }
@@ -90,11 +93,15 @@ impl Twin {
         let Try { fd, path, mark, flags } = call;
         match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
             Ok(0) if self.is_sole() => Ok(Some(0)),
-            Ok(0) => self.at_end(fd, rx, path).unwrap_or(Ok(0)).map(Some),
+            Ok(0) => self.at_end(fd, rx, path).transpose(),
             Ok(n) => {
-                self.took_from_ring(rx, path, n, flags);
                 rx.idle_reads = 0;
-                Ok(Some(n + self.tcp_after(fd, rx, path, bufs, n, flags)))
+                if flags.contains(RecvFlags::PEEK) {
+                    return Ok(Some(self.peek_on(fd, path, bufs, 0, n)));
+                }
+                rx.ring_bytes += n as u64;
+                self.count_bytes(Direction::Recv, path.kind(), n);
+                Ok(Some(n))
             }
             Err(RecvError::WouldBlock) => {
                 rx.idle_reads = rx.idle_reads.wrapping_add(1);
@@ -143,49 +150,55 @@ impl Twin {
         if path.is_far() { Some(self.far_end(fd, rx, path)) } else { self.at_end(fd, rx, path) }
     }
 
-    /// After the last byte of TCP: what the ring has for the rest of `bufs`, since one call on TCP
-    /// would have returned both.
-    fn ring_after(
-        &self,
-        rx: &mut Rx,
-        path: &Path,
-        bufs: &mut [IoSliceMut<'_>],
-        got: usize,
-        flags: RecvFlags,
-    ) -> usize {
-        let peek = flags.contains(RecvFlags::PEEK);
-        let more = with_tail(bufs, got, usize::MAX, |tail| path.try_recv(tail, peek)).unwrap_or(0);
-        self.took_from_ring(rx, path, more, flags);
-        more
-    }
-
-    /// After the last byte of the ring: what TCP has for the rest of `bufs`.
-    fn tcp_after(
+    /// Whether more is there behind what has just been taken, where the stream changes between TCP and the
+    /// ring: one read on TCP would return both. Asks for bytes only, as an error would be lost.
+    pub(super) fn goes_on(
         &self,
         fd: BorrowedFd<'_>,
-        rx: &mut Rx,
+        rx: &Rx,
         path: &Path,
-        bufs: &mut [IoSliceMut<'_>],
-        got: usize,
-        flags: RecvFlags,
-    ) -> usize {
-        let is_last = |path: &Path| {
-            let left = if flags.contains(RecvFlags::PEEK) { got } else { 0 };
+        has_crossed: bool,
+    ) -> bool {
+        let has_tcp = || queued(fd).is_ok_and(|n| n != 0);
+        match rx.mode {
+            RxMode::Clamped if rx.tcp_bytes == rx.limit => {
+                path.bytes_readable() != 0
+                    || path.ext_arrived().contains(ExtSeen::DOWN) && has_tcp()
+            }
             // In this order: with `Down` seen, all that came before it is counted.
-            path.ext_arrived().contains(ExtSeen::DOWN) && path.bytes_readable() == left
-        };
-        if got == bufs.iter().map(|b| b.len()).sum() || !is_last(path) {
-            return 0;
+            RxMode::Ring if path.ext_arrived().contains(ExtSeen::DOWN) => {
+                path.bytes_readable() != 0 || has_tcp()
+            }
+            // Past a change, more pieces than are handed on at once.
+            RxMode::Ring => has_crossed && path.bytes_readable() != 0,
+            RxMode::Tcp | RxMode::Invited => has_crossed && has_tcp(),
+            RxMode::Clamped => false,
         }
-        with_tail(bufs, got, usize::MAX, |tail| self.tcp_recv(fd, rx, tail, usize::MAX, flags))
-            .unwrap_or(0)
     }
 
-    fn took_from_ring(&self, rx: &mut Rx, path: &Path, n: usize, flags: RecvFlags) {
-        if !flags.contains(RecvFlags::PEEK) {
-            rx.ring_bytes += n as u64;
-            self.count_bytes(Direction::Recv, path.kind(), n);
+    /// After `got` bytes have been looked at, of which TCP had the first `head` and the ring the others: also
+    /// looks at what TCP has after the ring.
+    fn peek_on(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        bufs: &mut [IoSliceMut<'_>],
+        head: usize,
+        got: usize,
+    ) -> usize {
+        // In this order: with `Down` seen, all that came before it is counted.
+        let is_last = path.ext_arrived().contains(ExtSeen::DOWN);
+        if !is_last
+            || got == bufs.iter().map(|b| b.len()).sum()
+            || path.bytes_readable() != got - head
+            || queued(fd).is_ok_and(|n| n <= head)
+        {
+            return got;
         }
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        // The kernel begins with what came before the ring, which is there already.
+        let seen = with_gap(bufs, head, got, |bufs| kernel_recv(fd, bufs, flags)).unwrap_or(head);
+        got + seen.saturating_sub(head)
     }
 
     pub(super) fn tcp_recv(
@@ -197,7 +210,13 @@ impl Twin {
         flags: RecvFlags,
     ) -> Result<usize, Blocked<'_>> {
         let flags = flags.difference(RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
-        match with_tail(bufs, 0, limit, |bufs| kernel_recv(fd, bufs, flags)) {
+        let room: usize = bufs.iter().map(|b| b.len()).sum();
+        let received = if limit >= room && bufs.len() <= MOST_PIECES {
+            kernel_recv(fd, bufs, flags)
+        } else {
+            recv_up_to(fd, bufs, limit.min(room), flags)
+        };
+        match received {
             // We ended it, not the peer.
             Ok(0) if self.has(FLAG_BROKEN) => Err(Blocked::Error(Errno::CONNRESET.into())),
             Ok(0) => match self.path() {
@@ -213,6 +232,33 @@ impl Twin {
             }
             Err(Errno::AGAIN) => Err(Blocked::Tcp(Deaf::new(&self.dirs.shared.0.deaf_waiters, rx))),
             Err(e) => Err(Blocked::Error(e.into())),
+        }
+    }
+}
+
+/// Receives at most `limit` bytes, which `bufs` have room for.
+fn recv_up_to(
+    fd: BorrowedFd<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    limit: usize,
+    flags: RecvFlags,
+) -> Result<usize, Errno> {
+    let mut got = 0;
+    loop {
+        let tried = with_tail(bufs, got, limit - got, |bufs| {
+            let room: usize = bufs.iter().map(|b| b.len()).sum();
+            kernel_recv(fd, bufs, flags).map(|n| (n, n == room))
+        });
+        let (n, is_full) = match tried {
+            Err(e) if got == 0 => return Err(e),
+            Err(_) => return Ok(got),
+            Ok(tried) => tried,
+        };
+        got += n;
+        // More pieces than are handed on at once. Asked first, as an error would be lost.
+        let goes_on = is_full && n != 0 && got < limit && !flags.contains(RecvFlags::PEEK);
+        if !goes_on || queued(fd).is_ok_and(|n| n == 0) {
+            return Ok(got);
         }
     }
 }

@@ -184,7 +184,8 @@ impl Twin {
             self.count(fd, &mut calls);
             tx.calls = calls;
         }
-        let n = kernel_send(fd, pieces, flags | SendFlags::DONTWAIT)?;
+        let all = rest.whole().unwrap_or(pieces);
+        let n = kernel_send(fd, all, flags | SendFlags::DONTWAIT)?;
         tx.tcp_bytes += n as u64;
         self.count_bytes(Direction::Send, stat::Path::Tcp, n);
         Ok(n)

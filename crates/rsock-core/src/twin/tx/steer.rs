@@ -49,7 +49,13 @@ impl Twin {
 
     /// Moves to the ring if the reader has invited us.
     fn move_up(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) {
-        if !path.ext_seen().contains(ExtSeen::READY) || path.is_cut() {
+        let seen = path.ext_seen();
+        if !seen.contains(ExtSeen::READY) || path.is_cut() {
+            return;
+        }
+        if seen.contains(ExtSeen::LEAVE) {
+            // The reader has taken its invitation back.
+            self.settle_tx(tx);
             return;
         }
         if path.has_failed() {
