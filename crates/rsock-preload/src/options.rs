@@ -233,6 +233,8 @@ pub(crate) enum Ioctl {
     Readable,
     /// Bytes that the peer has not taken.
     Unsent,
+    /// Whether urgent data comes next, which never lies on the ring.
+    AtMark,
     /// The kernel's answer is right.
     Harmless,
     /// Only TCP can do that.
@@ -254,7 +256,8 @@ pub(crate) fn ioctl(request: c_ulong) -> Ioctl {
         libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX | libc::TCGETS | libc::TIOCGWINSZ => {
             Ioctl::Harmless
         }
-        FIOSETOWN | FIOGETOWN | SIOCATMARK | SIOCGPGRP | SIOCSPGRP => Ioctl::Harmless,
+        SIOCATMARK => Ioctl::AtMark,
+        FIOSETOWN | FIOGETOWN | SIOCGPGRP | SIOCSPGRP => Ioctl::Harmless,
         request if INTERFACES.contains(&request) => Ioctl::Harmless,
         _ => Ioctl::Pins,
     }

@@ -231,7 +231,14 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
             Ioctl::Unsent if !handle.twin().is_plain() => {
                 Some(guard::enter(|| handle.twin().bytes_unsent(handle.fd())))
             }
-            Ioctl::Unsent | Ioctl::Harmless => None,
+            // Not before what the ring has.
+            Ioctl::AtMark if !handle.twin().is_plain() => {
+                guard::enter(|| Ok(handle.twin().has_ring_bytes()))
+                    .ok()
+                    .filter(|is| *is)
+                    .map(|_| Ok(0))
+            }
+            Ioctl::Unsent | Ioctl::AtMark | Ioctl::Harmless => None,
             Ioctl::Pins => {
                 drop(handle);
                 fdtable::pin(fd, PinReason::Option);
@@ -276,7 +283,7 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
             unsafe { arg.cast::<c_int>().write_unaligned(n) };
             return Some(0);
         }
-        Ioctl::Unsent | Ioctl::Harmless => {}
+        Ioctl::Unsent | Ioctl::AtMark | Ioctl::Harmless => {}
         Ioctl::Pins => fdtable::pin(fd, PinReason::Option),
     }
     None

@@ -3,10 +3,11 @@
 //! Adds to the core what belongs to the process: SIGPIPE, flags that only the kernel honours, and
 //! numbers that were reused behind our back. `None` always means: ask the kernel instead.
 
-use crate::slot::Handle;
+use crate::slot::{Handle, Side};
 use crate::{errno, fdtable, guard, options, signal};
 use libc::{c_int, ssize_t};
 use rsock_core::twin::PinReason;
+use rustix::fd::BorrowedFd;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -73,9 +74,40 @@ pub(super) fn recv(
 /// Receives and throws away up to `len` bytes (`MSG_TRUNC` with no buffer).
 pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Option<ssize_t> {
     let mut scratch = [0u8; 4096];
-    let room = len.min(scratch.len());
-    let bufs = &mut [IoSliceMut::new(&mut scratch[..room])];
-    recv(handle, fd, bufs, flags & !(libc::MSG_TRUNC | libc::MSG_WAITALL))
+    let flags = flags & !(libc::MSG_TRUNC | libc::MSG_WAITALL);
+    let rest = |done: usize| (len - done).min(4096);
+    let first = recv(handle, fd, &mut [IoSliceMut::new(&mut scratch[..rest(0)])], flags)?;
+    let mut done = usize::try_from(first).unwrap_or(0);
+    if flags & libc::MSG_PEEK != 0 || done == 0 {
+        return Some(first);
+    }
+    // As one call on TCP would: as much as is there. An error is for the next call to meet.
+    while rest(done) != 0 {
+        match discard_more(fd, &mut scratch[..rest(done)]) {
+            Ok(n) if n != 0 => done += n,
+            _ => break,
+        }
+    }
+    Some(done.cast_signed())
+}
+
+/// Receives into `room` if there is something.
+fn discard_more(fd: c_int, room: &mut [u8]) -> Result<usize, c_int> {
+    let now = RecvFlags::DONTWAIT;
+    if let Some(handle) = fdtable::enter(fd, Side::Recv) {
+        let (twin, fd) = (handle.twin(), handle.fd());
+        return match guard::enter(|| twin.bytes_readable(fd))? {
+            0 => Ok(0),
+            _ => guard::enter(|| twin.recv(fd, &mut [IoSliceMut::new(room)], now)),
+        };
+    }
+    // It has left the ring for good.
+    // SAFETY: not -1, as it has just been received from.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    guard::enter(|| match rustix::io::ioctl_fionread(fd)? {
+        0 => Ok(0),
+        _ => Ok(rustix::net::recv(fd, room, now)?.0),
+    })
 }
 
 /// Errors that the socket that was adopted cannot have.
