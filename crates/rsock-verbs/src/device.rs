@@ -365,6 +365,12 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         None
     }
 
+    /// Whether the peer's process has ended. Asks, at the price of a system call; false where the device cannot
+    /// tell.
+    fn is_peer_dead(&self) -> bool {
+        false
+    }
+
     /// Posts a receive.
     ///
     /// # Safety

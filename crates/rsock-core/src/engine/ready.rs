@@ -110,6 +110,14 @@ impl<B: Backend> Stream<B> {
         self.parts.qp.consumed_by_peer().is_some_and(|consumed| consumed < sent)
     }
 
+    /// Whether the peer's process has ended; see
+    /// [`QueuePair::is_peer_dead`](rsock_verbs::QueuePair::is_peer_dead).
+    #[must_use]
+    pub fn is_peer_dead(&self) -> bool {
+        let _section = Section::enter();
+        self.parts.qp.is_peer_dead()
+    }
+
     /// Tells the peer that nothing is missed of what it may send from now on: that nobody will read it is
     /// known otherwise.
     pub fn renounce(&self) {

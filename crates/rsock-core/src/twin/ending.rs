@@ -1,7 +1,7 @@
 //! How a connection ends: by half, in order, or broken.
 
 use super::path::Path;
-use super::state::{self, FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, Tx, TxMode};
+use super::state::{self, FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
 use super::{PARK, PinReason, Twin, offset, verify};
 use crate::interrupt::Section;
 use crate::stat::{self, Direction};
@@ -34,13 +34,13 @@ impl Twin {
                 // WIRE: the end of the stream goes into the ring before it reaches the socket, so
                 // that a FIN without it means that the peer closed or died.
                 // Also from TCP: an end that is there tells a close, which says nothing, from a half-close.
-                self.dirs.raise(state::FLAG_TX_SHUT);
+                self.dirs.raise(FLAG_TX_SHUT);
                 if let Some(path) = self.path() {
                     path.shutdown(std::net::Shutdown::Write);
                 }
             }
         }
-        if self.has(state::FLAG_TX_SHUT) && self.has(state::FLAG_RX_SHUT) {
+        if self.has(FLAG_TX_SHUT) && self.has(state::FLAG_RX_SHUT) {
             self.ask_to_leave();
         }
         Ok(rustix::net::shutdown(fd, how)?)
@@ -49,7 +49,7 @@ impl Twin {
     /// Says on a path that has just been found what [`Self::shutdown`] has told the kernel before.
     pub(super) fn repeat_end(&self) {
         if let Some(path) = self.path().filter(|path| !path.is_far())
-            && self.has(state::FLAG_TX_SHUT)
+            && self.has(FLAG_TX_SHUT)
         {
             path.shutdown(std::net::Shutdown::Write);
         }
@@ -101,6 +101,12 @@ impl Twin {
     fn is_reset(&self, path: &Path) -> bool {
         // An end on the ring came before the socket's: then TCP would not have told of a reset either.
         if self.has(FLAG_ENDED) || path.was_ended() {
+            return false;
+        }
+        // After the ends of both directions the kernel forgets a socket whether or not it is open. A peer that closes it
+        // then with bytes unread resets nothing on TCP either; one that died may have died before.
+        if self.has(FLAG_TX_SHUT) && !path.is_peer_dead() {
+            self.dirs.raise(FLAG_ENDED);
             return false;
         }
         // By now the kernel may have forgotten whom it was connected to.

@@ -273,6 +273,11 @@ impl Path {
         on!(self, stream => stream.is_unread(sent))
     }
 
+    /// Whether the peer's process has ended, as far as the device can tell.
+    pub(super) fn is_peer_dead(&self) -> bool {
+        on!(self, stream => stream.is_peer_dead())
+    }
+
     pub(super) fn renounce(&self) {
         on!(self, stream => stream.renounce());
     }

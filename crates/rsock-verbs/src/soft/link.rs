@@ -261,14 +261,22 @@ impl Link {
         if !self.is_alive() {
             return false;
         }
-        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
-        if poll(&mut fds, Some(&Timespec::default())).is_err() || !fds[0].revents().intersects(gone)
-        {
+        if !self.has_hung_up() {
             return true;
         }
         self.bury();
         false
+    }
+
+    /// Whether the peer has died, as [`Self::probe`], but changes nothing, so that it may be asked under locks.
+    #[must_use]
+    pub fn has_hung_up(&self) -> bool {
+        if !self.is_alive() {
+            return true;
+        }
+        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().intersects(gone)
     }
 
     #[cold]

@@ -50,6 +50,28 @@ fn unread_bytes_make_a_close_a_reset() {
 }
 
 #[test]
+fn unread_bytes_are_no_reset_while_the_peer_only_shuts_down() {
+    watchdog(|| {
+        let (a, b) = connect();
+        let mut byte = [0];
+        // One direction leaves TCP; the other, which is not used, has its end on the socket alone.
+        while !a.twin.on_ring().0 {
+            a.send(&[7]).expect("send");
+            b.recv_all(&mut byte);
+        }
+        assert!(!b.twin.on_ring().0);
+        a.send(&pattern(0, 5_000)).expect("send");
+        for end in [&a, &b] {
+            end.twin.shutdown(end.socket.as_fd(), Shutdown::Write).expect("shutdown");
+        }
+        // The kernel has forgotten the connection by now, but both ends are open.
+        assert_eq!(a.recv(&mut byte).expect("end"), 0);
+        recv_pattern(&b, 5_000, 12);
+        assert_eq!(b.recv(&mut byte).expect("end"), 0);
+    });
+}
+
+#[test]
 fn what_is_sent_to_a_peer_that_has_gone_is_no_reset() {
     watchdog(|| {
         // Now and then before the writer looks at the socket again, so that the ring still takes what it sends.

@@ -272,6 +272,10 @@ impl QueuePair<Soft> for SoftQp {
         Some(self.core.consumed_by_peer())
     }
 
+    fn is_peer_dead(&self) -> bool {
+        self.pd.link().has_hung_up()
+    }
+
     #[inline]
     unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         // SAFETY: the caller's promise is the same.
