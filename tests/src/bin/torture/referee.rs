@@ -8,8 +8,12 @@ use crate::shared::{End, PROCESSES, Shared, THREADS, Thread};
 use crate::sys;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// How long a call may take that waits for nothing that comes, before it is interrupted.
-const PATIENCE: u64 = 6_000_000;
+/// How long a call may take before it counts as asleep.
+const PATIENCE: u64 = 4_000_000;
+
+/// How long a call that waits for nothing that is there may sleep while another thread is awake, and may yet
+/// do what ends it.
+const LONG_PATIENCE: u64 = 60_000_000;
 
 /// How long a call may sleep although what it waits for is there: many times what a loaded machine
 /// needs.
@@ -21,6 +25,7 @@ const LIMIT: u64 = 12_000_000_000;
 /// With the call that sleeps although it should have returned.
 pub(crate) fn look(shared: &Shared) -> Result<(), String> {
     let now = sys::now();
+    let patience = if are_all_asleep(shared, now) { PATIENCE } else { LONG_PATIENCE };
     for p in 0..PROCESSES {
         let process = &shared.processes[p];
         if process.is_claimed.load(SeqCst) == 0 || process.is_gone.load(SeqCst) != 0 {
@@ -30,7 +35,7 @@ pub(crate) fn look(shared: &Shared) -> Result<(), String> {
             let thread = &process.threads[t];
             let Some(kind) = call_of(thread) else { continue };
             let age = now.saturating_sub(thread.since.load(SeqCst));
-            if age < PATIENCE {
+            if age < patience {
                 continue;
             }
             match reason_to_return(shared, p, thread, kind, now) {
@@ -52,6 +57,23 @@ pub(crate) fn look(shared: &Shared) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Whether no thread will do anything until a call returns.
+fn are_all_asleep(shared: &Shared, now: u64) -> bool {
+    shared.processes.iter().all(|process| {
+        let is_there = process.is_claimed.load(SeqCst) != 0 && process.is_gone.load(SeqCst) == 0;
+        if !is_there || process.phase.load(SeqCst) != 0 {
+            return true;
+        }
+        let mut running = process.threads.iter().filter(|t| t.tid.load(SeqCst) != 0).peekable();
+        // One without threads is about to have them.
+        running.peek().is_some()
+            && running.all(|thread| {
+                let age = now.saturating_sub(thread.since.load(SeqCst));
+                call_of(thread).is_some() && age >= PATIENCE
+            })
+    })
 }
 
 /// The call that a thread is in.

@@ -92,10 +92,30 @@ fn kernel_details(text: &mut String, pid: i32) {
             at("wchan"),
             at("syscall")
         );
+        if let Some(place) = futex_place(pid, &at("syscall")) {
+            let _ = writeln!(text, "    waits for a word at {place}");
+        }
         for line in at("stack").lines() {
             let _ = writeln!(text, "    {line}");
         }
     }
+}
+
+/// Which mapping the word of a futex call lies in, and where: a static variable can be told by that.
+fn futex_place(pid: i32, call: &str) -> Option<String> {
+    let hexadecimal = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let mut words = call.split(' ');
+    let is_futex = words.next()?.parse() == Ok(libc::SYS_futex);
+    let at = hexadecimal(words.next()?).filter(|_| is_futex)?;
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let mapping = maps.lines().find(|line| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        range.is_some_and(|(begin, end)| {
+            hexadecimal(begin).is_some_and(|begin| begin <= at)
+                && hexadecimal(end).is_some_and(|end| at < end)
+        })
+    })?;
+    Some(format!("{at:#x} in {mapping}"))
 }
 
 fn connection_details(text: &mut String, shared: &Shared, connection: usize) {

@@ -123,7 +123,7 @@ pub(crate) const WAITALL: u32 = 16;
 
 fn address(port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_family: libc::sa_family_t::try_from(libc::AF_INET).expect("a small number"),
         sin_port: port.to_be(),
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
         sin_zero: [0; 8],
@@ -268,7 +268,9 @@ pub(crate) fn send_descriptor(socket: RawFd, fd: RawFd, word: u32) -> Returned {
     // SAFETY: the control buffer has room for a header and one descriptor, and is aligned for it.
     unsafe { control.as_mut_ptr().cast::<libc::cmsghdr>().write(header) };
     // SAFETY: as above; the header is the first.
-    unsafe { libc::CMSG_DATA(control.as_ptr().cast()).cast::<RawFd>().write_unaligned(fd) };
+    let place = unsafe { libc::CMSG_DATA(control.as_ptr().cast()) }.cast::<RawFd>();
+    // SAFETY: as above.
+    unsafe { place.write_unaligned(fd) };
     // SAFETY: the message is whole.
     Returned::of(unsafe { libc::sendmsg(socket, &message, libc::MSG_DONTWAIT) } as i64)
 }
@@ -287,8 +289,10 @@ pub(crate) fn recv_descriptor(socket: RawFd) -> Option<(RawFd, u32)> {
     if n != 4 || header.is_null() {
         return None;
     }
+    // SAFETY: the header lies in the control buffer.
+    let place = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
     // SAFETY: a header of ours carries one descriptor.
-    let fd = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned() };
+    let fd = unsafe { place.read_unaligned() };
     Some((fd, u32::from_ne_bytes(bytes)))
 }
 

@@ -2,6 +2,7 @@
 
 use super::pool::Call;
 use super::{MAIL_FD, Worker};
+use crate::rules;
 use crate::schedule::{Kind, Op};
 use crate::shared::{CONNECTIONS, End, OPEN, PROCESSES, RESERVED};
 use crate::sys::{self, DONTWAIT, Returned};
@@ -66,7 +67,10 @@ impl Worker {
         };
         if !returned.is_ok() {
             let is_leaving = target.phase.load(SeqCst) != 0 || target.is_gone.load(SeqCst) != 0;
-            if !is_leaving {
+            // Accepted and closed again before this thread asked how its connecting went.
+            let is_reset =
+                returned.errno == libc::ECONNRESET && !rules::is_open(self.shared, end.peer());
+            if !is_leaving && !is_reset {
                 self.fail(&format!("connecting, the {end} is told errno {}", returned.errno));
             }
             sys::close(fd);
