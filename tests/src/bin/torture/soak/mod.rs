@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 /// Connections of a round.
-const ROUND: u64 = 4000;
+const ROUND: u64 = 2000;
 
 /// What memory may grow by with each connection, and once: less than a third of the leak that an audit found, and the
 /// allocator's own coming and going.
