@@ -141,7 +141,7 @@ impl<B: Backend> Stream<B> {
     }
 
     fn signs(&self) -> Signs {
-        let events = self.ring.shared.mail.events.load(Ordering::Relaxed);
+        let events = self.ring.shared.mail.marks.now();
         Signs { events, n_done: self.parts.qp.n_done() }
     }
 

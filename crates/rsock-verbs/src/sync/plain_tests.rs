@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 const SLOTS: usize = 4;
-const MESSAGES: u32 = 200;
+const MESSAGES: u32 = if cfg!(miri) { 20 } else { 200 };
 
 /// Memory that the algorithms hand over.
 struct Shared<T>(UnsafeCell<T>);
