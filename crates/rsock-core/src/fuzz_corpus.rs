@@ -1,36 +1,48 @@
-//! The fuzzers' committed inputs through the fuzzers' own functions.
+//! The fuzzers' committed inputs, and changes of them, through the fuzzers' own functions.
 
 use crate::dgram::header;
 use crate::proto::sim::bytes;
-use std::fs;
-use std::path::Path;
+use crate::{stat, twin};
 
-fn replay(target: &str, run: fn(&[u8])) {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let mut n = 0;
-    for entry in fs::read_dir(&dir).expect("the corpus is part of the repository") {
-        run(&fs::read(entry.unwrap().path()).unwrap());
-        n += 1;
-    }
-    assert!(n > 0, "no input in {}", dir.display());
+#[path = "../../../fuzz/driver.rs"]
+mod driver;
+
+#[test]
+fn words_pass() {
+    driver::run("imm", 20_000, bytes::imm);
 }
 
 #[test]
-fn the_corpus_of_words_passes() {
-    replay("imm", bytes::imm);
+fn connection_data_passes() {
+    driver::run("conn_data", 5_000, bytes::conn_data);
 }
 
 #[test]
-fn the_corpus_of_connection_data_passes() {
-    replay("conn_data", bytes::conn_data);
+fn schedules_pass() {
+    driver::run("proto_ops", 300, bytes::proto_ops);
 }
 
 #[test]
-fn the_corpus_of_schedules_passes() {
-    replay("proto_ops", bytes::proto_ops);
+fn datagrams_pass() {
+    driver::run("dgram", 20_000, header::check_any);
 }
 
 #[test]
-fn the_corpus_of_datagrams_passes() {
-    replay("dgram", header::check_any);
+fn messages_of_the_exchange_pass() {
+    driver::run("pair_message", 5_000, twin::fuzz::pair_message);
+}
+
+#[test]
+fn words_between_hosts_pass() {
+    driver::run("far_words", 5_000, twin::fuzz::far_words);
+}
+
+#[test]
+fn answers_of_the_kernel_pass() {
+    driver::run("sock_diag", 20_000, twin::fuzz::sock_diag);
+}
+
+#[test]
+fn tables_of_other_processes_pass() {
+    driver::run("stat_table", 200, stat::fuzz::stat_table);
 }

@@ -7,6 +7,8 @@
 //! the table merely means that nothing is counted.
 
 mod datagrams;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod reader;
 mod writer;
 

@@ -189,12 +189,12 @@ impl Trust {
         covers(&self.rules, ip)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn of_key(key: &[u8]) -> Self {
         Self { key: Some(Key::new(key)), ..Self::default() }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn of_rule(rule: &str) -> Self {
         Self { rules: Network::parse(rule).into_iter().collect(), ..Self::default() }
     }

@@ -4,7 +4,10 @@
 //! on with the old one for as long as anybody holds it. So whoever replaces a descriptor moves what
 //! watches it.
 
+mod fdinfo;
+
 use crate::hook::{SHARED, SHOWN};
+use fdinfo::Told;
 use rsock_core::udp::Watching;
 use rsock_verbs::raw;
 use rustix::fd::RawFd;
@@ -80,15 +83,8 @@ fn watches(is_wanted: impl Fn(&Watch) -> bool) -> io::Result<Vec<Watch>> {
     Ok(found)
 }
 
-/// `tfd: 5 events: 19 data: abc  pos:0 ino:1f sdev:8`; the first number is decimal, the others are hexadecimal.
 fn parse(set: RawFd, line: &str) -> Option<Watch> {
-    let mut words = line.split_whitespace();
-    let mut after = |name| (words.next()? == name).then(|| words.next())?;
-    let fd = after("tfd:")?.parse().ok()?;
-    let events = u32::from_str_radix(after("events:")?, 16).ok()?;
-    let data = u64::from_str_radix(after("data:")?, 16).ok()?;
-    let inode = words.find_map(|word| word.strip_prefix("ino:"));
-    let inode = inode.and_then(|ino| u64::from_str_radix(ino, 16).ok());
+    let Told { fd, events, data, inode } = fdinfo::parse(line)?;
     Some(Watch { set, fd, events, data, inode })
 }
 

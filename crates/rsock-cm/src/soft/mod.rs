@@ -22,6 +22,8 @@
 mod channel;
 mod connecting;
 mod connection;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod link;
 mod listener;
 mod manager;

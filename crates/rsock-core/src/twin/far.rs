@@ -9,6 +9,9 @@
 mod hearing;
 mod words;
 
+#[cfg(any(test, fuzzing))]
+pub use words::check_words;
+
 use super::pair::{Step, Subject};
 use super::path::{Far, Path};
 use super::tuple::Tuple;

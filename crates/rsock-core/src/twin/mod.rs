@@ -37,6 +37,8 @@ mod detached;
 mod door;
 mod ending;
 mod far;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod handover;
 mod holders;
 mod iomap;

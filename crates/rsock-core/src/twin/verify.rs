@@ -168,6 +168,24 @@ fn shutdown_of(answer: &[u8]) -> Option<u8> {
     }
 }
 
+/// What the fuzzer feeds: an answer of any bytes; what is found in it lies in it.
+///
+/// # Panics
+/// If it does not.
+#[cfg(any(test, fuzzing))]
+pub fn check_answer(answer: &[u8]) {
+    if let Some(found) = parse(answer) {
+        let has = |bytes: &[u8]| answer.windows(bytes.len()).any(|window| window == bytes);
+        assert!(has(&found.cookie.to_ne_bytes()) && has(&found.inode.to_ne_bytes()));
+        // The same without what follows, and nothing of less.
+        assert_eq!(parse(&answer[..NLMSG_HDR + MSG_LEN]), Some(found));
+        assert_eq!(parse(&answer[..NLMSG_HDR + MSG_LEN - 1]), None);
+    }
+    if let Some(shutdown) = shutdown_of(answer) {
+        assert!(answer[NLMSG_HDR + MSG_LEN..].contains(&shutdown));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -99,6 +99,35 @@ impl<'a> Talk<'a> {
     }
 }
 
+/// What the fuzzer feeds: words of a host that may say anything, to an end that asks for a key and to one
+/// with a rule. Byte 0 says from which side they are, the next four the queue pair's number.
+///
+/// # Panics
+/// If words without the key are believed, or something else is heard than was said.
+#[cfg(any(test, fuzzing))]
+pub fn check_words(data: &[u8]) {
+    let Some((&[side, a, b, c, d], bytes)) = data.split_first_chunk::<5>() else { return };
+    let qp_num = QpNum(u32::from_le_bytes([a, b, c, d]));
+    let addr = |text: &str| text.parse::<SocketAddr>();
+    let (Ok(local), Ok(peer)) = (addr("10.9.0.2:40000"), addr("10.9.0.1:80")) else { return };
+    let tuple = Tuple { local, peer };
+    let side = Some(if side & 1 == 0 { Side::Connected } else { Side::Accepted });
+    let request = [side.map_or(0, |side| side as u8); CODE_LEN];
+    for request in [None, Some(&request)] {
+        let (rule, key) = (Trust::of_rule("10.9.0.0/24"), Trust::of_key(b"0123456789abcdef"));
+        let heard = Talk { trust: &rule, tuple: &tuple, side }.believed(qp_num, bytes, request);
+        if let Ok((conn_data, code)) = heard {
+            let mut block = [0; CONN_DATA_LEN];
+            block.copy_from_slice(&bytes[..CONN_DATA_LEN]);
+            // Reserved, and not kept.
+            block[4..7].fill(0);
+            assert_eq!((conn_data.encode(), &code[..]), (block, &bytes[AT_CODE..LEN]));
+        }
+        let heard = Talk { trust: &key, tuple: &tuple, side }.believed(qp_num, bytes, request);
+        assert!(heard.is_err(), "believed without the key");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -175,6 +175,52 @@ impl Message {
     }
 }
 
+/// What the fuzzer feeds: a message of a stranger, by a socket; the first byte says how many descriptors
+/// come with it.
+///
+/// # Panics
+/// If something else is understood than was said, or a descriptor stays open.
+#[cfg(any(test, fuzzing))]
+pub fn check_message(data: &[u8]) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::fd::AsFd;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let Some((&n_fds, bytes)) = data.split_first() else { return };
+    let pair = |kind| {
+        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+    };
+    let (Ok((ours, theirs)), Ok((watched, given))) =
+        (pair(SocketType::SEQPACKET), pair(SocketType::STREAM))
+    else {
+        return;
+    };
+    let n_fds = usize::from(n_fds) % 5;
+    let fds = [given.as_fd(); 4];
+    let fds = &fds[..n_fds];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    if sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).is_err() {
+        return;
+    }
+    drop(given);
+    match Message::receive(ours.as_fd()) {
+        Ok(Received::Message(message, got)) => {
+            assert_eq!((&message.encode()[..], got.len()), (bytes, n_fds));
+        }
+        Ok(Received::End) => assert!(bytes.is_empty()),
+        Ok(Received::Nothing) => panic!("it was sent"),
+        Err(reason) => assert!(matches!(reason, PinReason::PathFailed | PinReason::Resources)),
+    }
+    drop((ours, theirs));
+    // Whatever came with it has been closed: the other end of it has hung up.
+    let mut fds = [PollFd::new(&watched, PollFlags::empty())];
+    let _ = poll(&mut fds, Some(&Timespec::default()));
+    assert!(fds[0].revents().contains(PollFlags::HUP), "a descriptor stays open");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,9 @@
 
 mod message;
 
+#[cfg(any(test, fuzzing))]
+pub use message::check_message;
+
 use super::far;
 use super::path::{Near, Path};
 use super::tuple::{Role, Tuple};

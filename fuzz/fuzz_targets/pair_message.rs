@@ -1,0 +1,8 @@
+//! Messages of the exchange between two ends of a TCP connection, with descriptors.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use rsock_core::twin::fuzz::pair_message;
+
+fuzz_target!(|data: &[u8]| pair_message(data));

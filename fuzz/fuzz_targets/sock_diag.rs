@@ -1,0 +1,8 @@
+//! Answers of the kernel about a socket.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use rsock_core::twin::fuzz::sock_diag;
+
+fuzz_target!(|data: &[u8]| sock_diag(data));
