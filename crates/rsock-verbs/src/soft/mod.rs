@@ -25,6 +25,8 @@ mod copy;
 mod cq;
 pub mod cred;
 mod foreign;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod hello;
 mod layout;
 mod link;
@@ -35,7 +37,7 @@ mod qp;
 mod regions;
 mod segment;
 mod srq;
-#[cfg(any(test, feature = "conformance"))]
+#[cfg(any(test, fuzzing, feature = "conformance"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
