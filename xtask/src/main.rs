@@ -16,6 +16,7 @@ mod layers;
 mod lint;
 mod miri;
 mod nightly;
+mod lockstep;
 mod regen;
 mod soak;
 mod sanitize;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Task::Lab(lab) => lab::run(&lab),
         Task::Lint => lint::run(),
         Task::Miri => miri::run(),
+        Task::Lockstep(lockstep) => lockstep::run(&lockstep),
         Task::RegenBindings => regen::run(),
         Task::Soak(wishes) => soak::run(&wishes),
         Task::Sanitize { sanitizer } => sanitize::run(sanitizer),
@@ -77,6 +79,8 @@ enum Task {
     Lint,
     /// Run the tests that make no system call under Miri (nightly)
     Miri,
+    /// Compare random programs, call by call, with kernel TCP
+    Lockstep(lockstep::Lockstep),
     /// Generate the bindings of rsock-rdma-sys anew, from rdma-core's headers
     RegenBindings,
     /// Let connections, datagrams and forks come and go, and count what is left of them
