@@ -41,21 +41,25 @@ fn half() -> *mut u8 {
     at.cast()
 }
 
+/// Byte `i` of what is copied.
+fn byte(i: usize) -> u8 {
+    u8::try_from(i % 251).unwrap_or(0)
+}
+
 #[test]
 fn a_copy_of_any_length_is_whole_or_says_that_it_faulted() {
     armed();
     let pages = half();
     for len in (0..200).chain([1000, 3000, 4096]) {
-        for i in 0..PAGE {
-            // SAFETY: the first page.
-            unsafe { pages.add(i).write((i % 251) as u8) };
-        }
+        let first: Vec<u8> = (0..PAGE).map(byte).collect();
+        // SAFETY: the first page, which is as long.
+        unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), pages, PAGE) };
         let mut got = vec![0u8; len + 1];
         // SAFETY: ends with the first page.
         let src = unsafe { pages.add(PAGE - len) };
         // SAFETY: readable and writable.
         assert!(unsafe { copy(src, got.as_mut_ptr(), len) });
-        let want: Vec<u8> = (PAGE - len..PAGE).map(|i| (i % 251) as u8).collect();
+        let want: Vec<u8> = (PAGE - len..PAGE).map(byte).collect();
         assert_eq!((&got[..len], got[len]), (&want[..], 0));
         if len == 0 {
             continue;
@@ -80,19 +84,19 @@ fn words_are_loaded_to_the_byte() {
     for len in 0..=48usize {
         // SAFETY: ends with the first page.
         let src = unsafe { pages.add(PAGE - len) };
-        for i in 0..len {
-            // SAFETY: as above.
-            unsafe { src.add(i).write(i as u8 + 1) };
-        }
         let mut want = [0u8; 48];
-        (0..len).for_each(|i| want[i] = i as u8 + 1);
+        (0..len).for_each(|i| want[i] = byte(i + 1));
+        // SAFETY: as above, and the array is longer.
+        unsafe { std::ptr::copy_nonoverlapping(want.as_ptr(), src, len) };
         // SAFETY: readable.
         let words = unsafe { load::<6>(src, len) }.expect("there");
         let got: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
         assert_eq!(got, want, "{len}");
         if len != 0 {
-            // SAFETY: inside the two pages; what is not there is what is tried.
-            assert!(unsafe { load::<6>(src.add(1), len) }.is_none(), "{len}");
+            // SAFETY: inside the two pages.
+            let over = unsafe { src.add(1) };
+            // SAFETY: what is not there is what is tried.
+            assert!(unsafe { load::<6>(over, len) }.is_none(), "{len}");
         }
     }
 }
