@@ -268,9 +268,9 @@ pub(crate) fn send_descriptor(socket: RawFd, fd: RawFd, word: u32) -> Returned {
     // SAFETY: the control buffer has room for a header and one descriptor, and is aligned for it.
     unsafe { control.as_mut_ptr().cast::<libc::cmsghdr>().write(header) };
     // SAFETY: as above; the header is the first.
-    let place = unsafe { libc::CMSG_DATA(control.as_ptr().cast()) }.cast::<RawFd>();
+    let place = unsafe { libc::CMSG_DATA(control.as_ptr().cast()) };
     // SAFETY: as above.
-    unsafe { place.write_unaligned(fd) };
+    unsafe { place.copy_from_nonoverlapping(fd.to_ne_bytes().as_ptr(), size_of::<RawFd>()) };
     // SAFETY: the message is whole.
     Returned::of(unsafe { libc::sendmsg(socket, &message, libc::MSG_DONTWAIT) } as i64)
 }
@@ -290,10 +290,11 @@ pub(crate) fn recv_descriptor(socket: RawFd) -> Option<(RawFd, u32)> {
         return None;
     }
     // SAFETY: the header lies in the control buffer.
-    let place = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
+    let place = unsafe { libc::CMSG_DATA(header) };
+    let mut fd = [0; size_of::<RawFd>()];
     // SAFETY: a header of ours carries one descriptor.
-    let fd = unsafe { place.read_unaligned() };
-    Some((fd, u32::from_ne_bytes(bytes)))
+    unsafe { place.copy_to_nonoverlapping(fd.as_mut_ptr(), fd.len()) };
+    Some((RawFd::from_ne_bytes(fd), u32::from_ne_bytes(bytes)))
 }
 
 fn message(piece: &mut libc::iovec, control: &mut [u64; 4]) -> libc::msghdr {

@@ -23,7 +23,7 @@ const ROUND: u64 = 2000;
 /// What memory may grow by with each connection, and once: less than a third of the leak that an audit found, and the
 /// allocator's own coming and going.
 const BYTES_EACH: u64 = 40;
-const BYTES_ONCE: u64 = 1 << 20;
+const BYTES_ONCE: u64 = 384 << 10;
 
 /// How long what remains of a round may take to go.
 const SETTLING: u64 = 10_000_000_000;
@@ -69,7 +69,7 @@ fn soak(args: &[String]) -> Result<(), String> {
             return Err(format!("after {n} connections {what}"));
         }
         if seconds_so_far >= seconds {
-            println!("soak: {n} connections, nothing is left of them");
+            println!("soak: {n} connections, and no more is left of them than may be");
             return Ok(());
         }
     }
