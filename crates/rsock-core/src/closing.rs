@@ -10,9 +10,11 @@
 //! 2. It wakes those calls: by the ring's events where there is one, by [`notice`] elsewhere.
 //! 3. Each finds that the count has changed since it began, and goes on with the duplicate, which
 //!    it shares by a reference count. The last one closes it, and with it the file, as in the kernel.
-//! 4. The closer waits until all have done so, then lets the kernel close the number. A call that
-//!    a `longjmp` has left never answers, so the closer waits for a bounded time; a call that was
-//!    too slow fails with `EBADF`.
+//! 4. The closer waits until all have done so, then lets the kernel close the number.
+//!
+//! A call may answer late, on a busy machine, or never, because a `longjmp` has left it. So the
+//! closer waits for a bounded time. Where a call has not answered by then, the duplicate stays for
+//! it ([`GRACE`]) and is taken from it with the next closing after that.
 
 use crate::interrupt::{Section, Watch};
 use crate::sys;
@@ -43,6 +45,9 @@ const NUMBER_SHIFT: u32 = 40;
 
 /// Longest time that a closer waits for the calls in progress.
 const BOUND: Duration = Duration::from_millis(20);
+/// How long a duplicate stays for calls that have not answered. The peer hears of the close that much later,
+/// and not before another descriptor is closed under a call.
+const GRACE: Duration = Duration::from_secs(2);
 /// Looks at those calls before the closer sleeps between two of them.
 const YIELDS: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(100);
@@ -162,6 +167,7 @@ impl Closings {
             return;
         }
         let _section = Section::enter();
+        duplicates::take_back(GRACE);
         let duplicate = fd.and_then(duplicates::make);
         let mut is_used = false;
         let close = |state: u64| {
@@ -188,25 +194,29 @@ impl Closings {
             duplicates::close(surplus);
         }
         wake();
-        self.wait_for(&others);
-        if is_kept {
-            self.release();
+        let has_answered = self.wait_for(&others);
+        match number(self.state.load(Ordering::Acquire)).filter(|_| is_kept) {
+            // With our reference, which nothing gives back: `Closings` ends with the last call.
+            Some(fd) if !has_answered => duplicates::leave(fd),
+            Some(_) => self.release(),
+            None => {}
         }
     }
 
     /// Waits until every other call has taken over the duplicate, or is not going to look at the number.
-    fn wait_for(&self, others: impl Fn() -> u64) {
+    /// False if that takes too long.
+    fn wait_for(&self, others: impl Fn() -> u64) -> bool {
         let deadline = sys::now().checked_add(BOUND);
         let mut looks = 0;
-        loop {
+        let has_answered = loop {
             // Again at each look: another closer may have taken the notice back.
             notice::give();
             let references = (self.state.load(Ordering::Acquire) & REFERENCES) / REFERENCE;
             let answered = references.saturating_sub(1);
             let in_kernel = u64::from(self.in_kernel.load(Ordering::Acquire));
-            if others() <= answered + in_kernel || sys::time_left(deadline) == Some(Duration::ZERO)
-            {
-                break;
+            let has_answered = others() <= answered + in_kernel;
+            if has_answered || sys::time_left(deadline) == Some(Duration::ZERO) {
+                break has_answered;
             }
             looks += 1;
             if looks < YIELDS {
@@ -214,8 +224,9 @@ impl Closings {
             } else {
                 let _ = sys::sleep(&mut [], Some(PAUSE), None, Watch::begin());
             }
-        }
+        };
         notice::take_back();
+        has_answered
     }
 
     fn release(&self) {
@@ -232,6 +243,15 @@ impl Closings {
     }
 }
 
+impl Drop for Closings {
+    fn drop(&mut self) {
+        // Every call has ended: what was left for them is needed no more.
+        if let Some(fd) = number(*self.state.get_mut()) {
+            duplicates::close(fd);
+        }
+    }
+}
+
 fn number(state: u64) -> Option<RawFd> {
     RawFd::try_from(state >> NUMBER_SHIFT).ok()?.checked_sub(1).filter(|fd| *fd >= 0)
 }
@@ -242,8 +262,12 @@ fn shifted(fd: RawFd) -> u64 {
 
 /// The duplicates of this process: a forked child has none of the calls that they are for.
 mod duplicates {
-    use super::{AtomicI32, BorrowedFd, Ordering, OwnedFd, RawFd, own_fd};
+    use super::{
+        AtomicI32, AtomicU32, BorrowedFd, Duration, Ordering, OwnedFd, RawFd, own_fd, sys,
+    };
     use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd};
+    use rustix::io::DupFlags;
+    use std::mem::ManuallyDrop;
 
     const NONE: i32 = -1;
     /// As many as there can be at a time. Calls on further numbers that are closed under them fail.
@@ -252,6 +276,10 @@ mod duplicates {
     const LARGEST: RawFd = (1 << 23) - 2;
 
     static ALL: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
+    /// In the place of one that [`take_back`] is at.
+    const BUSY: i32 = -2;
+    /// Beside each: when it was left for calls that have not answered, by [`sys::tick`]; 0 if it was not.
+    static LEFT: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 
     /// Another number for the file of `fd`.
     pub(super) fn make(fd: BorrowedFd<'_>) -> Option<RawFd> {
@@ -272,13 +300,59 @@ mod duplicates {
 
     /// Closes what [`make`] returned.
     pub(super) fn close(fd: RawFd) {
-        for place in &ALL {
-            let freed = place.compare_exchange(fd, NONE, Ordering::AcqRel, Ordering::Relaxed);
-            if freed.is_ok() {
-                // SAFETY: taken from the list just now, so open and given up by its last user.
-                own_fd::close(unsafe { OwnedFd::from_raw_fd(fd) });
+        loop {
+            let mut is_busy = false;
+            for (place, left) in ALL.iter().zip(&LEFT) {
+                match place.compare_exchange(fd, BUSY, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => {
+                        left.store(0, Ordering::Relaxed);
+                        place.store(NONE, Ordering::Release);
+                        // SAFETY: taken from the list just now, so open and given up by its last user.
+                        own_fd::close(unsafe { OwnedFd::from_raw_fd(fd) });
+                        return;
+                    }
+                    Err(other) => is_busy |= other == BUSY,
+                }
+            }
+            if !is_busy {
                 return;
             }
+            rustix::thread::sched_yield();
+        }
+    }
+
+    /// Leaves what [`make`] returned to calls that have not answered.
+    pub(super) fn leave(fd: RawFd) {
+        let place = ALL.iter().position(|place| place.load(Ordering::Acquire) == fd);
+        if let Some(left) = place.and_then(|at| LEFT.get(at)) {
+            left.store(sys::tick().max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the files behind duplicates that were left longer ago than `grace`. Their numbers stay ours, and
+    /// name a file of no use, because calls may still come back to them.
+    pub(super) fn take_back(grace: Duration) {
+        let grace = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
+        for (place, left) in ALL.iter().zip(&LEFT) {
+            let since = left.load(Ordering::Relaxed);
+            if since == 0 || sys::tick().wrapping_sub(since) < grace {
+                continue;
+            }
+            let fd = place.load(Ordering::Acquire);
+            let useless = super::notice::fd();
+            let is_ours = fd >= 0
+                && useless >= 0
+                && place.compare_exchange(fd, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if !is_ours {
+                continue;
+            }
+            // SAFETY: open as long as the process: see `notice::with`.
+            let useless = unsafe { BorrowedFd::borrow_raw(useless) };
+            // SAFETY: taken from the list until it is put back below, so open and ours; not closed here.
+            let mut kept = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+            let _ = rustix::io::dup3(useless, &mut kept, DupFlags::CLOEXEC);
+            left.store(0, Ordering::Relaxed);
+            place.store(fd, Ordering::Release);
         }
     }
 
@@ -286,7 +360,7 @@ mod duplicates {
     pub(super) fn close_all() {
         for place in &ALL {
             let fd = place.swap(NONE, Ordering::AcqRel);
-            if fd != NONE {
+            if fd >= 0 {
                 // SAFETY: taken from the list just now; the threads that used it are not in this process.
                 own_fd::close(unsafe { OwnedFd::from_raw_fd(fd) });
             }
@@ -294,8 +368,8 @@ mod duplicates {
     }
 
     #[cfg(test)]
-    pub(super) fn count() -> usize {
-        ALL.iter().filter(|place| place.load(Ordering::Relaxed) != NONE).count()
+    pub(super) fn is_listed(fd: RawFd) -> bool {
+        ALL.iter().any(|place| place.load(Ordering::Relaxed) == fd)
     }
 }
 
@@ -427,23 +501,35 @@ mod tests {
         assert_eq!(inode(call.fd().expect("kept")), original);
         let kept = call.fd().expect("kept").as_raw_fd();
         drop(call);
-        // SAFETY: the number of what was just closed; whether it is open is the question.
-        let after = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(kept) });
-        assert!(after.is_err() || !own_fd::is_own(kept), "the duplicate outlived its last call");
+        assert!(!duplicates::is_listed(kept), "the duplicate outlived its last call");
         // A call that begins now has the number's new owner to itself.
         let next = Call::begin(&closings, Descriptor::new(reused.as_fd(), closings.count()));
         assert_eq!(next.fd().expect("open").as_raw_fd(), number);
     }
 
+    /// As a call that gets no processor for long; or that a `longjmp` has left.
     #[test]
-    fn a_call_that_does_not_answer_in_time_fails_instead_of_using_the_number() {
+    fn a_call_that_answers_late_finds_its_file_until_another_closing_takes_it() {
         let closings = Closings::new();
         let victim = file();
+        let original = inode(victim.as_fd());
         let call = Call::begin(&closings, Descriptor::new(victim.as_fd(), 0));
         closings.keep(Some(victim.as_fd()), || {}, || 1);
-        assert_eq!(call.fd().unwrap_err().raw_os_error(), Some(libc::EBADF));
-        // One that can be found behind the program's back has nothing to be kept.
-        let late = Call::begin(&closings, Descriptor::new(victim.as_fd(), closings.count()));
+        assert_eq!(inode(call.fd().expect("left for it")), original);
+        duplicates::take_back(Duration::ZERO);
+        let kept = call.fd().expect("a number of ours").as_raw_fd();
+        assert_ne!(inode(call.fd().expect("a number of ours")), original);
+        drop(call);
+        assert!(own_fd::is_own(kept));
+        drop(closings);
+        assert!(!duplicates::is_listed(kept), "it outlived its socket");
+    }
+
+    #[test]
+    fn a_call_whose_number_was_closed_behind_our_back_fails() {
+        let closings = Closings::new();
+        let victim = file();
+        let late = Call::begin(&closings, Descriptor::new(victim.as_fd(), 0));
         closings.keep(None, || {}, || 1);
         assert_eq!(late.fd().unwrap_err().raw_os_error(), Some(libc::EBADF));
     }
@@ -460,15 +546,15 @@ mod tests {
     fn two_closings_share_one_duplicate() {
         let closings = Closings::new();
         let victim = file();
-        let before = duplicates::count();
         let call = Call::begin(&closings, Descriptor::new(victim.as_fd(), 0));
         let answer = || {
             let _ = call.fd();
             1
         };
         closings.keep(Some(victim.as_fd()), || {}, answer);
+        let first = call.fd().expect("kept").as_raw_fd();
         closings.keep(Some(victim.as_fd()), || {}, answer);
-        assert!(duplicates::count() <= before + 1, "one more at most");
+        assert_eq!(call.fd().expect("kept").as_raw_fd(), first);
         assert_eq!(inode(call.fd().expect("kept")), inode(victim.as_fd()));
     }
 }

@@ -5,6 +5,8 @@ use super::wire::{
     Bare, Hello, Kind, LinkHalf, MAX_LEN, Reject, Reply, Request, Welcome, WireAddr, kind, parse,
 };
 use crate::error::Error;
+use rsock_verbs::received::PeerSocket;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::fmt::Debug;
 use std::os::fd::AsFd;
@@ -21,8 +23,11 @@ pub fn wire(data: &[u8]) {
     else {
         return;
     };
-    let (ours, theirs) = (Channel::new(ours), Channel::new(theirs));
-    let fds = [ours.as_fd(); 4];
+    let [ours, theirs] = [ours, theirs].map(|socket| Channel::new(PeerSocket::new(socket)));
+    let Ok(file) = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING) else {
+        return;
+    };
+    let fds = [file.as_fd(); 4];
     if theirs.send(bytes, &fds[..usize::from(n_fds) % 5]).is_err() {
         return;
     }

@@ -134,9 +134,13 @@ fn send_pattern(end: &End, total: usize, seed: usize) {
 }
 
 fn recv_pattern(end: &End, total: usize, seed: usize) {
+    recv_pattern_between(end, 0, total, seed);
+}
+
+/// Receives the bytes of the pattern from `at` on, up to `total`.
+fn recv_pattern_between(end: &End, mut at: usize, total: usize, seed: usize) {
     let mut sizes = Sizes(seed);
     let mut buf = vec![0; 300_000];
-    let mut at = 0;
     while at < total {
         let want = sizes.next(buf.len()).min(total - at);
         let n = end.recv(&mut buf[..want]).expect("receive");
