@@ -97,6 +97,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/sparse.rs",
     "crates/rsock-verbs/src/soft/",
     // Marks of what may lie in family memory, and posts and registrations of memory.
+    "crates/rsock-core/src/closing.rs",
     "crates/rsock-core/src/engine/iomap.rs",
     "crates/rsock-core/src/engine/parts.rs",
     "crates/rsock-core/src/engine/shared.rs",
