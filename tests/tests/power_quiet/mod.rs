@@ -199,6 +199,7 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
             twin: polled.twin(),
             door: None,
             udp: None,
+            call: None,
             events: PollFlags::IN,
             revents: PollFlags::empty(),
         }];
