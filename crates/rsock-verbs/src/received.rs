@@ -108,6 +108,12 @@ impl PeerSocket {
         Self { fd: ManuallyDrop::new(own_fd::raise(fd)), maker: Some(process()) }
     }
 
+    /// As [`Self::new`], but the number stays: a program knows the socket by it.
+    #[must_use]
+    pub fn numbered(fd: OwnedFd) -> Self {
+        Self { fd: ManuallyDrop::new(fd), maker: Some(process()) }
+    }
+
     /// From now on senders are refused descriptors. Whether the kernel can do that (from 6.16 on).
     pub(crate) fn refuse_descriptors(&self) -> bool {
         const SO_PASSRIGHTS: i32 = 83;

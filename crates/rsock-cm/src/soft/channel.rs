@@ -44,7 +44,7 @@ pub(super) fn socket() -> Result<PeerSocket, Error> {
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map(PeerSocket::new)
+        .map(PeerSocket::numbered)
         .map_err(Error::system("socket"))
 }
 

@@ -232,7 +232,7 @@ impl Listener {
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
             Err(e) => return Err(Error::System { call: "accept", source: e.into() }),
         };
-        let pending = match Pending::new(Channel::new(PeerSocket::new(socket)), now) {
+        let pending = match Pending::new(Channel::new(PeerSocket::numbered(socket)), now) {
             Ok(pending) => pending,
             Err(e) => return Ok(Some(Event::Refused(e))),
         };

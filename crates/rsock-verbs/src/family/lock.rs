@@ -51,7 +51,7 @@ impl<T> Lock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.word.try_lock(thread_tag()).then_some(Guard { lock: self, recovered: false })
+        self.word.try_lock(thread_tag()).then(|| Guard { lock: self, recovered: false })
     }
 
     /// Whether the calling thread holds it.
@@ -146,6 +146,18 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 200_000);
+    }
+
+    #[test]
+    fn a_try_that_fails_leaves_the_lock_with_its_owner() {
+        let lock = Lock::new(0u64);
+        let held = lock.lock();
+        std::thread::scope(|s| {
+            s.spawn(|| assert!(lock.try_lock().is_none())).join().expect("no panic");
+        });
+        assert!(lock.is_mine());
+        drop(held);
+        assert!(lock.try_lock().is_some());
     }
 
     /// A process that ran when this test began, and whose memory is not the family's.

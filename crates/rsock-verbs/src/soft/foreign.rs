@@ -133,7 +133,7 @@ impl Foreign {
             return None;
         }
         let owner = process();
-        opened().admit(owner, self.pid, set_tracer).then_some(Admission { owner })
+        opened().admit(owner, self.pid, set_tracer).then(|| Admission { owner })
     }
 
     /// Whether the peer's process id is readable for us and still means the peer.
