@@ -20,6 +20,7 @@ use std::io::{self, Write};
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most descriptors that the kernel lets one message carry (`SCM_MAX_FD`). There is room for all:
 /// the kernel closes in our thread those that find none.
@@ -151,6 +152,10 @@ impl PeerSocket {
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
+        if IS_RESTRICTED.load(Ordering::Relaxed) {
+            // SAFETY: `self` is being dropped, so the field is not used again.
+            return own_fd::close(unsafe { ManuallyDrop::take(&mut self.fd) });
+        }
         // The option takes a lock of the socket; and a forked child leaves its parent's alone.
         if self.maker == Some(process()) {
             self.refuse_descriptors();
@@ -160,6 +165,15 @@ impl Drop for PeerSocket {
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
         if is_trap { closer::close(fd) } else { own_fd::close(fd) }
     }
+}
+
+/// Whether the program may have restricted its own system calls.
+static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
+
+/// The program is about to restrict its own system calls: from now on what ends is closed, and not looked
+/// at before, because a look may end the program.
+pub fn look_no_more() {
+    IS_RESTRICTED.store(true, Ordering::Relaxed);
 }
 
 impl AsFd for PeerSocket {
