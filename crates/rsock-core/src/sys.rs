@@ -209,8 +209,8 @@ pub(crate) fn low_water(fd: BorrowedFd<'_>) -> Option<usize> {
     let mut value: libc::c_int = 0;
     let mut len = libc::socklen_t::try_from(size_of_val(&value)).ok()?;
     // SAFETY: the request writes at most `len` bytes to an int, and both outlive the call.
-    let r = unsafe {
-        libc::syscall(
+    let asked = unsafe {
+        raw::syscall!(
             libc::SYS_getsockopt,
             fd.as_raw_fd(),
             libc::SOL_SOCKET,
@@ -219,7 +219,7 @@ pub(crate) fn low_water(fd: BorrowedFd<'_>) -> Option<usize> {
             &raw mut len,
         )
     };
-    (r == 0).then(|| usize::try_from(value).unwrap_or(1))
+    asked.ok().map(|_| usize::try_from(value).unwrap_or(1))
 }
 
 /// Packets that a UDP socket has dropped because they found no room; 0 where the kernel does not tell (before 4.12).

@@ -163,10 +163,8 @@ fn orders(is_one: bool, calls: &[Call]) -> Vec<Order> {
             add(Is::Between, Call::new("settle", end, 0));
         }
     }
-    for end in 0..2 {
-        if is_open[end] {
-            add(Is::Between, Call::new("close", end, 0));
-        }
+    for (end, _) in is_open.iter().enumerate().filter(|(_, is_open)| **is_open) {
+        add(Is::Between, Call::new("close", end, 0));
     }
     for end in 0..2 {
         add(Is::Count, Call::new("past", end, 0));
