@@ -278,7 +278,7 @@ fn settle(fd: c_int, entry: &AtomicU64, side: Side) -> Option<Handle> {
                     entry,
                     word.0,
                     claim.0,
-                    || adopt(fd, socket, claim).map_or(Err(claim.with_kind(EMPTY).0), Ok),
+                    || adopt(fd, socket, claim).ok_or(claim.with_kind(EMPTY).0),
                     // The number was closed meanwhile.
                     |made| Word(made).key().into_iter().for_each(slot::retire),
                 );

@@ -361,6 +361,7 @@ pub(crate) fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is a program, and means the hooked call")]
 pub(crate) fn signal_thread(pid: i32, tid: i32, signal: i32) -> Returned {
     // SAFETY: no memory is involved.
     Returned::of(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) })
