@@ -111,7 +111,7 @@ impl<B: Backend> Stream<B> {
     }
 
     /// Whether the peer's process has ended; see
-    /// [`QueuePair::is_peer_dead`](rsock_verbs::QueuePair::is_peer_dead).
+    /// [`QueuePair::is_peer_dead`].
     #[must_use]
     pub fn is_peer_dead(&self) -> bool {
         let _section = Section::enter();
