@@ -123,7 +123,7 @@ impl Run {
         ] {
             let programs = programs.iter().filter(|(test, _)| test.starts_with(name));
             let programs: Vec<&PathBuf> = programs.map(|(_, program)| program).collect();
-            let xtask = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
+            let xtask = env::current_exe().map_err(|e| Failure::io("this program", &e))?;
             let before = self.counts.passed;
             self.tests(what, "", |failed, tests| {
                 let mut command = Command::new(&xtask);
