@@ -1,7 +1,7 @@
 //! A descriptor that one thread closes while another is in a call on it.
 //!
 //! The kernel looks a descriptor's number up once, when a system call begins. The call then keeps
-//! the open file, and whoever is given the number next is not concerned. A call of ours makes
+//! the open file, and a later owner of the number is not concerned. A call of ours makes
 //! several system calls with sleeps between them, so it must not look the number up again. It asks
 //! [`Call::fd`] before each system call instead:
 //!

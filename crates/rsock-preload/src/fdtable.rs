@@ -227,7 +227,7 @@ pub(crate) fn find(fd: c_int, side: Side) -> Option<Handle> {
     }
 }
 
-/// Whether the number still means what `word` said before the caller went into the slot. If so, whoever
+/// Whether the number still means what `word` said before the caller went into the slot. If so, a thread that
 /// closes the number from now on finds the caller inside, and lets it keep the socket.
 #[inline]
 fn is_unchanged(entry: &AtomicU64, word: Word) -> bool {

@@ -105,7 +105,7 @@ impl<'a> Stage<'a> {
         ask(1, Call::new("accept", 1, 0))?;
         let orders = orders(at[0] == at[1], calls);
         let answers: Vec<String> = if at[0] == at[1] {
-            // All at once: nothing is to be done between them by anybody else.
+            // All at once: no other thread makes a call between them.
             let player = &mut self.players[at[0]];
             player.tell(orders.iter().map(|order| order.call))?;
             orders.iter().map_while(|_| player.hear()).collect()

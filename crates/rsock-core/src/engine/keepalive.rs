@@ -75,7 +75,7 @@ impl Prober {
         self.vigil.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a probe is under way: then a device that gives up says that nobody is there.
+    /// Whether a probe is under way: then a device that gives up says that the peer is gone.
     pub(super) fn is_asking(&self) -> bool {
         self.is_asking.load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ impl<B: Backend> Stream<B> {
         let vigil = vigil.as_mut()?;
         let mut step = vigil.look(sys::now(), self.signs());
         if !matches!(step, KeepaliveStep::Wait(_)) {
-            // What has come and nobody has dispatched is a sign of life, too.
+            // What has come and is not dispatched yet is a sign of life, too.
             self.progress();
             step = vigil.look(sys::now(), self.signs());
         }

@@ -165,7 +165,7 @@ impl Twin {
                 let _ = self.leave_ring(fd, Need::Both, PinReason::Fork);
             }
             _ => {
-                // A close tells nobody of a reset as long as a child may hold the stream.
+                // A close is no reset as long as a child may hold the stream.
                 self.dirs.holders.0.expect_child();
                 self.pin(fd, PinReason::Fork);
             }

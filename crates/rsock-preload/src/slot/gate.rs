@@ -38,7 +38,7 @@ impl Gate {
     #[inline]
     pub(crate) fn leave(&self) -> bool {
         // SYNC(gate): Release orders this call's use of the twin before its end; pairs with the
-        // Acquire here of whoever ends it.
+        // Acquire here of the thread that ends it.
         let word = self.0.fetch_sub(1, Ordering::AcqRel);
         word & (CLOSED | USERS) == CLOSED | 1
     }
