@@ -275,11 +275,17 @@ static uint64_t info(const struct end *e, size_t at)
 	return value;
 }
 
+/* Bytes that the kernel has sent for an end. */
+static uint64_t sent_by_kernel(const struct end *e)
+{
+	enum { BYTES_SENT = 200, BYTES_RETRANS = 208 };
+	return info(e, BYTES_SENT) - info(e, BYTES_RETRANS);
+}
+
 /* How much of what an end sent went past its kernel; it is closed next. */
 static void count_past_kernel(const struct end *e)
 {
-	enum { BYTES_SENT = 200 };
-	uint64_t by_kernel = info(e, BYTES_SENT);
+	uint64_t by_kernel = sent_by_kernel(e);
 	past_kernel += by_kernel < e->sent ? e->sent - by_kernel : 0;
 }
 
@@ -326,20 +332,42 @@ static void acknowledge(void)
 			setsockopt(e->fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
 }
 
-/* Until all that this process's ends have sent has arrived. With `ended` also until the end that the other one has sent
- * has come. */
-static void settle(int ended)
+/* Whether nothing is under way between an end and its peer, of whose bytes the kernel has sent `due`. With `ended` the
+ * peer has closed, and the end of its stream must have arrived too.
+ *
+ * Arrival is what counts, not the acknowledgement: the receiver's kernel may delay that by 40 ms. */
+static int is_settled(const struct end *e, int ended, uint64_t due)
 {
-	for (struct end *e = ends; e < ends + 2; e++)
+	enum { BYTES_RECEIVED = 128 };
+	int state = option(e, IPPROTO_TCP, TCP_INFO) & 0xff, unsent = 0;
+	if (state == TCP_CLOSE)
+		return 1;
+	/* What a shutdown is answered with shows in the state. */
+	if (state == TCP_FIN_WAIT1 || state == TCP_CLOSING || state == TCP_LAST_ACK)
+		return 0;
+	if (!ended)
+		return info(e, BYTES_RECEIVED) >= due;
+	CHECK(ioctl(e->fd, SIOCOUTQ, &unsent) == 0);
+	return unsent == 0 && state != TCP_ESTABLISHED && state != TCP_FIN_WAIT2;
+}
+
+/* Waits until nothing is under way between this process's ends and their peers. `due` is of a peer in another process.
+ * Returns how much the kernel has sent for an end of this process. */
+static uint64_t settle(int ended, uint64_t due)
+{
+	uint64_t sent = 0;
+	for (struct end *e = ends; e < ends + 2; e++) {
+		const struct end *peer = &ends[e == ends];
 		while (e->fd >= 0) {
-			int state = option(e, IPPROTO_TCP, TCP_INFO) & 0xff, unsent = 0;
-			CHECK(ioctl(e->fd, SIOCOUTQ, &unsent) == 0);
-			int awaits_end = state == TCP_ESTABLISHED || state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2;
-			if (state == TCP_CLOSE || (unsent == 0 && !(ended && awaits_end)))
+			if (is_settled(e, ended, peer->fd >= 0 ? sent_by_kernel(peer) : due))
 				break;
 			acknowledge();
 			sched_yield();
 		}
+		if (e->fd >= 0)
+			sent = sent_by_kernel(e);
+	}
+	return sent;
 }
 
 /* Until the kernel's clock has ticked, which a writer on a ring looks at the socket after. */
@@ -391,7 +419,7 @@ static void run(const struct order *o)
 	else if (!strcmp(o->word, "listen"))
 		do_listen();
 	else if (!strcmp(o->word, "settle"))
-		say("0");
+		return;
 	else if (!strcmp(o->word, "tick")) {
 		await_tick();
 		say("0");
@@ -438,8 +466,10 @@ int main(void)
 			run(&current);
 		acknowledge();
 		/* With the other end in another process both are told to, one after the other. */
-		if (!strcmp(current.word, "settle") || (ends[0].fd >= 0 && ends[1].fd >= 0))
-			settle(!strcmp(current.word, "settle") && current.a);
+		if (!strcmp(current.word, "settle"))
+			say("%llu", (unsigned long long)settle(current.a != 0, (uint64_t)current.b));
+		else if (ends[0].fd >= 0 && ends[1].fd >= 0)
+			settle(0, 0);
 		puts(answer);
 		fflush(stdout);
 	}

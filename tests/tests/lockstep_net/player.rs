@@ -110,7 +110,21 @@ impl<'a> Stage<'a> {
             player.tell(orders.iter().map(|order| order.call))?;
             orders.iter().map_while(|_| player.hear()).collect()
         } else {
-            orders.iter().map_while(|order| ask(order.call.end, order.call)).collect()
+            // What the kernel has sent for each end, as its last answer to `settle` said.
+            let mut sent = [0; 2];
+            let each = |order: &Order| {
+                let mut call = order.call;
+                let is_settle = call.word == "settle";
+                if is_settle {
+                    call.b = sent[1 - call.end];
+                }
+                let answer = ask(call.end, call)?;
+                if is_settle {
+                    sent[call.end] = answer.parse().ok()?;
+                }
+                Some(answer)
+            };
+            orders.iter().map_while(each).collect()
         };
         for (order, answer) in orders.iter().zip(&answers) {
             match order.is {
@@ -158,6 +172,10 @@ fn orders(is_one: bool, calls: &[Call]) -> Vec<Order> {
         has_news[peer] |= call.ends();
         let is_closed = call.word == "close";
         is_open[end] &= !is_closed;
+        if !is_one && !is_closed {
+            // It says how much it has sent, which the other end waits for.
+            add(Is::Between, Call::new("settle", end, 0));
+        }
         if !is_one || is_closed {
             add(Is::Between, Call::new("settle", peer, i64::from(is_closed)));
             add(Is::Between, Call::new("settle", end, 0));

@@ -9,7 +9,7 @@ pub(crate) struct Call {
     pub(crate) end: usize,
     thread: usize,
     a: i64,
-    b: i64,
+    pub(crate) b: i64,
 }
 
 impl Call {

@@ -13,6 +13,15 @@ pub(in crate::twin) fn has_ended(fd: BorrowedFd<'_>) -> bool {
     sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0)
 }
 
+/// Whether the socket has an error to report and no byte before it. Receiving would return the error, and so take it
+/// away from a later call.
+pub(super) fn has_only_error(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 }];
+    let has_error = sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok()
+        && fds[0].revents & libc::POLLERR != 0;
+    has_error && queued(fd).is_ok_and(|n| n == 0)
+}
+
 /// Bytes in the kernel's receive queue, up to an urgent byte.
 pub(in crate::twin) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX))

@@ -18,7 +18,7 @@ use super::{FIRST_LOOK, Twin};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
-use kernel::kernel_recv;
+use kernel::{has_only_error, kernel_recv};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -36,7 +36,8 @@ pub(super) enum Blocked<'a> {
     Ring(u32),
     /// Fewer bytes to look at than asked for. No descriptor tells of more: look again soon.
     Short,
-    /// The peer has gone and left bytes unread on the ring.
+    /// The connection is broken. The call that reports this is the first that has received nothing: the peer has gone
+    /// and left bytes unread on the ring, or the kernel's socket has an error, which it reports once.
     Reset,
     /// It failed.
     Error(io::Error),
@@ -98,9 +99,9 @@ impl Twin {
             let is_last = peek && wait_all && has_ended(call.fd()?);
             let skip = if peek { 0 } else { got };
             let tried = if skip == 0 {
-                self.try_recv(&call, bufs, flags)
+                self.try_recv(&call, bufs, flags, 0)
             } else {
-                with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(&call, tail, flags))
+                with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(&call, tail, flags, skip))
             };
             let blocked = match tried {
                 Ok(0) => return Ok(got),
@@ -170,11 +171,13 @@ impl Twin {
         Some(Ok(n))
     }
 
+    /// Receives what is there. The same call has taken `taken` bytes before.
     fn try_recv(
         &self,
         call: &Call<'_>,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        taken: usize,
     ) -> Result<usize, Blocked<'_>> {
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
@@ -188,10 +191,13 @@ impl Twin {
             let mut calls = rx.calls;
             self.count(fd, &mut calls);
             rx.calls = calls;
+            if taken != 0 && has_only_error(fd) {
+                return Err(Blocked::Reset);
+            }
             return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
         };
         let mut got = loop {
-            if let Some(taken) = self.take(fd, path, &mut rx, bufs, flags)? {
+            if let Some(taken) = self.take(fd, path, &mut rx, bufs, flags, taken)? {
                 break taken;
             }
         };
@@ -206,7 +212,7 @@ impl Twin {
         {
             has_crossed = true;
             let more =
-                with_tail(bufs, got, usize::MAX, |tail| self.take(fd, path, &mut rx, tail, flags));
+                with_tail(bufs, got, usize::MAX, |tail| self.take(fd, path, &mut rx, tail, flags, got));
             match more {
                 Ok(None) => {}
                 Ok(Some(more)) if more != 0 => got += more,
@@ -224,9 +230,13 @@ impl Twin {
         rx: &mut Rx,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        taken: usize,
     ) -> Result<Option<usize>, Blocked<'a>> {
         let call = Try { fd, path, mark: path.mark(), flags };
         self.steer_rx(fd, rx, path)?;
+        if taken != 0 && rx.mode != RxMode::Ring && has_only_error(fd) {
+            return Err(Blocked::Reset);
+        }
         match rx.mode {
             // Broken: what the placeholder has is nobody's.
             RxMode::Tcp if self.is_sole() => Err(Blocked::Error(Errno::CONNRESET.into())),

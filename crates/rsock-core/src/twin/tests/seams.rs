@@ -186,3 +186,16 @@ fn unread_bytes_make_a_close_a_reset_once_a_child_has_gone() {
         assert_eq!(errno(b.recv(&mut [0])), Some(libc::ECONNRESET));
     });
 }
+
+#[test]
+fn a_read_that_waits_for_all_leaves_the_error_to_the_next_call() {
+    watchdog(|| {
+        let (a, b) = connect_across_seams();
+        sockopt::set_socket_linger(&a.socket, Some(Duration::ZERO)).expect("option");
+        drop(a);
+        let mut buf = [0; 12];
+        assert_eq!(b.recv_with(&mut buf, RecvFlags::WAITALL).expect("receive"), 11);
+        assert_eq!(buf[..11], pattern(4, 11));
+        assert_eq!(errno(b.recv(&mut buf)), Some(libc::ECONNRESET));
+    });
+}
