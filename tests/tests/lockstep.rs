@@ -11,7 +11,7 @@ use std::env;
 use std::hash::{BuildHasher, RandomState};
 
 /// Programs with the same seeds always, and as many with others each time.
-const PROGRAMS: u64 = 600;
+const PROGRAMS: u64 = 1_000;
 
 fn assert_no_difference(first: u64, n: u64) {
     let found = run(first, n);

@@ -22,15 +22,22 @@ const BYTES_RETRANS: usize = 208;
 /// The state of a socket whose peer has ended its direction in good order, and which has not ended its own.
 const CLOSE_WAIT: u8 = 8;
 
-/// Payload bytes written to the socket so far, by anybody: sent once, plus not yet sent.
+/// The state of a socket whose connection is over, by a reset or because both directions have ended.
+const CLOSE: u8 = 7;
+
+/// Payload bytes written to the socket so far, by all its holders: sent once, plus not yet sent. `None` if the
+/// connection is over.
 ///
 /// # Source
 /// `tcpi_bytes_sent`, `tcpi_bytes_retrans` and `tcpi_notsent_bytes` count payload only, so neither
 /// SYN nor FIN needs a correction (Linux, `include/uapi/linux/tcp.h`).
-pub(super) fn written(fd: BorrowedFd<'_>) -> io::Result<u64> {
+pub(super) fn written(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     let info = tcp_info(fd)?;
+    if info[STATE] == CLOSE {
+        return Ok(None);
+    }
     let sent = u64_at(&info, BYTES_SENT).wrapping_sub(u64_at(&info, BYTES_RETRANS));
-    Ok(sent.wrapping_add(u32_at(&info, NOTSENT_BYTES).into()))
+    Ok(Some(sent.wrapping_add(u32_at(&info, NOTSENT_BYTES).into())))
 }
 
 /// Payload bytes read from the socket so far, by anybody. Exact while nobody else reads and no
@@ -115,7 +122,7 @@ mod tests {
         let mut client =
             TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
         let (mut server, _) = listener.accept().expect("accept");
-        assert_eq!(written(client.as_fd()).expect("info"), 0);
+        assert_eq!(written(client.as_fd()).expect("info"), Some(0));
         assert_eq!(read(server.as_fd()).expect("info"), Some(0));
         // More than the reader takes, and enough that part of it stays unsent for a while.
         client.set_nonblocking(true).expect("flags");
@@ -123,7 +130,7 @@ mod tests {
         while let Ok(n) = client.write(&[7; 100_000]) {
             sent += n as u64;
         }
-        assert_eq!(written(client.as_fd()).expect("info"), sent);
+        assert_eq!(written(client.as_fd()).expect("info"), Some(sent));
         let mut buf = vec![0; 70_001];
         server.read_exact(&mut buf).expect("read");
         // The rest is still arriving.
@@ -134,7 +141,7 @@ mod tests {
         };
         assert_eq!(taken, 70_001);
         server.write_all(b"answer").expect("write");
-        assert_eq!(written(server.as_fd()).expect("info"), 6);
-        assert_eq!(written(client.as_fd()).expect("info"), sent);
+        assert_eq!(written(server.as_fd()).expect("info"), Some(6));
+        assert_eq!(written(client.as_fd()).expect("info"), Some(sent));
     }
 }

@@ -13,11 +13,12 @@ mod seams;
 
 use super::*;
 use rustix::event::PollFlags;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// One end of a connection.
 struct End {

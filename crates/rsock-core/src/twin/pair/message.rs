@@ -218,7 +218,7 @@ pub fn check_message(data: &[u8]) {
     // Each descriptor that came with it is closed, perhaps by the thread that closes descriptors of
     // strangers. The other end then hangs up; a descriptor that stays open makes this wait hang.
     let mut fds = [PollFd::new(&watched, PollFlags::empty())];
-    while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+    while poll(&mut fds, None) == Err(Errno::INTR) {}
     assert!(fds[0].revents().contains(PollFlags::HUP), "the other end is not closed");
 }
 

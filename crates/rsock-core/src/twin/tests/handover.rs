@@ -197,7 +197,7 @@ fn a_peer_that_resets_resets_the_program() {
         let mut near = continue_with(a, near);
         let mut got = vec![0; 1000];
         near.read_exact(&mut got).expect("read");
-        rustix::net::sockopt::set_socket_linger(&b.socket, Some(Duration::ZERO)).expect("option");
+        sockopt::set_socket_linger(&b.socket, Some(Duration::ZERO)).expect("option");
         drop(b);
         let error = near.read(&mut [0]).expect_err("a reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);

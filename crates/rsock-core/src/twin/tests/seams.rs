@@ -199,3 +199,17 @@ fn a_read_that_waits_for_all_leaves_the_error_to_the_next_call() {
         assert_eq!(errno(b.recv(&mut buf)), Some(libc::ECONNRESET));
     });
 }
+
+#[test]
+fn a_reset_connection_does_not_move_up() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        move_down(&a);
+        a.send(&pattern(0, 10)).expect("send");
+        // Invites again.
+        recv_pattern_at(&b, 0, 10);
+        sockopt::set_socket_linger(&b.socket, Some(Duration::ZERO)).expect("option");
+        drop(b);
+        assert_eq!(errno(a.send(&[1])), Some(libc::ECONNRESET));
+    });
+}
