@@ -13,19 +13,13 @@ pub(crate) struct Lockstep {
     /// The seed of the first one; those of the others follow
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// With urgent data, whose mark a stream that has left the ring is known to lose now and then
-    #[arg(long)]
-    urgent: bool,
 }
 
 pub(crate) fn run(lockstep: &Lockstep) -> Done {
-    let Lockstep { programs, seed, urgent } = lockstep;
+    let Lockstep { programs, seed } = lockstep;
     let mut command = steps::cargo();
     command.args(["test", "--profile", "checked", "--locked", "-p", "rsock-tests"]);
     command.args(["--test", "lockstep", "--", "--nocapture", "fresh_seeds"]);
     command.env("RSOCK_LOCKSTEP", format!("{seed}:{programs}")).env("RSOCK_TOOLS", tools::dir());
-    if *urgent {
-        command.env("RSOCK_LOCKSTEP_URGENT", "1");
-    }
     steps::run(&mut command)
 }

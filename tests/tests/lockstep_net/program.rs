@@ -154,17 +154,10 @@ fn any(r: &mut Random, end: usize) -> Option<Call> {
         98 => r.one_of(&["lowat", "linger", "inline", "oob"]),
         _ => "shutdown",
     };
-    // Known to differ, about one program in 200: see "Urgent data" in docs/limits.md.
-    let word = if word == "oob" && !has_urgent_data() { "state" } else { word };
     // Programs in which such a thing happens early say little about anything else.
     let is_rare = matches!(word, "fork" | "lowat" | "oob") && r.below(2) == 0;
     let waits = word.starts_with("timed") && r.below(4) != 0;
     (!is_rare && !waits).then(|| with_numbers(r, word, end))
-}
-
-/// Whether programs send urgent data: `cargo xtask lockstep --urgent`.
-fn has_urgent_data() -> bool {
-    std::env::var_os("RSOCK_LOCKSTEP_URGENT").is_some()
 }
 
 fn with_numbers(r: &mut Random, word: &'static str, end: usize) -> Call {

@@ -68,6 +68,7 @@ pub use handover::{Claim, Need};
 pub use iomap::Opened;
 pub use pin::PinReason;
 pub use poll::{PollEntry, poll};
+pub use rx::tcp_goes_on;
 pub use waiting::Mark;
 
 use crate::closing::Closings;
@@ -209,10 +210,10 @@ impl Twin {
         low <= 1 || readable().is_ok_and(|n| n >= low)
     }
 
-    /// Whether the ring has bytes that come before what TCP has now.
+    /// As `sockatmark(3)`: whether the next byte of the stream is an urgent one. Bytes on the ring come before it.
     #[must_use]
-    pub fn has_ring_bytes(&self) -> bool {
-        self.path().is_some_and(|path| path.bytes_readable() != 0)
+    pub fn is_at_mark(&self, fd: BorrowedFd<'_>) -> bool {
+        rx::is_at_mark(fd) && self.path().is_none_or(|path| path.bytes_readable() == 0)
     }
 
     /// Bytes sent and not yet taken by the peer's kernel (`SIOCOUTQ`); bytes in the ring have been

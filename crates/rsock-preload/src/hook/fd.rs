@@ -233,10 +233,8 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
             }
             // Not before what the ring has.
             Ioctl::AtMark if !handle.twin().is_plain() => {
-                guard::enter(|| Ok(handle.twin().has_ring_bytes()))
-                    .ok()
-                    .filter(|is| *is)
-                    .map(|_| Ok(0))
+                let is_at_mark = guard::enter(|| Ok(handle.twin().is_at_mark(handle.fd())));
+                Some(is_at_mark.map(usize::from))
             }
             Ioctl::Unsent | Ioctl::AtMark | Ioctl::Harmless => None,
             Ioctl::Pins => {

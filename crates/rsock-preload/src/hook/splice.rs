@@ -10,6 +10,7 @@ use rsock_core::twin::PinReason;
 use rsock_verbs::HighFd;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -182,6 +183,10 @@ fn copy_to_pipe(
     let want = CHUNK.min(len);
     // SAFETY: not -1; if it is not open, duplicating says so.
     let pipe = Kept::new(unsafe { BorrowedFd::borrow_raw(to) })?;
+    // The kernel splices up to an urgent byte, and no further until a read has passed it.
+    if handle.twin().is_at_mark(handle.fd()) {
+        return if flags.contains(RecvFlags::DONTWAIT) { Err(Errno::AGAIN.into()) } else { Ok(0) };
+    }
     let peek = &mut [IoSliceMut::new(&mut chunk[..want])];
     let seen = handle.twin().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
     let written = rustix::io::write(pipe.fd(), &chunk[..seen])?;

@@ -6,7 +6,7 @@
 use crate::slot::{Handle, Side};
 use crate::{errno, fdtable, guard, options, signal};
 use libc::{c_int, ssize_t};
-use rsock_core::twin::PinReason;
+use rsock_core::twin::{PinReason, tcp_goes_on};
 use rustix::fd::BorrowedFd;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
@@ -84,30 +84,28 @@ pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Op
     // As one call on TCP would: as much as is there. An error is for the next call to meet.
     while rest(done) != 0 {
         match discard_more(fd, &mut scratch[..rest(done)]) {
-            Ok(n) if n != 0 => done += n,
-            _ => break,
+            0 => break,
+            n => done += n,
         }
     }
     Some(done.cast_signed())
 }
 
-/// Receives into `room` if there is something.
-fn discard_more(fd: c_int, room: &mut [u8]) -> Result<usize, c_int> {
-    let now = RecvFlags::DONTWAIT;
+/// Receives into `room` what the same call would still receive.
+fn discard_more(fd: c_int, room: &mut [u8]) -> usize {
+    let room = &mut [IoSliceMut::new(room)];
     if let Some(handle) = fdtable::enter(fd, Side::Recv) {
-        let (twin, fd) = (handle.twin(), handle.fd());
-        return match guard::enter(|| twin.bytes_readable(fd))? {
-            0 => Ok(0),
-            _ => guard::enter(|| twin.recv(fd, &mut [IoSliceMut::new(room)], now)),
-        };
+        let more = guard::enter(|| Ok(handle.twin().recv_more(handle.descriptor(), room)));
+        return more.unwrap_or(0);
     }
     // It has left the ring for good.
     // SAFETY: not -1, as it has just been received from.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    guard::enter(|| match rustix::io::ioctl_fionread(fd)? {
-        0 => Ok(0),
-        _ => Ok(rustix::net::recv(fd, room, now)?.0),
-    })
+    let more = guard::enter(|| match tcp_goes_on(fd) {
+        true => Ok(rustix::net::recv(fd, &mut *room[0], RecvFlags::DONTWAIT)?.0),
+        false => Ok(0),
+    });
+    more.unwrap_or(0)
 }
 
 /// Errors that the socket that was adopted cannot have.

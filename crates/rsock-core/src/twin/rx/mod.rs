@@ -8,7 +8,8 @@ mod take;
 mod wait;
 
 pub(super) use deaf::Deaf;
-pub(super) use kernel::{has_ended, queued};
+pub use kernel::tcp_goes_on;
+pub(super) use kernel::{has_ended, is_at_mark, queued};
 pub(super) use wait::sleep_with_bell;
 
 use super::path::Path;
@@ -18,7 +19,7 @@ use super::{FIRST_LOOK, Twin};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
-use kernel::{has_only_error, kernel_recv};
+use kernel::{kernel_recv, must_stop};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -36,9 +37,11 @@ pub(super) enum Blocked<'a> {
     Ring(u32),
     /// Fewer bytes to look at than asked for. No descriptor tells of more: look again soon.
     Short,
-    /// The connection is broken. The call that reports this is the first that has received nothing: the peer has gone
-    /// and left bytes unread on the ring, or the kernel's socket has an error, which it reports once.
+    /// The peer has gone and left bytes unread on the ring. The call that reports this is the first that has received
+    /// nothing.
     Reset,
+    /// A call that has received something ends here, as on TCP: see [`kernel::must_stop`].
+    Stop,
     /// It failed.
     Error(io::Error),
 }
@@ -80,6 +83,10 @@ impl Twin {
             return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
         }
         if total == 0 {
+            // The kernel has a byte for it that looking ahead skips.
+            if self.is_at_mark(descriptor.named()) {
+                return Ok(0);
+            }
             // Waits for a byte or the end, as on TCP, and takes nothing.
             let mut byte = [0];
             let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
@@ -120,6 +127,7 @@ impl Twin {
                     Blocked::Short
                 }
                 Err(Blocked::Error(e)) => break e,
+                Err(Blocked::Stop) => return Ok(got),
                 // Told by the next call, as on TCP, if something has been received.
                 Err(Blocked::Reset) if got != 0 => return Ok(got),
                 Err(Blocked::Reset) => break self.tell_reset(call.fd()?),
@@ -139,6 +147,23 @@ impl Twin {
             }
         };
         if got != 0 { Ok(got) } else { Err(error) }
+    }
+
+    /// Goes on with a receiving call that has received something: what it would still receive, without waiting. None where
+    /// TCP would have ended the call.
+    #[must_use]
+    pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
+        let fd = descriptor.named();
+        if self.has(FLAG_RX_PLAIN) {
+            let more = tcp_goes_on(fd).then(|| kernel_recv(fd, bufs, RecvFlags::DONTWAIT));
+            return more.and_then(Result::ok).unwrap_or(0);
+        }
+        // Asked first, as an error would be lost.
+        if !self.bytes_readable(fd).is_ok_and(|n| n != 0) {
+            return 0;
+        }
+        let call = Call::begin(&self.closings, descriptor);
+        self.try_recv(&call, bufs, RecvFlags::DONTWAIT, 1).unwrap_or(0)
     }
 
     /// The first calls of a connection that does not look for its peer yet: the kernel alone, as without us,
@@ -191,8 +216,8 @@ impl Twin {
             let mut calls = rx.calls;
             self.count(fd, &mut calls);
             rx.calls = calls;
-            if taken != 0 && has_only_error(fd) {
-                return Err(Blocked::Reset);
+            if taken != 0 && must_stop(fd) {
+                return Err(Blocked::Stop);
             }
             return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
         };
@@ -211,8 +236,9 @@ impl Twin {
             && self.goes_on(fd, &rx, path, has_crossed)
         {
             has_crossed = true;
-            let more =
-                with_tail(bufs, got, usize::MAX, |tail| self.take(fd, path, &mut rx, tail, flags, got));
+            let more = with_tail(bufs, got, usize::MAX, |tail| {
+                self.take(fd, path, &mut rx, tail, flags, got)
+            });
             match more {
                 Ok(None) => {}
                 Ok(Some(more)) if more != 0 => got += more,
@@ -234,8 +260,8 @@ impl Twin {
     ) -> Result<Option<usize>, Blocked<'a>> {
         let call = Try { fd, path, mark: path.mark(), flags };
         self.steer_rx(fd, rx, path)?;
-        if taken != 0 && rx.mode != RxMode::Ring && has_only_error(fd) {
-            return Err(Blocked::Reset);
+        if taken != 0 && rx.mode != RxMode::Ring && must_stop(fd) {
+            return Err(Blocked::Stop);
         }
         match rx.mode {
             // Broken: what the placeholder has is nobody's.

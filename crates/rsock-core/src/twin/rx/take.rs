@@ -1,6 +1,6 @@
 //! One try to receive, by where the next byte comes from. `None`: that has just changed, so look again.
 
-use super::kernel::{has_ended, kernel_recv, peek_one, queued};
+use super::kernel::{has_ended, is_at_mark, kernel_recv, peek_one, queued, tcp_goes_on};
 use super::{Blocked, Deaf, LOOK_EVERY};
 use crate::engine::{ExtSeen, RecvError};
 use crate::iov::{MOST_PIECES, with_gap, with_tail};
@@ -159,7 +159,7 @@ impl Twin {
         path: &Path,
         has_crossed: bool,
     ) -> bool {
-        let has_tcp = || queued(fd).is_ok_and(|n| n != 0);
+        let has_tcp = || tcp_goes_on(fd);
         match rx.mode {
             RxMode::Clamped if rx.tcp_bytes == rx.limit => {
                 path.bytes_readable() != 0
@@ -192,6 +192,7 @@ impl Twin {
             || got == bufs.iter().map(|b| b.len()).sum()
             || path.bytes_readable() != got - head
             || queued(fd).is_ok_and(|n| n <= head)
+            || head == 0 && is_at_mark(fd)
         {
             return got;
         }
@@ -257,7 +258,7 @@ fn recv_up_to(
         got += n;
         // More pieces than are handed on at once. Asked first, as an error would be lost.
         let goes_on = is_full && n != 0 && got < limit && !flags.contains(RecvFlags::PEEK);
-        if !goes_on || queued(fd).is_ok_and(|n| n == 0) {
+        if !goes_on || !tcp_goes_on(fd) {
             return Ok(got);
         }
     }

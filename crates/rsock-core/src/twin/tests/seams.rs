@@ -2,6 +2,7 @@
 //! to be seen by a program.
 
 use super::*;
+use crate::closing::Descriptor;
 
 /// `b` has six bytes on TCP, three behind them on the ring, and two on TCP again: bytes 4 to 15 of the pattern.
 fn connect_across_seams() -> (End, End) {
@@ -211,5 +212,53 @@ fn a_reset_connection_does_not_move_up() {
         sockopt::set_socket_linger(&b.socket, Some(Duration::ZERO)).expect("option");
         drop(b);
         assert_eq!(errno(a.send(&[1])), Some(libc::ECONNRESET));
+    });
+}
+
+/// `b` has three bytes on the ring, an urgent one on TCP, and behind it another `behind`.
+fn connect_before_mark(behind: usize) -> (End, End) {
+    let (a, b) = connect_on_ring();
+    a.send(&pattern(0, 3)).expect("send");
+    move_down(&a);
+    let urgent = [IoSlice::new(b"!")];
+    assert_eq!(a.twin.send(a.socket.as_fd(), &urgent, SendFlags::OOB).expect("send"), 1);
+    a.send(&pattern(3, behind)).expect("send");
+    while !rx::is_at_mark(b.socket.as_fd()) {
+        std::hint::spin_loop();
+    }
+    (a, b)
+}
+
+#[test]
+fn a_read_stops_before_an_urgent_byte() {
+    watchdog(|| {
+        for flags in [RecvFlags::DONTWAIT, RecvFlags::DONTWAIT | RecvFlags::WAITALL] {
+            for inline in [false, true] {
+                let (_a, b) = connect_before_mark(2);
+                sockopt::set_socket_oobinline(&b.socket, inline).expect("option");
+                assert!(!b.twin.is_at_mark(b.socket.as_fd()));
+                let mut buf = [0; 50];
+                assert_eq!(b.recv_with(&mut buf, flags).expect("receive"), 3);
+                assert!(b.twin.is_at_mark(b.socket.as_fd()));
+                let kept = b.twin.recv_more(
+                    Descriptor::new(b.socket.as_fd(), b.twin.closings.count()),
+                    &mut [IoSliceMut::new(&mut buf)],
+                );
+                assert_eq!(kept, 0);
+                let behind = b.recv_with(&mut buf, flags).expect("receive");
+                assert_eq!(behind, if inline { 3 } else { 2 });
+                assert_eq!(buf[behind - 2..behind], pattern(3, 2));
+            }
+        }
+    });
+}
+
+#[test]
+fn an_urgent_byte_alone_ends_an_empty_read() {
+    watchdog(|| {
+        let (_a, b) = connect_before_mark(0);
+        recv_pattern_at(&b, 0, 3);
+        assert_eq!(b.recv_with(&mut [], RecvFlags::DONTWAIT).expect("receive"), 0);
+        assert_eq!(errno(b.recv_with(&mut [0], RecvFlags::DONTWAIT)), Some(libc::EAGAIN));
     });
 }
