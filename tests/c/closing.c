@@ -248,6 +248,44 @@ static void two_names_server(int fd)
 	hear(fd);
 }
 
+/* A child inherits the connection while another thread of its parent is in a call on it. The child has no such
+ * thread, so its close is complete, and the peer sees the end once the parent has closed too. */
+static void forked_server(int fd)
+{
+	struct caller c = {.action = RECV, .fd = accept_old()};
+	int closed[2];
+	char byte = 0;
+	hear(fd);
+	begin(&c);
+	CHECK(pipe(closed) == 0);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		if (close(c.fd) == 0 && write(closed[1], &byte, 1) == 1)
+			pause();
+		_exit(1);
+	}
+	CHECK(read(closed[0], &byte, 1) == 1);
+	tell(fd);
+	CHECK(pthread_join(c.thread, NULL) == 0);
+	printf("old: %ld %s\n", c.result, c.got);
+	CHECK(close(c.fd) == 0);
+	hear(fd);
+	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+}
+
+static void forked_client(int fd)
+{
+	int old = connect_old();
+	char byte;
+	tell(fd);
+	hear(fd);
+	put(old, "OLD", 3);
+	CHECK(read(old, &byte, 1) == 0);
+	tell(fd);
+	CHECK(close(old) == 0);
+}
+
 /* A shutdown ends the call while its number goes to the next connection, again and again. */
 static void shut_server(int fd)
 {
@@ -362,6 +400,7 @@ static const struct part PARTS[] = {
 	{"select", sends_old_unread, select_server},
 	{"replaced", sends_old, replaced_server},
 	{"two_names", sends_old, two_names_server},
+	{"forked", forked_client, forked_server},
 	{"shut", shut_client, shut_server},
 	{"send", gets_bulk, send_server},
 	{"send_file", gets_file, send_file_server},

@@ -49,6 +49,7 @@ parts! {
     a_select_goes_on_with_its_connection: "select",
     a_receive_goes_on_when_its_number_is_replaced: "replaced",
     a_receive_goes_on_when_both_of_two_numbers_are_closed: "two_names",
+    a_child_closes_what_a_thread_of_its_parent_receives_from: "forked",
     a_receive_that_a_shutdown_ends_takes_no_bytes_of_its_successor: "shut",
     a_transfer_goes_on_with_its_file: "send_file",
 }

@@ -229,10 +229,17 @@ impl Closings {
         has_answered
     }
 
+    /// In a forked child, whose only thread is in no call: the duplicate and its users are the parent's.
+    pub fn forget_calls(&self) {
+        self.in_kernel.store(0, Ordering::Relaxed);
+        self.state.fetch_and(COUNT, Ordering::Relaxed);
+    }
+
     fn release(&self) {
         let mut last = None;
         let less = |state: u64| {
-            let left = state - REFERENCE;
+            // None is left of what was forgotten in a forked child.
+            let left = state.checked_sub(REFERENCE).filter(|_| state & REFERENCES != 0)?;
             last = (left & REFERENCES == 0).then(|| number(left)).flatten();
             Some(if last.is_some() { left & COUNT } else { left })
         };

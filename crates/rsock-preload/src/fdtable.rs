@@ -640,6 +640,10 @@ pub(crate) fn forget() {
 
 /// In a forked child: what other threads of the parent were doing will never be finished here.
 pub(crate) fn after_fork_in_child() {
+    // A handler may have interrupted a call of this very thread.
+    if !interrupt::is_in_handler() {
+        slot::forget_calls();
+    }
     for fd in known(0, u32::MAX) {
         let Some(entry) = entry(fd) else { continue };
         let word = Word(entry.load(Ordering::Relaxed));

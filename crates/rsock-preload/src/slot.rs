@@ -180,6 +180,23 @@ pub(crate) fn retire(key: Key) {
     }
 }
 
+/// In a forked child, whose only thread is in no call: nothing waits for calls that threads of the parent were in.
+pub(crate) fn forget_calls() {
+    for index in 0..FRESH.load(Ordering::Relaxed) {
+        let Some(slot) = SLOTS.get(index as usize) else { continue };
+        slot.send.forget_calls();
+        slot.recv.forget_calls();
+        if let Some(handle) =
+            enter(Key { index, generation: slot.send.generation() }, Side::Send, NO_DESCRIPTOR)
+        {
+            handle.held().closings().forget_calls();
+        }
+    }
+}
+
+/// Of a handle that is not used as a call.
+const NO_DESCRIPTOR: i32 = i32::MAX;
+
 impl Handle {
     /// The twin, of a slot that holds one.
     ///

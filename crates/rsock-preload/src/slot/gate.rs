@@ -68,6 +68,13 @@ impl Gate {
         self.0.fetch_or(CLOSED, Ordering::AcqRel) & USERS == 0
     }
 
+    /// In a forked child: the calls inside belong to threads that the child does not have. Those of a closed gate stay
+    /// counted, so that what the parent's threads still use is not ended here.
+    pub(crate) fn forget_calls(&self) {
+        let emptied = |word: u64| (word & CLOSED == 0).then_some(word & !(USERS | PAUSED));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, emptied);
+    }
+
     /// The generation that it is, or was, open for; 0 before the first.
     pub(crate) fn generation(&self) -> u32 {
         u32::try_from(self.0.load(Ordering::Relaxed) >> 32).unwrap_or(0)

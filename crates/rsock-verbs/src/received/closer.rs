@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// Closers that may be at work at the same time.
 const MOST: usize = 8;
-/// Looks at whether a closer has begun, and nanoseconds between two of them.
-const LOOKS: (u32, i64) = (5000, 100_000);
+/// Checks whether a closer has begun, and nanoseconds between two of them: more than ten seconds in all. On a busy
+/// machine a new process may get its first turn on a CPU after a second.
+const LOOKS: (u32, i64) = (100_000, 100_000);
 
 /// Process ids of closers that were not yet seen to end; 0 is a free place. Only hints: one that is
 /// lost leaves an ended process unwaited for until this one ends.

@@ -75,11 +75,27 @@ fn thread_details(text: &mut String, t: usize, thread: &Thread) {
     }
 }
 
+/// The descriptors of a process; of TCP sockets the ports and the state too, as `/proc/net/tcp` has them.
+fn descriptor_details(text: &mut String, pid: i32) {
+    let sockets = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+    let sockets: Vec<Vec<&str>> =
+        sockets.lines().map(|line| line.split_whitespace().collect()).collect();
+    for fd in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let Ok(file) = fs::read_link(fd.path()) else { continue };
+        let file = file.display().to_string();
+        let inode = file.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+        let socket = sockets.iter().find(|words| words.get(9).copied() == inode && inode.is_some());
+        let details = socket.and_then(|words| words.get(1..4)).unwrap_or_default().join(" ");
+        let _ = writeln!(text, "  descriptor {}: {file} {details}", fd.file_name().display());
+    }
+}
+
 /// What the kernel says of a process's threads.
 fn kernel_details(text: &mut String, pid: i32) {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let name = read(format!("/proc/{pid}/comm"));
     let _ = writeln!(text, "kernel: {name} ({pid})");
+    descriptor_details(text, pid);
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let at = |file: &str| read(task.path().join(file).display().to_string());
         let stat = at("stat");
