@@ -386,7 +386,7 @@ pub(crate) mod notice {
     use super::{AtomicI32, Ordering, RawFd, duplicates, own_fd};
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-    use std::sync::Once;
+    use std::sync::atomic::AtomicBool;
 
     const NONE: i32 = -1;
     static FD: AtomicI32 = AtomicI32::new(NONE);
@@ -445,7 +445,7 @@ pub(crate) mod notice {
 
     /// A forked child must not share the parent's notice, nor keep its duplicates open.
     pub(super) fn watch_forks() {
-        static REGISTERED: Once = Once::new();
+        static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
         extern "C" fn in_child() {
             let fd = FD.swap(NONE, Ordering::AcqRel);
             if fd != NONE {
@@ -454,11 +454,15 @@ pub(crate) mod notice {
             }
             duplicates::close_all();
         }
-        REGISTERED.call_once(|| {
-            // SAFETY: the handler makes system calls and touches atomics only, and stays mapped as long as
-            // this library, which is never unloaded while it has sockets.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+        if IS_REGISTERED.load(Ordering::Acquire) {
+            return;
+        }
+        // Not by a `Once`: a child that is forked meanwhile would wait for it for ever. Threads that meet here register the
+        // handler twice, which does no harm.
+        // SAFETY: the handler makes system calls and touches atomics only, and stays mapped as long as
+        // this library, which is never unloaded while it has sockets.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        IS_REGISTERED.store(true, Ordering::Release);
     }
 }
 

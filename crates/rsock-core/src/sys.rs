@@ -7,6 +7,7 @@ use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,19 @@ pub(crate) fn ppoll(
     // values, and a libc signal set begins with the kernel's eight bytes.
     unsafe {
         raw::syscall!(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, mask, KERNEL_SIGSET)
+    }
+}
+
+/// The value of `cell`, which `make` makes if there is none. Unlike `OnceLock::get_or_init` it runs `make` outside of the
+/// cell's lock, so that a child that is forked meanwhile does not wait for it for ever; of two values that are made at the
+/// same time one is dropped.
+pub(crate) fn get_or_make<T>(cell: &OnceLock<T>, make: impl FnOnce() -> T) -> &T {
+    match cell.get() {
+        Some(value) => value,
+        None => {
+            let made = make();
+            cell.get_or_init(|| made)
+        }
     }
 }
 

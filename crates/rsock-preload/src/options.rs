@@ -241,11 +241,13 @@ pub(crate) enum Ioctl {
     Pins,
 }
 
+/// Whether the next byte is an urgent one (`asm-generic/sockios.h`).
+pub(crate) const SIOCATMARK: c_ulong = 0x8905;
+
 /// What the ioctl `request` comes to.
 pub(crate) fn ioctl(request: c_ulong) -> Ioctl {
     const FIOSETOWN: c_ulong = 0x8901;
     const FIOGETOWN: c_ulong = 0x8903;
-    const SIOCATMARK: c_ulong = 0x8905;
     const SIOCGPGRP: c_ulong = 0x8904;
     const SIOCSPGRP: c_ulong = 0x8902;
     /// Requests about interfaces, routes and addresses, which any socket takes.

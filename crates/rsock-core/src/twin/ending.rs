@@ -79,8 +79,10 @@ impl Twin {
         path: &Path,
         tcp_bytes: u64,
     ) -> bool {
+        // Otherwise the state tells an end from a reset. The count cannot if an urgent byte was skipped.
+        let tcp_bytes = self.has(FLAG_TX_SHUT).then_some(tcp_bytes);
         path.is_unread(None)
-            && offset::fin(fd, Some(tcp_bytes)).is_ok_and(|fin| fin.is_some())
+            && offset::fin(fd, tcp_bytes).is_ok_and(|fin| fin.is_some())
             && self.is_reset(path)
     }
 

@@ -47,7 +47,7 @@ impl Twin {
         if search.is_over() || self.has(FLAG_PINNED) || self.is_shared() {
             return;
         }
-        let since = *self.looking_since.get_or_init(sys::now);
+        let since = *sys::get_or_make(&self.looking_since, sys::now);
         let give_up = if search.is_far() { FAR_GIVE_UP } else { GIVE_UP.1 };
         if calls >= GIVE_UP.0 && search.is_unanswered() && since.elapsed() >= give_up {
             *search = Search::Over;
@@ -64,8 +64,9 @@ impl Twin {
             self.give_up(PinReason::Resources);
             return;
         }
-        let tuple =
-            self.tuple.get_or_init(|| Tuple::of(fd).ok().flatten().filter(|t| t.role().is_some()));
+        let tuple = sys::get_or_make(&self.tuple, || {
+            Tuple::of(fd).ok().flatten().filter(|t| t.role().is_some())
+        });
         let Some(tuple) = tuple else {
             drop(search);
             self.give_up(PinReason::Remote);

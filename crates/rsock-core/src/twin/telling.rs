@@ -3,6 +3,7 @@
 use super::tuple::Tuple;
 use super::{Twin, inode_of};
 use crate::stat::{self, Direction};
+use crate::sys;
 use rustix::fd::BorrowedFd;
 
 /// How a wait on the ring was spent.
@@ -16,12 +17,12 @@ impl Twin {
     /// Opens this connection's line for `rsock stat`. Not for short connections: it costs a few
     /// system calls.
     pub(super) fn show(&self, fd: BorrowedFd<'_>) {
-        self.stat.get_or_init(|| {
+        sys::get_or_make(&self.stat, || {
             let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
             let [local, peer] = self.sole_addrs().unwrap_or_else(|| {
                 Tuple::of(fd).ok().flatten().map_or([none; 2], |t| [t.local, t.peer])
             });
-            let inode = *self.inode.get_or_init(|| inode_of(fd));
+            let inode = *sys::get_or_make(&self.inode, || inode_of(fd));
             let slot = stat::Slot::open(local, peer, inode);
             let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());
             if let (Some(tx), Some(rx)) = (tx, rx) {

@@ -287,6 +287,20 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
     None
 }
 
+/// As `sockatmark(3)`: libc's own makes its `ioctl` past the hook.
+///
+/// # Safety
+/// As `sockatmark(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
+    let mut is_at_mark: c_int = 0;
+    // SAFETY: the request writes one int, to a live one.
+    match unsafe { ioctl(fd, options::SIOCATMARK, (&raw mut is_at_mark).cast()) } {
+        0 => is_at_mark,
+        error => error,
+    }
+}
+
 /// As `fdopen(3)`. What libc does inside a stdio stream does not come by us, so whatever lies in the
 /// ring, or is still going to, must come out of a socket.
 ///

@@ -10,7 +10,6 @@ use rsock_core::twin::PinReason;
 use rsock_verbs::HighFd;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
-use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -105,7 +104,10 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     if fdtable::is_known(from) {
         fdtable::pin(from, PinReason::Option);
         // What the stream still holds must come first.
-        if let Some(handle) = fdtable::enter(from, Side::Recv) {
+        // The kernel knows what to answer before an urgent byte, where splicing stops.
+        if let Some(handle) =
+            fdtable::enter(from, Side::Recv).filter(|handle| !handle.twin().is_at_mark(handle.fd()))
+        {
             let now = flags & libc::SPLICE_F_NONBLOCK != 0;
             let result = guard::enter(|| {
                 let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
@@ -183,10 +185,6 @@ fn copy_to_pipe(
     let want = CHUNK.min(len);
     // SAFETY: not -1; if it is not open, duplicating says so.
     let pipe = Kept::new(unsafe { BorrowedFd::borrow_raw(to) })?;
-    // The kernel splices up to an urgent byte, and no further until a read has passed it.
-    if handle.twin().is_at_mark(handle.fd()) {
-        return if flags.contains(RecvFlags::DONTWAIT) { Err(Errno::AGAIN.into()) } else { Ok(0) };
-    }
     let peek = &mut [IoSliceMut::new(&mut chunk[..want])];
     let seen = handle.twin().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
     let written = rustix::io::write(pipe.fd(), &chunk[..seen])?;

@@ -17,7 +17,7 @@ const LONG_PATIENCE: u64 = 60_000_000;
 
 /// How long a call may sleep although what it waits for is there: many times what a loaded machine
 /// needs.
-const LIMIT: u64 = 12_000_000_000;
+const LIMIT: u64 = 40_000_000_000;
 
 /// Looks at every thread once.
 ///

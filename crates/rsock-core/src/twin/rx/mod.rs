@@ -263,7 +263,7 @@ impl Twin {
         if taken != 0 && rx.mode != RxMode::Ring && must_stop(fd) {
             return Err(Blocked::Stop);
         }
-        match rx.mode {
+        let taken = match rx.mode {
             // Broken: what the placeholder has is nobody's.
             RxMode::Tcp if self.is_sole() => Err(Blocked::Error(Errno::CONNRESET.into())),
             RxMode::Tcp => {
@@ -273,7 +273,12 @@ impl Twin {
             RxMode::Invited => self.take_invited(call, rx, bufs),
             RxMode::Clamped => self.take_clamped(call, rx, bufs),
             RxMode::Ring => self.take_from_ring(call, rx, bufs),
+        };
+        if matches!(taken, Ok(Some(0))) && !flags.contains(RecvFlags::PEEK) && is_at_mark(fd) {
+            // The end was seen by looking ahead. A read passes the urgent byte before it.
+            let _ = kernel_recv(fd, &mut [IoSliceMut::new(&mut [0])], RecvFlags::DONTWAIT);
         }
+        taken
     }
 }
 

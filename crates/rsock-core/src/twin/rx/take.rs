@@ -54,6 +54,11 @@ impl Twin {
                 self.tcp_recv(fd, rx, bufs, usize::MAX, flags).map(Some)
             }
             Ok(_) => Ok(None),
+            Err(Errno::AGAIN) if is_at_mark(fd) => {
+                // A read passes the urgent byte, looking ahead does not. The sender stays on TCP, as above.
+                self.pin_for(PinReason::Option);
+                self.tcp_recv(fd, rx, bufs, usize::MAX, flags).map(Some)
+            }
             Err(Errno::AGAIN) => {
                 self.quiet_stand_in(rx, path);
                 Err(Blocked::Both(mark))
