@@ -78,6 +78,8 @@ impl Twin {
         let left = usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(usize::MAX);
         match self.tcp_recv(fd, rx, bufs, left, flags) {
             Err(Blocked::Tcp(_)) => Err(Blocked::Both(mark)),
+            // Our own shutdown ended it: what has not arrived yet can still be read once it has.
+            Ok(0) if self.has(FLAG_RX_SHUT) => Ok(Some(0)),
             // The end of TCP before the agreed byte: what should follow is lost.
             Ok(0) => Err(Blocked::Error(Errno::CONNRESET.into())),
             Ok(n) if n == left && flags.contains(RecvFlags::PEEK) => {
