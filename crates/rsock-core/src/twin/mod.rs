@@ -213,7 +213,7 @@ impl Twin {
     /// As `sockatmark(3)`: whether the next byte of the stream is an urgent one. Bytes on the ring come before it.
     #[must_use]
     pub fn is_at_mark(&self, fd: BorrowedFd<'_>) -> bool {
-        rx::is_at_mark(fd) && self.path().is_none_or(|path| path.bytes_readable() == 0)
+        sys::is_at_mark(fd) && self.path().is_none_or(|path| path.bytes_readable() == 0)
     }
 
     /// Bytes sent and not yet taken by the peer's kernel (`SIOCOUTQ`); bytes in the ring have been

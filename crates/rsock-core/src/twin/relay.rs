@@ -148,6 +148,7 @@ impl Relay<'_> {
             Ended::Told => {}
         }
         if (self.inward_ended, self.outward_ended) == (Ended::Told, Ended::Told) {
+            self.close_in_order();
             return Step::Over;
         }
         if moved { Step::Moved } else { Step::Stuck }
@@ -205,8 +206,18 @@ impl Relay<'_> {
         };
         if !self.twin.dirs.holders.0.has_others(self.me) && unread() {
             reset(self.stream);
+        } else {
+            self.close_in_order();
         }
         Step::Over
+    }
+
+    /// The stream's socket may have `SO_LINGER` 0 of the program's. The program's close has done what that asks for; the
+    /// relay's must not reset a connection that has ended in order. Other processes keep the option.
+    fn close_in_order(&self) {
+        if !self.twin.dirs.holders.0.has_others(self.me) {
+            let _ = sockopt::set_socket_linger(self.stream, None);
+        }
     }
 
     /// Whether the program holds no descriptor any more.

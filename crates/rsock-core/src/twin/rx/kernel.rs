@@ -1,7 +1,6 @@
 //! What the kernel's socket is asked, and what is taken from it.
 
 use crate::sys;
-use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
@@ -17,7 +16,7 @@ pub(in crate::twin) fn has_ended(fd: BorrowedFd<'_>) -> bool {
 /// Whether a call that has received something must not receive more from the socket: TCP would have ended it before an
 /// urgent byte, and before an error, which the kernel reports once.
 pub(super) fn must_stop(fd: BorrowedFd<'_>) -> bool {
-    is_at_mark(fd) || has_error(fd) && queued(fd).is_ok_and(|n| n == 0)
+    sys::is_at_mark(fd) || has_error(fd) && queued(fd).is_ok_and(|n| n == 0)
 }
 
 fn has_error(fd: BorrowedFd<'_>) -> bool {
@@ -25,20 +24,10 @@ fn has_error(fd: BorrowedFd<'_>) -> bool {
     sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok() && fds[0].revents & libc::POLLERR != 0
 }
 
-/// Whether the next byte in the kernel's receive queue is an urgent one (`SIOCATMARK`).
-pub(in crate::twin) fn is_at_mark(fd: BorrowedFd<'_>) -> bool {
-    const SIOCATMARK: u32 = 0x8905;
-    let mut is_at_mark: libc::c_int = 0;
-    // SAFETY: the request writes one int, to a live one.
-    let asked =
-        unsafe { raw::syscall!(libc::SYS_ioctl, fd.as_raw_fd(), SIOCATMARK, &raw mut is_at_mark) };
-    asked.is_ok() && is_at_mark != 0
-}
-
 /// Whether receiving can go on in the kernel's queue within the same call: it holds bytes, and the first is not urgent.
 #[must_use]
 pub fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
-    queued(fd).is_ok_and(|n| n != 0) && !is_at_mark(fd)
+    queued(fd).is_ok_and(|n| n != 0) && !sys::is_at_mark(fd)
 }
 
 /// Bytes in the kernel's receive queue, up to an urgent byte.

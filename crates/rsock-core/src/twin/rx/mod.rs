@@ -9,7 +9,7 @@ mod wait;
 
 pub(super) use deaf::Deaf;
 pub use kernel::tcp_goes_on;
-pub(super) use kernel::{has_ended, is_at_mark, queued};
+pub(super) use kernel::{has_ended, queued};
 pub(super) use wait::sleep_with_bell;
 
 use super::path::Path;
@@ -19,6 +19,7 @@ use super::{FIRST_LOOK, Twin};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
+use crate::sys;
 use kernel::{kernel_recv, must_stop};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -274,7 +275,7 @@ impl Twin {
             RxMode::Clamped => self.take_clamped(call, rx, bufs),
             RxMode::Ring => self.take_from_ring(call, rx, bufs),
         };
-        if matches!(taken, Ok(Some(0))) && !flags.contains(RecvFlags::PEEK) && is_at_mark(fd) {
+        if matches!(taken, Ok(Some(0))) && !flags.contains(RecvFlags::PEEK) && sys::is_at_mark(fd) {
             // The end was seen by looking ahead. A read passes the urgent byte before it.
             let _ = kernel_recv(fd, &mut [IoSliceMut::new(&mut [0])], RecvFlags::DONTWAIT);
         }

@@ -1,10 +1,11 @@
 //! One try to receive, by where the next byte comes from. `None`: that has just changed, so look again.
 
-use super::kernel::{has_ended, is_at_mark, kernel_recv, peek_one, queued, tcp_goes_on};
+use super::kernel::{has_ended, kernel_recv, peek_one, queued, tcp_goes_on};
 use super::{Blocked, Deaf, LOOK_EVERY};
 use crate::engine::{ExtSeen, RecvError};
 use crate::iov::{MOST_PIECES, with_gap, with_tail};
 use crate::stat::{self, Direction};
+use crate::sys;
 use crate::twin::path::Path;
 use crate::twin::state::{FLAG_BROKEN, FLAG_RX_SHUT, FLAG_STANDIN, Rx, RxMode};
 use crate::twin::{PinReason, Twin};
@@ -54,7 +55,7 @@ impl Twin {
                 self.tcp_recv(fd, rx, bufs, usize::MAX, flags).map(Some)
             }
             Ok(_) => Ok(None),
-            Err(Errno::AGAIN) if is_at_mark(fd) => {
+            Err(Errno::AGAIN) if sys::is_at_mark(fd) => {
                 // A read passes the urgent byte, looking ahead does not. The sender stays on TCP, as above.
                 self.pin_for(PinReason::Option);
                 self.tcp_recv(fd, rx, bufs, usize::MAX, flags).map(Some)
@@ -199,7 +200,7 @@ impl Twin {
             || got == bufs.iter().map(|b| b.len()).sum()
             || path.bytes_readable() != got - head
             || queued(fd).is_ok_and(|n| n <= head)
-            || head == 0 && is_at_mark(fd)
+            || head == 0 && sys::is_at_mark(fd)
         {
             return got;
         }

@@ -223,3 +223,25 @@ fn bytes_that_another_holder_may_want_stay_until_it_is_gone() {
         other.wait().expect("wait");
     });
 }
+
+#[test]
+fn a_lingering_program_that_has_ended_in_order_does_not_reset_its_peer() {
+    watchdog(|| {
+        // The relay notices the program's end and its close in either order.
+        for _ in 0..20 {
+            let (a, b) = connect_on_ring();
+            sockopt::set_socket_linger(&a.socket, Some(Duration::ZERO)).expect("option");
+            b.send(&pattern(0, 1000)).expect("send");
+            let near = hand_over(&a, Claim::Certain).expect("bytes are unread");
+            let mut near = continue_with(a, near);
+            b.twin.shutdown(b.socket.as_fd(), Shutdown::Write).expect("shutdown");
+            near.write_all(&pattern(0, 1000)).expect("write");
+            near.shutdown(std::net::Shutdown::Write).expect("shutdown");
+            let mut got = Vec::new();
+            near.read_to_end(&mut got).expect("read");
+            drop(near);
+            recv_pattern(&b, 1000, 8);
+            assert_eq!(b.recv(&mut [0]).expect("the end"), 0);
+        }
+    });
+}

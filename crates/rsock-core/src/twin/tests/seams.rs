@@ -223,7 +223,7 @@ fn connect_before_mark(behind: usize) -> (End, End) {
     let urgent = [IoSlice::new(b"!")];
     assert_eq!(a.twin.send(a.socket.as_fd(), &urgent, SendFlags::OOB).expect("send"), 1);
     a.send(&pattern(3, behind)).expect("send");
-    while !rx::is_at_mark(b.socket.as_fd()) {
+    while !sys::is_at_mark(b.socket.as_fd()) {
         std::hint::spin_loop();
     }
     (a, b)
