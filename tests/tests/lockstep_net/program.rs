@@ -121,11 +121,16 @@ pub(crate) fn program(seed: u64) -> (Layout, Vec<Call>) {
 /// takes at any time: what it answered would depend on when its buffers are emptied.
 pub(crate) fn possible(mut calls: Vec<Call>) -> Vec<Call> {
     let (mut under_way, mut is_open) = ([0, 0], [true, true]);
+    // Named difference (docs/limits.md, "Urgent data"): two urgent bytes in a row.
+    let mut has_sent_urgent = [false, false];
     // Urgent data stops readers, who then take less than they ask for.
     let mut most = [MOST_UNDER_WAY; 2];
     calls.retain(|call| {
         let (end, peer) = (call.end, 1 - call.end);
         if !is_open[end] || call.sends() && under_way[peer] + call.a > most[peer] {
+            return false;
+        }
+        if call.word == "oob" && std::mem::replace(&mut has_sent_urgent[end], true) {
             return false;
         }
         match call.word {
