@@ -41,11 +41,8 @@ pub(crate) fn run() -> Done {
         };
         command
     });
-    // Not always yet: about one schedule in a hundred still fails (docs/reliability.md).
-    if env::var_os("RSOCK_TORTURE").is_some() {
-        for (what, mut command) in torture::short_runs() {
-            run.step(what, &mut command);
-        }
+    for (what, mut command) in torture::short_runs() {
+        run.step(what, &mut command);
     }
     run.lab()?;
     run.loom()?;
