@@ -303,6 +303,7 @@ impl Worker {
         if place.state.load(SeqCst) == OPEN {
             let end = End::of_index(place.end.load(SeqCst));
             let fd = place.fd.load(SeqCst);
+            self.give_up_order(end);
             self.shared.state(end).n_mailed.fetch_add(1, SeqCst);
             let returned = sys::send_descriptor(mailbox(to)[0], fd, end.index());
             self.remember(op.kind, fd, Some(end), to, returned);
@@ -313,6 +314,18 @@ impl Worker {
         self.unlock(slot);
         if op.how == 1 {
             self.close_slot(slot);
+        }
+    }
+
+    /// A stream may be handed over by a relay, which reads ahead for the processes that go on with the descriptor that is
+    /// passed. Where another process holds the stream by a descriptor of its own, the order between the two is lost
+    /// (docs/limits.md): neither direction is used any more.
+    fn give_up_order(&self, end: End) {
+        let held = &self.shared.state(end).n_maybe_open;
+        let is_shared = (0..PROCESSES).any(|p| p != self.me && held[p].load(SeqCst) > 0);
+        if is_shared {
+            self.shared.read_by(end).is_read_unsure.store(1, SeqCst);
+            self.shared.written_by(end).is_write_unsure.store(1, SeqCst);
         }
     }
 
