@@ -41,8 +41,8 @@ pub(crate) fn run() -> Done {
         };
         command
     });
-    for (what, mut command) in torture::short_runs() {
-        run.step(what, &mut command);
+    for (what, seed) in torture::short_runs() {
+        run.torture(what, seed);
     }
     run.lab()?;
     run.loom()?;
@@ -163,6 +163,17 @@ impl Run {
             }
         }
         self.counts.add(counts);
+    }
+
+    /// As a test: one that fails is run twice more with the same schedules.
+    fn torture(&mut self, what: &str, seed: u64) {
+        let run = || watched(&mut torture::short_run(seed)).done;
+        let Err(why) = run() else { return };
+        if run().and_then(|()| run()).is_ok() {
+            self.flaky.push(format!("{what} ({seed})"));
+        } else {
+            self.failed(what, why);
+        }
     }
 
     fn step(&mut self, what: &str, command: &mut Command) {
