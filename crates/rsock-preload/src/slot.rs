@@ -144,8 +144,7 @@ pub(crate) fn insert(held: Held) -> Option<Key> {
     }
     let index = RETURNED.take(next).or_else(take_fresh)?;
     let slot = SLOTS.get_or_map(index as usize)?;
-    // Generation 0 is that of a slot never used.
-    let generation = slot.send.generation().checked_add(1).unwrap_or(1);
+    let generation = slot.send.generation().checked_add(1).unwrap_or(UNUSED + 1);
     slot.hub.names.store(1, Ordering::Relaxed);
     slot.hub.gates.set(2);
     slot.hub.flags.store(0, Ordering::Relaxed);
@@ -184,15 +183,21 @@ pub(crate) fn retire(key: Key) {
 pub(crate) fn forget_calls() {
     for index in 0..FRESH.load(Ordering::Relaxed) {
         let Some(slot) = SLOTS.get(index as usize) else { continue };
+        let generation = slot.send.generation();
+        if generation == UNUSED {
+            // Another thread of the parent was about to put something in.
+            continue;
+        }
         slot.send.forget_calls();
         slot.recv.forget_calls();
-        if let Some(handle) =
-            enter(Key { index, generation: slot.send.generation() }, Side::Send, NO_DESCRIPTOR)
-        {
+        if let Some(handle) = enter(Key { index, generation }, Side::Send, NO_DESCRIPTOR) {
             handle.held().closings().forget_calls();
         }
     }
 }
+
+/// The generation of a slot that has never held anything.
+const UNUSED: u32 = 0;
 
 /// Of a handle that is not used as a call.
 const NO_DESCRIPTOR: i32 = i32::MAX;
