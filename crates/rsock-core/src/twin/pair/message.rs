@@ -215,7 +215,7 @@ pub fn check_message(data: &[u8]) {
         Err(reason) => assert!(matches!(reason, PinReason::PathFailed | PinReason::Resources)),
     }
     drop((ours, theirs));
-    // Each descriptor that came with it is closed, perhaps by the thread that closes descriptors of
+    // Each descriptor that came with it is closed, perhaps by the process that closes descriptors of
     // strangers. The other end then hangs up; a descriptor that stays open makes this wait hang.
     let mut fds = [PollFd::new(&watched, PollFlags::empty())];
     while poll(&mut fds, None) == Err(Errno::INTR) {}
