@@ -52,7 +52,8 @@ const TSAN_OPTIONS: &str = "die_after_fork=0 halt_on_error=1";
 type Tests = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 const TESTS: &[Tests] = &[
-    ("rsock-verbs", &[], &[]),
+    // A copy that faults is left by jumping out of it, which the sanitizers' own copies do not allow.
+    ("rsock-verbs", &[], &["fault::"]),
     ("rsock-cm", &["soft::"], &[]),
-    ("rsock-core", &["engine::"], &[]),
+    ("rsock-core", &[], &[]),
 ];

@@ -186,6 +186,18 @@ impl Offer {
     }
 }
 
+impl Drop for Link {
+    /// The other end of a process's link to itself loses its peer here. It would otherwise keep itself
+    /// alive: its zombies hold wait lines, and these hold the link.
+    fn drop(&mut self) {
+        if let Some(accepting) = self.twin.take()
+            && accepting.is_unused()
+        {
+            accepting.bury();
+        }
+    }
+}
+
 impl Link {
     #[expect(clippy::too_many_arguments, reason = "the parts of a link, put together in one place")]
     fn new(
