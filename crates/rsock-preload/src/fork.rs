@@ -5,11 +5,18 @@
 //! it. The child keeps the parent's view of the table.
 
 use crate::{doors, fdtable, log, signal};
-use rsock_core::fork::{self, Held};
+use rsock_core::fork;
+use rsock_core::twin::Halt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What the core holds while the process forks.
+struct Held {
+    _locks: fork::Held,
+    /// A stream that moves to the ring after [`fdtable::prepare_fork`] would not know of the child.
+    _halt: Halt,
+}
+
 static HELD: AtomicPtr<Held> = AtomicPtr::new(ptr::null_mut());
 
 /// Asks libc to call us around every `fork`.
@@ -20,16 +27,18 @@ pub(crate) fn register() {
 }
 
 unsafe extern "C" fn prepare() {
+    let halt = Halt::begin();
     fdtable::prepare_fork();
     // The child must not inherit this lock from a thread that it does not have.
     signal::lock_for_fork();
     // Nor this one.
     doors::prepare_fork();
     // Last: doors that close give memory back.
-    HELD.store(Box::into_raw(Box::new(fork::prepare())), Ordering::Relaxed);
+    let held = Box::new(Held { _locks: fork::prepare(), _halt: halt });
+    HELD.store(Box::into_raw(held), Ordering::Relaxed);
 }
 
-/// Ends what [`fork::prepare`] began.
+/// Ends what [`prepare`] began.
 fn release() {
     let held = HELD.swap(ptr::null_mut(), Ordering::Relaxed);
     if !held.is_null() {
@@ -46,6 +55,7 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     release();
+    Halt::forget_all();
     doors::after_fork_in_child();
     signal::unlock_after_fork();
     fdtable::after_fork_in_child();

@@ -14,7 +14,7 @@ use crate::slot::{self, Handle, Side};
 use crate::{errno, fdtable, guard, log, process, tcp_only};
 use libc::c_int;
 use rsock_core::interrupt::Section;
-use rsock_core::twin::{Claim, Need, PinReason};
+use rsock_core::twin::{Claim, Halt, Need, PinReason};
 use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::FdFlags;
@@ -23,22 +23,24 @@ use rustix::thread::{Timespec, nanosleep};
 /// The last of standard input, output and error.
 const LAST_STANDARD: RawFd = 2;
 
+/// What an `exec` needs that streams do not change meanwhile; to be dropped after one that failed. `None` where the
+/// process goes on beside the new program.
+pub(crate) type Ready = Option<Halt>;
+
 /// Before `exec`.
 ///
 /// # Errors
 /// The errno with which it must fail, because bytes would be lost.
-pub(crate) fn before_exec() -> Result<(), c_int> {
+pub(crate) fn before_exec() -> Result<Ready, c_int> {
     if tcp_only::is_sandboxed() {
-        return Ok(());
+        return Ok(None);
     }
-    if !process::is_borrowed() {
+    let is_borrowed = process::is_borrowed();
+    let halt = (!is_borrowed).then(Halt::begin);
+    if !is_borrowed {
         fdtable::datagrams::pin_all(PinReason::Passed);
     }
     let streams = fdtable::unsettled();
-    if streams.is_empty() {
-        return Ok(());
-    }
-    let is_borrowed = process::is_borrowed();
     for stream in streams {
         let names = names(&stream);
         let mut stay = names.iter().filter(|name| !name.closes);
@@ -52,7 +54,7 @@ pub(crate) fn before_exec() -> Result<(), c_int> {
         let around = if is_borrowed { Around::Elsewhere } else { Around::Ending };
         hand_over(stream, first.fd, Need::Both, PinReason::Passed, claim, around)?;
     }
-    Ok(())
+    Ok(halt)
 }
 
 /// Before another program is started by other means than `fork`: for what it is given as standard

@@ -1,7 +1,7 @@
 //! How a connection ends: by half, in order, or broken.
 
 use super::path::Path;
-use super::state::{self, FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
+use super::state::{FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Tx, TxMode};
 use super::{PARK, PinReason, Twin, offset, verify};
 use crate::interrupt::Section;
 use crate::stat::{self, Direction};
@@ -24,26 +24,34 @@ impl Twin {
     /// # Errors
     /// As `shutdown(2)`.
     pub fn shutdown(&self, fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
-        {
-            let _section = Section::enter();
-            let _tx = self.dirs.tx.0.lock();
-            if how != Shutdown::Write {
-                self.dirs.raise(state::FLAG_RX_SHUT);
-            }
-            if how != Shutdown::Read {
-                // WIRE: the end of the stream goes into the ring before it reaches the socket, so
-                // that a FIN without it means that the peer closed or died.
-                // Also from TCP: an end that is there tells a close, which says nothing, from a half-close.
-                self.dirs.raise(FLAG_TX_SHUT);
-                if let Some(path) = self.path() {
-                    path.shutdown(std::net::Shutdown::Write);
-                }
-            }
+        if how != Shutdown::Write {
+            self.dirs.raise(FLAG_RX_SHUT);
         }
-        if self.has(FLAG_TX_SHUT) && self.has(state::FLAG_RX_SHUT) {
+        if how != Shutdown::Read {
+            self.shutdown_sending(fd)?;
+        }
+        if self.has(FLAG_TX_SHUT) && self.has(FLAG_RX_SHUT) {
             self.ask_to_leave();
         }
-        Ok(rustix::net::shutdown(fd, how)?)
+        if how != Shutdown::Write {
+            rustix::net::shutdown(fd, Shutdown::Read)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the sending direction on the ring and on TCP. Under one lock: a writer that finds the ring closed
+    /// goes on to the socket, and would send bytes there that the peer does not expect.
+    fn shutdown_sending(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let _section = Section::enter();
+        let _tx = self.dirs.tx.0.lock();
+        // WIRE: the end of the stream goes into the ring before it reaches the socket, so
+        // that a FIN without it means that the peer closed or died.
+        // Also from TCP: an end that is there tells a close, which says nothing, from a half-close.
+        self.dirs.raise(FLAG_TX_SHUT);
+        if let Some(path) = self.path() {
+            path.shutdown(std::net::Shutdown::Write);
+        }
+        Ok(rustix::net::shutdown(fd, Shutdown::Write)?)
     }
 
     /// Says on a path that has just been found what [`Self::shutdown`] has told the kernel before.

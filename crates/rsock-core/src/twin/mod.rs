@@ -43,6 +43,7 @@ mod handover;
 mod holders;
 mod iomap;
 mod looking;
+mod moving;
 mod offset;
 mod pair;
 mod path;
@@ -64,6 +65,7 @@ mod waiting;
 
 pub use call::{call, is_called};
 pub use door::Door;
+pub use moving::Halt;
 pub use handover::{Claim, Need};
 pub use iomap::Opened;
 pub use pin::PinReason;

@@ -5,6 +5,7 @@
 //! other.
 
 use super::detour::detour;
+use crate::handover::Ready;
 use crate::{errno, handover, next, tcp_only};
 use libc::{c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -22,9 +23,10 @@ pub(crate) unsafe extern "C-unwind" fn execve(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: a C string by the caller's promise.
-    if let Err(e) = unsafe { before(path) } {
-        return errno::fail_int(e);
-    }
+    let _ready = match unsafe { before(path) } {
+        Ok(ready) => ready,
+        Err(e) => return errno::fail_int(e),
+    };
     // SAFETY: arguments passed on unchanged.
     unsafe { next::execve(path, argv, envp) }
 }
@@ -39,9 +41,10 @@ pub(crate) unsafe extern "C-unwind" fn execv(
     argv: *const *const c_char,
 ) -> c_int {
     // SAFETY: a C string by the caller's promise.
-    if let Err(e) = unsafe { before(path) } {
-        return errno::fail_int(e);
-    }
+    let _ready = match unsafe { before(path) } {
+        Ok(ready) => ready,
+        Err(e) => return errno::fail_int(e),
+    };
     // SAFETY: arguments passed on unchanged.
     unsafe { next::execv(path, argv) }
 }
@@ -56,9 +59,10 @@ pub(crate) unsafe extern "C-unwind" fn execvp(
     argv: *const *const c_char,
 ) -> c_int {
     // SAFETY: a C string by the caller's promise.
-    if let Err(e) = unsafe { before_search(file) } {
-        return errno::fail_int(e);
-    }
+    let _ready = match unsafe { before_search(file) } {
+        Ok(ready) => ready,
+        Err(e) => return errno::fail_int(e),
+    };
     // SAFETY: arguments passed on unchanged.
     unsafe { next::execvp(file, argv) }
 }
@@ -74,9 +78,10 @@ pub(crate) unsafe extern "C-unwind" fn execvpe(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: a C string by the caller's promise.
-    if let Err(e) = unsafe { before_search(file) } {
-        return errno::fail_int(e);
-    }
+    let _ready = match unsafe { before_search(file) } {
+        Ok(ready) => ready,
+        Err(e) => return errno::fail_int(e),
+    };
     // SAFETY: arguments passed on unchanged.
     unsafe { next::execvpe(file, argv, envp) }
 }
@@ -91,9 +96,10 @@ pub(crate) unsafe extern "C-unwind" fn fexecve(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    if let Err(e) = handover::before_exec() {
-        return errno::fail_int(e);
-    }
+    let _ready = match handover::before_exec() {
+        Ok(ready) => ready,
+        Err(e) => return errno::fail_int(e),
+    };
     // SAFETY: arguments passed on unchanged.
     unsafe { next::fexecve(fd, argv, envp) }
 }
@@ -110,9 +116,10 @@ pub(crate) unsafe extern "C-unwind" fn execveat(
     envp: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    if let Err(e) = handover::before_exec() {
-        return errno::fail_int(e);
-    }
+    let _ready = match handover::before_exec() {
+        Ok(ready) => ready,
+        Err(e) => return errno::fail_int(e),
+    };
     // SAFETY: arguments passed on unchanged.
     unsafe { next::execveat(dir, path, argv, envp, flags) }
 }
@@ -159,9 +166,13 @@ extern "C" fn before_execlp(file: *const c_char) -> *mut c_void {
     go_on(unsafe { before_search(file) }, next::address::execlp)
 }
 
-fn go_on(ready: Result<(), c_int>, next: fn() -> *mut c_void) -> *mut c_void {
+fn go_on(ready: Result<Ready, c_int>, next: fn() -> *mut c_void) -> *mut c_void {
     match ready {
-        Ok(()) => next(),
+        Ok(ready) => {
+            // Nothing of ours runs after libc's function. Where it fails, streams stay on TCP.
+            std::mem::forget(ready);
+            next()
+        }
         Err(e) => {
             errno::set(e);
             refuse as *mut c_void
@@ -250,26 +261,26 @@ pub(crate) unsafe extern "C-unwind" fn popen(
 ///
 /// # Safety
 /// Null or a C string.
-unsafe fn before(path: *const c_char) -> Result<(), c_int> {
+unsafe fn before(path: *const c_char) -> Result<Ready, c_int> {
     if path.is_null() || tcp_only::is_sandboxed() {
-        return Ok(());
+        return Ok(None);
     }
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    if is_program(path) { handover::before_exec() } else { Ok(()) }
+    if is_program(path) { handover::before_exec() } else { Ok(None) }
 }
 
 /// As [`before`], for a program that is searched for as a shell does.
 ///
 /// # Safety
 /// As [`before`].
-unsafe fn before_search(file: *const c_char) -> Result<(), c_int> {
+unsafe fn before_search(file: *const c_char) -> Result<Ready, c_int> {
     if file.is_null() || tcp_only::is_sandboxed() {
-        return Ok(());
+        return Ok(None);
     }
     // SAFETY: the caller's promise.
     let file = unsafe { CStr::from_ptr(file) };
-    if is_found(file) { handover::before_exec() } else { Ok(()) }
+    if is_found(file) { handover::before_exec() } else { Ok(None) }
 }
 
 /// Whether there is such a program, or that is hard to say.

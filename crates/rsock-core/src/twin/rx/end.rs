@@ -27,8 +27,9 @@ impl Twin {
         path: &Path,
     ) -> Option<Result<usize, Blocked<'a>>> {
         let socket = peek_one(fd);
-        // Whatever the peer did before it ended the socket is visible in the ring by now.
-        if path.ext_seen().contains(ExtSeen::DOWN) || path.bytes_readable() != 0 {
+        // Whatever the peer did before it ended the socket is visible in the ring by now. In this order: another
+        // thread may be taking it from the device, which the count waits for and the look at messages does not.
+        if path.bytes_readable() != 0 || path.ext_seen().contains(ExtSeen::DOWN) {
             return None;
         }
         Some(match socket {

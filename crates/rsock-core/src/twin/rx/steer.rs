@@ -6,6 +6,7 @@ use crate::engine::ExtSeen;
 use crate::interrupt::Section;
 use crate::proto::{Ext, UP_BITS};
 use crate::stat::{self, Direction};
+use crate::twin::moving::is_halted;
 use crate::twin::path::Path;
 use crate::twin::state::{FLAG_BROKEN, FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, Rx, RxMode};
 use crate::twin::{PinReason, Twin, offset};
@@ -82,7 +83,7 @@ impl Twin {
         }
         let deaf = deaf::is_any(&self.dirs.shared.0.deaf_waiters, rx);
         let forbidden = deaf || rx.is_declined || path.is_cut();
-        if !self.has(FLAG_PAIRED) || forbidden || has_ended(fd) {
+        if !self.has(FLAG_PAIRED) || forbidden || has_ended(fd) || is_halted() {
             return false;
         }
         match offset::read(fd) {

@@ -6,6 +6,7 @@ use crate::interrupt::Section;
 use crate::proto::Ext;
 use crate::stat::{self, Direction};
 use crate::sys;
+use crate::twin::moving::is_halted;
 use crate::twin::path::{Fate, Path};
 use crate::twin::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
 use crate::twin::{PinReason, Twin, offset};
@@ -50,7 +51,7 @@ impl Twin {
     /// Moves to the ring if the reader has invited us.
     fn move_up(&self, fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) {
         let seen = path.ext_seen();
-        if !seen.contains(ExtSeen::READY) || path.is_cut() {
+        if !seen.contains(ExtSeen::READY) || path.is_cut() || is_halted() {
             return;
         }
         if seen.contains(ExtSeen::LEAVE) {
