@@ -116,6 +116,8 @@ fn reason_to_return(
             let ahead = read.sent.load(SeqCst).saturating_sub(read.read.load(SeqCst));
             if least > 0 && read.is_read_unsure.load(SeqCst) == 0 && ahead >= least {
                 Some("bytes are there")
+            } else if read.is_order_lost.load(SeqCst) != 0 {
+                None
             } else if least > 0 && (read.is_shut.load(SeqCst) != 0 || is_over) {
                 Some("the peer has ended")
             } else if least > 0

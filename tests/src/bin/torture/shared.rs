@@ -138,6 +138,8 @@ pub(crate) struct Direction {
     /// Whether a process has gone in the middle of writing, reading, so that the position is unknown.
     pub(crate) is_write_unsure: AtomicU32,
     pub(crate) is_read_unsure: AtomicU32,
+    /// Whether two processes read it, one of them by a relay: see `Worker::give_up_order`.
+    pub(crate) is_order_lost: AtomicU32,
     /// `shutdown` of the writing side has begun; has been done.
     pub(crate) has_shut_begun: AtomicU32,
     pub(crate) is_shut: AtomicU32,

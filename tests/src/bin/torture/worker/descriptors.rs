@@ -325,6 +325,7 @@ impl Worker {
         let is_shared = (0..PROCESSES).any(|p| p != self.me && held[p].load(SeqCst) > 0);
         if is_shared {
             self.shared.read_by(end).is_read_unsure.store(1, SeqCst);
+            self.shared.read_by(end).is_order_lost.store(1, SeqCst);
             self.shared.written_by(end).is_write_unsure.store(1, SeqCst);
         }
     }

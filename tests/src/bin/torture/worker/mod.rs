@@ -60,9 +60,15 @@ pub(crate) fn main(me: usize, is_resumed: bool) -> ! {
     worker.play()
 }
 
+/// More than any call sends or receives.
+const MOST_BYTES: usize = 2 << 20;
+
 impl Worker {
     fn new(shared: &'static Shared, schedule: &'static Schedule, me: usize, thread: usize) -> Self {
-        Self { shared, schedule, me, thread, bytes: Vec::new(), operation: 0 }
+        // A thread that waits for the allocator, with its call announced and not begun, would look like one that
+        // sleeps in its call.
+        let bytes = Vec::with_capacity(MOST_BYTES);
+        Self { shared, schedule, me, thread, bytes, operation: 0 }
     }
 
     fn process(&self) -> &'static Process {
