@@ -368,7 +368,7 @@ impl Udp {
             let ud = Soft::create_datagrams(&ctx, KEY).ok()?;
             Some(Queue { ud, ctx, sources: Sources::new() })
         };
-        self.queue.get_or_init(make).as_ref()
+        sys::get_or_make(&self.queue, make).as_ref()
     }
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
