@@ -3,7 +3,7 @@
 #![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rsock_core::proto::{
+use rsock_proto::{
     Blocked, ConnData, ConnFlags, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf, RemoteSge,
     SendConfig, SendHalf,
 };

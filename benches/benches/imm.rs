@@ -3,7 +3,7 @@
 #![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rsock_core::proto::{Ctrl, Ext, Imm, SeqNo};
+use rsock_proto::{Ctrl, Ext, Imm, SeqNo};
 use std::hint::black_box;
 
 /// A stream's mix: mostly data, some credit, little else.

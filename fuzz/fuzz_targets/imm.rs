@@ -3,6 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rsock_core::proto::sim::bytes;
+use rsock_proto::sim::bytes;
 
 fuzz_target!(|data: &[u8]| bytes::imm(data));

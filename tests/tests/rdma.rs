@@ -14,7 +14,7 @@ mod rdma_twin;
 
 use hostile_peer::{Answered, Fixture, REFUSED, Raw, Victim, hostile_peer_tests};
 use rsock_cm::rdma::RdmaManager;
-use rsock_core::proto::RemoteSge;
+use rsock_proto::RemoteSge;
 use rsock_tests::{Running, Watchdog, assert_worked, await_rdma_listener, c_library, tools};
 use rsock_verbs::SendOp;
 use std::ffi::OsString;

@@ -64,7 +64,7 @@ const RANKS: &[&[&str]] = &[
     &["rsock-models"],
     &["rsock-rdma-sys"],
     &["rsock-verbs"],
-    &["rsock-cm"],
+    &["rsock-cm", "rsock-proto"],
     &["rsock-core"],
     &["rsock-capi", "rsock-tokio", "rsock-cli"],
     &["rsock-preload"],
@@ -81,7 +81,7 @@ struct Rule {
 }
 
 const MODULES: &[Rule] = &[Rule {
-    dir: "crates/rsock-core/src/proto",
+    dir: "crates/rsock-proto/src",
     banned: &[
         "std::net",
         "std::os",
@@ -92,11 +92,6 @@ const MODULES: &[Rule] = &[Rule {
         "std::time::Instant",
         "std::time::SystemTime",
         "rustix::",
-        "crate::engine",
-        "crate::socket",
-        "crate::sys",
-        "crate::twin",
-        "crate::interrupt",
     ],
-    why: "the protocol knows no clock, descriptor, thread or upper layer",
+    why: "the protocol knows no clock, descriptor or thread",
 }];

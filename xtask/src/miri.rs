@@ -48,8 +48,9 @@ const TESTS: &[(&str, &[&str], &[&str])] = &[
     ("rsock-verbs", &["sync::"], &[]),
     (
         "rsock-core",
-        &["proto::", "dgram::header", "iov::", "engine::layout", "engine::spin", "twin::rx::steer"],
-        &["snapshot", "schedules", "simulat"],
+        &["dgram::header", "iov::", "engine::layout", "engine::spin", "twin::rx::steer"],
+        &[],
     ),
+    ("rsock-proto", &[], &["snapshot", "schedules", "simulat", "explore", "fuzz_corpus"]),
     ("rsock-cm", &["addr::", "private_data::", "soft::wire::"], &[]),
 ];

@@ -10,7 +10,6 @@ pub mod fork;
 mod fuzz_corpus;
 pub mod interrupt;
 mod iov;
-pub mod proto;
 pub mod socket;
 pub mod stat;
 mod sync;

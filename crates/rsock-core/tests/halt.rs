@@ -21,7 +21,8 @@ impl End {
     }
 
     fn send(&self, byte: u8) {
-        let sent = self.twin.send(self.socket.as_fd(), &[IoSlice::new(&[byte])], SendFlags::empty());
+        let sent =
+            self.twin.send(self.socket.as_fd(), &[IoSlice::new(&[byte])], SendFlags::empty());
         assert_eq!(sent.expect("send"), 1);
     }
 

@@ -3,7 +3,7 @@
 
 use rsock_cm::Port;
 use rsock_cm::manager::{Connecting, ContextOf, Event, Listening, Manager, PathOf, Progress};
-use rsock_core::proto::{ConnData, ConnFlags, Imm, Msg, RemoteSge};
+use rsock_proto::{ConnData, ConnFlags, Imm, Msg, RemoteSge};
 use rsock_verbs::{
     Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, PostError,
     ProtectionDomain, QpCap, QpInit, QpNum, QueuePair, Retry, SendFlags, SendOp, WcOp, WcStatus,

@@ -1,6 +1,6 @@
 //! The connection data of two ends with every field wrong, whatever carries it.
 
-use rsock_core::proto::CONN_DATA_LEN;
+use rsock_proto::CONN_DATA_LEN;
 
 /// What is done to honest connection data, which may have room behind it.
 pub(crate) type Lie = fn(&mut Vec<u8>);

@@ -6,8 +6,8 @@
 
 use super::hostile_peer::{Answered, Raw};
 use rsock_cm::rdma::RdmaManager;
-use rsock_core::proto::{CTRL_DEPTH, Ctrl, Imm, Msg};
 use rsock_core::socket::rsockets::{Listener, Stream};
+use rsock_proto::{CTRL_DEPTH, Ctrl, Imm, Msg};
 use rsock_tests::Watchdog;
 use std::io::Read;
 use std::net::{IpAddr, Shutdown, SocketAddr};

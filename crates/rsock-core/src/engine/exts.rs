@@ -4,7 +4,7 @@ use super::parts::PLAIN;
 use super::shared::ExtSeen;
 use super::stream::Stream;
 use crate::interrupt::Section;
-use crate::proto::{self, Ext, UP_BITS, UP_MASK};
+use rsock_proto::{Ext, UP_BITS, UP_MASK};
 use rsock_verbs::{Backend, CompletionQueue, SendFlags};
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ impl<B: Backend> Stream<B> {
         // The last word before bytes take another way, which must not be faster: see `is_drained`.
         let is_last = B::SENDS_WAIT && ext == Ext::Down;
         let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let word = proto::Msg::Ext(ext).encode();
+        let word = rsock_proto::Msg::Ext(ext).encode();
         self.parts.post_flagged(PLAIN, None, &[], word, flags).is_ok()
     }
 
@@ -68,7 +68,7 @@ impl<B: Backend> Stream<B> {
         ExtSeen::from_bits_retain(old) & which
     }
 
-    /// The low [`2 * UP_BITS`](proto::UP_BITS) bits of the offset that the last [`Ext::Up`] named.
+    /// The low [`2 * UP_BITS`](rsock_proto::UP_BITS) bits of the offset that the last [`Ext::Up`] named.
     #[must_use]
     pub fn ext_up_offset(&self) -> u64 {
         self.ring.shared.mail.ext_up.load(Ordering::Acquire)

@@ -11,7 +11,7 @@
 
 use super::config::Config;
 use super::stream::Stream;
-use crate::proto::{RecvHalf, RingConfig, Span};
+use rsock_proto::{RecvHalf, RingConfig, Span};
 use rsock_verbs::{Access, Backend, MemoryRegion, ProtectionDomain};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

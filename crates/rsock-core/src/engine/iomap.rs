@@ -7,7 +7,7 @@
 use super::layout::N_SLOTS;
 use super::stream::{SendError, Stream};
 use crate::interrupt::Section;
-use crate::proto::{
+use rsock_proto::{
     self, IOMAP_ENTRY, IomapEntry, IomapSlots, PeerError, RemoteIomap, checked_index,
     iomap_table_offset,
 };
@@ -275,7 +275,9 @@ impl<B: Backend> Stream<B> {
             }
             let rest = &bytes[done..(done + most).min(bytes.len())];
             let at = offset.wrapping_add(done as u64);
-            let Some(target) = proto::lookup(&self.iomaps.theirs(), at, rest.len()) else { break };
+            let Some(target) = rsock_proto::lookup(&self.iomaps.theirs(), at, rest.len()) else {
+                break;
+            };
             let piece = &rest[..target.len as usize];
             let op = SendOp::Write { remote: target.remote, rkey: target.rkey };
             let piece = [IoSlice::new(piece)];

@@ -2,7 +2,7 @@
 //! a wire without immediates, the receive ring.
 
 use super::config::{Config, Wire};
-use crate::proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};
+use rsock_proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};
 
 /// Entries of our target table: what the peer rotates over when it announces buffers.
 pub(super) const N_SLOTS: u8 = 2;

@@ -2,7 +2,6 @@
 
 use super::config::Wire;
 use super::layout::Layout;
-use crate::proto;
 use rsock_verbs::{
     Backend, MemoryRegion, PostError, QueuePair, RKey, RecvWr, RemoteAddr, SendFlags, SendOp, Sge,
     WrId,
@@ -54,7 +53,7 @@ impl<B: Backend> Parts<B> {
         &self,
         remote: Option<(RemoteAddr, RKey)>,
         payload: &[IoSlice<'_>],
-        word: proto::Imm,
+        word: rsock_proto::Imm,
     ) -> Result<(), PostError> {
         self.post_flagged(PLAIN, remote, payload, word, SendFlags::empty())
     }
@@ -65,7 +64,7 @@ impl<B: Backend> Parts<B> {
         id: WrId,
         remote: Option<(RemoteAddr, RKey)>,
         payload: &[IoSlice<'_>],
-        word: proto::Imm,
+        word: rsock_proto::Imm,
         flags: SendFlags,
     ) -> Result<(), PostError> {
         let (addr, rkey) = remote.unwrap_or_default();

@@ -12,7 +12,7 @@ use super::resident::{self, Trim, Usage};
 use super::ring::Ring;
 use super::shared::{Line, Mailbox, RecvSide, SendSide, Shared};
 use super::stream::{MAX_PIECES, Stream};
-use crate::proto::{
+use rsock_proto::{
     self, ConnData, ConnFlags, CtrlWindow, Lifecycle, PROTOCOL_VERSION, RecvConfig, RecvHalf,
     RemoteSge, SendConfig, SendHalf,
 };
@@ -89,7 +89,7 @@ impl<B: Backend> Preparing<B> {
             version: PROTOCOL_VERSION,
             flags,
             credits,
-            target_iomap_size: proto::iomap_size_to_wire(self.config.iomap_slots.into()),
+            target_iomap_size: rsock_proto::iomap_size_to_wire(self.config.iomap_slots.into()),
             target_sgl: RemoteSge {
                 addr: self.parts.region.addr(),
                 key: self.parts.region.rkey(),
@@ -112,7 +112,8 @@ impl<B: Backend> Preparing<B> {
     pub fn connect(self, peer: &ConnData, dest: QpNum) -> Result<Stream<B>, Error> {
         let send = SendHalf::new(
             SendConfig {
-                max_message: u32::try_from(self.config.max_message).unwrap_or(proto::MAX_DATA_LEN),
+                max_message: u32::try_from(self.config.max_message)
+                    .unwrap_or(rsock_proto::MAX_DATA_LEN),
                 n_slots: N_SLOTS,
             },
             peer,
@@ -134,8 +135,8 @@ impl<B: Backend> Preparing<B> {
             mail: Mailbox::default(),
         })
         .ok_or(Error::Exhausted("family memory"))?;
-        let remote =
-            proto::RemoteIomap::new(peer).map_err(|_| Error::PeerViolation("connection data"))?;
+        let remote = rsock_proto::RemoteIomap::new(peer)
+            .map_err(|_| Error::PeerViolation("connection data"))?;
         self.parts.qp.ready_to_receive(&self.parts.path, dest)?;
         self.parts.qp.ready_to_send(Retry::default())?;
         let ring = Arc::new(Ring {

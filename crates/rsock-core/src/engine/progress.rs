@@ -4,7 +4,7 @@ use super::config::Wire;
 use super::parts::{CONTROL, PLAIN};
 use super::shared::{ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
 use super::stream::Stream;
-use crate::proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
+use rsock_proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
 use rsock_verbs::{
     Backend, Completion, CompletionQueue, MemoryRegion, QueuePair, SendFlags, WcOp, WcStatus,
 };

@@ -3,7 +3,7 @@
 use super::marks::Marks;
 use super::moderation::Moderation;
 use super::spin::Spin;
-use crate::proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
+use rsock_proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

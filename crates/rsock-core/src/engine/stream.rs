@@ -11,7 +11,7 @@ use super::ring::Ring;
 use super::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide, SendSide};
 use crate::interrupt::Section;
 use crate::iov::Rest;
-use crate::proto::{
+use rsock_proto::{
     self, Blocked, Ctrl, DataWrite, LifecycleEvent, RemoteSge, TABLE_ENTRY, TransferSize,
 };
 use rsock_verbs::{Backend, CompletionQueue, MemoryRegion, PostError, QueuePair, SendFlags};
@@ -280,7 +280,7 @@ impl<B: Backend> Stream<B> {
             return false;
         }
         send.credits_seen = credits;
-        send.half.handle_credit(proto::SeqNo(u16::try_from(credits & 0xFFFF).unwrap_or(0)));
+        send.half.handle_credit(rsock_proto::SeqNo(u16::try_from(credits & 0xFFFF).unwrap_or(0)));
         // At most two buffers can be announced at once, so at most two slots are full.
         for _ in 0..N_SLOTS {
             let at = Layout::slot(send.half.next_slot());
@@ -317,7 +317,7 @@ impl<B: Backend> Stream<B> {
     pub(super) fn send_ctrl(&self, recv: &mut RecvSide, ctrl: Ctrl) {
         // Its completion tells that everything before it has arrived: see `is_drained`.
         let flags = if B::SENDS_WAIT { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let word = proto::Msg::Ctrl(ctrl).encode();
+        let word = rsock_proto::Msg::Ctrl(ctrl).encode();
         if self.parts.post_flagged(CONTROL, None, &[], word, flags).is_err() {
             // The peer has stopped taking messages altogether: it learns from the hang-up.
             self.ring.shared.mail.raise(FLAG_DISCONNECTED);

@@ -6,11 +6,11 @@
 use super::established::Established;
 use super::options::Options;
 use crate::engine::{Preparing, Stream, ThreadBell};
-use crate::proto::ConnData;
 use crate::stat;
 use crate::sys;
 use rsock_cm::Port;
 use rsock_cm::manager::{ContextOf, Event, Listening, Manager, Request, RequestId};
+use rsock_proto::ConnData;
 use rsock_verbs::family::{ProcessId, process};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{HashMap, VecDeque};

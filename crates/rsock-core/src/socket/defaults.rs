@@ -4,8 +4,8 @@
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `rs_configure`; rsocket(7).
 
-use crate::proto::{iomap_size_from_wire, iomap_size_to_wire};
 use once_cell::race::OnceBox;
+use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
 use std::fs;
 use std::path::Path;
 

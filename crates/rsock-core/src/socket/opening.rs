@@ -2,10 +2,10 @@
 
 use super::established::Established;
 use crate::engine::{Config, Preparing, ThreadBell};
-use crate::proto::{ConnData, PeerError};
 use crate::stat;
 use rsock_cm::Port;
 use rsock_cm::manager::{Answer, Connecting, ContextOf, Manager, Progress};
+use rsock_proto::{ConnData, PeerError};
 use rustix::event::PollFlags;
 use std::io;
 use std::net::SocketAddr;

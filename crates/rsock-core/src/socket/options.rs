@@ -9,7 +9,7 @@
 
 use super::defaults::{Defaults, MAX_DEPTH, iomap_slots, send_buf};
 use crate::engine::Config;
-use crate::proto::Keepalive;
+use rsock_proto::Keepalive;
 use std::io;
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
 //! How a connection ends: by half, in order, or broken.
 
 use super::path::Path;
-use super::state::{FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Tx, TxMode};
+use super::state::{
+    FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Tx, TxMode,
+};
 use super::{PARK, PinReason, Twin, offset, verify};
 use crate::interrupt::Section;
 use crate::stat::{self, Direction};

@@ -9,7 +9,7 @@
 //!
 //! Once the two ends have found each other (`pair`), an rsockets stream on the soft device exists
 //! beside the TCP connection, unused. Each direction moves on its own, by messages in that stream
-//! (`proto::Ext`), in order with its data:
+//! (`rsock_proto::Ext`), in order with its data:
 //!
 //! 1. The *reader* invites (`Ready`), when none of its threads sleeps where the ring cannot
 //!    wake it and its own count of bytes agrees with the kernel's.
@@ -65,9 +65,9 @@ mod waiting;
 
 pub use call::{call, is_called};
 pub use door::Door;
-pub use moving::Halt;
 pub use handover::{Claim, Need};
 pub use iomap::Opened;
+pub use moving::Halt;
 pub use pin::PinReason;
 pub use poll::{PollEntry, poll};
 pub use rx::tcp_goes_on;
@@ -76,12 +76,12 @@ pub use waiting::Mark;
 use crate::closing::Closings;
 use crate::engine::ExtSeen;
 use crate::interrupt::Section;
-use crate::proto::{iomap_size_from_wire, iomap_size_to_wire};
 use crate::stat;
 use crate::sys;
 use looking::FIRST_LOOK;
 use pair::Search;
 use path::{Path, Place};
+use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
 use rsock_verbs::family::FamilyBox;
 use rustix::fd::BorrowedFd;
 use rx::queued;

@@ -15,11 +15,11 @@ use crate::engine::{
     Armed, ExtSeen, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
 };
 use crate::interrupt::Watch;
-use crate::proto::{Ext, Keepalive};
 use crate::stat;
 use crate::udp::Udp;
 use rsock_cm::manager::{Connected, Status};
 use rsock_cm::rdma::Connection;
+use rsock_proto::{Ext, Keepalive};
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::rdma::{Rdma, RdmaBell, RdmaContext};
 use rsock_verbs::soft::{Soft, SoftBell, SoftContext};

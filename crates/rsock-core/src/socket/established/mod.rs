@@ -11,10 +11,10 @@ use crate::engine::{
 };
 use crate::interrupt::Watch;
 use crate::iov::Rest;
-use crate::proto::Keepalive;
 use crate::stat::{self, Direction, Slot};
 use crate::sys;
 use rsock_cm::manager::{Connected, ContextOf, Manager};
+use rsock_proto::Keepalive;
 use rsock_verbs::Backend;
 use rsock_verbs::family::{ProcessId, process};
 use std::io::{self, IoSlice, IoSliceMut};

@@ -12,8 +12,8 @@
 
 use super::super::tuple::Tuple;
 use super::super::{PinReason, Side, pair::Subject};
-use crate::proto::{CONN_DATA_LEN, ConnData};
 use crate::trust::{CODE_LEN, Claim, Trust, trust};
+use rsock_proto::{CONN_DATA_LEN, ConnData};
 use rsock_verbs::QpNum;
 use std::net::SocketAddr;
 
@@ -131,7 +131,7 @@ pub fn check_words(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{ConnFlags, PROTOCOL_VERSION, RemoteSge};
+    use rsock_proto::{ConnFlags, PROTOCOL_VERSION, RemoteSge};
     use rsock_verbs::{RKey, RemoteAddr};
 
     const QP: QpNum = QpNum(17);

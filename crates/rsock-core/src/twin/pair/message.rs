@@ -2,9 +2,9 @@
 
 use super::Subject;
 use crate::engine::Preparing;
-use crate::proto::CONN_DATA_LEN;
 use crate::twin::PinReason;
 use crate::twin::verify::{self, SocketId};
+use rsock_proto::CONN_DATA_LEN;
 use rsock_verbs::QpNum;
 use rsock_verbs::received::{self, StrangeFd};
 use rsock_verbs::soft::{HELLO_LEN, Link, LinkId, Soft};

@@ -3,13 +3,13 @@
 use super::end::is_deserted;
 use crate::engine::ExtSeen;
 use crate::interrupt::Section;
-use crate::proto::Ext;
 use crate::stat::{self, Direction};
 use crate::sys;
 use crate::twin::moving::is_halted;
 use crate::twin::path::{Fate, Path};
 use crate::twin::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_TX_PLAIN, FLAG_TX_SHUT, Tx, TxMode};
 use crate::twin::{PinReason, Twin, offset};
+use rsock_proto::Ext;
 use rustix::fd::BorrowedFd;
 
 /// Every how many-th send on the ring looks for messages from the peer.

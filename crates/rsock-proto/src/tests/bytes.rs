@@ -1,6 +1,6 @@
 //! Random bytes through the fuzzers' own functions.
 
-use crate::proto::sim::bytes;
+use crate::sim::bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -24,6 +24,8 @@ pub mod sim;
 mod state;
 
 #[cfg(test)]
+mod fuzz_corpus;
+#[cfg(test)]
 mod tests;
 
 pub use conn_data::{

@@ -1,7 +1,7 @@
 //! One end of a simulated stream: its memory, its halves and its application.
 
 use super::c_half::CHalf;
-use crate::proto::{
+use crate::{
     ConnData, ConnFlags, Ctrl, CtrlWindow, Ext, IOMAP_ENTRY, Imm, IomapEntry, Lifecycle,
     LifecycleEvent, MAX_SLOTS, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf, RemoteIomap, RemoteSge,
     RingConfig, SendConfig, SendHalf, TABLE_ENTRY, lookup, slot_offset,

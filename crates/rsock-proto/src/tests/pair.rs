@@ -1,7 +1,7 @@
 //! Two ends against each other: random schedules, and the named ones that once seemed hard.
 
-use crate::proto::RecvConfig;
-use crate::proto::sim::{EndConfig, Op, Pair, Side, plausible_block, run_hostile, run_pair};
+use crate::RecvConfig;
+use crate::sim::{EndConfig, Op, Pair, Side, plausible_block, run_hostile, run_pair};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rsock_verbs::{RKey, RemoteAddr};

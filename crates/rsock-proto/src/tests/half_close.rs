@@ -1,6 +1,6 @@
 //! Ends in each order, between two of ours and between us and C.
 
-use crate::proto::sim::{EndConfig, Op, Pair, Side};
+use crate::sim::{EndConfig, Op, Pair, Side};
 
 const OURS: EndConfig = EndConfig::Ours {
     buf_len: 1000,

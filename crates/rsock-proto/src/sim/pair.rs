@@ -2,7 +2,7 @@
 
 use super::end::{End, EndConfig, Flight};
 use super::{Op, Side};
-use crate::proto::{Imm, LifecycleEvent, Msg};
+use crate::{Imm, LifecycleEvent, Msg};
 use std::collections::VecDeque;
 
 /// Two connected ends.

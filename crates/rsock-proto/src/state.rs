@@ -160,7 +160,7 @@ mod tests {
     use std::fmt::Write;
 
     const SNAPSHOT: &str = include_str!("state.snap");
-    const DOCS: &str = include_str!("../../../../docs/protocol.md");
+    const DOCS: &str = include_str!("../../../docs/protocol.md");
 
     fn cell(state: Lifecycle, event: LifecycleEvent) -> String {
         match state.on(event) {

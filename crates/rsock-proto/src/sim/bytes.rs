@@ -3,7 +3,7 @@
 //! The committed corpus runs through them in the ordinary tests too.
 
 use super::{EndConfig, Op, run_hostile, run_pair};
-use crate::proto::{CONN_DATA_LEN, ConnData, Imm, PeerError, RecvConfig};
+use crate::{CONN_DATA_LEN, ConnData, Imm, PeerError, RecvConfig};
 use rsock_verbs::{RKey, RemoteAddr};
 
 /// Words of the wire: each decodes, and what it says survives encoding.

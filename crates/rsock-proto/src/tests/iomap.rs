@@ -1,6 +1,6 @@
 //! Tables of opened buffers.
 
-use crate::proto::{
+use crate::{
     ConnData, ConnFlags, Imm, IomapEntry, IomapSlots, IomapTarget, PROTOCOL_VERSION, PeerError,
     RemoteIomap, RemoteSge, checked_index, lookup,
 };

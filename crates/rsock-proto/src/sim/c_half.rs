@@ -5,9 +5,7 @@
 //! rdma-core v64.0, librdmacm/rsocket.c: `rs_can_send`, `rs_give_credits`, `rs_send_credits`.
 
 use super::end::{RING, RING_KEY, TABLE, TABLE_KEY, Write};
-use crate::proto::{
-    ConnData, ConnFlags, DataWrite, Imm, PROTOCOL_VERSION, RemoteSge, SeqNo, TABLE_ENTRY,
-};
+use crate::{ConnData, ConnFlags, DataWrite, Imm, PROTOCOL_VERSION, RemoteSge, SeqNo, TABLE_ENTRY};
 use rsock_verbs::{RKey, RemoteAddr};
 use std::collections::VecDeque;
 

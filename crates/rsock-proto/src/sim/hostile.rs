@@ -1,6 +1,6 @@
 //! Halves that are fed whatever a hostile peer may say.
 
-use crate::proto::{
+use crate::{
     CONN_DATA_LEN, ConnData, ConnFlags, Imm, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf,
     RemoteIomap, RemoteSge, SendConfig, SendHalf, SeqNo,
 };
@@ -23,7 +23,7 @@ pub fn run_hostile(cfg: RecvConfig, mut block: [u8; CONN_DATA_LEN], words: &[[u3
     let send_cfg = SendConfig { max_message: 1 << 20, n_slots: 2 };
     let Ok(mut send) = SendHalf::new(send_cfg, &peer) else { return };
     if let Ok(Some(iomaps)) = RemoteIomap::new(&peer) {
-        let _ = iomaps.write(iomaps.n_entries() - 1, crate::proto::IomapEntry::default());
+        let _ = iomaps.write(iomaps.n_entries() - 1, crate::IomapEntry::default());
     }
     let mut announced: u64 = send.announced().map(|sge| u64::from(sge.len)).sum();
 
@@ -51,7 +51,7 @@ pub fn run_hostile(cfg: RecvConfig, mut block: [u8; CONN_DATA_LEN], words: &[[u3
             }
             Ok(Msg::Iomap { index }) => {
                 let _ = recv.handle_iomap_msg();
-                let _ = crate::proto::checked_index(index, 32);
+                let _ = crate::checked_index(index, 32);
             }
             Ok(Msg::Ctrl(_)) => recv.consume((extra as usize).min(recv.readable())),
             Ok(Msg::Ext(_)) => {

@@ -1,6 +1,6 @@
 //! The receiving half by itself.
 
-use crate::proto::{
+use crate::{
     ConnData, ConnFlags, Grant, Msg, PROTOCOL_VERSION, PeerError, RecvConfig, RecvHalf, RemoteSge,
     RingConfig, Span,
 };

@@ -1,6 +1,6 @@
 //! The sending half by itself.
 
-use crate::proto::{
+use crate::{
     Blocked, ConnData, ConnFlags, Imm, MAX_SLOTS, PROTOCOL_VERSION, PeerError, RemoteSge,
     SendConfig, SendHalf, SeqNo, TransferSize,
 };
@@ -149,11 +149,11 @@ fn announcements_without_sense_are_refused() {
 
 #[test]
 fn the_largest_announcements_do_not_overflow() {
-    let cfg = SendConfig { max_message: crate::proto::MAX_DATA_LEN, n_slots: MOST_SLOTS };
+    let cfg = SendConfig { max_message: crate::MAX_DATA_LEN, n_slots: MOST_SLOTS };
     let mut half = SendHalf::new(cfg, &peer(u16::MAX, sge(1, u32::MAX))).unwrap();
     while half.handle_slot(sge(1, u32::MAX)).is_ok() {}
     assert_eq!(half.room() as u64, 8 * u64::from(u32::MAX));
-    assert_eq!(send(&mut half, usize::MAX), Ok((1, crate::proto::MAX_DATA_LEN)));
+    assert_eq!(send(&mut half, usize::MAX), Ok((1, crate::MAX_DATA_LEN)));
 }
 
 #[test]
