@@ -19,7 +19,7 @@ pub fn print(text: &str) -> Result<(), Error> {
 /// Writes a value as indented JSON and a line feed to standard output.
 ///
 /// # Errors
-/// As [`print`] and [`to_json`].
+/// As [`print()`] and [`to_json`].
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
     print(&to_json(value)?)
 }

@@ -140,14 +140,7 @@ fn run_becomes_the_program_with_the_library_first() {
 #[test]
 fn run_finds_the_library_beside_the_command_and_where_packages_put_it() {
     let dir = Dir::new("search");
-    let bin = dir.0.join("bin");
-    fs::create_dir(&bin).unwrap();
-    let exe = bin.join("rsock");
-    // By a process of its own: a child that another test starts meanwhile would keep a file that is
-    // written here open, and nobody could run it.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_rsock")).arg(&exe).status().unwrap();
-    assert!(copied.success());
-    fs::set_permissions(&exe, fs::Permissions::from_mode(0o755)).unwrap();
+    let exe = dir.own_copy("bin");
     let preloaded = |place: &std::path::Path| {
         fs::create_dir_all(place).unwrap();
         let library = place.join("librsock_preload.so");

@@ -161,8 +161,8 @@ fn a_port_without_an_address_or_a_link_is_named_with_the_fix() {
     assert_eq!(limited, ["port: rxe_doc port 1 is down"]);
 }
 
-/// In another network namespace, as a container's, the interface of that name is not the device's:
-/// an address that the device does not know is no missing address.
+/// In another network namespace, as in a container, the interface of that name is not the device's.
+/// Its address, which the device does not know, is reported as a missing GID.
 fn missing_gid(own: &Own) {
     let script = format!(
         "ip link add {0} type dummy; ip addr add 10.78.0.1/24 dev {0}; ip link set {0} up; \
@@ -185,8 +185,8 @@ fn another_user_is_told_of_its_limits_and_permissions() {
     const NOBODY: u32 = 65534;
     // A place where every user may run it, wherever the tests were built.
     let copy = std::env::temp_dir().join(format!("rsock-doctor-{}", std::process::id()));
-    // By a process of its own: children of other tests would keep what is written here open, and
-    // busy.
+    // Another process copies it: children of other tests would keep a file that is written here
+    // open, so that it could not be run.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_rsock")).arg(&copy).status().unwrap();
     assert!(copied.success());
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
@@ -218,8 +218,7 @@ fn another_user_is_told_of_its_limits_and_permissions() {
     assert_eq!(stopped[0], format!("rdma_cm: {cm} is not ours to open"), "{found:#?}");
 }
 
-/// What the doctor stops at in a mount namespace of its own, prepared by `script`: checks with what
-/// and fix.
+/// The findings that stop the device in a mount namespace that `script` prepared: check, what, fix.
 fn stopped_after(script: &str) -> Vec<[String; 3]> {
     let script = format!("set -e; {script}; exec \"$0\" doctor {DEVICE} --json");
     let mut command = Command::new("unshare");

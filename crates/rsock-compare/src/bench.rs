@@ -1,5 +1,4 @@
-//! The bench that all samples are taken on: libraries, programs, device, CPUs, and the time of a
-//! sample.
+//! The bench that all samples are taken on: libraries, programs, device, CPUs and time.
 
 use crate::case::{Case, Place, Side, Work};
 use crate::programs::Programs;

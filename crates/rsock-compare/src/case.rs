@@ -123,8 +123,7 @@ pub(crate) enum Work {
     Cpu,
     /// Context switches of both ends with 100 idle streams.
     Idle,
-    /// The median of rsock in one row over that in another. The two rows take turns if they are
-    /// neighbours.
+    /// The median of rsock in one row over that in another. Neighbouring rows take turns.
     Quotient(&'static str, &'static str),
 }
 

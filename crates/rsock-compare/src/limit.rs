@@ -29,8 +29,7 @@ pub(crate) enum Placement {
 }
 
 impl Placement {
-    /// Tells by the round trip of a cache line: about 105 ns with a shared cache, about 500 ns
-    /// without.
+    /// Judges by the round trip of a cache line: about 105 ns with a shared cache, else about 500.
     pub(crate) fn of(round_trip: Duration) -> Self {
         const BETWEEN: Duration = Duration::from_nanos(250);
         if round_trip < BETWEEN { Self::A } else { Self::B }

@@ -143,8 +143,7 @@ fn limit_of(bench: &Bench, case: &Case) -> Result<Measured, Error> {
     }
 }
 
-/// Reads the counters of the first client half-way, then adds up the figures that all of them
-/// print.
+/// Reads the counters of the first client half-way, then adds up the figures of all clients.
 fn finish_all(
     bench: &Bench,
     mut clients: Vec<Collected>,

@@ -50,8 +50,7 @@ pub(crate) struct Sample {
     /// Round trip of a cache line just before the sample.
     pub(crate) line_ns: u64,
     pub(crate) placement: Placement,
-    /// Part of the bytes that had not used kernel TCP half-way through; `None` where nothing counts
-    /// them.
+    /// Part of the bytes that had left kernel TCP half-way through; `None` if nothing counts them.
     pub(crate) fast_share: Option<f64>,
     /// Percentiles, where round trips were timed one by one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,4 @@
-//! Runs the rows: sides in turn, orders rotating, the placement of the CPUs measured before each
-//! sample.
+//! Runs the rows: the sides take turns, and the order in which they start and run rotates.
 
 use crate::bench::Bench;
 use crate::case::{Case, Work};

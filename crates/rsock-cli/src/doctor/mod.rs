@@ -1,5 +1,4 @@
-//! `rsock doctor`: what would stop shared memory or RDMA on this machine, one line each, with the
-//! fix.
+//! `rsock doctor`: what would stop shared memory or RDMA on this machine, and the fix.
 //!
 //! It does not guess from versions or names where it can try: it makes the objects that a stream
 //! needs, as the user that runs it and under that user's limits, and shows the system's answers.

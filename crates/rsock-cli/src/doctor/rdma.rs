@@ -1,5 +1,4 @@
-//! RDMA devices: the libraries, the device, its port and address, then the objects that a stream
-//! needs.
+//! RDMA devices: libraries, device, port and address, then the objects that a stream needs.
 
 use super::{Device, Findings, interface};
 use crate::error::reason;
@@ -203,8 +202,7 @@ fn gid(
     None
 }
 
-/// Adds the finding that the GID is missing which the kernel makes for each address of the device's
-/// interface.
+/// Adds a finding about a missing GID. The kernel makes one for each address of the interface.
 fn no_gid(findings: &mut Findings, at: &str, address: IpAddr, interface: Option<&str>) {
     let interface = interface.unwrap_or("INTERFACE");
     findings.stopped(

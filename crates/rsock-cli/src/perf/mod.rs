@@ -1,5 +1,4 @@
-//! `rsock perf`: latency, bandwidth and connect rate of plain loops over streams, and the same of
-//! datagrams.
+//! `rsock perf`: plain loops that measure streams and datagrams.
 //!
 //! The loops are generic over the kind of socket, so kernel sockets and rsock run the same code and
 //! differ in one call. Client and server are two processes; without `--server` or `--connect` the

@@ -1,5 +1,4 @@
-//! `rsock stat` of UDP sockets: how their datagrams travel, what was dropped, and why some stay on
-//! UDP.
+//! `rsock stat` of UDP sockets: the path of their datagrams, drops, and why some stay on UDP.
 
 use crate::table::aligned;
 use rsock_core::stat::{self, DatagramSocket, Happened, Process, Receives};

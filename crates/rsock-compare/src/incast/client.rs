@@ -30,8 +30,7 @@ pub(super) fn run<S: Socket>() -> Result<(), Error> {
     }
     let sent = client.run();
     say(sent.map_or_else(|e| Message::Failed(e.to_string()), Message::Sent))?;
-    // The process stays until the server has read all, since its end would drop datagrams in
-    // flight.
+    // The process stays until the server has read all: its end would drop datagrams in flight.
     let _ = io::copy(&mut stdin, &mut io::sink());
     Ok(())
 }

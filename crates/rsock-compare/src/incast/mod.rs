@@ -35,8 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(wire::MAX_CLIENTS)))]
     clients: u32,
-    /// Service threads of the server, each with a socket, to all of which every client sends in
-    /// turn
+    /// Service threads of the server, each with a socket; every client sends to all in turn
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_THREADS)))]
     threads: u16,

@@ -79,8 +79,7 @@ struct Window {
     is_trying: bool,
     /// Datagrams that arrived in a row since the size changed.
     n_arrived: u64,
-    /// Datagrams that may still be in flight from before the size changed; their losses say nothing
-    /// new.
+    /// Datagrams that may be in flight since before the size changed; their losses are old news.
     n_old: u64,
 }
 
@@ -150,8 +149,7 @@ impl Window {
 }
 
 impl Receiver {
-    /// A receiver of `n_senders` senders, whose queue has room for `known` datagrams of each or of
-    /// all.
+    /// A receiver whose queue has room for `known` datagrams, of each sender or of all.
     pub(super) fn new(n_senders: usize, room: Room, known: Option<u64>) -> Self {
         let n_windows = if room == Room::Each { n_senders } else { 1 };
         Self {

@@ -104,8 +104,7 @@ fn user_time(
     volume: Volume,
 ) -> Result<Duration, Error> {
     let server = start_server(bench, program, case, side, volume)?;
-    // The processes that looked for the listener have ended; the server ends later and counts
-    // whole.
+    // The server ends later; processes that have ended so far only looked for its listener.
     let before = process::user_time_of_ended_children()?;
     let client = start_client(bench, program, case, side, volume, server.port)?;
     let deadline = bench.deadline(bench.time);

@@ -94,8 +94,7 @@ pub trait Socket: Sized + Send + Sync {
     /// Sends several datagrams in one call, and returns how many were sent: one at least.
     fn send_batch(&self, batch: &[IoSlice<'_>], to: SocketAddr) -> io::Result<usize>;
 
-    /// Waits for a datagram and receives all that are there. Datagrams longer than their room are
-    /// cut.
+    /// Waits for a datagram, then receives all that are there, each cut to its room.
     fn recv_batch(&self, batch: &mut Batch) -> io::Result<()>;
 
     /// Whether a datagram has come; false where only a system call could tell.

@@ -26,8 +26,7 @@ pub struct DatagramReport {
     pub(super) lost: u64,
     /// The lost ones that the sender knows of; `None` where a sender cannot know.
     pub(super) counted: Option<u64>,
-    /// Counters of this host's RDMA devices, or of its kernel's UDP, by how much they rose
-    /// meanwhile.
+    /// By how much counters of this host's RDMA devices or kernel UDP rose meanwhile.
     pub(super) device_counters: Counters,
     /// The rate of one direction, as the receiver saw it.
     pub received_per_second: f64,
