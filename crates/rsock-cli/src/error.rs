@@ -19,13 +19,13 @@ pub enum Error {
     },
     /// A program of rsock's is neither beside this one nor in PATH.
     #[error(
-        "cannot find {name} beside {beside} or in PATH; build it with \
-         `cargo build --release -p {name}`, or install it with `cargo install {name}`"
+        "cannot find {name} in {beside} or in PATH; build it with \
+         `cargo build --release -p {name}`, or install it with `cargo install --path crates/{name}`"
     )]
     NoProgram {
         /// The program's name, which is its package's name too.
         name: &'static str,
-        /// The place of this program, as text.
+        /// The directory of this program.
         beside: String,
     },
     /// A path that the dynamic linker's variable cannot hold.

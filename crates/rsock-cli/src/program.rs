@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_program_of_ours_that_is_missing_is_named_with_the_way_to_get_it() {
         let message = find_own("rsock-no-such-program").unwrap_err().to_string();
-        assert!(message.starts_with("cannot find rsock-no-such-program beside "), "{message}");
+        assert!(message.starts_with("cannot find rsock-no-such-program in "), "{message}");
         assert!(message.contains("cargo build --release -p rsock-no-such-program"), "{message}");
     }
 }

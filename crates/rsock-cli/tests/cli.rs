@@ -308,7 +308,7 @@ fn compare_becomes_the_program_beside_the_command_or_in_path() {
         command.arg("compare").args(args).env("PATH", dir.0.join("path"));
         command
     };
-    assert_refused(compare(&["--list"]), "cannot find rsock-compare beside ");
+    assert_refused(compare(&["--list"]), "cannot find rsock-compare in ");
     assert_refused(compare(&["--help"]), "cargo build --release -p rsock-compare");
     for place in ["path", "bin"] {
         fs::create_dir_all(dir.0.join(place)).unwrap();
