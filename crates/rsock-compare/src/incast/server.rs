@@ -209,9 +209,9 @@ impl<'a, S: Socket> Service<'a, S> {
 
     /// Makes the flow control. Its room is known only once all clients have found their path.
     fn receiver(&self) -> Receiver {
-        let shared = if S::HAS_LANES { Room::Each } else { Room::Shared };
+        let sharing = if S::HAS_LANES { Room::Each } else { Room::Shared };
         let room = self.socket.room(self.plan.size).map(|n| n as u64);
-        Receiver::new(self.clients.len(), shared, room)
+        Receiver::new(self.clients.len(), sharing, room)
     }
 
     #[inline]
