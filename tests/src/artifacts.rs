@@ -1,4 +1,4 @@
-//! What the workspace builds for the tests to run: the two shared libraries and the command.
+//! What the workspace builds for the tests to run: the two shared libraries and the commands.
 //!
 //! `cargo xtask test` builds them first and names their directory in `RSOCK_ARTIFACTS`. A test
 //! started in another way builds them itself, once per process, so that it never meets stale ones.
@@ -20,7 +20,7 @@ pub fn preload_library() -> PathBuf {
     artifact("librsock_preload.so")
 }
 
-/// The `rsock` command.
+/// The `rsock` command, with `rsock-compare` beside it.
 #[must_use]
 pub fn rsock_command() -> PathBuf {
     artifact("rsock")
@@ -49,13 +49,13 @@ fn build() -> PathBuf {
     let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--quiet", "--profile", PROFILE, "--manifest-path"])
         .arg(manifest)
-        .args(["-p", "rsock-capi", "-p", "rsock-preload", "-p", "rsock-cli"])
+        .args(["-p", "rsock-capi", "-p", "rsock-preload", "-p", "rsock-cli", "-p", "rsock-compare"])
         .arg("--target-dir")
         .arg(&target)
         .stdin(Stdio::null())
         .status()
         .expect("cargo runs");
-    assert!(status.success(), "building the libraries and the command failed: {status}");
+    assert!(status.success(), "building the libraries and the commands failed: {status}");
     target.join(PROFILE)
 }
 

@@ -1,4 +1,4 @@
-//! What `rsock perf` prints as JSON, as far as tests look at it; without spaces.
+//! The JSON of `rsock perf` and `rsock compare incast`, as far as tests read it; without spaces.
 
 /// The number called `name` at its first place in `text`.
 ///
@@ -12,10 +12,10 @@ pub fn number(text: &str, name: &str) -> f64 {
     digits.parse().unwrap_or_else(|e| panic!("{name} is {digits}, {e}: {text}"))
 }
 
-/// What is said of each client of a run of `rsock perf incast`, and of all.
+/// The figures of each client of a run of `rsock compare incast`, and of all clients together.
 ///
 /// # Panics
-/// If it says nothing of them.
+/// If they are missing.
 #[must_use]
 pub fn shares(run: &str) -> (Vec<&str>, &str) {
     let (_, rest) = run.split_once("\"clients\":[").expect("clients");

@@ -229,7 +229,7 @@ fn stat_shows_how_datagrams_travel_and_why() {
     let one = cells(&table, stamped);
     assert_eq!((numbers(&one), one[8]), (vec![0; 7], "an"), "{table}");
     let one = cells(&table, lonely);
-    assert_eq!(one[8..].join(" "), "nobody met who has a queue", "{table}");
+    assert_eq!(one[8..].join(" "), "no peer with a queue yet", "{table}");
     drop(program.stdin.take());
     assert!(program.wait().expect("its end").success());
 }

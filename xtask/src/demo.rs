@@ -6,11 +6,11 @@ use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 /// Builds for release, measures, prints the table and writes it as JSON and as a plot.
-/// `more` goes to `rsock compare`. Without a word about binding, ends run where the scheduler puts
-/// them: rows for bound ends as well would take as long again.
+/// `more` goes to `rsock compare`. Unless `more` has `--pin`, the scheduler places both ends: rows for
+/// bound ends as well would take as long again.
 pub(crate) fn run(more: &[OsString]) -> Done {
     if let Err(why) = tools::fetch() {
-        // What can be measured without them still can: the table says what was not found.
+        // Other rows can be measured without these programs; the table lists those that are missing.
         eprintln!("xtask: {why}");
     }
     build()?;
@@ -34,8 +34,9 @@ pub(crate) fn run(more: &[OsString]) -> Done {
     Ok(())
 }
 
-/// Builds the two shared libraries and the `rsock` command, as their users do.
+/// Builds the two shared libraries and the commands `rsock` and `rsock-compare`, as their users do.
 fn build() -> Done {
-    let packages = ["-p", "rsock-capi", "-p", "rsock-preload", "-p", "rsock-cli"];
+    const PACKAGES: [&str; 4] = ["rsock-capi", "rsock-preload", "rsock-cli", "rsock-compare"];
+    let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
     steps::run(steps::cargo().args(["build", "--release", "--locked"]).args(packages))
 }

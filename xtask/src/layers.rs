@@ -67,7 +67,8 @@ const RANKS: &[&[&str]] = &[
     &["rsock-cm", "rsock-proto"],
     &["rsock-core"],
     &["rsock-capi", "rsock-tokio", "rsock-cli"],
-    &["rsock-preload"],
+    // Measures with the loops of `rsock perf`, which `rsock-cli` has as a library.
+    &["rsock-preload", "rsock-compare"],
     &["rsock-tests"],
     &["rsock-benches", "rsock-examples"],
     &["xtask"],

@@ -117,9 +117,11 @@ const UNSAFE_HERE: &[&str] = &[
     // C symbols.
     "crates/rsock-capi/src/",
     "crates/rsock-preload/src/",
-    // Children that die with us, and the bare ring that shows the machine's limit.
+    // Children that die with us, system calls without a wrapper, and the bare ring that shows the
+    // machine's limit.
     "crates/rsock-cli/src/child.rs",
-    "crates/rsock-cli/src/perf/datagrams/system.rs",
-    "crates/rsock-cli/src/perf/hold.rs",
-    "crates/rsock-cli/src/probe",
+    "crates/rsock-cli/src/perf/datagrams/recvmmsg.rs",
+    "crates/rsock-compare/src/hold.rs",
+    "crates/rsock-compare/src/limit",
+    "crates/rsock-compare/src/process.rs",
 ];

@@ -1,41 +1,52 @@
-//! Finds the preload library and makes an environment in which a program starts with it.
+//! The preload library: where it is, and the environment in which a program starts with it.
 
 use crate::error::Error;
+use crate::program;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "librsock_preload.so";
-/// The rsocket(3) interface.
-const C_NAME: &str = "librsock.so";
-/// Names the library itself, before any place is searched.
-const PATH_ENV: &str = "RSOCK_PRELOAD";
-const PRELOAD_ENV: &str = "LD_PRELOAD";
+/// The variable that lists the libraries which the dynamic linker loads first.
+pub const PRELOAD_ENV: &str = "LD_PRELOAD";
+
 /// Microseconds that a waiting call spins before it sleeps.
 pub(crate) const SPIN_ENV: &str = "RSOCK_SPIN_US";
 
-/// The library's absolute path: `RSOCK_PRELOAD`, or beside this executable as cargo leaves it, or
-/// where a package puts it.
-pub(crate) fn find() -> Result<PathBuf, Error> {
+/// The library for unmodified programs.
+const NAME: &str = "librsock_preload.so";
+/// The library with the rsocket(3) interface.
+const C_NAME: &str = "librsock.so";
+/// The variable that names the preload library; no place is searched then.
+const PATH_ENV: &str = "RSOCK_PRELOAD";
+
+/// Returns the preload library's absolute path: `RSOCK_PRELOAD`, or beside this executable as cargo
+/// leaves it, or where a package puts it.
+///
+/// # Errors
+/// If it is not there, or the dynamic linker could not load it.
+pub fn find() -> Result<PathBuf, Error> {
     usable(match env::var_os(PATH_ENV).filter(|value| !value.is_empty()) {
         Some(named) => PathBuf::from(named),
         None => search(NAME)?,
     })
 }
 
-/// The absolute path of the library with the rsocket(3) interface, from the same places.
-pub(crate) fn find_c() -> Result<PathBuf, Error> {
+/// Returns the absolute path of the library with the rsocket(3) interface, from the same places.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_c() -> Result<PathBuf, Error> {
     usable(search(C_NAME)?)
 }
 
-/// The path, absolute, if the dynamic linker can load what is there.
+/// Returns the absolute path if the dynamic linker can load what is there.
 fn usable(path: PathBuf) -> Result<PathBuf, Error> {
     let path = path.canonicalize().map_err(Error::file("use the library", &path))?;
     if !path.is_file() {
         return Err(Error::Usage(format!("{} is not a library file", path.display())));
     }
-    // The linker would only warn, and the program run without us.
+    // The linker would only warn, and the program would run without the library.
     std::fs::File::open(&path).map_err(Error::file("use the library", &path))?;
     if path.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) {
         return Err(Error::UnusablePath(path));
@@ -43,20 +54,14 @@ fn usable(path: PathBuf) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// The value of `LD_PRELOAD` that loads `library` first and keeps what is there.
+/// Returns the value of `LD_PRELOAD` that loads `library` first and keeps what is there.
 pub(crate) fn preload_value(library: &Path) -> OsString {
     prepend(library.as_os_str(), env::var_os(PRELOAD_ENV).as_deref())
 }
 
-pub(crate) fn preload_env() -> &'static str {
-    PRELOAD_ENV
-}
-
 fn search(name: &'static str) -> Result<PathBuf, Error> {
-    let exe = env::current_exe().and_then(|exe| exe.canonicalize());
-    let exe = exe.map_err(Error::io("cannot tell where this program is"))?;
-    let dir = exe.parent().unwrap_or(Path::new("/"));
-    let places = [dir.to_owned(), dir.join("../lib/rsock"), dir.join("../lib")];
+    let dir = program::own_dir()?;
+    let places = [dir.clone(), dir.join("../lib/rsock"), dir.join("../lib")];
     if let Some(found) = places.iter().map(|place| place.join(name)).find(|file| file.exists()) {
         return Ok(found);
     }
@@ -83,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_preloaded_already_stays_behind_ours_and_ours_is_there_once() {
+    fn libraries_preloaded_already_follow_ours_which_appears_once() {
         let value = |existing| prepend(OsStr::new("/a/r.so"), existing);
         assert_eq!(value(None), "/a/r.so");
         assert_eq!(value(Some(OsStr::new(""))), "/a/r.so");

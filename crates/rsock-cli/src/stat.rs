@@ -1,10 +1,12 @@
-//! `rsock stat`: the live connections and UDP sockets of every process that runs rsock, read without waking them.
+//! `rsock stat`: the live connections and UDP sockets of every process that runs rsock, read
+//! without waking them.
 
 mod datagrams;
 
 use crate::error::Error;
-use crate::on_rdma::OnRdma;
 use crate::output;
+use crate::rdma_usage::RdmaUsage;
+use crate::table::{aligned, bytes};
 use datagrams::SocketRow;
 use rsock_core::stat::{self, Connection, Counters, Path, Process};
 use rsock_core::twin::PinReason;
@@ -16,7 +18,7 @@ use std::io;
 
 /// Show the live connections and UDP sockets of processes that run rsock
 ///
-/// Reads the counters of your own processes, or of everybody's as root, through /proc.
+/// Reads the counters of your own processes, or of all users' as root, through /proc.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print JSON
@@ -71,7 +73,7 @@ fn table(processes: &[Process]) -> String {
     }
     let sockets = datagrams::table(processes);
     let mut out = String::new();
-    // Who has UDP sockets only has no use for a table of none.
+    // Without connections the table of UDP sockets is enough.
     if rows.len() > 1 || sockets.is_empty() {
         out.push_str(&aligned(&rows, |column| column == 0 || (5..10).contains(&column)));
     }
@@ -81,36 +83,11 @@ fn table(processes: &[Process]) -> String {
     out.push_str(&sockets);
     for process in processes.iter().filter(|p| p.rdma != Usage::default()) {
         let Process { pid, program, rdma, .. } = process;
-        let _ = writeln!(out, "{program} ({pid}) on RDMA devices: {}", OnRdma::new(rdma));
+        let _ = writeln!(out, "{program} ({pid}) on RDMA devices: {}", RdmaUsage::new(rdma));
     }
     for process in processes.iter().filter(|p| p.n_dropped > 0) {
         let Process { pid, program, n_dropped, .. } = process;
         let _ = writeln!(out, "{program} ({pid}): {n_dropped} more connections were not recorded");
-    }
-    out
-}
-
-/// The rows, each column as wide as its widest cell; numbers end where their columns end.
-fn aligned<const N: usize>(rows: &[[String; N]], is_number: impl Fn(usize) -> bool) -> String {
-    let mut widths = [0; N];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Writing to a string cannot fail.
-            let _ = if is_number(column) {
-                write!(line, "{cell:>width$}  ")
-            } else {
-                write!(line, "{cell:<width$}  ")
-            };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
     }
     out
 }
@@ -131,7 +108,7 @@ fn cells(process: &Process, c: &Connection) -> [String; 11] {
     ]
 }
 
-/// One word where both directions travel alike, else sending then receiving.
+/// The path of both directions if it is the same, else that of sending and that of receiving.
 fn path_pair(c: &Connection) -> String {
     let name = |path: Option<Path>| path.map_or("?".to_owned(), |path| path.to_string());
     let (tx, rx) = (name(c.tx_path), name(c.rx_path));
@@ -152,27 +129,12 @@ fn total(counters: &Counters) -> u64 {
     counters.bytes.iter().fold(0, |sum, n| sum.saturating_add(*n))
 }
 
-/// Three digits and a binary unit.
-pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
-    let (mut value, mut unit) = (n as f64, 0);
-    while value >= 1000.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    match unit {
-        0 => n.to_string(),
-        _ if value < 10.0 => format!("{value:.1}{}", UNITS[unit]),
-        _ => format!("{value:.0}{}", UNITS[unit]),
-    }
-}
-
 #[derive(Serialize)]
 struct ProcessRow<'a> {
     pid: u32,
     program: &'a str,
     n_not_recorded: u64,
-    rdma: OnRdma,
+    rdma: RdmaUsage,
     connections: Vec<ConnectionRow>,
     datagram_sockets: Vec<SocketRow>,
 }
@@ -204,7 +166,7 @@ impl<'a> ProcessRow<'a> {
             pid: process.pid,
             program: &process.program,
             n_not_recorded: process.n_dropped,
-            rdma: OnRdma::new(&process.rdma),
+            rdma: RdmaUsage::new(&process.rdma),
             connections: process.connections.iter().map(ConnectionRow::new).collect(),
             datagram_sockets: process.datagrams.iter().map(SocketRow::new).collect(),
         }
@@ -238,12 +200,6 @@ impl DirectionRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn byte_counts_have_at_most_three_digits() {
-        let shown = [0, 999, 1000, 1536, 10 << 10, 999 << 10, 1 << 30, u64::MAX].map(bytes);
-        assert_eq!(shown, ["0", "999", "1.0K", "1.5K", "10K", "999K", "1.0G", "16E"]);
-    }
 
     #[test]
     fn a_connection_that_moved_one_way_shows_both_paths() {

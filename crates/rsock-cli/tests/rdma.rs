@@ -1,6 +1,6 @@
 //! `rsock doctor` on a machine that has an RDMA device. `cargo xtask test` runs this in the lab.
 //!
-//! Devices that a test breaks are its own, which other tests do not miss.
+//! A test that breaks a device makes one of its own.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// The lab's.
+/// The device of the lab.
 const DEVICE: &str = "rxe0";
 const ADDRESS: &str = "10.9.0.1";
 
@@ -103,7 +103,7 @@ fn a_device_that_works_is_found_working() {
 }
 
 #[test]
-fn what_a_host_lacks_to_be_known_to_others_is_said_with_the_fix() {
+fn a_missing_key_for_other_hosts_is_named_with_the_fix() {
     let dir = std::env::temp_dir().join(format!("rsock-doctor-hosts-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let file = dir.join("rsock.toml");
@@ -111,7 +111,7 @@ fn what_a_host_lacks_to_be_known_to_others_is_said_with_the_fix() {
         let out = doctor("rdma").env("RSOCK_CONFIG", &file).output().unwrap();
         let found = findings(&out);
         let line = found.iter().find(|f| f["check"] == "hosts").expect("a line").clone();
-        // It stops nothing: programs that use RDMA themselves do without.
+        // It stops nothing: programs that use RDMA themselves need no key.
         assert_eq!(out.status.code(), Some(0), "{found:#?}");
         [line["state"].as_str().unwrap().to_owned(), line["fix"].to_string()]
     };
@@ -145,7 +145,7 @@ fn a_port_without_an_address_or_a_link_is_named_with_the_fix() {
     assert_eq!(what, "rxe_doc port 1 is up and has no IP address");
     assert_eq!(fix, "ip addr add ADDRESS/LENGTH dev if_doc");
     missing_gid(&own);
-    // As the fix says.
+    // This is the fix that the doctor names.
     run(&format!("ip addr add 10.77.0.1/24 dev {}", own.interface));
     while doctor(&own.device).output().unwrap().status.code() != Some(0) {}
     run(&format!("ip link set {} down", own.interface));
@@ -161,8 +161,8 @@ fn a_port_without_an_address_or_a_link_is_named_with_the_fix() {
     assert_eq!(limited, ["port: rxe_doc port 1 is down"]);
 }
 
-/// In another network namespace, as a container's, the interface of that name is not the device's: an address
-/// that the device does not know is no missing address.
+/// In another network namespace, as in a container, the interface of that name is not the device's.
+/// Its address, which the device does not know, is reported as a missing GID.
 fn missing_gid(own: &Own) {
     let script = format!(
         "ip link add {0} type dummy; ip addr add 10.78.0.1/24 dev {0}; ip link set {0} up; \
@@ -183,9 +183,10 @@ fn missing_gid(own: &Own) {
 #[test]
 fn another_user_is_told_of_its_limits_and_permissions() {
     const NOBODY: u32 = 65534;
-    // Where everybody may run it, wherever the tests were built.
+    // A place where every user may run it, wherever the tests were built.
     let copy = std::env::temp_dir().join(format!("rsock-doctor-{}", std::process::id()));
-    // By a process of its own: children of other tests would keep what is written here open, and busy.
+    // Another process copies it: children of other tests would keep a file that is written here
+    // open, so that it could not be run.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_rsock")).arg(&copy).status().unwrap();
     assert!(copied.success());
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
@@ -217,7 +218,7 @@ fn another_user_is_told_of_its_limits_and_permissions() {
     assert_eq!(stopped[0], format!("rdma_cm: {cm} is not ours to open"), "{found:#?}");
 }
 
-/// What the doctor stops at in a mount namespace of its own, prepared by `script`: checks with what and fix.
+/// The findings that stop the device in a mount namespace that `script` prepared: check, what, fix.
 fn stopped_after(script: &str) -> Vec<[String; 3]> {
     let script = format!("set -e; {script}; exec \"$0\" doctor {DEVICE} --json");
     let mut command = Command::new("unshare");
@@ -236,7 +237,7 @@ fn a_library_that_cannot_be_opened_is_named_with_its_package() {
     fs::write(&empty, "").unwrap();
     for (library, package, others) in [
         ("librdmacm", "librdmacm1", 0),
-        // The other one needs it.
+        // The other library needs it.
         ("libibverbs", "libibverbs1 ibverbs-providers", 1),
     ] {
         let place = format!("/usr/lib/*-linux-gnu/{library}.so.1");
@@ -258,12 +259,12 @@ fn files_of_the_kernel_that_are_not_there_are_named_with_the_fix() {
         "/dev/infiniband/rdma_cm cannot be opened: no such file or directory",
         "modprobe rdma_ucm; in a container: --device /dev/infiniband",
     ];
-    // None of them, as in a container.
+    // All files are missing, as in a container.
     let stopped = stopped_after("mount -t tmpfs none /dev/infiniband");
     assert_eq!(stopped[0], cm, "{stopped:#?}");
     assert_eq!(stopped[1][..2], ["device", "the kernel has rxe0, and libibverbs does not see it"]);
     assert!(stopped[1][2].ends_with("in a container: --device /dev/infiniband"), "{stopped:#?}");
-    // The connection manager's alone.
+    // Only the connection manager's file is missing.
     let dir = std::env::temp_dir().join(format!("rsock-doctor-dev-{}", std::process::id()));
     let at = dir.display();
     let stopped = stopped_after(&format!(
@@ -293,7 +294,7 @@ fn perf_measures_on_the_device() {
     }
 }
 
-/// What is lost is not known to the sender; the device's own counters stand beside it.
+/// The sender does not know what is lost; the device's own counters are reported too.
 #[test]
 fn perf_measures_datagrams_on_the_device_and_accounts_for_them() {
     let _watchdog = Watchdog::new();
@@ -311,7 +312,7 @@ fn perf_measures_datagrams_on_the_device_and_accounts_for_them() {
         assert_eq!(lost, sent.checked_sub(received).unwrap(), "{report}");
         assert!(report["counted"].is_null(), "{report}");
         assert!(report["round_trips_per_second"].as_f64().unwrap() > 0.0, "{report}");
-        // It has seen them pass.
+        // The device has counted them.
         let of_device = report["device_counters"].as_object().unwrap();
         let passed = of_device.iter().filter(|(name, _)| name.ends_with("rcvd_pkts"));
         let passed: u64 = passed.map(|(_, n)| n.as_u64().unwrap()).sum();

@@ -1,16 +1,16 @@
-//! `rsock perf incast` over a device that nobody else uses: what was sent and did not arrive is lost, the
-//! device has seen it, and clients that are paced lose next to nothing. Figures that depend on the machine
-//! are not looked at.
+//! `rsock compare incast` over a device of its own: datagrams that were sent and did not arrive are
+//! lost, the device has counted them, and paced clients lose next to none. Figures that depend on the
+//! machine are not tested.
 
 use super::*;
 use rsock_tests::report::{number, shares};
 use rsock_tests::rsock_command;
 use std::io::{BufRead, BufReader};
 
-/// Runs `rsock perf incast` over RDMA.
+/// Runs `rsock compare incast` over RDMA.
 fn incast(args: &str) -> Running {
     let mut command = Command::new(rsock_command());
-    command.args(["perf", "incast", "--device", "rdma"]).args(args.split(' '));
+    command.args(["compare", "incast", "--device", "rdma"]).args(args.split(' '));
     command.env_remove("RSOCK_DEVICE");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Running::spawn(&mut command).expect("rsock starts")

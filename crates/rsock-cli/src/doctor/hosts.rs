@@ -1,5 +1,5 @@
-//! Other hosts: whether this one can prove to them who it is, or trusts them without a proof. Programs that
-//! use RDMA themselves do without; connections that begin on TCP stay there.
+//! Other hosts: whether this one has a key to authenticate with, or trusts a network without one.
+//! Connections that begin on TCP need either to leave it; programs that use RDMA themselves do not.
 
 use super::{Device, Findings};
 use rsock_core::trust::{self, Fault, Summary};
@@ -8,7 +8,7 @@ use std::io;
 pub(super) fn look() -> Findings {
     let mut findings = Findings::new(Device::Rdma);
     match trust::examine() {
-        Ok(summary) => say(&mut findings, &summary),
+        Ok(summary) => report(&mut findings, &summary),
         Err(fault) => {
             let (why, fix) = explain(&fault);
             findings.limited("hosts", format!("{STAYS}: {why}"), fix);
@@ -17,7 +17,8 @@ pub(super) fn look() -> Findings {
     findings
 }
 
-fn say(findings: &mut Findings, summary: &Summary) {
+/// Adds the finding about a configuration that could be read.
+fn report(findings: &mut Findings, summary: &Summary) {
     let file = summary.file.display();
     let rules = match summary.n_rules {
         1 => "a network that is trusted".to_owned(),
@@ -36,7 +37,7 @@ fn say(findings: &mut Findings, summary: &Summary) {
     }
 }
 
-/// What is wrong, and what to do.
+/// Returns what is wrong with a configuration, and what to do.
 fn explain(fault: &Fault) -> (String, String) {
     match fault {
         Fault::File { file, source } if source.kind() == io::ErrorKind::NotFound => {
@@ -47,7 +48,7 @@ fn explain(fault: &Fault) -> (String, String) {
             let file = file.display();
             let fix = match source.kind() {
                 io::ErrorKind::PermissionDenied => {
-                    format!("chmod 640 {file}, in a group of the users who run programs")
+                    format!("chmod 640 {file}, in a group of the users that run programs")
                 }
                 io::ErrorKind::InvalidData => {
                     format!("head -c 32 /dev/urandom | base64 > {file}, and the same on each host")
@@ -56,7 +57,7 @@ fn explain(fault: &Fault) -> (String, String) {
             };
             let why = match source.kind() {
                 io::ErrorKind::PermissionDenied => {
-                    format!("the key {file} is not ours to read, or everybody's")
+                    format!("the key {file} is not ours to read, or readable for all users")
                 }
                 io::ErrorKind::InvalidData => format!("the key {file} is shorter than 16 bytes"),
                 _ => format!("the key: {fault}"),
@@ -65,16 +66,16 @@ fn explain(fault: &Fault) -> (String, String) {
         }
         _ => (
             fault.to_string(),
-            "it takes key_file = \"FILE\", trust_fabric = [\"NETWORK/LENGTH\"] and plain_rsockets = \
-             [\"NETWORK/LENGTH\"]"
+            "it takes key_file = \"FILE\", trust_fabric = [\"NETWORK/LENGTH\"] and \
+             plain_rsockets = [\"NETWORK/LENGTH\"]"
                 .to_owned(),
         ),
     }
 }
 
 const STAYS: &str = "connections that begin on TCP stay there between hosts";
-const MAKE_KEY: &str = "write key_file = \"/etc/rsock.key\" into /etc/rsock.toml, and a key into that \
-    file, on each host: docs/hosts.md";
+const MAKE_KEY: &str = "write key_file = \"/etc/rsock.key\" into /etc/rsock.toml, and a key into \
+    that file, on each host: docs/hosts.md";
 
 #[cfg(test)]
 mod tests {
@@ -107,11 +108,11 @@ mod tests {
             (false, 2, 0, State::Fine),
             (true, 1, 1, State::Fine),
             (false, 0, 0, State::Limited),
-            // Who speaks rsockets alone begins nothing on TCP.
+            // Peers of plain rsockets do not begin on TCP, so they do not count.
             (false, 0, 1, State::Limited),
         ] {
             let mut findings = Findings::new(Device::Rdma);
-            say(&mut findings, &Summary { file: "/c".into(), has_key, n_rules, n_plain });
+            report(&mut findings, &Summary { file: "/c".into(), has_key, n_rules, n_plain });
             let [found] = &findings.list[..] else { panic!("one line: {findings:?}") };
             assert_eq!(found.state, state, "{}", found.what);
         }

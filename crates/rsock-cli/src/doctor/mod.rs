@@ -1,7 +1,7 @@
-//! `rsock doctor`: what would stop shared memory or RDMA on this machine, one line each, with the fix.
+//! `rsock doctor`: what would stop shared memory or RDMA on this machine, and the fix.
 //!
-//! It does not guess from versions or names where it can try: it makes the objects that a stream needs,
-//! as the user that runs it and under that user's limits, and says what the system answered.
+//! It does not guess from versions or names where it can try: it makes the objects that a stream
+//! needs, as the user that runs it and under that user's limits, and shows the system's answers.
 
 mod hosts;
 mod interface;
@@ -15,7 +15,7 @@ use std::fmt::Write;
 
 /// Say what would stop shared memory or RDMA here, and what to do about it
 ///
-/// One line for each thing that was looked at. Exit status: 0 if nothing stops what was asked about,
+/// One line for each thing that was checked. Exit status: 0 if nothing stops what was asked about,
 /// 1 if something does. Run it as the user, and in the container, that the programs run in.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a finding is about.
+/// The device that a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Device {
@@ -34,27 +34,27 @@ enum Device {
     Rdma,
 }
 
-/// How bad it is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// Works.
+    /// It works.
     Fine,
-    /// Works, but not all of it or not at its best.
+    /// It works with limits, or not at its best.
     Limited,
     /// No stream can be made.
     Stopped,
 }
 
-/// One line.
+/// The result of one check: one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     device: Device,
-    /// What was looked at: short, stable.
+    /// Names the check; short and stable, since scripts may look for it.
     check: &'static str,
     state: State,
     what: String,
-    /// What to do.
+    /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
 }
@@ -83,8 +83,8 @@ impl Findings {
         self.add(check, State::Stopped, what.into(), Some(fix.into()));
     }
 
-    /// Whether `RSOCK_DEVICE` has one of the values that switch `what` off.
-    fn switch(&mut self, off: [&str; 2], what: &str) {
+    /// Adds a finding if `RSOCK_DEVICE` has one of the values that switch `what` off.
+    fn check_switch(&mut self, off: [&str; 2], what: &str) {
         if let Ok(device) = std::env::var("RSOCK_DEVICE")
             && off.contains(&device.as_str())
         {

@@ -1,7 +1,8 @@
-//! RDMA devices: the libraries, the device, its port and address, then the objects that a stream needs.
+//! RDMA devices: libraries, device, port and address, then the objects that a stream needs.
 
 use super::{Device, Findings, interface};
-use crate::fabric;
+use crate::error::reason;
+use crate::rdma_devices;
 use rsock_cm::Port;
 use rsock_cm::manager::Manager;
 use rsock_cm::rdma::RdmaManager;
@@ -16,10 +17,10 @@ use std::sync::Arc;
 /// Looks at the device called `only`, or at all of them.
 pub(super) fn look(only: Option<&str>) -> Findings {
     let mut findings = Findings::new(Device::Rdma);
-    findings.switch(["tcp", "soft"], "RDMA");
+    findings.check_switch(["tcp", "soft"], "RDMA");
     libraries(&mut findings);
     connection_manager(&mut findings);
-    let devices = match fabric::devices() {
+    let devices = match rdma_devices::devices() {
         Ok(devices) => devices,
         Err(e) => {
             let why = format!("the kernel's list of devices cannot be read: {e}");
@@ -27,7 +28,7 @@ pub(super) fn look(only: Option<&str>) -> Findings {
             return findings;
         }
     };
-    let is_asked = |device: &fabric::Device| only.is_none_or(|name| name == device.name);
+    let is_asked = |device: &rdma_devices::Device| only.is_none_or(|name| name == device.name);
     let devices: Vec<_> = devices.into_iter().filter(is_asked).collect();
     if devices.is_empty() {
         let what = only.map_or("there is no RDMA device".to_owned(), |name| {
@@ -41,7 +42,7 @@ pub(super) fn look(only: Option<&str>) -> Findings {
         );
         return findings;
     }
-    // One that works is enough: then the others are no more than limits.
+    // One device that works is enough: failures of the others are only limits then.
     let each: Vec<_> = devices.iter().map(examine).collect();
     let has_working = each.iter().any(|findings| !findings.is_stopped());
     for finding in each.into_iter().flat_map(|findings| findings.list) {
@@ -55,6 +56,7 @@ pub(super) fn look(only: Option<&str>) -> Findings {
     findings
 }
 
+/// Checks that rdma-core's libraries can be opened.
 fn libraries(findings: &mut Findings) {
     let verbs = rsock_rdma_sys::open().map(drop);
     let cm = rsock_rdma_sys::open_cm().map(drop);
@@ -72,14 +74,14 @@ fn libraries(findings: &mut Findings) {
     }
 }
 
-/// The kernel's side of librdmacm.
+/// Checks the kernel's side of librdmacm.
 fn connection_manager(findings: &mut Findings) {
     match OpenOptions::new().read(true).write(true).open(CM) {
         Ok(_) => findings.fine("rdma_cm", format!("{CM} can be opened")),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => findings.stopped(
             "rdma_cm",
             format!("{CM} is not ours to open"),
-            format!("chmod 666 {CM}, by a udev rule to last; rdma-core's package brings one"),
+            format!("chmod 666 {CM}; to last, by the udev rule of rdma-core's package"),
         ),
         Err(e) => findings.stopped(
             "rdma_cm",
@@ -89,8 +91,8 @@ fn connection_manager(findings: &mut Findings) {
     }
 }
 
-/// One device. What one step finds, the next ones build on.
-fn examine(device: &fabric::Device) -> Findings {
+/// Checks one device; each step builds on what the ones before it found.
+fn examine(device: &rdma_devices::Device) -> Findings {
     let mut findings = Findings::new(Device::Rdma);
     let name = &device.name;
     let ctx = match RdmaContext::open(Some(name)) {
@@ -128,16 +130,17 @@ fn not_opened(name: &str, e: &Error) -> (String, &'static str) {
         ),
         (_, Some(libc::EACCES | libc::EPERM)) => (
             format!("{name} is not ours to open"),
-            "chmod 666 /dev/infiniband/uverbs*, by a udev rule to last; rdma-core's package brings one",
+            "chmod 666 /dev/infiniband/uverbs*; to last, by the udev rule of rdma-core's package",
         ),
         _ => (format!("{name} cannot be opened: {e}"), "look at the kernel's messages: dmesg"),
     }
 }
 
-/// A port that is up, with an address that others can connect to. `own` says those of an interface.
+/// Looks for a port that is up and has an address that others can connect to. `own` returns the
+/// addresses of an interface.
 fn address(
     findings: &mut Findings,
-    device: &fabric::Device,
+    device: &rdma_devices::Device,
     own: impl Fn(&str) -> Vec<IpAddr>,
 ) -> Option<IpAddr> {
     let mut found = None;
@@ -151,15 +154,15 @@ fn address(
             findings.stopped("port", format!("{at} is {}", port.state.to_lowercase()), fix);
             continue;
         }
-        let single = fabric::Device { name: device.name.clone(), ports: vec![port.clone()] };
-        match fabric::first_address(&[single]) {
+        let single = rdma_devices::Device { name: device.name.clone(), ports: vec![port.clone()] };
+        match rdma_devices::first_address(&[single]) {
             Some((_, ip)) => {
                 let all: Vec<_> = port.addresses.iter().map(IpAddr::to_string).collect();
                 findings.fine("address", format!("{at} is up and has {}", all.join(", ")));
                 found = found.or(Some(ip));
             }
             None if port.is_ethernet => match own(interface).first() {
-                // In the interface's list, and not in the device's.
+                // The interface has an address that the device does not know.
                 Some(ip) => no_gid(findings, &at, *ip, Some(interface)),
                 None => findings.stopped(
                     "address",
@@ -177,7 +180,7 @@ fn address(
     found
 }
 
-/// The address's place in the device's table, which leads packets to it; its path, if that was `found`.
+/// Checks that the address is in the device's GID table, and returns its path if that was `found`.
 fn gid(
     findings: &mut Findings,
     name: &str,
@@ -199,22 +202,22 @@ fn gid(
     None
 }
 
-/// The kernel makes one for each address of the interface that it knows the device by.
+/// Adds a finding about a missing GID. The kernel makes one for each address of the interface.
 fn no_gid(findings: &mut Findings, at: &str, address: IpAddr, interface: Option<&str>) {
     let interface = interface.unwrap_or("INTERFACE");
     findings.stopped(
         "gid",
         format!("{at} has no RoCE v2 GID for {address}"),
         format!(
-            "in a container: run it in the host's network (--network host); else make the kernel add \
-             one: ip addr del {address}/LENGTH dev {interface}, then ip addr add the same"
+            "in a container: run it in the host's network (--network host); else make the kernel \
+             add one: ip addr del {address}/LENGTH dev {interface}, then ip addr add the same"
         ),
     );
 }
 
-/// Memory, as a stream registers it.
+/// Checks that memory can be registered as a stream does it.
 fn registering(findings: &mut Findings, ctx: &RdmaContext, path: &RdmaPath) {
-    /// What a stream may register at its start.
+    /// As many bytes as a stream registers at its start at most.
     const MEMORY: usize = 1 << 20;
     let register = || -> Result<(), Error> {
         let domain = ctx.alloc_pd(path)?;
@@ -238,7 +241,7 @@ fn registering(findings: &mut Findings, ctx: &RdmaContext, path: &RdmaPath) {
     }
 }
 
-/// The connection manager at the device's address.
+/// Checks that the connection manager can listen at the device's address.
 fn listening(findings: &mut Findings, name: &str, address: IpAddr) {
     let listen = || -> Result<(), rsock_cm::Error> {
         let port = Port::open(address.is_ipv6())?;
@@ -255,12 +258,7 @@ fn listening(findings: &mut Findings, name: &str, address: IpAddr) {
     }
 }
 
-/// The system's words without the number that the standard library adds.
-fn reason(e: &io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
-}
-
+/// The file of the kernel's connection manager.
 const CM: &str = "/dev/infiniband/rdma_cm";
 
 #[cfg(test)]
@@ -268,20 +266,20 @@ mod tests {
     use super::*;
     use crate::doctor::State;
 
-    fn device(state: &str, is_ethernet: bool, addresses: &[&str]) -> fabric::Device {
-        let port = fabric::Port {
+    fn device(state: &str, is_ethernet: bool, addresses: &[&str]) -> rdma_devices::Device {
+        let port = rdma_devices::Port {
             number: 1,
             state: state.into(),
             is_ethernet,
             interface: Some("eth7".into()),
             addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
         };
-        fabric::Device { name: "rxe7".into(), ports: vec![port] }
+        rdma_devices::Device { name: "rxe7".into(), ports: vec![port] }
     }
 
     #[test]
     fn a_port_needs_to_be_up_and_to_have_an_address_and_the_fix_names_the_interface() {
-        let look = |device: fabric::Device| {
+        let look = |device: rdma_devices::Device| {
             let mut findings = Findings::new(Device::Rdma);
             let found = address(&mut findings, &device, |_| Vec::new());
             let last = findings.list.remove(0);
@@ -311,7 +309,7 @@ mod tests {
         };
         assert_eq!(address(&mut findings, &device("ACTIVE", true, &[]), own), None);
         assert!(gid(&mut findings, "rxe7", ip, Err(Error::NoDevice)).is_none());
-        // What is no lack of one is not called so.
+        // Another error than a missing GID is not reported as one.
         assert!(gid(&mut findings, "rxe7", ip, Err(Error::Exhausted("ports"))).is_none());
         let expected = [
             ("rxe7 port 1 has no RoCE v2 GID for 10.9.0.1", "ip addr del 10.9.0.1/LENGTH dev eth7"),

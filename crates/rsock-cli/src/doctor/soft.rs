@@ -2,7 +2,6 @@
 
 use super::{Device, Findings};
 use crate::library;
-use crate::probe;
 use rsock_core::socket;
 use rsock_core::stat::{self, Path};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -15,7 +14,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 pub(super) fn look() -> Findings {
     let mut findings = Findings::new(Device::Soft);
-    findings.switch(["tcp", "rdma"], "shared memory");
+    findings.check_switch(["tcp", "rdma"], "shared memory");
     memory(&mut findings);
     names(&mut findings);
     owners(&mut findings);
@@ -29,7 +28,7 @@ pub(super) fn look() -> Findings {
     findings
 }
 
-/// Sealed memory files.
+/// Checks that memory files can be made and sealed.
 fn memory(findings: &mut Findings) {
     let make = || -> io::Result<()> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -47,9 +46,10 @@ fn memory(findings: &mut Findings) {
     }
 }
 
-/// Abstract Unix sockets, over which two processes find each other, and who is at the other end.
+/// Checks abstract Unix sockets, over which two processes find each other, and the credentials that
+/// the kernel gives of the peer.
 fn names(findings: &mut Findings) {
-    let meet = || -> io::Result<bool> {
+    let connect_to_self = || -> io::Result<bool> {
         let name = SocketAddr::from_abstract_name(format!("rsock-doctor-{}", std::process::id()))?;
         let listener = UnixListener::bind_addr(&name)?;
         let client = UnixStream::connect_addr(&name)?;
@@ -58,11 +58,11 @@ fn names(findings: &mut Findings) {
             [sockopt::socket_peercred(&client)?, sockopt::socket_peercred(&server)?];
         Ok(ours.uid == theirs.uid && ours.uid == rustix::process::geteuid())
     };
-    match meet() {
+    match connect_to_self() {
         Ok(true) => findings.fine("names", "processes find each other by abstract Unix sockets"),
         Ok(false) => findings.stopped(
             "names",
-            "the kernel tells another user than ours at the end of our own socket",
+            "the kernel names another user as the peer of our own socket",
             "run both ends in one user namespace",
         ),
         Err(e) => findings.stopped(
@@ -73,27 +73,32 @@ fn names(findings: &mut Findings) {
     }
 }
 
-/// Who has the other end of a TCP connection.
+/// Checks that the kernel tells which process holds the other end of a TCP connection.
 fn owners(findings: &mut Findings) {
     let protocol = Some(netlink::SOCK_DIAG);
     let flags = SocketFlags::CLOEXEC;
     match socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol) {
-        Ok(_) => findings.fine("owners", "the kernel tells who holds a TCP connection (sock_diag)"),
+        Ok(_) => findings
+            .fine("owners", "the kernel tells which user holds a TCP connection (sock_diag)"),
         Err(e) => findings.stopped(
             "owners",
-            format!("the kernel does not tell who holds a TCP connection (sock_diag): {e}"),
+            format!("the kernel does not tell which user holds a TCP connection (sock_diag): {e}"),
             "modprobe tcp_diag, or let the container have NETLINK_SOCK_DIAG sockets",
         ),
     }
 }
 
+/// Checks how many files this process may open.
 fn descriptors(findings: &mut Findings) {
-    /// A connection under the preload library takes two, and those of a process are half of them.
+    /// A connection under the preload library takes two descriptors, and those of the library may
+    /// be at most half of all.
     const ENOUGH: u64 = 1024;
     match getrlimit(Resource::Nofile).current {
         Some(limit) if limit < ENOUGH => findings.limited(
             "descriptors",
-            format!("{limit} open files at most; from the half on, connections stay on TCP"),
+            format!(
+                "{limit} open files at most; once half of them are in use, connections stay on TCP"
+            ),
             "ulimit -n 65536, or LimitNOFILE=65536 for a service",
         ),
         limit => {
@@ -103,7 +108,7 @@ fn descriptors(findings: &mut Findings) {
     }
 }
 
-/// Memory that a program opens to its peer's puts without having got it from rsock.
+/// Checks that a program can expose memory to its peer that rsock did not allocate.
 fn foreign(findings: &mut Findings) {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -136,10 +141,11 @@ fn has_capability(status: &str, capability: u32) -> bool {
     bits.is_some_and(|bits| bits >> capability & 1 == 1)
 }
 
+/// Checks that the processor has stores that bypass its caches, which large copies use.
 fn copies(findings: &mut Findings) {
-    match probe::best_copy() {
-        Some(kernel) => {
-            findings.fine("copies", format!("large ones go around the caches, with {kernel}"));
+    match streaming_stores() {
+        Some(name) => {
+            findings.fine("copies", format!("large ones go around the caches, with {name}"));
         }
         None => findings.limited(
             "copies",
@@ -149,7 +155,21 @@ fn copies(findings: &mut Findings) {
     }
 }
 
-/// The library for unmodified programs.
+/// The widest stores that bypass the caches here, by name.
+fn streaming_stores() -> Option<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            return Some("AVX-512");
+        }
+        if is_x86_feature_detected!("avx2") {
+            return Some("AVX2");
+        }
+    }
+    None
+}
+
+/// Checks that the library for unmodified programs is there.
 fn program(findings: &mut Findings) {
     match library::find() {
         Ok(path) => findings.fine("library", format!("rsock run uses {}", path.display())),
@@ -161,9 +181,9 @@ fn program(findings: &mut Findings) {
     }
 }
 
-/// A stream between two sockets of this process; whether it leaves TCP.
+/// Checks that a stream between two sockets of this process leaves TCP.
 fn stream(findings: &mut Findings) {
-    match moves() {
+    match why_on_tcp() {
         Ok(None) => findings.fine("stream", "a TCP connection to ourselves moved to shared memory"),
         Ok(Some(why)) => findings.stopped(
             "stream",
@@ -178,9 +198,9 @@ fn stream(findings: &mut Findings) {
     }
 }
 
-/// Why it did not, if it did not.
-fn moves() -> io::Result<Option<&'static str>> {
-    /// More than a connection carries before it moves.
+/// Returns why such a stream stays on TCP; `None` if it moved to shared memory.
+fn why_on_tcp() -> io::Result<Option<&'static str>> {
+    /// More round trips than a connection makes before it moves.
     const TRIPS: u32 = 4000;
     let listener = socket::Listener::bind("127.0.0.1:0")?;
     let mut client = socket::Stream::connect(listener.local_addr()?)?;

@@ -1,6 +1,6 @@
-//! `rsock stat` of UDP sockets: how their datagrams travel, what was dropped, and why some stay on UDP.
+//! `rsock stat` of UDP sockets: the path of their datagrams, drops, and why some stay on UDP.
 
-use super::aligned;
+use crate::table::aligned;
 use rsock_core::stat::{self, DatagramSocket, Happened, Process, Receives};
 use rsock_core::twin::PinReason;
 use serde::Serialize;
@@ -49,14 +49,14 @@ fn cells(process: &Process, socket: &DatagramSocket) -> [String; 12] {
     ]
 }
 
-/// What was sent and had no room, and what came and was nobody's.
+/// Datagrams that found no room, and received ones that were malformed or from a foreign sender.
 fn dropped(socket: &DatagramSocket) -> u64 {
     [Happened::Dropped, Happened::Foreign, Happened::Malformed]
         .into_iter()
         .fold(0, |sum, what| sum.saturating_add(socket.count(what)))
 }
 
-/// Why datagrams travel by UDP, as far as they do; empty if nothing stands in the way.
+/// Why datagrams travel by UDP; empty if nothing prevents a queue.
 fn why(socket: &DatagramSocket) -> &'static str {
     match (socket.pin, socket.receives) {
         (None, _) => "a reason that this version does not know",
@@ -67,7 +67,7 @@ fn why(socket: &DatagramSocket) -> &'static str {
         (Some(PinReason::None), Some(Receives::Watched)) => stat::describe(PinReason::Epoll),
         (Some(PinReason::None), Some(Receives::Exhausted)) => stat::describe(PinReason::Resources),
         (Some(PinReason::None), Some(Receives::Kernel)) if socket.n_queue_peers == 0 => {
-            "nobody met who has a queue"
+            "no peer with a queue yet"
         }
         (Some(PinReason::Option), _) => {
             "an option or a later connect that only the kernel can honour"
@@ -84,14 +84,14 @@ pub(super) struct SocketRow {
     inode: u64,
     receives_over: &'static str,
     why_on_udp: Option<&'static str>,
-    peers: Ways,
+    peers: ByPath,
     sent: Sent,
     received: Received,
 }
 
-/// A number for each way.
+/// A number for each path.
 #[derive(Serialize)]
-struct Ways {
+struct ByPath {
     soft: u64,
     udp: u64,
 }
@@ -99,7 +99,7 @@ struct Ways {
 #[derive(Serialize)]
 struct Sent {
     #[serde(flatten)]
-    ways: Ways,
+    by_path: ByPath,
     dropped: u64,
     rescued_by_udp: u64,
 }
@@ -107,7 +107,7 @@ struct Sent {
 #[derive(Serialize)]
 struct Received {
     #[serde(flatten)]
-    ways: Ways,
+    by_path: ByPath,
     foreign: u64,
     malformed: u64,
 }
@@ -123,14 +123,14 @@ impl SocketRow {
             inode: socket.inode,
             receives_over: if is_open { "soft" } else { "udp" },
             why_on_udp: Some(why(socket)).filter(|text| !text.is_empty()),
-            peers: Ways { soft: socket.n_queue_peers.into(), udp: socket.n_kernel_peers.into() },
+            peers: ByPath { soft: socket.n_queue_peers.into(), udp: socket.n_kernel_peers.into() },
             sent: Sent {
-                ways: Ways { soft: count(Happened::Sent), udp: count(Happened::ByKernel) },
+                by_path: ByPath { soft: count(Happened::Sent), udp: count(Happened::ByKernel) },
                 dropped: count(Happened::Dropped),
                 rescued_by_udp: count(Happened::Rescued),
             },
             received: Received {
-                ways: Ways {
+                by_path: ByPath {
                     soft: count(Happened::Received),
                     udp: count(Happened::ReceivedByKernel),
                 },

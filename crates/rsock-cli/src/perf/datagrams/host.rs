@@ -1,9 +1,9 @@
-//! What the kernel counts of UDP on the whole host, as `/proc/net` has it.
+//! The kernel's counters of UDP on the whole host, from `/proc/net`.
 
 use super::Counters;
 use std::fs;
 
-/// What a UDP socket has dropped, for lack of room or because of a wrong checksum.
+/// Names the datagrams that a UDP socket dropped, for lack of room or because of a wrong checksum.
 pub(super) const UDP_DROPS: &str = "dropped by UDP socket";
 
 /// Drops and marks of congestion since the host was started, by the kernel's names.
@@ -14,7 +14,7 @@ pub(super) fn counters() -> Counters {
         ("/proc/self/net/snmp6", "Udp6", &["InErrors", "RcvbufErrors", "SndbufErrors"]),
         ("/proc/self/net/netstat", "IpExt:", &["InCEPkts", "InECT0Pkts", "InECT1Pkts"]),
     ] {
-        // Where a file is missing nothing is known of what it says.
+        // A missing file leaves its counters out.
         let text = fs::read_to_string(file).unwrap_or_default();
         let all = if group.ends_with(':') { table(&text, group) } else { list(&text, group) };
         let wanted = all.into_iter().filter(|(name, _)| names.contains(&name.as_str()));
@@ -26,7 +26,7 @@ pub(super) fn counters() -> Counters {
     found
 }
 
-/// A line of names and one of numbers, both beginning with `group`.
+/// Parses a line of names and one of numbers, both of which begin with `group`.
 fn table(text: &str, group: &str) -> Vec<(String, u64)> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
     let (Some(names), Some(numbers)) = (lines.next(), lines.next()) else { return Vec::new() };
@@ -34,7 +34,7 @@ fn table(text: &str, group: &str) -> Vec<(String, u64)> {
     pairs.filter_map(|(name, n)| Some((name.to_owned(), n.parse().ok()?))).collect()
 }
 
-/// Lines of a name, which begins with `group`, and a number.
+/// Parses lines of a name, which begins with `group`, and a number.
 fn list(text: &str, group: &str) -> Vec<(String, u64)> {
     let fields = |line: &str| {
         let (name, n) = line.strip_prefix(group)?.split_once(char::is_whitespace)?;
@@ -43,7 +43,7 @@ fn list(text: &str, group: &str) -> Vec<(String, u64)> {
     text.lines().filter_map(fields).collect()
 }
 
-/// The second number of every line, each of a CPU: packets that found its queue full.
+/// Sums the second number of every line: packets that found the queue of that line's CPU full.
 fn softnet_dropped(text: &str) -> u64 {
     let dropped = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
     text.lines().filter_map(dropped).sum()
@@ -54,8 +54,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_s_three_ways_to_write_numbers() {
-        let snmp = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams InErrors\nUdp: 17 4\nUdpLite: InErrors\nUdpLite: 9\n";
+    fn the_kernel_s_three_formats_are_read() {
+        let snmp = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams InErrors\nUdp: 17 4\n\
+            UdpLite: InErrors\nUdpLite: 9\n";
         assert_eq!(table(snmp, "Udp:"), [("InDatagrams".into(), 17), ("InErrors".into(), 4)]);
         assert_eq!(table(snmp, "Icmp:"), []);
         let snmp6 = "Ip6InReceives  \t5\nUdp6InErrors   \t7\nUdpLite6InErrors \t8\n";

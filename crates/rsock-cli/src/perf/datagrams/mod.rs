@@ -1,10 +1,10 @@
-//! Sockets that send and receive datagrams, for every test of `rsock perf` that measures them: rsock's
-//! over shared memory or an RDMA device (`rsock.rs`), and kernel UDP (`udp.rs`, with the
-//! system calls that nobody wraps in `system.rs` and what the kernel counts in `host.rs`).
+//! Sockets that send and receive datagrams, for every measurement of them: rsock's over shared
+//! memory or an RDMA device (`rsock.rs`), and kernel UDP (`udp.rs`, with `recvmmsg(2)` in
+//! `recvmmsg.rs`). What the kernel counts on the whole host is in `host.rs`.
 
 mod host;
+mod recvmmsg;
 mod rsock;
-mod system;
 mod udp;
 
 use crate::error::Error;
@@ -17,9 +17,9 @@ use std::time::Duration;
 
 pub(super) use rsock::OverRdma;
 
-/// What is measured.
+/// A value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub enum Kind {
     /// rsock's datagram sockets: UDP first, then shared memory
     Soft,
     /// The same, then an RDMA device, also on this host
@@ -30,11 +30,14 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Does `work` with sockets of this kind.
-    pub(super) fn run(self, work: impl Work) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// The error of `work`.
+    pub fn run(self, work: impl Work) -> Result<(), Error> {
         match self {
             Self::Soft => work.run_on::<Datagram>(),
             Self::Rdma => {
-                super::choose_rdma()?;
+                super::restart_on_rdma()?;
                 work.run_on::<OverRdma>()
             }
             Self::Udp => work.run_on::<UdpSocket>(),
@@ -42,102 +45,130 @@ impl Kind {
     }
 }
 
-/// What is done with sockets of any kind.
-pub(super) trait Work {
+/// A measurement that is generic over the kind of socket.
+pub trait Work {
+    /// Runs with sockets of one kind.
+    ///
+    /// # Errors
+    /// If the measurement fails.
     fn run_on<S: Socket>(self) -> Result<(), Error>;
 }
 
 /// Numbers by name.
-pub(super) type Counters = BTreeMap<String, u64>;
+pub type Counters = BTreeMap<String, u64>;
 
-/// A socket that sends and receives datagrams.
-pub(super) trait Socket: Sized + Send + Sync {
+/// A socket that sends and receives datagrams. Its calls fail as those of a UDP socket do.
+#[expect(clippy::missing_errors_doc, reason = "the errors are those of the system calls")]
+pub trait Socket: Sized + Send + Sync {
+    /// The value of `--device`.
     const NAME: &'static str;
-    /// Whether every datagram that is lost on this host is counted by its sender or its receiver.
+    /// Whether its sender or its receiver counts every datagram that is lost on this host.
     const COUNTS_LOSS: bool;
-    /// Whether its sender alone knows.
+    /// Whether the sender alone knows of every loss.
     const SENDER_KNOWS: bool = false;
-    /// Bytes of payload where nobody says.
+    /// Bytes of payload unless the user gives a size.
     const USUAL_LEN: usize = 4096;
-    /// Whether a receiver has room for each sending process, which others do not take.
+    /// Whether a receiver has separate room for each sending process.
     const HAS_LANES: bool = false;
+
+    /// Makes a socket at `addr`.
     fn bind(addr: SocketAddr) -> io::Result<Self>;
-    /// Where a server is that nobody gave an address.
+
+    /// The address of a server unless the user gives one.
     fn any_local() -> io::Result<SocketAddr> {
         Ok(SocketAddr::from(([127, 0, 0, 1], 0)))
     }
+
+    /// Its own address.
     fn address(&self) -> io::Result<SocketAddr>;
-    /// How long a call waits for a datagram.
+
+    /// Sets how long a call waits for a datagram.
     fn set_limit(&self, limit: Duration) -> io::Result<()>;
+
+    /// Sends a datagram.
     fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()>;
+
+    /// Receives a datagram: its length, and its sender.
     fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
-    /// Sends several at once; how many were sent, one at least.
+
+    /// Sends several datagrams in one call, and returns how many were sent: one at least.
     fn send_batch(&self, batch: &[IoSlice<'_>], to: SocketAddr) -> io::Result<usize>;
-    /// Receives as many as there are, but waits for the first; what is longer than the room for it is cut.
+
+    /// Waits for a datagram, then receives all that are there, each cut to its room.
     fn recv_batch(&self, batch: &mut Batch) -> io::Result<()>;
-    /// Whether something has come, if that can be told without a system call.
+
+    /// Whether a datagram has come; false where only a system call could tell.
     fn has_input(&self) -> bool {
         false
     }
-    /// Asks for a receive buffer of so many bytes, of which it may get less.
+
+    /// Asks for a receive buffer of so many bytes; the system may grant less.
     fn ask_for_room(&self, bytes: usize) -> io::Result<()>;
-    /// Bytes of the longest datagram that goes to `to` the way that it will keep; nothing as long as they
-    /// go another way.
+
+    /// The longest datagram that can go to `to` over the path that the socket will keep; `None`
+    /// until the socket has chosen it.
     fn settled_len(&self, to: SocketAddr) -> Option<usize>;
-    /// How many datagrams of `len` bytes it has room for before it is read, roughly: of each sending process
-    /// if it has lanes, else of all.
+
+    /// Roughly how many datagrams of `len` bytes fit until the program reads: of each sending
+    /// process with lanes, else of all together.
     fn room(&self, len: usize) -> Option<usize>;
+
     /// Datagrams that it sent and knows to be lost.
     fn lost_in_sending(&self) -> Counters {
         BTreeMap::new()
     }
-    /// Datagrams that came for it, and that it did not get or take.
+
+    /// Datagrams that arrived for it and were dropped or refused.
     fn lost_in_receiving(&self) -> Counters;
-    /// Of what it sent and received, what went through a kernel socket though that was not asked for.
+
+    /// Datagrams that a kernel socket carried although another path was asked for.
     fn detours(&self) -> u64 {
         0
     }
-    /// What this host has counted so far that concerns such sockets; it is not theirs alone.
+
+    /// This host's counters about such sockets, those of other programs included.
     fn host_counters() -> Counters {
         BTreeMap::new()
     }
 }
 
-/// Datagrams that were received together, and room for as many.
+/// Datagrams that were received in one call, and room for as many.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub struct Batch {
     bytes: Vec<u8>,
     /// Bytes for each.
     room: usize,
-    /// Bytes of each that were stored, and where it came from.
-    got: Vec<(usize, SocketAddr)>,
+    /// Of each datagram, the bytes that were stored and its sender.
+    received: Vec<(usize, SocketAddr)>,
 }
 
 /// Datagrams that one call sends or receives at most.
-pub(super) const MAX_BATCH: usize = 256;
+pub const MAX_BATCH: usize = 256;
 
 impl Batch {
-    /// Room for `n` datagrams, [`MAX_BATCH`] at most, of up to `room` bytes.
-    pub(super) fn new(n: usize, room: usize) -> Self {
-        Self { bytes: vec![0; n * room], room, got: Vec::with_capacity(n) }
+    /// Makes room for `n` datagrams, [`MAX_BATCH`] at most, of up to `room` bytes.
+    #[must_use]
+    pub fn new(n: usize, room: usize) -> Self {
+        Self { bytes: vec![0; n * room], room, received: Vec::with_capacity(n) }
     }
 
-    /// What was received last.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], SocketAddr)> {
-        let bytes = self.bytes.chunks_exact(self.room).zip(&self.got);
+    /// The datagrams of the last call, with their senders.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], SocketAddr)> {
+        let bytes = self.bytes.chunks_exact(self.room).zip(&self.received);
         bytes.map(|(bytes, (len, from))| (&bytes[..*len], *from))
     }
 
-    /// The buffers, and a list to be filled with what was stored in the first of them.
+    /// Returns the buffers, and an empty list for the lengths and senders of the first of them.
     fn parts(&mut self) -> (Vec<IoSliceMut<'_>>, &mut Vec<(usize, SocketAddr)>) {
-        let Self { bytes, room, got } = self;
-        got.clear();
-        (bytes.chunks_exact_mut(*room).map(IoSliceMut::new).collect(), got)
+        let Self { bytes, room, received } = self;
+        received.clear();
+        (bytes.chunks_exact_mut(*room).map(IoSliceMut::new).collect(), received)
     }
 }
 
-/// What has changed from one reading of counters to the next; what has not is left out.
-pub(super) fn change(before: &Counters, after: Counters) -> Counters {
+/// Returns by how much counters have risen, without those that have not.
+#[must_use]
+pub fn change(before: &Counters, after: Counters) -> Counters {
     let change = |(name, n): (String, u64)| {
         let change = n.saturating_sub(before.get(&name).copied().unwrap_or(0));
         (change != 0).then_some((name, change))
@@ -145,13 +176,14 @@ pub(super) fn change(before: &Counters, after: Counters) -> Counters {
     after.into_iter().filter_map(change).collect()
 }
 
-/// Whether nothing has come within the limit.
-pub(super) fn is_timeout(e: &io::Error) -> bool {
+/// Whether a call ended because no datagram came within the limit.
+#[must_use]
+pub fn is_timeout(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Adds counters of the same names.
-pub(super) fn add(sum: &mut Counters, more: Counters) {
+/// Adds counters to those of the same names.
+pub fn add(sum: &mut Counters, more: Counters) {
     for (name, n) in more {
         *sum.entry(name).or_default() += n;
     }

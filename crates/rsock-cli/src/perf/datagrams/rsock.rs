@@ -1,7 +1,7 @@
 //! rsock's datagram sockets, through shared memory and over RDMA devices.
 
 use super::{Batch, Counters, Socket, host};
-use crate::fabric;
+use crate::rdma_devices;
 use rsock_core::dgram::Datagram;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -40,10 +40,10 @@ impl Socket for Datagram {
     }
 
     fn recv_batch(&self, batch: &mut Batch) -> io::Result<()> {
-        let (mut bufs, got) = batch.parts();
+        let (mut bufs, received) = batch.parts();
         let mut out = vec![None; bufs.len()];
         let n = Self::recv_batch(self, &mut bufs, &mut out)?;
-        got.extend(out[..n].iter().flatten().map(|received| (received.len, received.from)));
+        received.extend(out[..n].iter().flatten().map(|one| (one.len, one.from)));
         Ok(())
     }
 
@@ -86,15 +86,15 @@ impl Socket for Datagram {
     }
 }
 
-/// A datagram socket that talks over RDMA devices alone, and UDP; the process's environment says so.
+/// A datagram socket that uses RDMA devices and UDP alone, as this process's environment asks.
 #[derive(Debug)]
 pub(in crate::perf) struct OverRdma(Datagram);
 
 impl Socket for OverRdma {
     const NAME: &'static str = "rdma";
-    /// A device does not tell a sender what is lost.
+    /// A device does not tell a sender of losses.
     const COUNTS_LOSS: bool = false;
-    /// Fits soft RoCE's packets on Ethernet as it comes, with either header.
+    /// Fits the packets of soft RoCE on Ethernet with its usual MTU, over IPv4 and IPv6.
     const USUAL_LEN: usize = 1000;
 
     fn bind(addr: SocketAddr) -> io::Result<Self> {
@@ -102,9 +102,9 @@ impl Socket for OverRdma {
     }
 
     fn any_local() -> io::Result<SocketAddr> {
-        let devices = fabric::devices()?;
+        let devices = rdma_devices::devices()?;
         let none = || io::Error::from_raw_os_error(libc::ENODEV);
-        let (_, ip) = fabric::first_address(&devices).ok_or_else(none)?;
+        let (_, ip) = rdma_devices::first_address(&devices).ok_or_else(none)?;
         Ok(SocketAddr::new(ip, 0))
     }
 
@@ -153,6 +153,6 @@ impl Socket for OverRdma {
     }
 
     fn host_counters() -> Counters {
-        fabric::counters().unwrap_or_default()
+        rdma_devices::counters().unwrap_or_default()
     }
 }

@@ -1,6 +1,6 @@
 //! Kernel UDP, with `sendmmsg(2)` and `recvmmsg(2)` for batches.
 
-use super::{Batch, Counters, Socket, host, system};
+use super::{Batch, Counters, Socket, host, recvmmsg};
 use rsock_core::dgram::n_dropped;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 use std::io::{self, IoSlice};
@@ -44,8 +44,8 @@ impl Socket for UdpSocket {
     }
 
     fn recv_batch(&self, batch: &mut Batch) -> io::Result<()> {
-        let (mut bufs, got) = batch.parts();
-        system::receive(self.as_fd(), &mut bufs, got)
+        let (mut bufs, received) = batch.parts();
+        recvmmsg::recvmmsg(self.as_fd(), &mut bufs, received)
     }
 
     fn settled_len(&self, _to: SocketAddr) -> Option<usize> {
@@ -56,8 +56,8 @@ impl Socket for UdpSocket {
         Ok(rustix::net::sockopt::set_socket_recv_buffer_size(self, bytes)?)
     }
 
-    /// The kernel counts what it allocates for a packet: a power of two with headers and its own notes. Up to
-    /// a quarter of the buffer is given back late.
+    /// The kernel charges what it allocates for a packet: a power of two with headers, and its own
+    /// bookkeeping. It returns up to a quarter of the buffer late.
     fn room(&self, len: usize) -> Option<usize> {
         const HEADERS: usize = 512;
         let buffer = rustix::net::sockopt::socket_recv_buffer_size(self).ok()?;

@@ -1,0 +1,211 @@
+//! A row of the comparison: what is run, over what, and what rsock promises. [`all`] has every row.
+
+mod rows;
+
+use serde::Serialize;
+
+pub(crate) use rows::all;
+
+/// What a figure was measured over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Side {
+    /// Kernel TCP.
+    Kernel,
+    /// A Unix stream socket.
+    Unix,
+    /// The rsockets of librdmacm, on an RDMA device.
+    C,
+    /// rsock.
+    Rsock,
+    /// The best that this machine could do without a protocol; on an RDMA device, bare verbs.
+    Limit,
+}
+
+/// The unit of a row's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unit {
+    /// Round trips or connections per second.
+    PerSecond,
+    GbitPerSecond,
+    Microseconds,
+    /// Bytes per stream.
+    Bytes,
+    /// Milliseconds of CPU time per second, both ends.
+    CpuMillis,
+    /// Nanoseconds of user CPU time for 1024 bytes, both ends.
+    CpuPerKib,
+    /// Context switches per second, both ends.
+    WakeupsPerSecond,
+    /// One number over another.
+    Ratio,
+}
+
+/// What rsock promises for a row; the aim is what it strives for. The base is what a row compares
+/// with: kernel TCP or UDP, or C's rsockets on an RDMA device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Need {
+    /// No promise: the row is for orientation.
+    Nothing,
+    /// rsock : base.
+    RatioAtLeast { least: f64, aim: f64 },
+    /// rsock : base, or rsock is that part of the limit.
+    RatioOrPartOfLimit { least: f64, part: f64, aim: f64 },
+    /// rsock : base, and rsock is that part of the limit.
+    RatioAndPartOfLimit { least: f64, part: f64, aim: f64 },
+    /// rsock : base.
+    RatioAtMost { most: f64, aim: f64 },
+    /// rsock : limit.
+    TimesLimitAtMost { most: f64, aim: f64 },
+    /// The figure itself.
+    AtMost { most: f64, aim: f64 },
+    /// The figure itself.
+    AtLeast { least: f64, aim: f64 },
+}
+
+/// Where the two ends run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Place {
+    /// The scheduler chooses, among two CPUs.
+    Free,
+    /// Bound to a CPU each.
+    Two,
+    /// Bound to one CPU together.
+    One,
+}
+
+/// A netperf test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Netperf {
+    /// One-byte request and answer.
+    Rr,
+    /// Sends of this many bytes.
+    Stream(usize),
+    /// Connect, request and answer of this many bytes, close.
+    Crr(usize),
+    /// One-byte request and answer over UDP.
+    UdpRr,
+    /// Datagrams of this many bytes; those received count.
+    UdpStream(usize),
+}
+
+/// What is run for a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Unmodified netperf, so many at once.
+    Netperf { test: Netperf, n_pairs: usize },
+    /// Unmodified iperf3 with its defaults.
+    Iperf,
+    /// Unmodified rstream, blocking: round trips of one byte.
+    RstreamRr,
+    /// The same: user CPU time while both ends send this many bytes at a time.
+    RstreamCpu(usize),
+    /// Ordinary copies of this many bytes on one CPU.
+    Memcpy(usize),
+    /// `rsock perf rr`, 1 byte: p50.
+    PerfRr,
+    /// `rsock perf stream` with this many bytes per write.
+    PerfStream(usize),
+    /// `rsock perf connect`, 100 bytes.
+    PerfConnect,
+    /// `rsock perf dgram` with this many bytes: round trips.
+    DatagramRr(usize),
+    /// The same: p99 of a round trip over p50.
+    DatagramTail(usize),
+    /// The same: datagrams received in one direction.
+    DatagramStream { size: usize, kernel: Calls, rsock: Calls },
+    /// Memory of both ends per stream, after each of 1000 carried 1 MiB and rested.
+    Memory,
+    /// CPU time of both ends at 100 requests per second.
+    Cpu,
+    /// Context switches of both ends with 100 idle streams.
+    Idle,
+    /// The median of rsock in one row over that in another. Neighbouring rows take turns.
+    Quotient(&'static str, &'static str),
+}
+
+/// How datagrams of one direction are sent and received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// One datagram in a call.
+    Single,
+    /// [`BATCH`] datagrams in a call.
+    Batches,
+}
+
+/// One row.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    /// Unique, short, stable.
+    pub(crate) id: String,
+    pub(crate) label: String,
+    pub(crate) unit: Unit,
+    pub(crate) place: Place,
+    /// Whether the same row exists with [`Place::Two`].
+    pub(crate) is_also_pinned: bool,
+    pub(crate) work: Work,
+    /// The sides, in the order of the columns.
+    pub(crate) sides: &'static [Side],
+    /// The side that rsock is compared with.
+    pub(crate) base: Side,
+    /// Environment of the rsock side, beside the library.
+    pub(crate) settings: &'static [(&'static str, &'static str)],
+    pub(crate) need: Need,
+    /// How many samples it gets for one of other rows: more where single samples are far apart.
+    pub(crate) n_times: u32,
+}
+
+/// Message sizes, in bytes, of the bandwidth rows.
+pub(crate) const STREAM_SIZES: [usize; 6] = [64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20];
+
+/// Datagrams in a batch of [`Calls::Batches`].
+pub(crate) const BATCH: u16 = 32;
+
+/// Returns a size as it appears in names and labels: 64, 1K, 1M.
+pub(crate) fn size_name(size: usize) -> String {
+    match size {
+        0..1024 => size.to_string(),
+        1024..0x10_0000 => format!("{}K", size >> 10),
+        _ => format!("{}M", size >> 20),
+    }
+}
+
+impl Case {
+    /// Whether the rsock side calls rsock itself, so that it needs no library.
+    pub(crate) fn uses_rust_interface(&self) -> bool {
+        matches!(self.work, Work::PerfRr | Work::PerfStream(_) | Work::PerfConnect)
+            || self.is_perf_dgram()
+    }
+
+    /// Whether it is measured by `rsock perf dgram`.
+    fn is_perf_dgram(&self) -> bool {
+        let Self { work, .. } = self;
+        matches!(work, Work::DatagramRr(_) | Work::DatagramTail(_) | Work::DatagramStream { .. })
+    }
+
+    /// Whether it is measured on an RDMA device.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.base == Side::C
+    }
+
+    /// A row about netperf's round trips without a promise, as a template for others.
+    fn new(id: &str, label: &str, unit: Unit, place: Place) -> Self {
+        let suffix = if place == Place::Two { ".pinned" } else { "" };
+        Self {
+            id: format!("{id}{suffix}"),
+            label: label.to_owned(),
+            unit,
+            place,
+            is_also_pinned: place == Place::Free,
+            work: Work::Netperf { test: Netperf::Rr, n_pairs: 1 },
+            sides: &[Side::Kernel, Side::Rsock],
+            base: Side::Kernel,
+            settings: &[],
+            need: Need::Nothing,
+            n_times: 1,
+        }
+    }
+}

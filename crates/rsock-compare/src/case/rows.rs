@@ -1,0 +1,326 @@
+//! The table of all rows.
+
+use super::{Calls, Case, Need, Netperf, Place, STREAM_SIZES, Side, Unit, Work, size_name};
+
+/// Every row, in the order in which they are run and shown.
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for place in [Place::Free, Place::Two] {
+        cases.extend(round_trips(place));
+        cases.extend(bandwidth(place));
+        cases.push(Case {
+            work: netperf(Netperf::Crr(100), 1),
+            need: Need::RatioAtLeast { least: 0.9, aim: 1.0 },
+            // Samples of either side spread by 20 %, and the two sides are closer to each other.
+            n_times: 3,
+            ..Case::new("crr", "netperf TCP_CRR 100 B", Unit::PerSecond, place)
+        });
+        if place == Place::Free {
+            cases.extend(own_loops());
+        }
+    }
+    cases.extend(datagrams());
+    cases.extend(at_rest());
+    cases.extend(on_device());
+    cases
+}
+
+const fn netperf(test: Netperf, n_pairs: usize) -> Work {
+    Work::Netperf { test, n_pairs }
+}
+
+const fn stream(size: usize, kernel: Calls, rsock: Calls) -> Work {
+    Work::DatagramStream { size, kernel, rsock }
+}
+
+fn round_trips(place: Place) -> Vec<Case> {
+    let mut cases = vec![
+        Case {
+            need: Need::RatioAtLeast { least: 20.0, aim: 150.0 },
+            ..Case::new("rr", "netperf TCP_RR 1 B", Unit::PerSecond, place)
+        },
+        Case {
+            settings: &[("RSOCK_SPIN_US", "0")],
+            need: Need::RatioAtLeast { least: 1.5, aim: 2.5 },
+            ..Case::new("rr.nospin", "  without spinning", Unit::PerSecond, place)
+        },
+    ];
+    if place == Place::Free {
+        // Neither has a pinned row: the first is bound anyway, the second fills both CPUs.
+        cases.push(Case {
+            place: Place::One,
+            is_also_pinned: false,
+            need: Need::RatioAtLeast { least: 1.0, aim: 3.0 },
+            ..Case::new("rr.onecpu", "  both ends on one CPU", Unit::PerSecond, place)
+        });
+        cases.push(Case {
+            is_also_pinned: false,
+            work: netperf(Netperf::Rr, 8),
+            need: Need::RatioAtLeast { least: 1.5, aim: 6.0 },
+            ..Case::new("rr.8pairs", "  8 pairs, total", Unit::PerSecond, place)
+        });
+    }
+    cases.push(Case {
+        work: Work::PerfRr,
+        sides: &[Side::Kernel, Side::Unix, Side::Rsock, Side::Limit],
+        need: Need::TimesLimitAtMost { most: 12.0, aim: 4.0 },
+        ..Case::new("perf.rr", "perf rr 1 B, p50", Unit::Microseconds, place)
+    });
+    cases
+}
+
+fn bandwidth(place: Place) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for size in STREAM_SIZES {
+        let name = size_name(size);
+        let need = match size {
+            64 => Need::RatioAtLeast { least: 3.0, aim: 15.0 },
+            1024 => Need::RatioAtLeast { least: 1.5, aim: 6.0 },
+            0x10_0000 => Need::RatioOrPartOfLimit { least: 1.3, part: 0.7, aim: 4.0 },
+            _ => Need::RatioAtLeast { least: 2.0, aim: 5.0 },
+        };
+        let label = format!("netperf TCP_STREAM {name}");
+        cases.push(Case {
+            work: netperf(Netperf::Stream(size), 1),
+            sides: &[Side::Kernel, Side::Rsock, Side::Limit],
+            need,
+            ..Case::new(&format!("stream.{name}"), &label, Unit::GbitPerSecond, place)
+        });
+    }
+    let (large, small) = match place {
+        Place::Two => ("stream.1M.pinned", "stream.64K.pinned"),
+        _ => ("stream.1M", "stream.64K"),
+    };
+    cases.push(Case {
+        work: Work::Quotient(large, small),
+        sides: &[Side::Rsock],
+        need: Need::AtLeast { least: 0.95, aim: 1.0 },
+        ..Case::new("cliff", "  1M against 64K", Unit::Ratio, place)
+    });
+    cases.push(Case {
+        work: Work::Iperf,
+        need: Need::RatioAtLeast { least: 2.0, aim: 5.0 },
+        ..Case::new("iperf3", "iperf3", Unit::GbitPerSecond, place)
+    });
+    cases
+}
+
+/// `rsock perf` over kernel TCP, Unix sockets and rsock, for orientation.
+fn own_loops() -> Vec<Case> {
+    let case = |id: &str, label: &str, unit, work| Case {
+        is_also_pinned: false,
+        work,
+        sides: &[Side::Kernel, Side::Unix, Side::Rsock],
+        ..Case::new(id, label, unit, Place::Free)
+    };
+    let mut cases: Vec<_> = STREAM_SIZES
+        .into_iter()
+        .map(|size| {
+            let name = size_name(size);
+            let (id, label) = (format!("perf.stream.{name}"), format!("perf stream {name}"));
+            case(&id, &label, Unit::GbitPerSecond, Work::PerfStream(size))
+        })
+        .collect();
+    let label = "perf connect 100 B";
+    cases.push(case("perf.connect", label, Unit::PerSecond, Work::PerfConnect));
+    cases
+}
+
+/// Datagrams beside kernel UDP: `rsock perf dgram`, and unmodified netperf.
+fn datagrams() -> Vec<Case> {
+    let case = |id: &str, label: &str, unit, work, need| Case {
+        is_also_pinned: false,
+        work,
+        need,
+        ..Case::new(&format!("dgram.{id}"), label, unit, Place::Free)
+    };
+    let single = |size| stream(size, Calls::Single, Calls::Single);
+    let rate = Unit::PerSecond;
+    let at_least = |least, aim| Need::RatioAtLeast { least, aim };
+    let rr = at_least(20.0, 150.0);
+    let mut cases = vec![
+        case("rr", "perf dgram rr 64 B", rate, Work::DatagramRr(64), rr),
+        Case {
+            sides: &[Side::Kernel, Side::Rsock],
+            ..case(
+                "tail",
+                "  p99 of it over p50",
+                Unit::Ratio,
+                Work::DatagramTail(64),
+                Need::AtMost { most: 3.0, aim: 2.0 },
+            )
+        },
+        case("64", "perf dgram 64 B", rate, single(64), at_least(5.0, 15.0)),
+        case("1400", "perf dgram 1400 B", rate, single(1400), at_least(2.0, 15.0)),
+        case(
+            "batch",
+            "  64 B, batches : plain UDP",
+            rate,
+            stream(64, Calls::Single, Calls::Batches),
+            at_least(10.0, 30.0),
+        ),
+        case(
+            "mmsg",
+            "  64 B, batches : sendmmsg",
+            rate,
+            stream(64, Calls::Batches, Calls::Batches),
+            Need::Nothing,
+        ),
+    ];
+    for (id, label, unit, test, need) in [
+        ("netperf.rr", "netperf UDP_RR 1 B", rate, Netperf::UdpRr, rr),
+        (
+            "netperf.64",
+            "netperf UDP_STREAM 64",
+            Unit::GbitPerSecond,
+            Netperf::UdpStream(64),
+            at_least(5.0, 15.0),
+        ),
+        (
+            "netperf.1400",
+            "netperf UDP_STREAM 1400",
+            Unit::GbitPerSecond,
+            Netperf::UdpStream(1400),
+            at_least(2.0, 15.0),
+        ),
+    ] {
+        let settings = &[("RSOCK_DGRAM", "on")];
+        cases.push(Case { settings, ..case(id, label, unit, netperf(test, 1), need) });
+    }
+    cases
+}
+
+/// Costs of streams at rest, which have no pinned rows.
+fn at_rest() -> Vec<Case> {
+    let case = |id: &str, label: &str, unit, work, need| Case {
+        is_also_pinned: false,
+        work,
+        need,
+        ..Case::new(id, label, unit, Place::Free)
+    };
+    vec![
+        case(
+            "memory",
+            "memory per stream at rest",
+            Unit::Bytes,
+            Work::Memory,
+            Need::AtMost { most: 65_536.0, aim: 8_192.0 },
+        ),
+        case(
+            "cpu",
+            "CPU at 100 requests/s",
+            Unit::CpuMillis,
+            Work::Cpu,
+            Need::RatioAtMost { most: 1.5, aim: 1.0 },
+        ),
+        case(
+            "idle",
+            "wake-ups, 100 idle streams",
+            Unit::WakeupsPerSecond,
+            Work::Idle,
+            Need::AtMost { most: 0.0, aim: 0.0 },
+        ),
+    ]
+}
+
+/// Rows on an RDMA device, where C's rsockets are the base and bare verbs the limit. Both sides run
+/// the same unmodified programs, netperf through librdmacm's own preload library.
+fn on_device() -> Vec<Case> {
+    let case = |id: &str, label: &str, unit, work, need| Case {
+        is_also_pinned: false,
+        work,
+        sides: &[Side::C, Side::Rsock, Side::Limit],
+        base: Side::C,
+        settings: &[("RSOCK_DEVICE", "rdma")],
+        need,
+        ..Case::new(id, label, unit, Place::Free)
+    };
+    // Samples of C differ by a factor of two: C spins for 10 us, and an answer arrives within that
+    // or does not.
+    let round_trips = |id: &str, label: &str, work| Case {
+        n_times: 3,
+        ..case(
+            id,
+            label,
+            Unit::PerSecond,
+            work,
+            Need::RatioAndPartOfLimit { least: 2.0, part: 0.6, aim: 4.0 },
+        )
+    };
+    let mut cases = vec![
+        round_trips("rdma.rr", "netperf TCP_RR 1 B", netperf(Netperf::Rr, 1)),
+        round_trips("rdma.rstream.rr", "rstream 1 B, blocking", Work::RstreamRr),
+    ];
+    for size in STREAM_SIZES {
+        let name = size_name(size);
+        let need = match size {
+            0x1_0000 => Need::RatioAndPartOfLimit { least: 1.0, part: 0.85, aim: 1.3 },
+            _ => Need::RatioAtLeast { least: 1.0, aim: 1.3 },
+        };
+        let work = netperf(Netperf::Stream(size), 1);
+        let (id, label) = (format!("rdma.stream.{name}"), format!("netperf TCP_STREAM {name}"));
+        cases.push(Case {
+            // Single samples spread by 5 %, and the promise about the quotient of the two largest
+            // is closer than that.
+            n_times: if size >= 0x1_0000 { 3 } else { 1 },
+            ..case(&id, &label, Unit::GbitPerSecond, work, need)
+        });
+    }
+    let cliff = Work::Quotient("rdma.stream.1M", "rdma.stream.64K");
+    cases.push(Case {
+        sides: &[Side::Rsock],
+        ..case(
+            "rdma.cliff",
+            "  1M against 64K",
+            Unit::Ratio,
+            cliff,
+            Need::AtLeast { least: 1.0, aim: 1.0 },
+        )
+    });
+    cases.push(Case {
+        sides: &[Side::C, Side::Rsock],
+        ..case(
+            "rdma.cpu",
+            "user CPU, rstream 64K",
+            Unit::CpuPerKib,
+            Work::RstreamCpu(64 << 10),
+            Need::RatioAtMost { most: 1.0, aim: 0.8 },
+        )
+    });
+    cases.push(Case {
+        sides: &[Side::Limit],
+        ..case(
+            "rdma.memcpy",
+            "memcpy 64K",
+            Unit::GbitPerSecond,
+            Work::Memcpy(64 << 10),
+            Need::Nothing,
+        )
+    });
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_quotients_name_rows_that_precede_them() {
+        let mut seen = HashSet::new();
+        for case in all() {
+            if let Work::Quotient(a, b) = case.work {
+                assert!(seen.contains(a) && seen.contains(b), "{}", case.id);
+            }
+            assert!(seen.insert(case.id.clone()), "{} occurs twice", case.id);
+        }
+    }
+
+    #[test]
+    fn every_row_that_claims_a_pinned_one_has_it() {
+        let ids: HashSet<_> = all().into_iter().map(|case| case.id).collect();
+        for case in all().iter().filter(|case| case.is_also_pinned) {
+            assert!(ids.contains(&format!("{}.pinned", case.id)), "{}", case.id);
+        }
+    }
+}

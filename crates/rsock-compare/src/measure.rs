@@ -1,0 +1,324 @@
+//! One sample of one side: starts the programs, waits for their figure and parses it.
+
+use crate::bench::Bench;
+use crate::case::{BATCH, Calls, Case, Netperf, Side, Unit, Work};
+use crate::collected::Collected;
+use crate::programs::{iperf, netperf, perftest, rstream};
+use crate::server::Server;
+use crate::{hold, limit, process};
+use rsock_cli::child::{Child, pause};
+use rsock_cli::error::Error;
+use rsock_cli::library;
+use rsock_cli::perf::latency::Latency;
+use rsock_cli::perf::{self, DatagramReport, ends};
+use rsock_core::stat;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// A sample.
+pub(crate) struct Measured {
+    /// The figure, in the unit of the row.
+    pub(crate) value: f64,
+    /// Part of the bytes that did not use kernel TCP; `None` if nothing counted them.
+    pub(crate) fast_share: Option<f64>,
+    /// Percentiles, if round trips were timed one by one.
+    pub(crate) latency_us: Option<Latency>,
+}
+
+impl From<f64> for Measured {
+    fn from(value: f64) -> Self {
+        Self { value, fast_share: None, latency_us: None }
+    }
+}
+
+/// Starts the servers of a sample, if they are started apart from its clients.
+pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Vec<Server>, Error> {
+    if side == Side::Limit {
+        return Ok(Vec::new());
+    }
+    match (case.work, &bench.programs.netserver, &bench.programs.iperf3) {
+        (Work::Netperf { n_pairs, .. }, Some(netserver), _) => {
+            (0..n_pairs).map(|_| netperf::start_server(bench, netserver, case, side)).collect()
+        }
+        (Work::RstreamRr, _, _) => {
+            let rstream = bench.programs.rstream.as_ref().ok_or_else(|| absent("rstream"))?;
+            let volume = rstream::Volume::ROUND_TRIPS;
+            Ok(vec![rstream::start_server(bench, rstream, case, side, volume)?])
+        }
+        (Work::Iperf, _, Some(iperf3)) => Ok(vec![iperf::start_server(bench, iperf3, case, side)?]),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Takes one sample.
+pub(crate) fn measure(
+    bench: &Bench,
+    case: &Case,
+    side: Side,
+    servers: &[Server],
+) -> Result<Measured, Error> {
+    if side == Side::Limit {
+        return limit_of(bench, case);
+    }
+    match case.work {
+        Work::Netperf { test, .. } => {
+            let Some(program) = &bench.programs.netperf else { return Err(absent("netperf")) };
+            let start = |server: &Server| {
+                netperf::start_client(bench, program, case, side, test, server.port)
+            };
+            let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            finish_all(bench, clients, |output| netperf::parse(output, test))
+        }
+        Work::Iperf => {
+            let Some(program) = &bench.programs.iperf3 else { return Err(absent("iperf3")) };
+            let start =
+                |server: &Server| iperf::start_client(bench, program, case, side, server.port);
+            let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            finish_all(bench, clients, iperf::parse)
+        }
+        Work::RstreamRr => {
+            let Some(program) = &bench.programs.rstream else { return Err(absent("rstream")) };
+            let volume = rstream::Volume::ROUND_TRIPS;
+            let start =
+                |s: &Server| rstream::start_client(bench, program, case, side, volume, s.port);
+            let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            finish_all(bench, clients, rstream::parse)
+        }
+        Work::RstreamCpu(size) => {
+            let Some(program) = &bench.programs.rstream else { return Err(absent("rstream")) };
+            Ok(rstream::user_cpu(bench, program, case, side, size)?.into())
+        }
+        Work::PerfRr => perf_run(bench, case, side, "rr", 1),
+        Work::PerfStream(size) => perf_run(bench, case, side, "stream", size),
+        Work::PerfConnect => perf_run(bench, case, side, "connect", 100),
+        Work::DatagramRr(size) => {
+            dgram_run(bench, side, size, Calls::Single, |report| report.round_trips_per_second)
+        }
+        Work::DatagramTail(size) => dgram_run(bench, side, size, Calls::Single, |report| {
+            report.latency_us.p99 / report.latency_us.p50.max(f64::MIN_POSITIVE)
+        }),
+        Work::DatagramStream { size, kernel, rsock } => {
+            let calls = if side == Side::Kernel { kernel } else { rsock };
+            dgram_run(bench, side, size, calls, |report| report.received_per_second)
+        }
+        Work::Memory => {
+            held(bench, case, side, 1000, |pids| Ok(process::memory(pids)? as f64 / 1000.0))
+        }
+        Work::Idle => held(bench, case, side, 100, |pids| {
+            const WATCHED: Duration = Duration::from_secs(3);
+            let before = process::switches(pids)?;
+            pause(WATCHED);
+            let after = process::switches(pids)?;
+            Ok(after.saturating_sub(before) as f64 / WATCHED.as_secs_f64())
+        }),
+        Work::Cpu => cpu_at_rate(bench, case, side),
+        Work::Quotient(..) | Work::Memcpy(_) => Err(Error::Failed("this row runs nothing".into())),
+    }
+}
+
+/// Measures what the machine or the device could do without a protocol.
+fn limit_of(bench: &Bench, case: &Case) -> Result<Measured, Error> {
+    let bandwidth = |size| {
+        limit::two_copy_bandwidth(bench.cpus, size).map_err(Error::io("cannot measure the limit"))
+    };
+    let programs = &bench.programs;
+    match (case.work, &programs.ib_write_lat, &programs.ib_write_bw) {
+        (Work::Memcpy(size), ..) => return Ok(limit::memcpy_bandwidth(size).into()),
+        (Work::Netperf { test: Netperf::Stream(size), .. }, _, Some(program))
+            if case.is_on_device() =>
+        {
+            return Ok(perftest::bandwidth(bench, program, case, size)?.into());
+        }
+        (_, Some(program), _) if case.is_on_device() => {
+            return Ok(perftest::round_trips(bench, program, case)?.into());
+        }
+        _ => {}
+    }
+    match (case.work, case.unit) {
+        (Work::Netperf { test: Netperf::Stream(size), .. }, _) => Ok(bandwidth(size)?.into()),
+        (_, Unit::Microseconds) => {
+            Ok((limit::line_round_trip(bench.cpus).as_secs_f64() * 1e6).into())
+        }
+        _ => Err(Error::Failed("no limit is known".into())),
+    }
+}
+
+/// Reads the counters of the first client half-way, then adds up the figures of all clients.
+fn finish_all(
+    bench: &Bench,
+    mut clients: Vec<Collected>,
+    mut parse: impl FnMut(&str) -> Result<f64, Error>,
+) -> Result<Measured, Error> {
+    let deadline = bench.deadline(bench.time);
+    let mut fast_share = None;
+    if let Some(first) = clients.first_mut()
+        && !first.has_ended_by(Instant::now() + bench.time / 2)?
+    {
+        fast_share = fast_share_of(first.pid());
+    }
+    let mut value = 0.0;
+    for client in clients {
+        value += parse(&client.finish(deadline)?)?;
+    }
+    Ok(Measured { fast_share, ..value.into() })
+}
+
+/// Part of the process's bytes that did not use kernel TCP, in its live connections so far.
+fn fast_share_of(pid: u32) -> Option<f64> {
+    let process = stat::read_process(pid).ok()??;
+    let counters = process.connections.iter().flat_map(|c| [c.tx, c.rx]);
+    let (fast, all) = counters.fold((0.0, 0.0), |(fast, all), counters| {
+        let sum: f64 = counters.bytes.iter().map(|n| *n as f64).sum();
+        (fast + sum - counters.bytes[stat::Path::Tcp as usize] as f64, all + sum)
+    });
+    (all > 0.0).then(|| fast / all)
+}
+
+/// Runs `rsock perf` with a server of its own.
+fn perf_run(
+    bench: &Bench,
+    case: &Case,
+    side: Side,
+    test: &str,
+    size: usize,
+) -> Result<Measured, Error> {
+    let (size, seconds) = (size.to_string(), bench.time.as_secs().to_string());
+    let args = ["perf", test, "--json", "--size", &size, "--time", &seconds];
+    let mut command = bench.own_command(&args);
+    command.args(["--device", perf_device(side)]);
+    if let Some([client, server]) = bench.binding(case.place) {
+        command.args(["--cpu", &format!("{client},{server}")]);
+    }
+    bench.set_environment(&mut command, case, side);
+    let client = Collected::spawn("rsock perf", command)?;
+    let mut latency_us = None;
+    let measured = finish_all(bench, vec![client], |output| {
+        let report: perf::Report = serde_json::from_str(output)
+            .map_err(|e| Error::Failed(format!("rsock perf printed no report: {e}")))?;
+        latency_us = report.latency_us;
+        perf_value(&report, case.unit)
+    })?;
+    Ok(Measured { latency_us, ..measured })
+}
+
+/// Runs `rsock perf dgram` with a server of its own.
+fn dgram_run(
+    bench: &Bench,
+    side: Side,
+    size: usize,
+    calls: Calls,
+    value: impl Fn(&DatagramReport) -> f64,
+) -> Result<Measured, Error> {
+    // Round trips and one direction take half of the time each.
+    let seconds = (bench.time / 2).as_secs_f64().to_string();
+    let batch = match calls {
+        Calls::Single => 1,
+        Calls::Batches => BATCH,
+    };
+    let (size, batch) = (size.to_string(), batch.to_string());
+    let args = ["perf", "dgram", "--json", "--size", &size, "--batch", &batch, "--time", &seconds];
+    let mut command = bench.own_command(&args);
+    command.args(["--device", if side == Side::Kernel { "udp" } else { "soft" }]);
+    command.env_remove(library::PRELOAD_ENV);
+    let client = Collected::spawn("rsock perf", command)?;
+    let mut latency_us = None;
+    let measured = finish_all(bench, vec![client], |output| {
+        let report: DatagramReport = serde_json::from_str(output)
+            .map_err(|e| Error::Failed(format!("rsock perf printed no report: {e}")))?;
+        latency_us = Some(report.latency_us);
+        Ok(value(&report))
+    })?;
+    Ok(Measured { fast_share: None, latency_us, ..measured })
+}
+
+fn perf_device(side: Side) -> &'static str {
+    match side {
+        Side::Unix => "unix",
+        Side::Rsock => "rsock",
+        Side::Kernel | Side::C | Side::Limit => "tcp",
+    }
+}
+
+fn perf_value(report: &perf::Report, unit: Unit) -> Result<f64, Error> {
+    let value = match unit {
+        Unit::Microseconds => report.latency_us.map(|latency| latency.p50),
+        Unit::GbitPerSecond => report.gbit_per_second,
+        _ => report.per_second,
+    };
+    value.ok_or_else(|| Error::Failed("rsock perf did not measure what the row needs".into()))
+}
+
+/// Opens streams that carry 1 MiB each, lets them rest, and applies `look` to both processes.
+fn held(
+    bench: &Bench,
+    case: &Case,
+    side: Side,
+    n_streams: u32,
+    look: impl FnOnce(&[u32]) -> Result<f64, Error>,
+) -> Result<Measured, Error> {
+    const REST: Duration = Duration::from_secs(1);
+    let n = n_streams.to_string();
+    let (server, addr) = own_server(bench, case, side, &["hold", "--streams", &n])?;
+    let mut command = bench.own_command(&["hold", "--streams", &n, "--connect", &addr]);
+    // The client reports its failures on the standard error of this process.
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    bench.set_environment(&mut command, case, side);
+    let mut client = Child::spawn("rsock compare hold", command)?;
+    // The client stays until this end of its input is closed.
+    let _input = client.take_stdin();
+    let line = client.read_line(bench.deadline(Duration::ZERO) + HOLD_LIMIT)?;
+    if line != hold::READY {
+        return Err(Error::Failed("rsock compare hold could not open its streams".into()));
+    }
+    pause(REST);
+    let value = look(&[client.pid(), server.pid()])?;
+    Ok(Measured { fast_share: fast_share_of(client.pid()), ..value.into() })
+}
+
+/// Measures the CPU time of both ends over a few seconds of 100 requests per second.
+fn cpu_at_rate(bench: &Bench, case: &Case, side: Side) -> Result<Measured, Error> {
+    const SETTLING: Duration = Duration::from_millis(500);
+    const WATCHED: Duration = Duration::from_secs(2);
+    let (server, addr) =
+        own_server(bench, case, side, &["perf", "rr", "--server", "--device", "tcp"])?;
+    // Longer than the time for which its CPU time is watched.
+    let args = ["perf", "rr", "--device", "tcp", "--rate", "100", "--time", "3.5"];
+    let mut command = bench.own_command(&args);
+    command.args(["--connect", &addr]);
+    bench.set_environment(&mut command, case, side);
+    let mut client = Collected::spawn("rsock perf", command)?;
+    let pids = [client.pid(), server.pid()];
+    pause(SETTLING);
+    let (start, before) = (Instant::now(), process::cpu_time(&pids)?);
+    pause(WATCHED);
+    let (after, took) = (process::cpu_time(&pids)?, start.elapsed());
+    let fast_share = fast_share_of(client.pid());
+    if client.has_ended_by(Instant::now())? {
+        client.finish(Instant::now())?;
+        return Err(Error::Failed("rsock perf ended too soon".into()));
+    }
+    let used = after.saturating_sub(before).as_secs_f64() * 1e3;
+    Ok(Measured { fast_share, ..Measured::from(used / took.as_secs_f64()) })
+}
+
+/// Starts this program as a server, and returns it with its address.
+fn own_server(
+    bench: &Bench,
+    case: &Case,
+    side: Side,
+    args: &[&str],
+) -> Result<(Child, String), Error> {
+    let mut command = bench.own_command(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    bench.set_environment(&mut command, case, side);
+    let mut server = Child::spawn("rsock perf", command)?;
+    let addr = ends::read_address(&mut server)?;
+    Ok((server, addr))
+}
+
+fn absent(program: &str) -> Error {
+    Error::Failed(format!("{program} was not found"))
+}
+
+/// Time enough for a thousand streams and a thousand MiB on a slow machine.
+const HOLD_LIMIT: Duration = Duration::from_secs(60);

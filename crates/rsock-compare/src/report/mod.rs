@@ -1,0 +1,267 @@
+//! The results as a table for a terminal, as Markdown, and as a plot.
+
+use crate::case::{Need, Place, Side, Unit};
+use crate::judge::Verdict;
+use crate::limit::Placement;
+use crate::result::{Comparison, Row};
+use rsock_cli::table::{self, line, widths};
+use std::fmt::Write;
+use std::ops::Range;
+
+mod device;
+mod markdown;
+mod plot;
+
+pub(crate) use markdown::markdown;
+pub(crate) use plot::svg;
+
+const COLUMNS: [&str; 11] = [
+    "", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "at least", "aim", "result",
+    "CPUs",
+];
+/// The columns of numbers.
+const NUMBERS: Range<usize> = 1..9;
+
+/// Returns the tables, and below them what a reader has to know.
+pub(crate) fn text(comparison: &Comparison) -> String {
+    let env = &comparison.environment;
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "rsock {} on {}, Linux {}, CPUs {} and {} of {}",
+        env.rsock, env.cpu, env.kernel, env.cpus[0], env.cpus[1], env.n_cpus
+    );
+    let _ = writeln!(
+        out,
+        "Medians of {} (of some rows three times as many), sides measured in \
+         turn, {} s each.",
+        env.runs, env.seconds_per_sample
+    );
+    if comparison.rows.iter().any(|row| !row.is_on_device()) {
+        out.push_str("ratio = rsock : kernel TCP, or kernel UDP for datagrams\n");
+    }
+    if env.runs < LEAST_RUNS {
+        let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
+    }
+    let is_number = |column| NUMBERS.contains(&column);
+    let head = COLUMNS.map(String::from);
+    let widths = widths([head.clone()].into_iter().chain(comparison.rows.iter().map(cells)));
+    for (title, place) in [("Unpinned", false), ("Pinned to a CPU each", true)] {
+        let rows: Vec<_> = comparison
+            .rows
+            .iter()
+            .filter(|row| (row.place == Place::Two) == place && !row.is_on_device())
+            .collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = writeln!(out, "\n{title}");
+        line(&mut out, &head, &widths, is_number);
+        for row in rows {
+            line(&mut out, &cells(row), &widths, is_number);
+        }
+    }
+    device::text(&mut out, comparison);
+    for row in comparison.rows.iter().filter(|row| shows_percentiles(row)) {
+        percentiles(&mut out, row);
+    }
+    out.push('\n');
+    for note in notes(comparison) {
+        let _ = writeln!(out, "{note}");
+    }
+    out
+}
+
+/// Whether the row is about the latency of single round trips.
+fn shows_percentiles(row: &Row) -> bool {
+    row.unit == Unit::Microseconds || row.id == "dgram.tail"
+}
+
+/// Fewer samples than this make no reliable median.
+const LEAST_RUNS: u32 = 5;
+
+fn cells(row: &Row) -> [String; 11] {
+    let value = |side| row.medians.get(&side).map_or(String::new(), |v| quantity(*v, row.unit));
+    let quotient = |value: Option<f64>| value.map_or(String::new(), significant);
+    let (least, aim) = promise(row.need);
+    [
+        row.label.clone(),
+        value(Side::Kernel),
+        value(Side::Unix),
+        value(Side::Rsock),
+        value(Side::Limit),
+        quotient(row.judgement.ratio),
+        quotient(row.judgement.of_limit),
+        least,
+        aim,
+        verdict(row).to_owned(),
+        placements(row),
+    ]
+}
+
+fn verdict(row: &Row) -> &'static str {
+    match row.judgement.verdict {
+        Verdict::Aim => "aim",
+        Verdict::Pass => "pass",
+        Verdict::Fail => "FAIL",
+        Verdict::Shown => "",
+        Verdict::NotRun => "not run",
+    }
+}
+
+/// Returns the promise and the aim in words.
+fn promise(need: Need) -> (String, String) {
+    let most = |n: f64, unit: &str| format!("<= {}{unit}", significant(n));
+    match need {
+        Need::Nothing => (String::new(), String::new()),
+        Need::RatioAtLeast { least, aim } | Need::AtLeast { least, aim } => {
+            (significant(least), significant(aim))
+        }
+        Need::RatioOrPartOfLimit { least, part, aim } => {
+            let either = format!("{} or {} of limit", significant(least), significant(part));
+            (either, significant(aim))
+        }
+        Need::RatioAndPartOfLimit { least, part, aim } => {
+            let both = format!("{} and {} of limit", significant(least), significant(part));
+            (both, significant(aim))
+        }
+        Need::RatioAtMost { most: m, aim } => (most(m, ""), most(aim, "")),
+        Need::TimesLimitAtMost { most: m, aim } => (most(m, " x limit"), most(aim, " x limit")),
+        Need::AtMost { most: m, aim } if m >= 1024.0 => {
+            (most(m / 1024.0, "K"), most(aim / 1024.0, "K"))
+        }
+        Need::AtMost { most: m, aim } => (most(m, ""), most(aim, "")),
+    }
+}
+
+/// Formats a figure with the unit of its row.
+fn quantity(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::PerSecond if value >= 1000.0 => format!("{} k/s", significant(value / 1e3)),
+        Unit::PerSecond | Unit::WakeupsPerSecond => format!("{} /s", significant(value)),
+        Unit::GbitPerSecond => format!("{} Gb/s", significant(value)),
+        Unit::Microseconds => format!("{} us", significant(value)),
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+        Unit::Bytes => table::bytes(value as u64),
+        Unit::CpuPerKib => format!("{} ns/KiB", significant(value)),
+        Unit::CpuMillis => format!("{} ms/s", significant(value)),
+        Unit::Ratio => significant(value),
+    }
+}
+
+/// Formats three digits, or all of a larger whole part.
+fn significant(value: f64) -> String {
+    let text = match value.abs() {
+        0.0 => "0".to_owned(),
+        v if v < 0.995 => format!("{value:.3}"),
+        v if v < 9.995 => format!("{value:.2}"),
+        v if v < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    };
+    if text.contains('.') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    text
+}
+
+/// Formats how many samples were taken in each placement.
+fn placements(row: &Row) -> String {
+    let n = |placement| row.samples.iter().filter(|s| s.placement == placement).count();
+    match (n(Placement::A), n(Placement::B)) {
+        (0, 0) => String::new(),
+        (_, 0) => "A".to_owned(),
+        (0, _) => "B".to_owned(),
+        (a, b) => format!("A{a} B{b}"),
+    }
+}
+
+/// Appends the percentiles behind a row of medians.
+fn percentiles(out: &mut String, row: &Row) {
+    let sides = [("kernel", Side::Kernel), ("Unix", Side::Unix), ("rsock", Side::Rsock)];
+    let found: Vec<_> = sides
+        .map(|(name, side)| (name, row.percentiles(side)))
+        .into_iter()
+        .filter(|(_, percentiles)| !percentiles.is_empty())
+        .collect();
+    let Some((_, first)) = found.first() else { return };
+    let place = if row.place == Place::Two { ", pinned" } else { "" };
+    let _ = write!(out, "\n{:<24}", format!("{}{place} (us)", row.id.trim_end_matches(".pinned")));
+    for (name, _) in first {
+        let _ = write!(out, "{name:>9}");
+    }
+    out.push('\n');
+    for (name, percentiles) in &found {
+        let _ = write!(out, "  {name:<22}");
+        for (_, us) in percentiles {
+            let _ = write!(out, "{:>9}", significant(*us));
+        }
+        out.push('\n');
+    }
+}
+
+fn notes(comparison: &Comparison) -> Vec<String> {
+    let mut notes = vec![
+        "CPUs: A they share a cache, B they do not (by the round trip of a cache line before each \
+         sample)."
+            .to_owned(),
+    ];
+    let missing = &comparison.missing_programs;
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        notes.push(format!("Not found in RSOCK_TOOLS or PATH: {names}."));
+    }
+    for row in &comparison.rows {
+        if let Some(note) = &row.note
+            && (!row.samples.is_empty() || row.is_on_device())
+        {
+            notes.push(format!("{}: {note}", row.id));
+        }
+        if let Some(share) = row.fast_share().filter(|share| *share < NEARLY_ALL) {
+            let percent = share * 100.0;
+            notes.push(format!("{}: {percent:.0} % of the bytes went past kernel TCP", row.id));
+        }
+    }
+    let count = |v| comparison.rows.iter().filter(|row| row.judgement.verdict == v).count();
+    let [aim, pass, fail, not_run] =
+        [Verdict::Aim, Verdict::Pass, Verdict::Fail, Verdict::NotRun].map(count);
+    notes.push(format!("{aim} aim, {pass} pass, {fail} FAIL, {not_run} not run."));
+    notes
+}
+
+/// A note names rows with a smaller part of the bytes past kernel TCP. It is less than one, since
+/// streams begin on TCP.
+const NEARLY_ALL: f64 = 0.9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_no_idle_zeros() {
+        let shown =
+            [0.0, 0.0123, 0.95, 1.0, 1.5, 3.017, 12.34, 64.0, 150.4, 20172.8].map(significant);
+        let expected = ["0", "0.012", "0.95", "1", "1.5", "3.02", "12.3", "64", "150", "20173"];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn quantities_carry_their_unit() {
+        assert_eq!(quantity(20172.0, Unit::PerSecond), "20.2 k/s");
+        assert_eq!(quantity(100.0, Unit::PerSecond), "100 /s");
+        assert_eq!(quantity(8192.0, Unit::Bytes), "8.0K");
+        assert_eq!(quantity(0.0, Unit::WakeupsPerSecond), "0 /s");
+    }
+
+    #[test]
+    fn promises_read_as_they_are_judged() {
+        let text = |need| promise(need);
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(text(Need::RatioAtLeast { least: 1.5, aim: 6.0 }), pair("1.5", "6"));
+        assert_eq!(
+            text(Need::RatioOrPartOfLimit { least: 1.3, part: 0.7, aim: 4.0 }),
+            pair("1.3 or 0.7 of limit", "4")
+        );
+        assert_eq!(text(Need::AtMost { most: 65536.0, aim: 8192.0 }), pair("<= 64K", "<= 8K"));
+        assert_eq!(text(Need::AtMost { most: 0.0, aim: 0.0 }), pair("<= 0", "<= 0"));
+    }
+}

@@ -1,0 +1,140 @@
+//! The comparison as a user meets it: what it refuses, and what it writes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn compare(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rsock-compare"));
+    command.args(args).env_remove("LD_PRELOAD").env_remove("RSOCK_PRELOAD");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// One line on standard error that holds `part`, nothing on standard output, status 2.
+fn assert_refused(mut command: Command, part: &str) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let stderr = text(&stderr);
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert_eq!(text(&stdout), "");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("rsock: ") && stderr.contains(part), "{stderr}");
+}
+
+/// A directory that goes away with the test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("rsock-compare-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// An empty file in the library's place, which the linker skips with a warning.
+    fn library(&self) -> PathBuf {
+        let path = self.0.join("librsock_preload.so");
+        fs::write(&path, "").unwrap();
+        path.canonicalize().unwrap()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn help_is_not_a_mistake_and_names_the_command_as_users_call_it() {
+    for args in [&["--help"][..], &["incast", "--help"], &["hold", "--help"], &["--version"]] {
+        let output = compare(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(text(&output.stdout).contains("rsock"), "{args:?}");
+    }
+    let help = compare(&["--help"]).output().unwrap();
+    assert!(text(&help.stdout).contains("Usage: rsock compare [OPTIONS]"), "{help:?}");
+}
+
+#[test]
+fn the_list_of_rows_needs_no_device_and_no_library() {
+    let output = compare(&["--list"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let list = text(&output.stdout);
+    for row in ["rr ", "crr.pinned ", "perf.stream.1M ", "dgram.batch ", "memory ", "rdma.rr "] {
+        assert!(list.lines().any(|line| line.starts_with(row)), "{row}: {list}");
+    }
+}
+
+#[test]
+fn both_ends_of_streams_at_rest_say_when_they_are_ready() {
+    let args = ["hold", "--streams", "3", "--size", "100K"];
+    let mut server = compare(&args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let addr = line.trim().strip_prefix("listening on ").unwrap();
+    let output = compare(&args).args(["--connect", addr]).stdin(Stdio::null()).output().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "ready\n");
+}
+
+#[test]
+fn mistakes_are_refused_before_anything_runs() {
+    let dir = Dir::new("compare");
+    let library = dir.library();
+    let compare = |args: &[&str]| {
+        let mut command = compare(args);
+        command.env("RSOCK_PRELOAD", &library);
+        command
+    };
+    assert_refused(compare(&["--json", "/no/such/dir/x"]), "cannot write /no/such/dir/x");
+    let directory = dir.0.to_str().unwrap();
+    assert_refused(compare(&["--svg", directory]), "is a directory");
+    assert_refused(compare(&["--runs", "0"]), "--runs");
+    assert_refused(compare(&["--only", "pigeons"]), "pigeons");
+    let json = dir.0.join("left.json");
+    let mut no_library = compare(&["--json", json.to_str().unwrap()]);
+    no_library.env("RSOCK_PRELOAD", "/nonexistent.so");
+    assert_refused(no_library, "/nonexistent.so");
+    assert!(!json.exists());
+}
+
+#[test]
+fn rows_that_could_not_run_are_marked_and_have_no_figures() {
+    let dir = Dir::new("absent");
+    let (json, svg) = (dir.0.join("c.json"), dir.0.join("c.svg"));
+    let mut command = compare(&["--quick", "--runs", "1", "--only", "iperf3,perf.connect"]);
+    let markdown = dir.0.join("c.md");
+    command.arg("--json").arg(&json).arg("--svg").arg(&svg).arg("--markdown").arg(&markdown);
+    // No program is found.
+    command.env("PATH", "").env_remove("RSOCK_TOOLS").env("RSOCK_PRELOAD", dir.library());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(table.contains("Not found in RSOCK_TOOLS or PATH: netperf, netserver, iperf3."));
+    let line = table.lines().find(|line| line.starts_with("iperf3")).unwrap();
+    assert!(line.contains("not run") && !line.contains("Gb/s"), "{line}");
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let row = |id: &str| rows.iter().find(|row| row["id"] == id).unwrap();
+    assert_eq!(row("iperf3")["verdict"], "not_run");
+    assert_eq!(row("iperf3")["samples"].as_array().unwrap().len(), 0);
+    let measured = row("perf.connect")["samples"].as_array().unwrap();
+    assert_eq!(measured.len(), 3);
+    assert!(measured.iter().all(|s| s["value"].as_f64().unwrap() > 0.0), "{measured:?}");
+    assert!(fs::read_to_string(svg).unwrap().starts_with("<svg"));
+    let page = fs::read_to_string(markdown).unwrap();
+    assert!(page.starts_with("### Unpinned\n"), "{page}");
+    let cells =
+        |label: &str| page.lines().find(|l| l.contains(label)).unwrap().matches('|').count();
+    assert_eq!(cells("iperf3"), cells("---"));
+}
