@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use rsock_core::socket::rsockets::{Builder, Listener};
+use rsock_core::rsocket::rsockets::{Builder, Listener};
 use rsock_examples::{Done, Role};
 use std::io::{Read, Write};
 use std::thread;

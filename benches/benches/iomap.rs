@@ -5,7 +5,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rsock_benches::transport::{Kind, Peer};
-use rsock_core::socket::rsockets::{Builder, Listener};
+use rsock_core::rsocket::rsockets::{Builder, Listener};
 use std::net::Ipv4Addr;
 use std::thread;
 

@@ -1,6 +1,6 @@
 //! Connected byte streams of each kind, both ends in this process, for measuring them side by side.
 
-use rsock_core::socket::{Listener, Socket, Stream};
+use rsock_core::rsocket::{Listener, Socket, Stream};
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

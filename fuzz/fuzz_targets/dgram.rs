@@ -3,6 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rsock_core::dgram::header;
+use rsock_core::datagram::header;
 
 fuzz_target!(|data: &[u8]| header::check_any(data));

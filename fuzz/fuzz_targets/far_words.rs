@@ -3,6 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rsock_core::twin::fuzz::far_words;
+use rsock_core::accelerate::fuzz::far_words;
 
 fuzz_target!(|data: &[u8]| far_words(data));

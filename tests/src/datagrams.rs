@@ -1,6 +1,6 @@
 //! Blocking datagram sockets in tests: what is sent and received is whole, or the test ends.
 
-use rsock_core::dgram::{Datagram, Received};
+use rsock_core::datagram::{Datagram, Received};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::thread;

@@ -2,7 +2,7 @@
 
 mod datagrams_hostile;
 
-use rsock_core::dgram::{Datagram, Received};
+use rsock_core::datagram::{Datagram, Received};
 use rsock_tests::Watchdog;
 use rsock_tests::datagrams::{bound, meet, ping_pong, recv, send, try_recv};
 use rustix::event::PollFlags;

@@ -9,8 +9,8 @@ mod hosts_threads;
 mod hosts_tokio;
 mod malformed;
 
-use rsock_core::stat::{self, Connection};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::metrics::{self, Connection};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{
     Running, Watchdog, assert_worked, await_rdma_listener, await_udp_socket, c_library,
@@ -250,7 +250,7 @@ fn hosts_that_do_not_trust_each_other_stay_on_tcp_and_say_so() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("no-trust");
     let ends = transfer(&guest, Trust::Nobody, "", "send", |guest| {
-        await_connection(guest, |c| c.pin == Some(PinReason::NoTrust));
+        await_connection(guest, |c| c.pin == Some(FallbackReason::NoTrust));
     });
     assert_all_arrived(&ends);
 }
@@ -265,7 +265,7 @@ fn a_host_with_another_key_is_refused() {
     };
     let ends = transfer(&guest, Trust::Key(key), "", "send", |guest| {
         if guest.role == Role::A {
-            await_connection(guest, |c| c.pin == Some(PinReason::Untrusted));
+            await_connection(guest, |c| c.pin == Some(FallbackReason::Untrusted));
         }
     });
     assert_all_arrived(&ends);

@@ -4,7 +4,7 @@
 mod power_quiet;
 
 use power_quiet::Quiet;
-use rsock_core::stat::{self, Connection};
+use rsock_core::metrics::{self, Connection};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, preload_library, tools};
 use std::env;

@@ -5,7 +5,7 @@
 mod c_program;
 
 use c_program::compiled;
-use rsock_core::stat;
+use rsock_core::metrics;
 use rsock_tests::{Running, Watchdog, assert_worked, await_tcp_listener, preload_library, tools};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -53,13 +53,13 @@ fn end(program: &str, with_shim: bool, port: u16, args: &str) -> Command {
 /// before.
 fn has_moved(who: &str, process: &mut Running) -> bool {
     loop {
-        let connections = match stat::read_process(process.id()) {
+        let connections = match metrics::read_process(process.id()) {
             Ok(Some(found)) => found.connections,
             _ => Vec::new(),
         };
         let moved = connections.iter().any(|c| {
-            let by = |path: stat::Path| c.tx.bytes[path as usize] + c.rx.bytes[path as usize];
-            by(stat::Path::Soft) > by(stat::Path::Tcp)
+            let by = |path: metrics::Path| c.tx.bytes[path as usize] + c.rx.bytes[path as usize];
+            by(metrics::Path::Soft) > by(metrics::Path::Tcp)
         });
         if moved {
             return true;

@@ -6,8 +6,8 @@ mod rdma_datagrams_hostile;
 mod rdma_datagrams_incast;
 mod rdma_datagrams_many;
 
-use rsock_core::dgram::Datagram;
-use rsock_core::socket::{PollEntry, Source, poll};
+use rsock_core::datagram::Datagram;
+use rsock_core::rsocket::{PollEntry, Source, poll};
 use rsock_tests::datagrams::{bound, meet, ping_pong, recv, send, try_recv};
 use rsock_tests::{OwnDevice, Running, Watchdog, assert_worked, await_udp_socket, c_library};
 use rustix::event::PollFlags;

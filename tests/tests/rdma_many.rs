@@ -4,8 +4,8 @@
 //! `LAB_STREAMS` says how many, where the usual number does not do, and `LAB_RUNS` how often the busy one is
 //! measured: from five times on it must be as fast among the others as alone, or nearly.
 
-use rsock_core::socket::rsockets::{self, Listener, Stream};
-use rsock_core::stat;
+use rsock_core::metrics;
+use rsock_core::rsocket::rsockets::{self, Listener, Stream};
 use rsock_tests::{Running, Watchdog};
 use rsock_verbs::rdma::Usage;
 use std::env;

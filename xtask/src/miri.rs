@@ -48,7 +48,13 @@ const TESTS: &[(&str, &[&str], &[&str])] = &[
     ("rsock-verbs", &["sync::"], &[]),
     (
         "rsock-core",
-        &["dgram::header", "iov::", "engine::layout", "engine::spin", "twin::rx::steer"],
+        &[
+            "datagram::header",
+            "iov::",
+            "engine::layout",
+            "engine::spin",
+            "accelerate::receive::transitions",
+        ],
         &[],
     ),
     ("rsock-proto", &[], &["snapshot", "schedules", "simulat", "explore", "fuzz_corpus"]),

@@ -99,19 +99,19 @@ const UNSAFE_HERE: &[&str] = &[
     // Marks of what may lie in family memory, and posts and registrations of memory.
     "crates/rsock-core/src/closing.rs",
     "crates/rsock-core/src/engine/iomap.rs",
-    "crates/rsock-core/src/engine/parts.rs",
+    "crates/rsock-core/src/engine/resources.rs",
     "crates/rsock-core/src/engine/shared.rs",
-    "crates/rsock-core/src/stat/writer.rs",
-    "crates/rsock-core/src/twin/holders.rs",
-    "crates/rsock-core/src/twin/state.rs",
+    "crates/rsock-core/src/metrics/writer.rs",
+    "crates/rsock-core/src/accelerate/handoff/holders.rs",
+    "crates/rsock-core/src/accelerate/state.rs",
     // System calls that nobody wraps, and the program's descriptors.
     "crates/rsock-core/src/interrupt.rs",
     "crates/rsock-core/src/sys.rs",
-    "crates/rsock-core/src/twin/detached.rs",
-    "crates/rsock-core/src/twin/offset.rs",
-    "crates/rsock-core/src/twin/poll.rs",
-    "crates/rsock-core/src/twin/relay.rs",
-    "crates/rsock-core/src/twin/verify.rs",
+    "crates/rsock-core/src/accelerate/handoff/detached_process.rs",
+    "crates/rsock-core/src/accelerate/offsets.rs",
+    "crates/rsock-core/src/accelerate/poll.rs",
+    "crates/rsock-core/src/accelerate/handoff/relay.rs",
+    "crates/rsock-core/src/accelerate/discovery/verify.rs",
     // Descriptors that an async runtime takes at their word.
     "crates/rsock-tokio/src/watched.rs",
     // C symbols.

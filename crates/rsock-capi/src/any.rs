@@ -5,8 +5,8 @@
 
 use crate::errno::error;
 use libc::c_int;
-use rsock_core::dgram::Datagram;
-use rsock_core::socket::{Socket, Source};
+use rsock_core::datagram::Datagram;
+use rsock_core::rsocket::{Socket, Source};
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
@@ -118,7 +118,7 @@ impl AnySocket {
             Self::Datagram(socket) => {
                 let peek = flags & libc::MSG_PEEK != 0;
                 let received = socket.recv_from(bufs, peek, flags & libc::MSG_DONTWAIT != 0)?;
-                let rsock_core::dgram::Received { len, full_len, from } = received;
+                let rsock_core::datagram::Received { len, full_len, from } = received;
                 Ok(Received { len, full_len, from })
             }
         }
@@ -152,7 +152,7 @@ impl AnySocket {
         }
     }
 
-    /// For [`rsock_core::socket::poll`].
+    /// For [`rsock_core::rsocket::poll`].
     pub(crate) fn source(&self) -> Source<'_> {
         match self {
             Self::Stream(socket) => Source::Socket(socket),

@@ -3,7 +3,7 @@
 use crate::errno::{border, error, ret_unit};
 use crate::{arg, table};
 use libc::{c_int, c_void, off_t, size_t};
-use rsock_core::socket::CallerMemory;
+use rsock_core::rsocket::CallerMemory;
 
 /// Opens `len` bytes at `buf` to the peer's [`riowrite`] under `offset`, or under the address if
 /// that is -1. With `PROT_NONE` the memory is registered only. Returns the offset, or -1.

@@ -2,7 +2,7 @@
 //!
 //! Every function of `rdma/rsocket.h` under its name and with its signature, so that a program
 //! links to this library instead of librdmacm's rsockets, or has it preloaded. The sockets are those
-//! of `rsock_core::socket` in pure mode and of `rsock_core::dgram`; here are only the C borders: descriptors to sockets, C
+//! of `rsock_core::rsocket` in pure mode and of `rsock_core::datagram`; here are only the C borders: descriptors to sockets, C
 //! arguments to slices, results to `errno`. Each exported function does four things: find the
 //! socket, check arguments, call safe Rust, map the result. `errno` changes on failure only, and
 //! no panic crosses the border.

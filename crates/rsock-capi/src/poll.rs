@@ -3,7 +3,7 @@
 use crate::errno::{error, ret_int};
 use crate::table::{self, Entry};
 use libc::{c_int, c_ulong, fd_set, nfds_t, pollfd, timeval};
-use rsock_core::socket::{PollEntry, Source, poll};
+use rsock_core::rsocket::{PollEntry, Source, poll};
 use rustix::event::PollFlags;
 use std::io;
 use std::slice;

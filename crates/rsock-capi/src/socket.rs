@@ -4,8 +4,8 @@ use crate::any::AnySocket;
 use crate::errno::{error, ret_int, ret_unit};
 use crate::{arg, table};
 use libc::{c_int, sockaddr, socklen_t};
-use rsock_core::dgram::Datagram;
-use rsock_core::socket::Socket;
+use rsock_core::datagram::Datagram;
+use rsock_core::rsocket::Socket;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 

@@ -8,8 +8,8 @@ use crate::output;
 use crate::rdma_usage::RdmaUsage;
 use crate::table::{aligned, bytes};
 use datagrams::SocketRow;
-use rsock_core::stat::{self, Connection, Counters, Path, Process};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::metrics::{self, Connection, Counters, Path, Process};
 use rsock_verbs::rdma::Usage;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let (processes, refused) = match args.pid {
         Some(pid) => (vec![one(pid)?], 0),
-        None => stat::read_all().map_err(Error::io("cannot list processes"))?,
+        None => metrics::read_all().map_err(Error::io("cannot list processes"))?,
     };
     if args.json {
         let rows: Vec<_> = processes.iter().map(ProcessRow::new).collect();
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 }
 
 fn one(pid: u32) -> Result<Process, Error> {
-    match stat::read_process(pid) {
+    match metrics::read_process(pid) {
         Ok(Some(process)) => Ok(process),
         Ok(None) => Err(Error::Usage(format!(
             "process {pid} does not run rsock, or has had no connection yet"
@@ -117,10 +117,12 @@ fn path_pair(c: &Connection) -> String {
 
 fn why(c: &Connection) -> &'static str {
     match c.pin {
-        Some(PinReason::None) if c.tx_path == Some(Path::Tcp) && c.rx_path == Some(Path::Tcp) => {
+        Some(FallbackReason::None)
+            if c.tx_path == Some(Path::Tcp) && c.rx_path == Some(Path::Tcp) =>
+        {
             "not moved yet"
         }
-        Some(reason) => stat::describe(reason),
+        Some(reason) => metrics::describe(reason),
         None => "a reason that this version does not know",
     }
 }
@@ -211,14 +213,14 @@ mod tests {
             tx_path: Some(Path::Soft),
             rx_path: Some(Path::Tcp),
             probes: 0,
-            pin: Some(PinReason::None),
+            pin: Some(FallbackReason::None),
             tx: Counters::default(),
             rx: Counters::default(),
         };
         assert_eq!((path_pair(&c).as_str(), why(&c)), ("soft/tcp", ""));
         c.tx_path = Some(Path::Tcp);
         assert_eq!((path_pair(&c).as_str(), why(&c)), ("tcp", "not moved yet"));
-        c.pin = Some(PinReason::Epoll);
+        c.pin = Some(FallbackReason::Epoll);
         assert_eq!(why(&c), "in an epoll set");
     }
 }

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use rsock_core::stat::{Datagrams, Direction, Happened, Path, Receives, Slot};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::metrics::{Datagrams, Direction, Happened, Path, Receives, Slot};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -222,7 +222,7 @@ fn stat_shows_the_connections_of_a_process() {
     slot.set_path(Direction::Send, Path::Soft);
     slot.add_bytes(Direction::Send, Path::Soft, 2048);
     slot.add_bytes(Direction::Recv, Path::Tcp, 7);
-    slot.set_pin(PinReason::Remote);
+    slot.set_pin(FallbackReason::Remote);
     let pid = std::process::id().to_string();
 
     let output = rsock(&["stat", &pid]).output().unwrap();

@@ -11,7 +11,7 @@ use rsock_cli::error::Error;
 use rsock_cli::library;
 use rsock_cli::perf::latency::Latency;
 use rsock_cli::perf::{self, DatagramReport, ends};
-use rsock_core::stat;
+use rsock_core::metrics;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -165,11 +165,11 @@ fn finish_all(
 
 /// Part of the process's bytes that did not use kernel TCP, in its live connections so far.
 fn fast_share_of(pid: u32) -> Option<f64> {
-    let process = stat::read_process(pid).ok()??;
+    let process = metrics::read_process(pid).ok()??;
     let counters = process.connections.iter().flat_map(|c| [c.tx, c.rx]);
     let (fast, all) = counters.fold((0.0, 0.0), |(fast, all), counters| {
         let sum: f64 = counters.bytes.iter().map(|n| *n as f64).sum();
-        (fast + sum - counters.bytes[stat::Path::Tcp as usize] as f64, all + sum)
+        (fast + sum - counters.bytes[metrics::Path::Tcp as usize] as f64, all + sum)
     });
     (all > 0.0).then(|| fast / all)
 }

@@ -8,7 +8,7 @@
 //! * The list of opened devices: a child tries, and does without.
 //! * Locks in family memory tell the id of their owner: one that the child does not have is waited
 //!   for, since it runs on in the parent.
-//! * `Twin::search`, `stand_in`, and what is computed once under `search`: a child only tries. A path
+//! * `AcceleratedStream::search`, `stand_in`, and what is computed once under `search`: a child only tries. A path
 //!   between hosts is never used by a child, and neither are its locks.
 //! * `Link::state`, the list of links, the free numbers, the feeds: a child makes a device of its own,
 //!   and tries only where it meets an inherited link.

@@ -1,6 +1,6 @@
 //! A halt concerns all streams of a process, so its test has a process of its own.
 
-use rsock_core::twin::{Halt, Twin};
+use rsock_core::accelerate::{AcceleratedStream, Halt};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
@@ -11,12 +11,12 @@ const MANY: u32 = 2_000;
 
 struct End {
     socket: TcpStream,
-    twin: Twin,
+    twin: AcceleratedStream,
 }
 
 impl End {
     fn new(socket: TcpStream) -> Self {
-        let twin = Twin::adopt(socket.as_fd(), None).expect("family memory");
+        let twin = AcceleratedStream::adopt(socket.as_fd(), None).expect("family memory");
         Self { socket, twin }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::{fdtable, guard, log};
 use libc::c_int;
-use rsock_core::twin;
+use rsock_core::accelerate;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) fn after_failure(
     if !matches!(error, libc::ECONNREFUSED | libc::EINPROGRESS) {
         return Err(error);
     }
-    if guard::enter(|| Ok(twin::is_called(remote))) != Ok(true) {
+    if guard::enter(|| Ok(accelerate::is_called(remote))) != Ok(true) {
         return Err(error);
     }
     // SAFETY: not -1, since it took an address; the program does not close it during its call.
@@ -47,7 +47,7 @@ pub(crate) fn after_failure(
         }
     }
     guard::enter(|| {
-        let twin = twin::call(socket, remote, PATIENCE)?;
+        let twin = accelerate::call(socket, remote, PATIENCE)?;
         fdtable::note_stream_made(fd, twin).map_err(io::Error::from_raw_os_error)
     })?;
     log::line(format_args!("fd {fd}: connected to {remote} without TCP"));

@@ -10,8 +10,8 @@
 
 use crate::{errno, fdtable, guard, log};
 use libc::c_int;
+use rsock_core::accelerate::{self, AcceleratedStream, NativeListener, PollEntry};
 use rsock_core::interrupt::{Section, Watch};
-use rsock_core::twin::{self, Door, PollEntry, Twin};
 use rsock_verbs::HighFd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -40,7 +40,7 @@ struct Entry {
 
 /// A door, and who stands at it.
 pub(crate) struct Post {
-    door: Door,
+    door: NativeListener,
     /// The thread that waits in `accept`, for the door and the kernel's queue; 0 for none. Two could see
     /// one connection come to the queue, and one of them then sleep there, deaf to the door.
     keeper: AtomicU32,
@@ -64,7 +64,7 @@ pub(crate) enum Accepted {
 pub(crate) fn note_listening(fd: c_int) {
     let _section = Section::enter();
     let _ = guard::enter(|| {
-        if Door::is_wanted() {
+        if NativeListener::is_wanted() {
             drop(find(fd, false));
         }
         Ok(())
@@ -236,7 +236,7 @@ fn is_ready(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// Gives a visitor's descriptor to the program.
-fn settle(near: OwnedFd, twin: Twin, flags: c_int) -> Accepted {
+fn settle(near: OwnedFd, twin: AcceleratedStream, flags: c_int) -> Accepted {
     let peer = twin.sole_addrs().map(|[_, peer]| peer);
     let made = guard::enter(|| {
         let (fd, wishes) = (near.as_raw_fd(), |flag| flags & flag != 0);
@@ -259,13 +259,13 @@ fn settle(near: OwnedFd, twin: Twin, flags: c_int) -> Accepted {
 impl Post {
     fn open(fd: c_int) -> io::Result<Self> {
         // SAFETY: not negative, since it has an inode; the program's own.
-        let door = Door::open(unsafe { BorrowedFd::borrow_raw(fd) })?;
+        let door = NativeListener::open(unsafe { BorrowedFd::borrow_raw(fd) })?;
         let relieved = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { door, keeper: AtomicU32::new(0), relieved: HighFd::new(relieved) })
     }
 
     /// To wait for it in `poll`.
-    pub(crate) fn door(&self) -> &Door {
+    pub(crate) fn door(&self) -> &NativeListener {
         &self.door
     }
 
@@ -299,7 +299,7 @@ impl Post {
         let revents = PollFlags::empty();
         let mut entries =
             [PollEntry { fd, twin: None, door, udp: None, call: None, events, revents }];
-        twin::poll(&mut entries, left, None)
+        accelerate::poll(&mut entries, left, None)
     }
 }
 

@@ -8,7 +8,7 @@ mod fdinfo;
 
 use crate::hook::{SHARED, SHOWN};
 use fdinfo::Told;
-use rsock_core::udp::Watching;
+use rsock_core::datagram::kernel_udp::Watching;
 use rsock_verbs::raw;
 use rustix::fd::RawFd;
 use std::fs;

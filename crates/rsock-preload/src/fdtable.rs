@@ -18,8 +18,8 @@ use crate::process;
 use crate::slot::{self, Handle, Held, Key, Side};
 use crate::tcp_only;
 use libc::c_int;
+use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason};
 use rsock_core::interrupt::{self, Section};
-use rsock_core::twin::{self, PinReason, Twin};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -89,26 +89,26 @@ impl Word {
         Self(self.0 & !(KIND | CONNECTING) | kind)
     }
 
-    fn with_reason(self, reason: PinReason) -> Self {
+    fn with_reason(self, reason: FallbackReason) -> Self {
         Self(self.0 & !(0xff << 4) | u64::from(reason as u8) << 4)
     }
 
-    fn reason(self) -> PinReason {
+    fn reason(self) -> FallbackReason {
         // Only these are ever stored.
         [
-            PinReason::Epoll,
-            PinReason::Fork,
-            PinReason::Stdio,
-            PinReason::StandardStream,
-            PinReason::Option,
-            PinReason::Passed,
-            PinReason::IoUring,
-            PinReason::Sandbox,
-            PinReason::Aio,
+            FallbackReason::Epoll,
+            FallbackReason::Fork,
+            FallbackReason::Stdio,
+            FallbackReason::StandardStream,
+            FallbackReason::Option,
+            FallbackReason::Passed,
+            FallbackReason::IoUring,
+            FallbackReason::Sandbox,
+            FallbackReason::Aio,
         ]
         .into_iter()
         .find(|&reason| reason as u64 == self.0 >> 4 & 0xff)
-        .unwrap_or(PinReason::None)
+        .unwrap_or(FallbackReason::None)
     }
 }
 
@@ -204,7 +204,7 @@ pub(crate) fn listening() -> impl Iterator<Item = c_int> {
 ///
 /// # Errors
 /// `EMFILE`: there are too many streams.
-pub(crate) fn note_stream_made(fd: c_int, twin: Twin) -> Result<(), c_int> {
+pub(crate) fn note_stream_made(fd: c_int, twin: AcceleratedStream) -> Result<(), c_int> {
     note_made(fd);
     let entry = entry_or_map(fd).ok_or(libc::EMFILE)?;
     let key = slot::insert(Held::Stream(twin)).ok_or(libc::EMFILE)?;
@@ -300,9 +300,12 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
         if rustix::net::sockopt::socket_protocol(socket)? != Some(rustix::net::ipproto::TCP) {
             return Ok(None);
         }
-        let side =
-            if claim.0 & ACCEPTED != 0 { twin::Side::Accepted } else { twin::Side::Connected };
-        let Some(twin) = Twin::adopt(socket, Some(side)) else { return Ok(None) };
+        let side = if claim.0 & ACCEPTED != 0 {
+            accelerate::Side::Accepted
+        } else {
+            accelerate::Side::Connected
+        };
+        let Some(twin) = AcceleratedStream::adopt(socket, Some(side)) else { return Ok(None) };
         Ok(slot::insert(Held::Stream(twin)))
     });
     let Ok(Some(key)) = adopted else {
@@ -311,7 +314,7 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
     };
     let reason = claim.reason();
     log::line(format_args!("fd {fd}: adopted as {key:?}, {reason:?}"));
-    if reason != PinReason::None
+    if reason != FallbackReason::None
         && let Some(handle) = slot::enter(key, Side::Send, fd)
     {
         let _ = guard::enter(|| {
@@ -367,12 +370,12 @@ pub(crate) fn note_disconnected(fd: c_int) {
 pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
     note_made(fd);
     note_candidate(fd, ACCEPTED);
-    let inherited = entry(listener).map_or(PinReason::None, |e| {
+    let inherited = entry(listener).map_or(FallbackReason::None, |e| {
         let word = Word(e.load(Ordering::Relaxed));
-        if word.kind() == TWIN { PinReason::None } else { word.reason() }
+        if word.kind() == TWIN { FallbackReason::None } else { word.reason() }
     });
-    if inherited == PinReason::Option {
-        pin(fd, PinReason::Option);
+    if inherited == FallbackReason::Option {
+        pin(fd, FallbackReason::Option);
     }
 }
 
@@ -401,7 +404,7 @@ pub(crate) fn follow_keepalive(fd: c_int) {
 }
 
 /// Keeps the stream behind `fd`, or one that it becomes, on TCP.
-pub(crate) fn pin(fd: c_int, reason: PinReason) {
+pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
     let Some(entry) = entry_or_map(fd) else { return };
     let section = Section::enter();
     loop {
@@ -423,7 +426,7 @@ pub(crate) fn pin(fd: c_int, reason: PinReason) {
             }
             ADOPTING => rustix::thread::sched_yield(),
             _ => {
-                if word.reason() != PinReason::None
+                if word.reason() != FallbackReason::None
                     || replace(entry, word, word.with_reason(reason))
                 {
                     break;
@@ -460,7 +463,7 @@ fn give_up_name(key: Key, fd: c_int, ending: Ending) {
                 // Not left to the last user: one that a longjmp took out of its call never ends.
                 if let Some(udp) = handle.udp() {
                     let _ = guard::enter(|| {
-                        udp.pin(PinReason::Passed);
+                        udp.pin(FallbackReason::Passed);
                         Ok(())
                     });
                 }
@@ -546,10 +549,10 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
             let word = Word(entry_old.load(Ordering::Acquire));
             let kept = match word.kind() {
                 EMPTY if word.is_datagram() => {
-                    pin(old, PinReason::Option);
-                    Word(DATAGRAMS).with_reason(PinReason::Option)
+                    pin(old, FallbackReason::Option);
+                    Word(DATAGRAMS).with_reason(FallbackReason::Option)
                 }
-                CANDIDATE => word.with_kind(EMPTY).with_reason(PinReason::Option),
+                CANDIDATE => word.with_kind(EMPTY).with_reason(FallbackReason::Option),
                 EMPTY => word,
                 _ => Word::NOTHING,
             };
@@ -582,7 +585,7 @@ pub(crate) fn prepare_fork() {
         let word = Word(entry.load(Ordering::Relaxed));
         if word.is_datagram() {
             // What waits in its queue either process can take.
-            pin(fd, PinReason::Fork);
+            pin(fd, FallbackReason::Fork);
             continue;
         }
         // Sockets that are not connected may well be used by one side alone.
@@ -594,7 +597,7 @@ pub(crate) fn prepare_fork() {
             drop(settle(fd, entry, Side::Send));
         }
         let Some(handle) = find(fd, Side::Send) else {
-            pin(fd, PinReason::Fork);
+            pin(fd, FallbackReason::Fork);
             continue;
         };
         let section = Section::enter();
@@ -701,7 +704,7 @@ impl Claimed {
             let Some(entry) = entry(fd) else { continue };
             log::line(format_args!("fd {fd}: substituted"));
             let claimed = Word::of_twin(self.key).with_kind(ADOPTING);
-            replace(entry, claimed, Word::NOTHING.with_reason(PinReason::Passed));
+            replace(entry, claimed, Word::NOTHING.with_reason(FallbackReason::Passed));
         }
     }
 }

@@ -5,8 +5,8 @@
 //! it. The child keeps the parent's view of the table.
 
 use crate::{doors, fdtable, log, signal};
+use rsock_core::accelerate::Halt;
 use rsock_core::fork;
-use rsock_core::twin::Halt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -13,8 +13,8 @@ use crate::epoll_sets::{self, Watch};
 use crate::slot::{self, Handle, Side};
 use crate::{errno, fdtable, guard, log, process, tcp_only};
 use libc::c_int;
+use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
 use rsock_core::interrupt::Section;
-use rsock_core::twin::{Claim, Halt, Need, PinReason};
 use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::FdFlags;
@@ -38,7 +38,7 @@ pub(crate) fn before_exec() -> Result<Ready, c_int> {
     let is_borrowed = process::is_borrowed();
     let halt = (!is_borrowed).then(Halt::begin);
     if !is_borrowed {
-        fdtable::datagrams::pin_all(PinReason::Passed);
+        fdtable::datagrams::pin_all(FallbackReason::Passed);
     }
     let streams = fdtable::unsettled();
     for stream in streams {
@@ -52,7 +52,7 @@ pub(crate) fn before_exec() -> Result<Ready, c_int> {
         }
         let claim = if is_standard { Claim::Certain } else { Claim::Last };
         let around = if is_borrowed { Around::Elsewhere } else { Around::Ending };
-        hand_over(stream, first.fd, Need::Both, PinReason::Passed, claim, around)?;
+        hand_over(stream, first.fd, Need::Both, FallbackReason::Passed, claim, around)?;
     }
     Ok(halt)
 }
@@ -73,7 +73,7 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
     }
     for fd in 0..=LAST_STANDARD {
         if fdtable::datagrams::is_one(fd) {
-            fdtable::pin(fd, PinReason::Passed);
+            fdtable::pin(fd, FallbackReason::Passed);
         }
     }
     for stream in streams {
@@ -81,7 +81,7 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
         let is_standard = |name: &&Name| name.fd <= LAST_STANDARD && !name.closes;
         let given = names.first().filter(|_| stream.is_given());
         if let Some(name) = given.or(names.iter().find(is_standard)) {
-            let (need, why) = (Need::Both, PinReason::Passed);
+            let (need, why) = (Need::Both, FallbackReason::Passed);
             hand_over(stream, name.fd, need, why, Claim::Certain, Around::GoingOn)?;
         }
     }
@@ -93,7 +93,7 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
 ///
 /// # Errors
 /// As [`before_exec`].
-pub(crate) fn before_use(fd: RawFd, need: Need, why: PinReason) -> Result<(), c_int> {
+pub(crate) fn before_use(fd: RawFd, need: Need, why: FallbackReason) -> Result<(), c_int> {
     fdtable::pin(fd, why);
     let Some(stream) = fdtable::find(fd, Side::Recv) else { return Ok(()) };
     if stream.is_same_socket() != Some(true) || process::is_borrowed() {
@@ -107,7 +107,7 @@ pub(crate) fn before_use(fd: RawFd, need: Need, why: PinReason) -> Result<(), c_
 ///
 /// # Errors
 /// As [`before_exec`].
-pub(crate) fn before_kernel_use(stream: Handle, why: PinReason) -> Result<(), c_int> {
+pub(crate) fn before_kernel_use(stream: Handle, why: FallbackReason) -> Result<(), c_int> {
     if stream.twin().is_sole() || stream.is_same_socket() != Some(true) {
         return Ok(());
     }
@@ -155,7 +155,7 @@ fn hand_over(
     stream: Handle,
     fd: RawFd,
     need: Need,
-    why: PinReason,
+    why: FallbackReason,
     claim: Claim,
     around: Around,
 ) -> Result<(), c_int> {

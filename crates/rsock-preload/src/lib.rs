@@ -1,6 +1,6 @@
 //! `librsock_preload.so`: the libc symbols of unmodified programs, over rsock.
 //!
-//! The layer above `rsock_core::twin`: hooks and a descriptor table, nothing else. A call on a
+//! The layer above `rsock_core::accelerate`: hooks and a descriptor table, nothing else. A call on a
 //! descriptor that is not a twin costs one or two loads and goes to the next definition of its
 //! symbol, which is libc's.
 //!

@@ -3,7 +3,7 @@
 //! A call takes a slot by one of two gates, one for each direction, so that a thread that sends and
 //! one that receives touch no common cache line. A slot is never unmapped, so a late look at one
 //! that has been given to another stream is harmless: the generation in the gate says so. Guards
-//! that a [`Twin`] is dropped once, after the last call through either gate has left.
+//! that a [`AcceleratedStream`] is dropped once, after the last call through either gate has left.
 
 mod gate;
 mod returned;
@@ -11,10 +11,10 @@ mod returned;
 use crate::chunked::{Chunked, Zeroed};
 use gate::{Gate, Left};
 use returned::Returned;
+use rsock_core::accelerate::{AcceleratedStream, FallbackReason};
 use rsock_core::closing::{Call, Closings, Descriptor};
+use rsock_core::datagram::kernel_udp::Udp;
 use rsock_core::interrupt;
-use rsock_core::twin::{PinReason, Twin};
-use rsock_core::udp::Udp;
 use rustix::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -40,7 +40,7 @@ pub(crate) enum Side {
 /// What a slot holds.
 #[expect(clippy::large_enum_variant, reason = "boxed as a whole, and most are streams")]
 pub(crate) enum Held {
-    Stream(Twin),
+    Stream(AcceleratedStream),
     Datagrams(Box<Udp>),
 }
 
@@ -208,7 +208,7 @@ impl Handle {
     /// # Panics
     /// If it holds something else: the table keeps them apart.
     #[inline]
-    pub(crate) fn twin(&self) -> &Twin {
+    pub(crate) fn twin(&self) -> &AcceleratedStream {
         match self.held() {
             Held::Stream(twin) => twin,
             Held::Datagrams(_) => unreachable!("a word of the table says which"),
@@ -283,7 +283,7 @@ impl Handle {
     }
 
     /// Pins the stream to TCP, once.
-    pub(crate) fn pin(&self, reason: PinReason) {
+    pub(crate) fn pin(&self, reason: FallbackReason) {
         if self.slot.hub.flags.load(Ordering::Relaxed) & PINNED == 0 {
             self.twin().pin(self.fd(), reason);
             self.slot.hub.flags.fetch_or(PINNED, Ordering::Relaxed);
@@ -291,7 +291,7 @@ impl Handle {
     }
 
     /// Whether the descriptor still is the socket that was adopted: a system call. `None` where it
-    /// makes no difference, as [`Twin::is_same_socket`].
+    /// makes no difference, as [`AcceleratedStream::is_same_socket`].
     pub(crate) fn is_same_socket(&self) -> Option<bool> {
         self.twin().is_same_socket(self.fd())
     }

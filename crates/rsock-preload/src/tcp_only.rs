@@ -6,23 +6,23 @@
 
 use crate::{fdtable, guard, handover, log};
 use libc::c_int;
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::received;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 /// Why; 0 as long as streams may leave TCP.
-static REASON: AtomicU8 = AtomicU8::new(PinReason::None as u8);
+static REASON: AtomicU8 = AtomicU8::new(FallbackReason::None as u8);
 
 /// Whether the process stays on TCP.
 #[inline]
 pub(crate) fn is_on() -> bool {
-    REASON.load(Ordering::Relaxed) != PinReason::None as u8
+    REASON.load(Ordering::Relaxed) != FallbackReason::None as u8
 }
 
 /// Whether the program restricts its own system calls: then the hooks make none that it did not ask for.
 #[inline]
 pub(crate) fn is_sandboxed() -> bool {
-    REASON.load(Ordering::Relaxed) == PinReason::Sandbox as u8
+    REASON.load(Ordering::Relaxed) == FallbackReason::Sandbox as u8
 }
 
 /// The program is about to restrict its own system calls. The hooks forget all descriptors but those that another
@@ -35,7 +35,7 @@ pub(crate) fn before_sandbox() -> Result<(), c_int> {
         return Ok(());
     }
     log::line(format_args!("a filter of system calls: everything stays on TCP"));
-    begin(PinReason::Sandbox)?;
+    begin(FallbackReason::Sandbox)?;
     log::end();
     received::look_no_more();
     fdtable::forget();
@@ -47,7 +47,7 @@ pub(crate) fn before_sandbox() -> Result<(), c_int> {
 ///
 /// # Errors
 /// The errno of a stream that cannot leave: the kernel alone would lose bytes of it.
-pub(crate) fn begin(why: PinReason) -> Result<(), c_int> {
+pub(crate) fn begin(why: FallbackReason) -> Result<(), c_int> {
     if guard::is_inside() {
         return Ok(());
     }

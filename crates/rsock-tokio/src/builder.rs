@@ -2,7 +2,7 @@
 
 use crate::listener::Listener;
 use crate::stream::Stream;
-use rsock_core::twin::Side;
+use rsock_core::accelerate::Side;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;

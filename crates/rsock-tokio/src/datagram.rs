@@ -10,7 +10,7 @@ use crate::link::Link;
 use crate::ring::Ring;
 use crate::waiting::{Side, Waits, again, readiness, retry};
 use crate::watched;
-use rsock_core::dgram::{self, Counters};
+use rsock_core::datagram::{self, Counters};
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
 /// A datagram socket of the rsockets protocol: its peers are others of its kind, blocking sockets of
-/// `rsock_core::dgram`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
+/// `rsock_core::datagram`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
 ///
 /// Datagrams go by UDP until both ends know of each other, and from then on through shared memory
 /// where the peer is on this host, and over an RDMA device where one leads to it (`RSOCK_DEVICE` leaves
@@ -54,7 +54,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 /// # }
 /// ```
 pub struct Datagram {
-    socket: Arc<dgram::Datagram>,
+    socket: Arc<datagram::Datagram>,
     /// Another descriptor of its UDP socket.
     udp: AsyncFd<OwnedFd>,
     link: Arc<Link>,
@@ -74,7 +74,7 @@ impl Datagram {
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
         let mut last = io::ErrorKind::InvalidInput.into();
         for addr in lookup_host(addr).await? {
-            match dgram::Datagram::bound(addr) {
+            match datagram::Datagram::bound(addr) {
                 Ok(socket) => return Self::from_blocking(socket),
                 Err(e) => last = e,
             }
@@ -89,7 +89,7 @@ impl Datagram {
     ///
     /// # Panics
     /// Outside a runtime with I/O enabled.
-    pub fn from_blocking(socket: dgram::Datagram) -> io::Result<Self> {
+    pub fn from_blocking(socket: datagram::Datagram) -> io::Result<Self> {
         socket.set_nonblocking(true);
         let both = Interest::READABLE | Interest::WRITABLE;
         let udp = watched::watch_for(socket.watched()?, both)?;

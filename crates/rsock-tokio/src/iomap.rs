@@ -8,8 +8,8 @@ use crate::shared::{Base, unsupported};
 use crate::stream::Stream;
 use crate::timer::Timer;
 use crate::waiting::{Side, retry};
-use rsock_core::socket::rsockets;
-use rsock_core::twin;
+use rsock_core::accelerate;
+use rsock_core::rsocket::rsockets;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
@@ -58,7 +58,7 @@ impl Stream {
         match &self.shared.base {
             Base::Tcp(tcp) => {
                 let twin = tcp.twin.as_ref().ok_or_else(unsupported)?;
-                let opened = Opened(Memory::Twin(twin.open(len, offset)?));
+                let opened = Opened(Memory::AcceleratedStream(twin.open(len, offset)?));
                 at_intervals(|| twin.try_announce()).await?;
                 Ok(opened)
             }
@@ -170,7 +170,7 @@ pub struct Opened(Memory);
 
 #[derive(Debug)]
 enum Memory {
-    Twin(twin::Opened),
+    AcceleratedStream(accelerate::Opened),
     Pure(rsockets::Opened),
 }
 
@@ -179,7 +179,7 @@ impl Opened {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Memory::Twin(opened) => opened.len(),
+            Memory::AcceleratedStream(opened) => opened.len(),
             Memory::Pure(opened) => opened.len(),
         }
     }
@@ -196,7 +196,7 @@ impl Opened {
     /// If `at..at + dst.len()` is not inside.
     pub fn read_at(&self, at: usize, dst: &mut [u8]) {
         match &self.0 {
-            Memory::Twin(opened) => opened.read_at(at, dst),
+            Memory::AcceleratedStream(opened) => opened.read_at(at, dst),
             Memory::Pure(opened) => opened.read_at(at, dst),
         }
     }
@@ -207,7 +207,7 @@ impl Opened {
     /// If `at..at + src.len()` is not inside.
     pub fn write_at(&self, at: usize, src: &[u8]) {
         match &self.0 {
-            Memory::Twin(opened) => opened.write_at(at, src),
+            Memory::AcceleratedStream(opened) => opened.write_at(at, src),
             Memory::Pure(opened) => opened.write_at(at, src),
         }
     }

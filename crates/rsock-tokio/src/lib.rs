@@ -10,7 +10,7 @@
 //!
 //! # Place in the stack
 //!
-//! A face over `rsock_core::twin`, like the preload library, and over `rsock_core::socket`: what a
+//! A face over `rsock_core::accelerate`, like the preload library, and over `rsock_core::rsocket`: what a
 //! stream may do and when it moves is decided there. Here is only waiting: the wakers of the tasks
 //! that wait for one stream, the doorbell that rings when something comes while all sleep, and the
 //! hub, a task in each runtime that looks after waiting streams before they go to sleep.

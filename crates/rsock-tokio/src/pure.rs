@@ -6,8 +6,8 @@
 use crate::link::Link;
 use crate::ring::Mark;
 use crate::watched;
-use rsock_core::socket::Socket;
-use rsock_core::socket::rsockets;
+use rsock_core::rsocket::Socket;
+use rsock_core::rsocket::rsockets;
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::fmt;

@@ -4,16 +4,16 @@
 //! Below `link`; each call is one of `rsock_core`'s, whose order of mark, try, arm it keeps.
 
 use rsock_core::Doorbell;
-use rsock_core::dgram::Datagram;
-use rsock_core::socket::Socket;
-use rsock_core::twin::{self, Twin};
+use rsock_core::accelerate::{self, AcceleratedStream};
+use rsock_core::datagram::Datagram;
+use rsock_core::rsocket::Socket;
 use std::io;
 use std::sync::Arc;
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) enum Ring {
-    Twin(Arc<Twin>),
+    AcceleratedStream(Arc<AcceleratedStream>),
     Pure(Arc<Socket>),
     Datagrams(Arc<Datagram>),
 }
@@ -39,7 +39,7 @@ impl Ring {
     /// A number that grows when more may come than what is watched already.
     pub(crate) fn reach(&self) -> usize {
         match self {
-            Self::Twin(twin) => twin.is_paired().into(),
+            Self::AcceleratedStream(twin) => twin.is_paired().into(),
             Self::Pure(_) => 0,
             Self::Datagrams(socket) => socket.n_far_queues(),
         }
@@ -48,7 +48,7 @@ impl Ring {
     /// Whether anything may come on it.
     pub(crate) fn is_there(&self) -> bool {
         match self {
-            Self::Twin(twin) => twin.is_paired(),
+            Self::AcceleratedStream(twin) => twin.is_paired(),
             Self::Pure(_) => true,
             Self::Datagrams(socket) => socket.has_peers_past_udp(),
         }
@@ -56,7 +56,7 @@ impl Ring {
 
     pub(crate) fn mark(&self) -> Mark {
         Mark(match self {
-            Self::Twin(twin) => twin.mark().to_bits(),
+            Self::AcceleratedStream(twin) => twin.mark().to_bits(),
             Self::Pure(socket) => socket.mark().into(),
             Self::Datagrams(socket) => socket.mark().into(),
         })
@@ -64,7 +64,7 @@ impl Ring {
 
     pub(crate) fn has_changed(&self, mark: Mark) -> bool {
         match self {
-            Self::Twin(twin) => twin.has_changed(twin::Mark::from_bits(mark.0)),
+            Self::AcceleratedStream(twin) => twin.has_changed(accelerate::Mark::from_bits(mark.0)),
             Self::Pure(socket) => socket.has_changed(low(mark)),
             Self::Datagrams(socket) => socket.has_changed(low(mark)),
         }
@@ -74,7 +74,7 @@ impl Ring {
     /// ring it.
     pub(crate) fn doorbell(&self, place: usize) -> io::Result<Option<Doorbell>> {
         match (self, place) {
-            (Self::Twin(twin), 0) => twin.create_doorbell().map(Some),
+            (Self::AcceleratedStream(twin), 0) => twin.create_doorbell().map(Some),
             (Self::Pure(socket), 0) => socket.doorbell().map(Some),
             (Self::Datagrams(socket), 0) => socket.local_doorbell(),
             (Self::Datagrams(socket), 1) => socket.far_doorbell(),
@@ -90,7 +90,7 @@ impl Ring {
     /// False, and nothing is armed, if something has come since `mark`.
     pub(crate) fn arm(&self, bell: &Doorbell, mark: Mark) -> bool {
         match self {
-            Self::Twin(twin) => twin.arm(bell, twin::Mark::from_bits(mark.0)),
+            Self::AcceleratedStream(twin) => twin.arm(bell, accelerate::Mark::from_bits(mark.0)),
             Self::Pure(socket) => socket.arm(bell, low(mark)),
             Self::Datagrams(socket) => socket.arm_doorbell(bell),
         }
@@ -98,7 +98,7 @@ impl Ring {
 
     pub(crate) fn disarm(&self, bell: &Doorbell) {
         match self {
-            Self::Twin(twin) => twin.disarm(bell),
+            Self::AcceleratedStream(twin) => twin.disarm(bell),
             Self::Pure(socket) => socket.disarm(bell),
             Self::Datagrams(socket) => socket.disarm_doorbell(bell),
         }

@@ -1,7 +1,7 @@
 //! The pure mode: the rsockets protocol from the first byte, to and from C programs as well.
 //!
 //! What comes of [`connect`] and of a [`Listener`] here are the same [`Stream`]s. The peer is another
-//! one of them, a socket of `rsock_core::socket::rsockets`, or a program over C rsockets, on this host
+//! one of them, a socket of `rsock_core::rsocket::rsockets`, or a program over C rsockets, on this host
 //! or, with an RDMA device, on another; plain TCP peers are refused. `RSOCK_DEVICE` leaves one device,
 //! `soft` or `rdma`. Waiting is as for the others: tasks park, the hub looks, a doorbell rings.
 //!
@@ -31,8 +31,8 @@ use crate::builder::longest_spin;
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::watched;
-use rsock_core::socket::rsockets as blocking;
-use rsock_core::socket::{Socket, WaitSet};
+use rsock_core::rsocket::rsockets as blocking;
+use rsock_core::rsocket::{Socket, WaitSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;

@@ -8,8 +8,8 @@ use crate::ring::{Mark, Ring};
 use crate::tcp::Tcp;
 use crate::waiting::{Side, Waits, again};
 use crate::wakers::Waiter;
-use rsock_core::socket::{self, rsockets};
-use rsock_core::twin;
+use rsock_core::accelerate;
+use rsock_core::rsocket::{self, rsockets};
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -43,12 +43,12 @@ pub(crate) enum Base {
 impl Shared {
     pub(crate) fn new(
         socket: TcpStream,
-        end: Option<twin::Side>,
+        end: Option<accelerate::Side>,
         spin: Duration,
         iomap_slots: u16,
     ) -> Self {
         let tcp = Tcp::new(socket, end, iomap_slots);
-        let ring = tcp.twin.clone().map(Ring::Twin);
+        let ring = tcp.twin.clone().map(Ring::AcceleratedStream);
         let link = ring.map(|ring| Link::new(ring, spin));
         Self { base: Base::Tcp(tcp), link, is_handed_over: AtomicBool::new(false) }
     }
@@ -69,7 +69,7 @@ impl Shared {
     }
 
     /// Another kind of stream takes the connection over.
-    pub(crate) fn hand_over(&self) -> io::Result<socket::Stream> {
+    pub(crate) fn hand_over(&self) -> io::Result<rsocket::Stream> {
         let Base::Tcp(tcp) = &self.base else { return Err(unsupported()) };
         let stream = tcp.hand_over()?;
         self.is_handed_over.store(true, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use crate::builder::Builder;
 use crate::shared::{Base, Shared};
 use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::waiting::{Side, Waits, readiness, retry};
-use rsock_core::twin::{self, PinReason};
+use rsock_core::accelerate::{self, FallbackReason};
 use rustix::net::RecvFlags;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -54,7 +54,7 @@ pub struct Stream {
 impl Stream {
     pub(crate) fn new(
         socket: TcpStream,
-        end: Option<twin::Side>,
+        end: Option<accelerate::Side>,
         spin: Duration,
         iomap_slots: u16,
     ) -> Self {
@@ -102,7 +102,7 @@ impl Stream {
     /// # Errors
     /// `EMFILE` if there is no room for another descriptor; `Unsupported` for a stream of the pure
     /// mode, whose counterpart is [`rsockets::into_blocking`](crate::rsockets::into_blocking).
-    pub fn into_std(self) -> io::Result<rsock_core::socket::Stream> {
+    pub fn into_std(self) -> io::Result<rsock_core::rsocket::Stream> {
         self.shared.hand_over()
     }
 
@@ -236,14 +236,14 @@ impl Stream {
         }
     }
 
-    /// Why the stream stays on TCP; [`PinReason::None`] if it need not.
+    /// Why the stream stays on TCP; [`FallbackReason::None`] if it need not.
     #[must_use]
-    pub fn pin_reason(&self) -> PinReason {
+    pub fn pin_reason(&self) -> FallbackReason {
         match &self.shared.base {
             Base::Tcp(tcp) => {
-                tcp.twin.as_ref().map_or(PinReason::Configured, |twin| twin.pin_reason())
+                tcp.twin.as_ref().map_or(FallbackReason::Configured, |twin| twin.pin_reason())
             }
-            Base::Pure(_) => PinReason::None,
+            Base::Pure(_) => FallbackReason::None,
         }
     }
 }

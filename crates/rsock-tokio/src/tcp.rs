@@ -8,7 +8,7 @@ use crate::ring::Mark;
 use crate::shared::readiness_of;
 use crate::waiting::Side;
 use crate::wakers::{Waiter, Wakers};
-use rsock_core::twin::{self, PinReason, PollEntry, Twin};
+use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason, PollEntry};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -25,22 +25,22 @@ use tokio::net::TcpStream;
 pub(crate) struct Tcp {
     pub(crate) socket: TcpStream,
     /// `None` where the stream can never leave TCP.
-    pub(crate) twin: Option<Arc<Twin>>,
+    pub(crate) twin: Option<Arc<AcceleratedStream>>,
     /// Who waits where there is no twin, and so no link to be found by.
     alone: Arc<Wakers>,
 }
 
 impl Tcp {
     /// `end`: which end of the connection it is, for a peer on another host.
-    pub(crate) fn new(socket: TcpStream, end: Option<twin::Side>, iomap_slots: u16) -> Self {
-        let twin = Twin::adopt_with(socket.as_fd(), end, iomap_slots).map(Arc::new);
+    pub(crate) fn new(socket: TcpStream, end: Option<accelerate::Side>, iomap_slots: u16) -> Self {
+        let twin = AcceleratedStream::adopt_with(socket.as_fd(), end, iomap_slots).map(Arc::new);
         Self { socket, twin, alone: Arc::default() }
     }
 
     /// Another kind of stream takes the connection over.
-    pub(crate) fn hand_over(&self) -> io::Result<rsock_core::socket::Stream> {
+    pub(crate) fn hand_over(&self) -> io::Result<rsock_core::rsocket::Stream> {
         let socket = std::net::TcpStream::from(self.socket.as_fd().try_clone_to_owned()?);
-        Ok(rsock_core::socket::Stream::from_parts(socket, self.twin.clone()))
+        Ok(rsock_core::rsocket::Stream::from_parts(socket, self.twin.clone()))
     }
 
     pub(crate) fn try_recv(
@@ -112,7 +112,7 @@ impl Tcp {
             Poll::Ready(Err(_)) => {
                 // No doorbell can be made: back to TCP. Until the peer has left too, look again
                 // and again.
-                twin.pin(self.socket.as_fd(), PinReason::Resources);
+                twin.pin(self.socket.as_fd(), FallbackReason::Resources);
                 link.wakers.wake_all();
                 Poll::Pending
             }
@@ -186,7 +186,7 @@ impl Tcp {
             revents: PollFlags::empty(),
         };
         let mut entries = [entry];
-        twin::poll(&mut entries, Some(Duration::ZERO), None)?;
+        accelerate::poll(&mut entries, Some(Duration::ZERO), None)?;
         Ok(entries[0].revents)
     }
 

@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "the registration trusts the type to keep its descriptor")]
 
 use rsock_core::Doorbell;
-use rsock_core::socket::WaitSet;
+use rsock_core::rsocket::WaitSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use tokio::io::Interest;

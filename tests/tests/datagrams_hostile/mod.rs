@@ -1,7 +1,7 @@
 //! Whoever can send UDP packets to a socket, and says what it likes.
 
 use super::*;
-use rsock_core::dgram::header::{UdpHeader, UdpOp};
+use rsock_core::datagram::header::{UdpHeader, UdpOp};
 use rsock_verbs::QpNum;
 use std::net::UdpSocket;
 

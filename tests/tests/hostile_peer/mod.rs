@@ -14,7 +14,7 @@ pub(crate) use fields::{
 use raw::CREDITS;
 pub(crate) use raw::{Answered, Raw};
 use rsock_cm::manager::Manager;
-use rsock_core::socket::rsockets::{Listener, Stream};
+use rsock_core::rsocket::rsockets::{Listener, Stream};
 use rsock_proto::RemoteSge;
 use rsock_tests::Watchdog;
 use rsock_verbs::{RKey, RemoteAddr, SendOp};

@@ -14,7 +14,7 @@ use crate::malformed;
 use rsock_cm::Error;
 use rsock_cm::manager::{Connecting as _, Listening as _};
 use rsock_cm::rdma::{Connecting, Event, Listener, Progress};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, copy_program, run, tools};
 use rsock_verbs::QpNum;
@@ -140,7 +140,7 @@ fn another_user_at_the_address_of_a_client_is_not_believed() {
         Role::A => {
             let blocks = Blocks::serve(&guest, python(), &server, "");
             guest.meet("listening");
-            await_connection(&guest, |c| c.pin == Some(PinReason::Untrusted));
+            await_connection(&guest, |c| c.pin == Some(FallbackReason::Untrusted));
             guest.meet("refused");
             blocks.end(&guest)
         }

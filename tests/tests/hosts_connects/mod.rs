@@ -6,8 +6,8 @@
 
 use super::hosts_faults::{REMOVE, bring_device_back, start};
 use super::{Blocks, Trust, config, connections, has_used_rdma, with_shim};
-use rsock_core::stat::{Path, describe};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::metrics::{Path, describe};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, assert_worked, rsock_command, run, tools};
 use std::fs;
@@ -82,7 +82,7 @@ fn await_that(mut is_meant: impl FnMut() -> bool) {
 }
 
 /// Waits until both connections have given RDMA up for `reason`, unused, and `rsock stat` says so.
-fn await_pinned(guest: &Guest, reason: PinReason) {
+fn await_pinned(guest: &Guest, reason: FallbackReason) {
     await_that(|| connections(guest).iter().filter(|c| c.pin == Some(reason)).count() == 2);
     assert!(!connections(guest).iter().any(has_used_rdma));
     let out = Command::new(rsock_command()).arg("stat").output().expect("rsock runs");
@@ -145,9 +145,9 @@ impl Going {
 
 /// This guest hears no RDMA packet, and everything else, until this value is dropped. Where they arrive: the
 /// kernel's soft RoCE tries again without end to send what its own host drops.
-struct Deaf;
+struct KernelOnlyWaiter;
 
-impl Deaf {
+impl KernelOnlyWaiter {
     fn new() -> Self {
         run("tc qdisc add dev eth0 clsact");
         let this = Self;
@@ -157,7 +157,7 @@ impl Deaf {
     }
 }
 
-impl Drop for Deaf {
+impl Drop for KernelOnlyWaiter {
     fn drop(&mut self) {
         run("tc qdisc del dev eth0 clsact");
     }
@@ -179,8 +179,8 @@ fn tcp_goes_on_when_the_connect_is_refused() {
     let _watchdog = watchdog();
     let guest = Guest::begin("refused");
     let (trust, reason) = match guest.role {
-        Role::A => (Trust::Everybody, PinReason::NoPeer),
-        Role::B => (Trust::Nobody, PinReason::NoTrust),
+        Role::A => (Trust::Everybody, FallbackReason::NoPeer),
+        Role::B => (Trust::Nobody, FallbackReason::NoTrust),
     };
     let all = begin(&guest, Server::Ours, trust);
     await_pinned(&guest, reason);
@@ -198,7 +198,7 @@ fn tcp_goes_on_when_the_connect_is_rejected() {
     };
     let all = begin(&guest, Server::Ours, Trust::Key(key));
     if guest.role == Role::A {
-        await_pinned(&guest, PinReason::Untrusted);
+        await_pinned(&guest, FallbackReason::Untrusted);
     }
     guest.meet("pinned");
     assert!(!connections(&guest).iter().any(has_used_rdma));
@@ -209,10 +209,10 @@ fn tcp_goes_on_when_the_connect_is_rejected() {
 fn tcp_goes_on_when_nobody_answers_the_connect() {
     let _watchdog = watchdog();
     let guest = Guest::begin("unanswered");
-    let deaf = Deaf::new();
+    let deaf = KernelOnlyWaiter::new();
     guest.meet("deaf");
     let all = begin(&guest, Server::Ours, Trust::Everybody);
-    await_pinned(&guest, PinReason::NoPeer);
+    await_pinned(&guest, FallbackReason::NoPeer);
     guest.meet("pinned");
     drop(deaf);
     end(&guest, all);
@@ -228,7 +228,7 @@ fn goes_on_without_the_device_of(name: &'static str, at: Role) {
     guest.meet("gone");
     let all = begin(&guest, Server::Ours, Trust::Everybody);
     if guest.role == at {
-        await_pinned(&guest, PinReason::Remote);
+        await_pinned(&guest, FallbackReason::Remote);
         bring_device_back();
     }
     guest.meet("back");
@@ -258,7 +258,7 @@ fn tcp_goes_on_when_the_device_goes_before_anybody_has_connected() {
         await_full(&guest);
         all.iter().for_each(|blocks| assert_out_of_the_way(&blocks.process));
         going = Some(Going::begin());
-        await_pinned(&guest, PinReason::Remote);
+        await_pinned(&guest, FallbackReason::Remote);
     }
     guest.meet("pinned");
     end(&guest, all);

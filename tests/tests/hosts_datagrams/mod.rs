@@ -1,8 +1,8 @@
 //! Datagrams between two hosts: UDP first, then RDMA, whatever becomes of the peer; of threads and of tasks.
 
 use super::*;
-use rsock_core::dgram::header::{UdpHeader, UdpOp};
-use rsock_core::dgram::{Counters, Datagram};
+use rsock_core::datagram::header::{UdpHeader, UdpOp};
+use rsock_core::datagram::{Counters, Datagram};
 use rsock_tests::{datagrams, run};
 use rsock_verbs::{DatagramCounters, QpNum};
 use std::collections::HashSet;

@@ -1,8 +1,8 @@
 //! Blocking streams of Rust programs between two hosts. They are in this process, which keeps the device from
 //! being removed from then on: the tests that do that have names that come before.
 
-use rsock_core::socket::{Listener, Stream};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::rsocket::{Listener, Stream};
 use rsock_tests::Watchdog;
 use rsock_tests::hosts::{Guest, Role};
 use std::fs;
@@ -45,7 +45,7 @@ fn ask(mut stream: &Stream) {
         if stream.on_ring() == (true, true) {
             left -= 1;
         }
-        assert_eq!(stream.pin_reason(), PinReason::None);
+        assert_eq!(stream.pin_reason(), FallbackReason::None);
         number += 1;
     }
 }

@@ -4,10 +4,10 @@
 //! a program over C's rsockets.
 
 use super::Guest;
-use rsock_core::socket::rsockets::{self, Listener};
-use rsock_core::socket::{self, PollEntry, Source};
-use rsock_core::stat;
-use rsock_core::twin;
+use rsock_core::accelerate;
+use rsock_core::metrics;
+use rsock_core::rsocket::rsockets::{self, Listener};
+use rsock_core::rsocket::{self, PollEntry, Source};
 use rsock_tests::hosts::Role;
 use rsock_tests::{Running, await_rdma_listener, c_library, preload_library};
 use rustix::event::PollFlags;

@@ -6,7 +6,7 @@
 
 use super::hostile_peer::{Answered, Raw};
 use rsock_cm::rdma::RdmaManager;
-use rsock_core::socket::rsockets::{Listener, Stream};
+use rsock_core::rsocket::rsockets::{Listener, Stream};
 use rsock_proto::{CTRL_DEPTH, Ctrl, Imm, Msg};
 use rsock_tests::Watchdog;
 use std::io::Read;

@@ -1,7 +1,7 @@
 //! Whoever can reach a socket's queue or its UDP port, and says what it likes.
 
 use super::*;
-use rsock_core::dgram::header::{QueueHeader, UdpHeader, UdpOp};
+use rsock_core::datagram::header::{QueueHeader, UdpHeader, UdpOp};
 use rsock_verbs::rdma::{Rdma, RdmaContext, RdmaDestination, RdmaUd};
 use rsock_verbs::{DatagramBackend, DatagramError, DatagramQueue, Gid, Posted, QKey, QpNum};
 use std::net::UdpSocket;

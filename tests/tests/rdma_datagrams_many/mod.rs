@@ -2,7 +2,7 @@
 
 use super::rdma_datagrams_hostile::{KEY, Stranger};
 use super::*;
-use rsock_core::dgram::header::{UdpHeader, UdpOp};
+use rsock_core::datagram::header::{UdpHeader, UdpOp};
 use rsock_tests::run;
 use rsock_verbs::DatagramQueue;
 use std::net::UdpSocket;

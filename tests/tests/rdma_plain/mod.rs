@@ -3,8 +3,8 @@
 
 use super::rdma_ends::plain_config;
 use super::{IPV4, free_port};
-use rsock_core::stat;
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::metrics;
 use rsock_tests::{
     Running, Watchdog, assert_worked, await_rdma_listener, await_tcp_listener, preload_library,
     tools,
@@ -164,7 +164,7 @@ fn has_plain_peer() -> bool {
     let rdma = stat::Path::Rdma as usize;
     let (processes, _) = stat::read_all().expect("the processes");
     processes.iter().flat_map(|process| &process.connections).any(|c| {
-        c.pin == Some(PinReason::PlainRsockets)
+        c.pin == Some(FallbackReason::PlainRsockets)
             && c.tx_path == Some(stat::Path::Rdma)
             && c.tx.bytes[rdma] + c.rx.bytes[rdma] != 0
             && c.peer.ip().to_string() == IPV4

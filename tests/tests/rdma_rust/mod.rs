@@ -1,8 +1,8 @@
 //! `rstream` and `riostream` over librdmacm's rsockets, and Rust programs as their peers, over
-//! `rsock_core::socket::rsockets`: in both roles, each byte compared at both ends.
+//! `rsock_core::rsocket::rsockets`: in both roles, each byte compared at both ends.
 
 use super::{IPV4, IPV6, free_port};
-use rsock_core::socket::rsockets::{Builder, Opened, Stream, connect};
+use rsock_core::rsocket::rsockets::{Builder, Opened, Stream, connect};
 use rsock_tests::{Running, Watchdog, assert_worked, await_rdma_listener};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};

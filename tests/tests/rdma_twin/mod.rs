@@ -2,7 +2,7 @@
 //! else: programs of TCP under the preload library, and a stream of `rsock-tokio` with such a program.
 
 use super::{IPV4, free_port};
-use rsock_core::stat;
+use rsock_core::metrics;
 use rsock_tests::{Running, Watchdog, await_tcp_listener, preload_library, tools};
 use rsock_tokio::Listener;
 use std::env;

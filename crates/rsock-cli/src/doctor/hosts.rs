@@ -2,12 +2,12 @@
 //! Connections that begin on TCP need either to leave it; programs that use RDMA themselves do not.
 
 use super::{Device, Findings};
-use rsock_core::trust::{self, Fault, Summary};
+use rsock_core::config::trusted_hosts::{self, Fault, Summary};
 use std::io;
 
 pub(super) fn look() -> Findings {
     let mut findings = Findings::new(Device::Rdma);
-    match trust::examine() {
+    match trusted_hosts::examine() {
         Ok(summary) => report(&mut findings, &summary),
         Err(fault) => {
             let (why, fix) = explain(&fault);

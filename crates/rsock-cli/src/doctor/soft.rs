@@ -2,8 +2,8 @@
 
 use super::{Device, Findings};
 use crate::library;
-use rsock_core::socket;
-use rsock_core::stat::{self, Path};
+use rsock_core::metrics::{self, Path};
+use rsock_core::rsocket;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with, sockopt};
 use rustix::process::{Resource, getrlimit};
@@ -202,8 +202,8 @@ fn stream(findings: &mut Findings) {
 fn why_on_tcp() -> io::Result<Option<&'static str>> {
     /// More round trips than a connection makes before it moves.
     const TRIPS: u32 = 4000;
-    let listener = socket::Listener::bind("127.0.0.1:0")?;
-    let mut client = socket::Stream::connect(listener.local_addr()?)?;
+    let listener = rsocket::Listener::bind("127.0.0.1:0")?;
+    let mut client = rsocket::Stream::connect(listener.local_addr()?)?;
     let (mut server, _) = listener.accept()?;
     let mut why = "rsock does not say why";
     for trip in 1..=TRIPS {
@@ -215,13 +215,13 @@ fn why_on_tcp() -> io::Result<Option<&'static str>> {
             continue;
         }
         let local = client.local_addr()?;
-        let process = stat::read_process(std::process::id())?;
+        let process = metrics::read_process(std::process::id())?;
         let own = process.into_iter().flat_map(|p| p.connections).find(|c| c.local == local);
         let Some(own) = own else { continue };
         if [own.tx_path, own.rx_path] == [Some(Path::Soft); 2] {
             return Ok(None);
         }
-        why = match own.pin.map_or("", stat::describe) {
+        why = match own.pin.map_or("", metrics::describe) {
             "" => "it had not moved after many round trips",
             pinned => pinned,
         };

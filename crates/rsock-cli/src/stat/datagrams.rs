@@ -1,8 +1,8 @@
 //! `rsock stat` of UDP sockets: the path of their datagrams, drops, and why some stay on UDP.
 
 use crate::table::aligned;
-use rsock_core::stat::{self, DatagramSocket, Happened, Process, Receives};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::metrics::{self, DatagramSocket, Happened, Process, Receives};
 use serde::Serialize;
 
 /// The table of all sockets; empty if there are none.
@@ -61,18 +61,22 @@ fn why(socket: &DatagramSocket) -> &'static str {
     match (socket.pin, socket.receives) {
         (None, _) => "a reason that this version does not know",
         (_, Some(Receives::SharedPort)) => "other sockets might get what is sent to its port",
-        (Some(PinReason::None), Some(Receives::Address)) => {
+        (Some(FallbackReason::None), Some(Receives::Address)) => {
             "its address is of one link, or of many sockets"
         }
-        (Some(PinReason::None), Some(Receives::Watched)) => stat::describe(PinReason::Epoll),
-        (Some(PinReason::None), Some(Receives::Exhausted)) => stat::describe(PinReason::Resources),
-        (Some(PinReason::None), Some(Receives::Kernel)) if socket.n_queue_peers == 0 => {
+        (Some(FallbackReason::None), Some(Receives::Watched)) => {
+            metrics::describe(FallbackReason::Epoll)
+        }
+        (Some(FallbackReason::None), Some(Receives::Exhausted)) => {
+            metrics::describe(FallbackReason::Resources)
+        }
+        (Some(FallbackReason::None), Some(Receives::Kernel)) if socket.n_queue_peers == 0 => {
             "no peer with a queue yet"
         }
-        (Some(PinReason::Option), _) => {
+        (Some(FallbackReason::Option), _) => {
             "an option or a later connect that only the kernel can honour"
         }
-        (Some(reason), _) => stat::describe(reason),
+        (Some(reason), _) => metrics::describe(reason),
     }
 }
 
@@ -116,7 +120,7 @@ impl SocketRow {
     pub(super) fn new(socket: &DatagramSocket) -> Self {
         let count = |what| socket.count(what);
         let is_open =
-            socket.receives == Some(Receives::Queue) && socket.pin == Some(PinReason::None);
+            socket.receives == Some(Receives::Queue) && socket.pin == Some(FallbackReason::None);
         Self {
             local: socket.local.to_string(),
             connected_to: socket.peer.map(|peer| peer.to_string()),

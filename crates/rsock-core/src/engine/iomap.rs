@@ -4,8 +4,8 @@
 //! opens arrives in ours. An entry is copied out of the table when its message comes, and only the
 //! copy is used. Mappings belong to the process that made them: a forked child has none.
 
-use super::layout::N_SLOTS;
-use super::stream::{SendError, Stream};
+use crate::engine::layout::N_SLOTS;
+use crate::engine::stream::{SendError, Stream};
 use crate::interrupt::Section;
 use rsock_proto::{
     self, IOMAP_ENTRY, IomapEntry, IomapSlots, PeerError, RemoteIomap, checked_index,

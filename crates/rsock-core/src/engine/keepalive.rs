@@ -7,13 +7,13 @@
 //! which its device acknowledges.
 //!
 //! Probes are sent by the calls that wait. Each of them looks before it sleeps, and sleeps no longer than
-//! until the next look is due ([`Armed::bound`](super::Armed::bound)); a task has a timer for that. So there
+//! until the next look is due ([`Armed::bound`](crate::engine::Armed::bound)); a task has a timer for that. So there
 //! is no thread, and a program that does not wait for a stream does not probe it:
 //! `docs/decisions/0016-keepalive.md`.
 
-use super::parts::{CONTROL, PLAIN};
-use super::shared::FLAG_DISCONNECTED;
-use super::stream::Stream;
+use crate::engine::resources::{CONTROL, PLAIN};
+use crate::engine::shared::FLAG_DISCONNECTED;
+use crate::engine::stream::Stream;
 use crate::interrupt::Section;
 use crate::sys;
 use rsock_proto::{Keepalive, KeepaliveStep};

@@ -1,7 +1,7 @@
 //! Where things lie in a stream's registered region: the target table, the message words of
 //! a wire without immediates, the receive ring.
 
-use super::config::{Config, Wire};
+use crate::engine::config::{Config, Wire};
 use rsock_proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};
 
 /// Entries of our target table: what the peer rotates over when it announces buffers.

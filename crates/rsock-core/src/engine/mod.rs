@@ -11,35 +11,35 @@
 //! the receive half that it holds, credits through atomics to the send half, so a sender with
 //! credit never touches `recv`. Neither lock is held while sleeping.
 
+mod adaptive_buffer;
 mod config;
-mod doubt;
-mod exts;
-mod growth;
+mod delivery_timeout;
+mod extensions;
 mod iomap;
 mod keepalive;
 mod layout;
 mod marks;
-mod moderation;
-mod parts;
-mod preparing;
+mod page_reclaim;
 mod progress;
 mod ready;
-mod resident;
+mod resources;
 mod ring;
+mod setup;
 mod shared;
 mod spin;
 mod stream;
 mod trim;
 mod wait;
+mod wake_coalescing;
 
 #[cfg(test)]
-pub(crate) use resident::total as resident_total;
+pub(crate) use page_reclaim::total as resident_total;
 
 pub use config::{Config, Wire};
 pub use iomap::{CallerMemory, IomapError};
-pub use preparing::Preparing;
+pub(crate) use page_reclaim::{Held as HeldStreams, hold_for_fork};
 pub use ready::Ready;
-pub(crate) use resident::{Held as HeldStreams, hold_for_fork};
+pub use setup::Preparing;
 pub use shared::ExtSeen;
 pub use spin::{longest_spin, spin_on};
 pub use stream::{RecvError, SendError, Stream};

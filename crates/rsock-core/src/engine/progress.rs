@@ -1,9 +1,9 @@
 //! The pump: completions in, dispatch to both directions, receives and credits out.
 
-use super::config::Wire;
-use super::parts::{CONTROL, PLAIN};
-use super::shared::{ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
-use super::stream::Stream;
+use crate::engine::config::Wire;
+use crate::engine::resources::{CONTROL, PLAIN};
+use crate::engine::shared::{ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
+use crate::engine::stream::Stream;
 use rsock_proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
 use rsock_verbs::{
     Backend, Completion, CompletionQueue, MemoryRegion, QueuePair, SendFlags, WcOp, WcStatus,

@@ -1,10 +1,10 @@
 //! The receive memory of a stream and the state that says what of it is in use, held apart from the
 //! queue pair so that other streams of the process can have an idle ring give its pages back.
 
-use super::layout::Layout;
-use super::resident::{Trim, Usage};
-use super::shared::{RecvSide, SendSide, Shared};
-use super::trim::trim;
+use crate::engine::layout::Layout;
+use crate::engine::page_reclaim::{Trim, Usage};
+use crate::engine::shared::{RecvSide, SendSide, Shared};
+use crate::engine::trim::trim;
 use crate::interrupt::Section;
 use rsock_verbs::family::{FamilyBox, Guard};
 use rsock_verbs::{Backend, CompletionQueue, MemoryRegion};

@@ -1,8 +1,8 @@
 //! The mutable state of a stream, in family memory: parent and forked child work on the same.
 
-use super::marks::Marks;
-use super::moderation::Moderation;
-use super::spin::Spin;
+use crate::engine::marks::Marks;
+use crate::engine::spin::Spin;
+use crate::engine::wake_coalescing::Moderation;
 use rsock_proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(super) struct RecvSide {
     pub(super) dirty: usize,
     /// Receives that data has taken and that are not posted again yet.
     pub(super) n_owed: u32,
-    /// Control messages under way, where their number is [limited](super::stream::Stream::limits_ctrl).
+    /// Control messages under way, where their number is [limited](crate::engine::stream::Stream::limits_ctrl).
     pub(super) ctrl: CtrlWindow,
     pub(super) moderation: Moderation,
 }

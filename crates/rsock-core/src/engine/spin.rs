@@ -159,12 +159,12 @@ pub fn spin_on(ready: impl Fn() -> bool) -> bool {
 /// Longest spin before a wait sleeps: `RSOCK_SPIN_US`, or `default`.
 #[must_use]
 pub fn longest_spin(default: Duration) -> Duration {
-    crate::env::spin_us().map_or(default, |us| Duration::from_micros(us.into()))
+    crate::config::environment::spin_us().map_or(default, |us| Duration::from_micros(us.into()))
 }
 
 /// The process-wide cap: `RSOCK_SPIN_US`, or [`MAX_NS`].
 fn max_ns() -> u32 {
-    crate::env::spin_us().map_or(MAX_NS, |us| us.saturating_mul(1000))
+    crate::config::environment::spin_us().map_or(MAX_NS, |us| us.saturating_mul(1000))
 }
 
 #[cfg(test)]

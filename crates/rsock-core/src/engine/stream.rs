@@ -1,14 +1,14 @@
 //! One stream over one queue pair.
 
-use super::config::Config;
-use super::doubt::Doubt;
-use super::growth::Growth;
-use super::iomap::Iomaps;
-use super::keepalive::Prober;
-use super::layout::{Layout, N_SLOTS};
-use super::parts::{CONTROL, Parts};
-use super::ring::Ring;
-use super::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide, SendSide};
+use crate::engine::adaptive_buffer::Growth;
+use crate::engine::config::Config;
+use crate::engine::delivery_timeout::Doubt;
+use crate::engine::iomap::Iomaps;
+use crate::engine::keepalive::Prober;
+use crate::engine::layout::{Layout, N_SLOTS};
+use crate::engine::resources::{CONTROL, Parts};
+use crate::engine::ring::Ring;
+use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide, SendSide};
 use crate::interrupt::Section;
 use crate::iov::Rest;
 use rsock_proto::{

@@ -1,7 +1,7 @@
 //! Waiting for a stream: spin, yield, park, or sleep on descriptors.
 
-use super::shared::Mailbox;
-use super::stream::Stream;
+use crate::engine::shared::Mailbox;
+use crate::engine::stream::Stream;
 use rsock_verbs::rdma::Rdma;
 use rsock_verbs::soft::Soft;
 use rsock_verbs::{Backend, CompletionQueue, Context, Parked};

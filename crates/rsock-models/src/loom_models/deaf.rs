@@ -1,11 +1,11 @@
 //! The invitation to the ring against threads that sleep in the kernel: none of them sleeps through what
 //! the peer then writes to the ring.
 
-#[path = "../../../rsock-core/src/twin/rx/deaf.rs"]
+#[path = "../../../rsock-core/src/accelerate/receive/kernel_only_waiter.rs"]
 mod deaf;
 
 use super::explore;
-use deaf::{Deaf, is_any};
+use deaf::{KernelOnlyWaiter, is_any};
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -44,7 +44,7 @@ impl Direction {
                 return;
             }
             drop(peer);
-            let deaf = (!is_invited).then(|| Deaf::new(&self.deaf, &*rx));
+            let deaf = (!is_invited).then(|| KernelOnlyWaiter::new(&self.deaf, &*rx));
             drop(rx);
             let mut peer = self.peer.lock().expect("lock");
             // A deaf thread wakes for TCP alone.

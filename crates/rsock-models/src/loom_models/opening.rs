@@ -1,6 +1,6 @@
 //! When the queue of a UDP socket opens: no thread and no epoll set sleeps through what comes by it.
 
-#[path = "../../../rsock-core/src/udp/opening.rs"]
+#[path = "../../../rsock-core/src/datagram/kernel_udp/opening.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
 mod opening;
 

@@ -14,9 +14,9 @@ use crate::log;
 use crate::slot::{self, Handle, Held, Side};
 use crate::tcp_only;
 use libc::c_int;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::datagram::kernel_udp::{self, Udp};
 use rsock_core::interrupt::{self, Section};
-use rsock_core::twin::PinReason;
-use rsock_core::udp::{self, Udp};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ static DEAF: AtomicU32 = AtomicU32::new(0);
 
 /// `fd` has just been made, a datagram socket of the internet.
 pub(crate) fn note_made(fd: c_int) {
-    if udp::is_enabled()
+    if kernel_udp::is_enabled()
         && !tcp_only::is_on()
         && let Some(entry) = entry_or_map(fd)
     {
@@ -111,7 +111,7 @@ fn adopt(fd: c_int, word: Word) -> Option<slot::Key> {
         if let Some(udp) = udp.as_ref().filter(|_| word.0 & WATCHED != 0) {
             udp.note_watched();
         }
-        if let Some(udp) = udp.as_ref().filter(|_| reason != PinReason::None) {
+        if let Some(udp) = udp.as_ref().filter(|_| reason != FallbackReason::None) {
             udp.pin(reason);
         }
         Ok(udp.and_then(|udp| slot::insert(Held::Datagrams(Box::new(udp)))))
@@ -125,7 +125,7 @@ fn adopt(fd: c_int, word: Word) -> Option<slot::Key> {
 /// [`retract`] follows. In between none is adopted: what the table says of `fds` after this call holds until then.
 #[inline]
 pub(crate) fn announce(fds: impl Iterator<Item = c_int> + Clone) -> bool {
-    let is_needed = udp::is_enabled() && fds.clone().any(is_candidate);
+    let is_needed = kernel_udp::is_enabled() && fds.clone().any(is_candidate);
     if is_needed {
         count_in(&DEAF, fds);
     }
@@ -168,10 +168,10 @@ pub(crate) fn receive<R>(
 /// Runs `change`, which changes what an epoll set watches of `fd`. Meanwhile no way begins for `fd` that sets do not
 /// know: what is open then gets its stand-in from `change`, what opens later puts it into all sets.
 pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R {
-    udp::on_opening(epoll_sets::put_stand_in);
+    kernel_udp::on_opening(epoll_sets::put_stand_in);
     let place = usize::try_from(fd).ok().and_then(|fd| DEAF_AT.get_or_map(fd));
     let (Some(deaf), Some(entry)) = (place, entry(fd)) else {
-        super::pin(fd, PinReason::Epoll);
+        super::pin(fd, FallbackReason::Epoll);
         return change();
     };
     count_in(deaf, std::iter::once(fd));
@@ -220,10 +220,10 @@ fn is_heard(fd: c_int) -> bool {
 }
 
 /// Keeps an adopted socket to the kernel.
-pub(super) fn pin(fd: c_int, reason: PinReason) {
+pub(super) fn pin(fd: c_int, reason: FallbackReason) {
     if let Some(handle) = find(fd, Side::Send)
         && let Some(udp) = handle.udp()
-        && udp.pin_reason() == PinReason::None
+        && udp.pin_reason() == FallbackReason::None
     {
         log::line(format_args!("fd {fd}: datagrams, pinned, {reason:?}"));
         let _ = guard::enter(|| {
@@ -234,7 +234,7 @@ pub(super) fn pin(fd: c_int, reason: PinReason) {
 }
 
 /// Keeps every adopted socket to the kernel.
-pub(crate) fn pin_all(reason: PinReason) {
+pub(crate) fn pin_all(reason: FallbackReason) {
     let section = Section::enter();
     for fd in known(0, u32::MAX) {
         pin(fd, reason);
@@ -269,7 +269,7 @@ pub(crate) fn note_flags(fd: c_int) {
 /// The program has called `shutdown`.
 pub(crate) fn note_shutdown(fd: c_int) {
     if is_one(fd) {
-        super::pin(fd, PinReason::Option);
+        super::pin(fd, FallbackReason::Option);
         with(fd, |udp, _| udp.note_shutdown());
     }
 }
@@ -333,7 +333,7 @@ mod tests {
 
     /// Runs the test `name` once more, in a process where UDP sockets may have queues.
     fn with_queues(name: &str, test: impl FnOnce()) {
-        if udp::is_enabled() {
+        if kernel_udp::is_enabled() {
             return test();
         }
         let name = format!("fdtable::datagrams::tests::{name}");
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn nothing_is_counted_where_datagrams_have_no_queues() {
-        if udp::is_enabled() {
+        if kernel_udp::is_enabled() {
             return;
         }
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -448,9 +448,9 @@ mod tests {
             use_often(fd);
             let inside = find(fd, Side::Recv).expect("adopted");
             let reason = || inside.udp().expect("a UDP socket").pin_reason();
-            assert_eq!(reason(), PinReason::None);
+            assert_eq!(reason(), FallbackReason::None);
             forget(socket);
-            assert_eq!(reason(), PinReason::Passed);
+            assert_eq!(reason(), FallbackReason::Passed);
         });
     }
 
@@ -465,7 +465,7 @@ mod tests {
             use_often(fd);
             crate::handover::before_spawn().expect("nothing in the way");
             let handle = find(fd, Side::Send).expect("adopted");
-            assert_eq!(handle.udp().map(Udp::pin_reason), Some(PinReason::Passed));
+            assert_eq!(handle.udp().map(Udp::pin_reason), Some(FallbackReason::Passed));
             drop(handle);
             forget(socket);
         });

@@ -4,7 +4,7 @@
 use super::alias;
 use crate::{errno, fdtable, handover, next};
 use libc::{aiocb, c_int, sigevent};
-use rsock_core::twin::{Need, PinReason};
+use rsock_core::accelerate::{FallbackReason, Need};
 use std::slice;
 
 /// As `aio_read(3)`.
@@ -83,5 +83,5 @@ unsafe fn before(request: *const aiocb, need: Need) -> Result<(), c_int> {
     // SAFETY: null or valid by the caller's promise.
     let Some(request) = (unsafe { request.as_ref() }) else { return Ok(()) };
     let fd = request.aio_fildes;
-    if fdtable::is_known(fd) { handover::before_use(fd, need, PinReason::Aio) } else { Ok(()) }
+    if fdtable::is_known(fd) { handover::before_use(fd, need, FallbackReason::Aio) } else { Ok(()) }
 }

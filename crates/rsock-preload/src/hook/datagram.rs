@@ -9,8 +9,8 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t,
     ssize_t,
 };
-use rsock_core::twin::PinReason;
-use rsock_core::udp::{Got, Received, Udp};
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::datagram::kernel_udp::{Got, Received, Udp};
 use rustix::fd::AsRawFd;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -33,7 +33,7 @@ unsafe fn send(
     let udp = handle.udp()?;
     if flags & !options::DATAGRAM_SEND_FLAGS != 0 {
         drop(handle);
-        crate::fdtable::pin(fd, PinReason::Option);
+        crate::fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
     // SAFETY: the caller's promise.
@@ -342,7 +342,7 @@ pub(super) unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -
     let msg = unsafe { msg.as_ref() }?;
     if msg.msg_controllen != 0 {
         // For the kernel to understand; what follows must not overtake it.
-        crate::fdtable::pin(fd, PinReason::Option);
+        crate::fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
     let (to, to_len) = (msg.msg_name.cast_const().cast(), msg.msg_namelen);

@@ -6,7 +6,7 @@
 use crate::slot::Side;
 use crate::{doors, errno, fdtable, guard, next};
 use libc::{c_int, epoll_event};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 
 /// What a stand-in shows of what was asked for: it is always writable, which says nothing.
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         });
     }
     if op == libc::EPOLL_CTL_ADD {
-        fdtable::pin(fd, PinReason::Epoll);
+        fdtable::pin(fd, FallbackReason::Epoll);
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { change(set, op, fd, event) }
@@ -66,7 +66,7 @@ unsafe fn change(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c
     // SAFETY: null, or read by the call before this one.
     let asked = unsafe { event.as_ref() };
     if asked.is_some_and(|asked| asked.events & !SHARED != 0) && fdtable::datagrams::is_one(fd) {
-        fdtable::pin(fd, PinReason::Epoll);
+        fdtable::pin(fd, FallbackReason::Epoll);
     }
     if asked.is_some_and(|asked| asked.events & libc::EPOLLET.cast_unsigned() != 0) {
         fdtable::datagrams::note_edges(fd);
@@ -97,7 +97,7 @@ fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Resu
         e @ (libc::ENOMEM | libc::ENOSPC) => Err(e),
         libc::EEXIST if fdtable::datagrams::is_one(fd) => {
             // The socket is in the set under two numbers, and the stand-in can show one.
-            fdtable::pin(fd, PinReason::Epoll);
+            fdtable::pin(fd, FallbackReason::Epoll);
             Ok(())
         }
         // It is in the set already, or not yet, or a read in another thread has found that it is no

@@ -1,7 +1,7 @@
 //! Waiting for epoll sets: the kernel's business, but for streams without TCP that are full.
 //!
 //! In a set such a stream is its placeholder, which has been made to show that there is no room
-//! ([`Twin::shows_full`]). Who waits for a set meanwhile waits for room, too, and has the placeholder
+//! ([`AcceleratedStream::shows_full`]). Who waits for a set meanwhile waits for room, too, and has the placeholder
 //! show it; the kernel then does the rest, whatever the set was told of levels, edges and shots.
 
 use super::poll::duration;
@@ -9,7 +9,7 @@ use crate::fdtable::datagrams;
 use crate::slot::{Handle, Side};
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, epoll_event, sigset_t, timespec};
-use rsock_core::twin::{self, PollEntry, Twin};
+use rsock_core::accelerate::{self, AcceleratedStream, PollEntry};
 use rustix::event::PollFlags;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_wait(
     timeout: c_int,
 ) -> c_int {
     datagrams::before_epoll_wait();
-    if Twin::any_shows_full() {
+    if AcceleratedStream::any_shows_full() {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         // SAFETY: arguments passed on unchanged.
         let now = || unsafe { next::epoll_wait(set, events, n, 0) };
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     datagrams::before_epoll_wait();
-    if Twin::any_shows_full() {
+    if AcceleratedStream::any_shows_full() {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         // SAFETY: null or valid by the caller's promise.
         let given = unsafe { mask.as_ref() };
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     datagrams::before_epoll_wait();
-    if Twin::any_shows_full()
+    if AcceleratedStream::any_shows_full()
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }
     {
@@ -116,7 +116,7 @@ fn wait(
         for (fd, handle) in &full {
             entries.push(entry(*fd, Some(handle.twin()), PollFlags::OUT));
         }
-        if let Err(e) = guard::enter(|| twin::poll(&mut entries, left, mask)) {
+        if let Err(e) = guard::enter(|| accelerate::poll(&mut entries, left, mask)) {
             return Some(errno::fail_int(e));
         }
         for ((_, handle), entry) in full.iter().zip(&entries[1..]) {

@@ -6,8 +6,8 @@ use crate::options::{self, Ioctl};
 use crate::slot::Side;
 use crate::{errno, fdtable, guard, handover, next};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void};
-use rsock_core::twin::{Need, PinReason};
-use rsock_core::udp::Udp;
+use rsock_core::accelerate::{FallbackReason, Need};
+use rsock_core::datagram::kernel_udp::Udp;
 use rsock_verbs::own_fd;
 use rustix::fd::BorrowedFd;
 use std::ffi::CStr;
@@ -151,7 +151,7 @@ fn note_replacing(old: c_int, new: c_int) {
     if new <= LAST_STANDARD {
         // Usually an exec follows. Before the kernel acts, because after it, the copy could
         // already be used by others.
-        fdtable::pin(old, PinReason::StandardStream);
+        fdtable::pin(old, FallbackReason::StandardStream);
     }
 }
 
@@ -165,7 +165,7 @@ fn note_duplicate(old: c_int, new: c_int) {
         // libc's own streams read the first and write to the others.
         let need = if new == 0 { Need::Both } else { Need::Write };
         // Too late to fail. Who execs next will be told.
-        let _ = handover::before_use(new, need, PinReason::StandardStream);
+        let _ = handover::before_use(new, need, FallbackReason::StandardStream);
     }
 }
 
@@ -203,7 +203,7 @@ pub(super) fn fcntl_by(
     #[expect(clippy::cast_possible_truncation, reason = "C passed an int in a wider register")]
     let number = arg.addr() as c_int;
     if options::pins_by_fcntl(command, number) {
-        fdtable::pin(fd, PinReason::Option);
+        fdtable::pin(fd, FallbackReason::Option);
     }
     let result = call();
     if command == libc::F_SETFL && datagrams::is_one(fd) {
@@ -239,7 +239,7 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
             Ioctl::Unsent | Ioctl::AtMark | Ioctl::Harmless => None,
             Ioctl::Pins => {
                 drop(handle);
-                fdtable::pin(fd, PinReason::Option);
+                fdtable::pin(fd, FallbackReason::Option);
                 None
             }
         };
@@ -282,7 +282,7 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
             return Some(0);
         }
         Ioctl::Unsent | Ioctl::AtMark | Ioctl::Harmless => {}
-        Ioctl::Pins => fdtable::pin(fd, PinReason::Option),
+        Ioctl::Pins => fdtable::pin(fd, FallbackReason::Option),
     }
     None
 }
@@ -311,7 +311,7 @@ pub(crate) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
     // SAFETY: null or a C string by the caller's promise.
     let only_writes = !mode.is_null() && only_writes(unsafe { CStr::from_ptr(mode) });
     let need = if only_writes { Need::Write } else { Need::Both };
-    if let Err(e) = handover::before_use(fd, need, PinReason::Stdio) {
+    if let Err(e) = handover::before_use(fd, need, FallbackReason::Stdio) {
         errno::set(e);
         return std::ptr::null_mut();
     }

@@ -5,7 +5,7 @@ use crate::fdtable::datagrams;
 use crate::slot::Side;
 use crate::{arg, errno, fdtable, guard, handover, next};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
-use rsock_core::twin::{Need, PinReason};
+use rsock_core::accelerate::{FallbackReason, Need};
 use rustix::time::{ClockId, clock_gettime};
 use std::ptr;
 use std::slice;
@@ -230,7 +230,7 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
     if msg.msg_controllen != 0 {
         drop(handle);
         // Time stamps, zero copy or a mistake: only the kernel knows.
-        fdtable::pin(fd, PinReason::Option);
+        fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
     if !msg.msg_name.is_null() && msg.msg_namelen.cast_signed() < 0 {
@@ -305,7 +305,7 @@ unsafe fn before_passing(msg: *const msghdr) -> Result<(), c_int> {
                 let fd = unsafe { data.add(i * size_of::<c_int>()) };
                 // SAFETY: as above; unaligned reads are what this call is for.
                 let fd = unsafe { fd.cast::<c_int>().read_unaligned() };
-                handover::before_use(fd, Need::Both, PinReason::Passed)?;
+                handover::before_use(fd, Need::Both, FallbackReason::Passed)?;
             }
         }
         // SAFETY: a header of this message.

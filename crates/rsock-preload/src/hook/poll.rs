@@ -6,7 +6,7 @@ use crate::fdtable::datagrams;
 use crate::slot::{Handle, Side};
 use crate::{doors, errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
-use rsock_core::twin::{self, PollEntry};
+use rsock_core::accelerate::{self, PollEntry};
 use rustix::event::PollFlags;
 use std::slice;
 use std::sync::Arc;
@@ -137,7 +137,7 @@ pub(super) unsafe fn duration(at: *const timespec) -> Result<Option<Duration>, (
 pub(super) enum Named {
     Stream(Handle),
     /// Beside a listening socket.
-    Door(Arc<Post>),
+    NativeListener(Arc<Post>),
     /// A UDP socket.
     Datagrams(Handle),
 }
@@ -146,7 +146,7 @@ impl Named {
     /// The stream behind `fd`, by the side that waiting for `events` belongs to, or its door.
     pub(super) fn enter(fd: c_int, events: PollFlags) -> Option<Self> {
         if fdtable::is_listening(fd) {
-            return doors::of(fd).map(Self::Door);
+            return doors::of(fd).map(Self::NativeListener);
         }
         if datagrams::is_one(fd) {
             let handle = datagrams::find(fd, Side::Recv);
@@ -163,7 +163,7 @@ impl Named {
     pub(super) fn is_needed(&self) -> bool {
         match self {
             Self::Stream(handle) => !handle.twin().is_plain(),
-            Self::Door(_) | Self::Datagrams(_) => true,
+            Self::NativeListener(_) | Self::Datagrams(_) => true,
         }
     }
 
@@ -171,7 +171,7 @@ impl Named {
     pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollEntry<'_> {
         let (twin, door, udp, call) = match named {
             Some(Self::Stream(handle)) => (Some(handle.twin()), None, None, Some(handle.call())),
-            Some(Self::Door(post)) => (None, Some(post.door()), None, None),
+            Some(Self::NativeListener(post)) => (None, Some(post.door()), None, None),
             Some(Self::Datagrams(handle)) => (None, None, handle.udp(), Some(handle.call())),
             None => (None, None, None, None),
         };
@@ -263,7 +263,7 @@ fn call(
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Result<usize, c_int> {
-    let n = guard::enter(|| twin::poll(entries, limit, mask))?;
+    let n = guard::enter(|| accelerate::poll(entries, limit, mask))?;
     for (p, entry) in fds.iter_mut().zip(entries.iter()) {
         p.revents = entry.revents.bits().cast_signed();
     }

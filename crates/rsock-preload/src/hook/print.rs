@@ -5,7 +5,7 @@
 use super::detour::detour;
 use crate::{fdtable, handover, next};
 use libc::{c_char, c_int, c_void};
-use rsock_core::twin::{Need, PinReason};
+use rsock_core::accelerate::{FallbackReason, Need};
 
 /// As `vdprintf(3)`.
 ///
@@ -41,9 +41,9 @@ pub(crate) unsafe extern "C-unwind" fn __vdprintf_chk(
 fn note(fd: c_int) {
     if fdtable::is_sole(fd) {
         // What libc would write by itself must not be lost unnoticed.
-        let _ = handover::before_use(fd, Need::Write, PinReason::Stdio);
+        let _ = handover::before_use(fd, Need::Write, FallbackReason::Stdio);
     } else if fdtable::is_known(fd) {
-        fdtable::pin(fd, PinReason::Stdio);
+        fdtable::pin(fd, FallbackReason::Stdio);
     }
 }
 

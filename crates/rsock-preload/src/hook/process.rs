@@ -3,7 +3,7 @@
 use crate::slot::Side;
 use crate::{errno, fdtable, next, tcp_only};
 use libc::{c_int, c_ulong, posix_spawn_file_actions_t};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
 
 /// As `posix_spawn_file_actions_adddup2(3)`. libc does what it says without calling `dup2`.
 ///
@@ -16,7 +16,7 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     new: c_int,
 ) -> c_int {
     if fdtable::is_known(fd) {
-        fdtable::pin(fd, PinReason::Passed);
+        fdtable::pin(fd, FallbackReason::Passed);
         if let Some(handle) = fdtable::find(fd, Side::Send) {
             // What it still has in the ring is seen to when the program starts.
             handle.give();

@@ -9,7 +9,7 @@ use super::poll::{Named, duration};
 use crate::fdtable::datagrams;
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
-use rsock_core::twin::{self, PollEntry};
+use rsock_core::accelerate::{self, PollEntry};
 use rsock_verbs::fault;
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
@@ -278,7 +278,7 @@ impl Wanted {
         let began = clock_gettime(ClockId::Monotonic);
         loop {
             let left = limit.map(|limit| limit.saturating_sub(since(began)));
-            let found = guard::enter(|| twin::poll(entries, left, mask))?;
+            let found = guard::enter(|| accelerate::poll(entries, left, mask))?;
             if entries.iter().any(|e| e.revents.contains(PollFlags::NVAL)) {
                 return Err(libc::EBADF);
             }

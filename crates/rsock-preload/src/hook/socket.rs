@@ -6,7 +6,7 @@ use crate::fdtable::datagrams;
 use crate::slot::Side;
 use crate::{arg, calling, doors, errno, fdtable, guard, log, next, options, tcp_only};
 use libc::{c_int, c_void, sockaddr, socklen_t};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
 use rustix::net::Shutdown;
 use std::net::SocketAddr;
 
@@ -295,7 +295,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     if options::pins_when_asked(level, name) {
-        fdtable::pin(fd, PinReason::Option);
+        fdtable::pin(fd, FallbackReason::Option);
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::getsockopt(fd, level, name, value, len) }
@@ -322,7 +322,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         false => options::pins_when_set(level, name, number),
     };
     if pins {
-        fdtable::pin(fd, PinReason::Option);
+        fdtable::pin(fd, FallbackReason::Option);
     }
     if is_datagram && (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR) {
         datagrams::note_reuse(fd);

@@ -6,7 +6,7 @@
 use crate::slot::Side;
 use crate::{errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::HighFd;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
             // As of a descriptor that cannot be transferred from.
             return errno::fail(libc::EINVAL);
         }
-        fdtable::pin(out, PinReason::Option);
+        fdtable::pin(out, FallbackReason::Option);
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::sendfile(out, from, offset, len) }
@@ -99,10 +99,10 @@ pub(crate) unsafe extern "C-unwind" fn splice(
             // As to a descriptor that cannot be spliced to.
             return errno::fail(libc::EINVAL);
         }
-        fdtable::pin(to, PinReason::Option);
+        fdtable::pin(to, FallbackReason::Option);
     }
     if fdtable::is_known(from) {
-        fdtable::pin(from, PinReason::Option);
+        fdtable::pin(from, FallbackReason::Option);
         // What the stream still holds must come first.
         // The kernel knows what to answer before an urgent byte, where splicing stops.
         if let Some(handle) =

@@ -10,7 +10,7 @@ use super::{epoll, epoll_wait, exec, fd, io, message, poll, process, select, soc
 use crate::cancel::Shield;
 use crate::{errno, fdtable, guard, log, next, tcp_only};
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, sigset_t, timespec};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::{own_fd, raw};
 use rustix::fd::BorrowedFd;
 use rustix::time::{ClockId, clock_gettime};
@@ -230,7 +230,7 @@ unsafe fn io_uring_setup(all: [usize; 6]) -> c_long {
     }
     // The program does not know of it yet, so nothing is read or written by it.
     log::line(format_args!("an io_uring, fd {ring}: everything stays on TCP"));
-    if let Err(e) = tcp_only::begin(PinReason::IoUring) {
+    if let Err(e) = tcp_only::begin(FallbackReason::IoUring) {
         // SAFETY: made above, and known to no one.
         unsafe { rustix::io::close(int_of(ring)) };
         return c_long::from(errno::fail_int(e));

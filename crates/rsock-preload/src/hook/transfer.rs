@@ -6,7 +6,7 @@
 use crate::slot::{Handle, Side};
 use crate::{errno, fdtable, guard, options, signal};
 use libc::{c_int, ssize_t};
-use rsock_core::twin::{PinReason, tcp_goes_on};
+use rsock_core::accelerate::{FallbackReason, tcp_goes_on};
 use rustix::fd::BorrowedFd;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
@@ -21,7 +21,7 @@ pub(super) fn send(
     if flags & !options::SEND_FLAGS != 0 && !handle.twin().is_sole() {
         drop(handle);
         // What the stream wrote before lies in front of what the kernel now takes.
-        fdtable::pin(fd, PinReason::Option);
+        fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
     let known = SendFlags::from_bits_retain(flags.cast_unsigned());
@@ -53,12 +53,12 @@ pub(super) fn recv(
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // Not of the byte stream: the kernel's, wherever the stream is.
         drop(handle);
-        fdtable::pin(fd, PinReason::Option);
+        fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
     if flags & !options::RECV_FLAGS != 0 {
         // Bytes may still have to come from where the stream was.
-        fdtable::pin(fd, PinReason::Option);
+        fdtable::pin(fd, FallbackReason::Option);
     }
     let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
     let result = guard::enter(|| handle.twin().recv_by(handle.descriptor(), bufs, flags));

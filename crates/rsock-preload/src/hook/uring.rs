@@ -5,7 +5,7 @@
 
 use crate::{log, tcp_only};
 use libc::{c_int, c_uint, c_void, size_t};
-use rsock_core::twin::PinReason;
+use rsock_core::accelerate::FallbackReason;
 use std::ffi::CStr;
 use std::mem;
 
@@ -52,7 +52,7 @@ hooks! {
 /// Before the ring is made, because one call makes it and may begin to use it.
 fn before() -> Result<(), c_int> {
     log::line(format_args!("an io_uring of liburing: everything stays on TCP"));
-    tcp_only::begin(PinReason::IoUring)
+    tcp_only::begin(FallbackReason::IoUring)
 }
 
 /// liburing's own definition. A library that is loaded at run time, for itself, is not in the order in which

@@ -2,7 +2,7 @@
 
 use super::Datagram;
 use crate::waiting::{Side, retry};
-use rsock_core::dgram::Received;
+use rsock_core::datagram::Received;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 

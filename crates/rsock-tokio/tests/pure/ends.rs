@@ -5,7 +5,7 @@ use super::{any, pair, send};
 use crate::common::{
     Watchdog, at_own_port, current_thread, in_both, is_rdma, multi_thread, pattern, poll_times,
 };
-use rsock_core::socket::rsockets as blocking;
+use rsock_core::rsocket::rsockets as blocking;
 use rsock_tokio::rsockets::{Listener, connect, connect_timeout, from_blocking, into_blocking};
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};

@@ -9,7 +9,7 @@ mod udp;
 
 use crate::error::Error;
 use clap::ValueEnum;
-use rsock_core::dgram::Datagram;
+use rsock_core::datagram::Datagram;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};

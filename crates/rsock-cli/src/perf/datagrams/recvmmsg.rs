@@ -54,7 +54,7 @@ fn len_of<T>() -> libc::socklen_t {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rsock_core::dgram::n_dropped;
+    use rsock_core::datagram::n_dropped;
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
 

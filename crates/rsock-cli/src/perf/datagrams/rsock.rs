@@ -2,7 +2,7 @@
 
 use super::{Batch, Counters, Socket, host};
 use crate::rdma_devices;
-use rsock_core::dgram::Datagram;
+use rsock_core::datagram::Datagram;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Kernel UDP, with `sendmmsg(2)` and `recvmmsg(2)` for batches.
 
 use super::{Batch, Counters, Socket, host, recvmmsg};
-use rsock_core::dgram::n_dropped;
+use rsock_core::datagram::n_dropped;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};

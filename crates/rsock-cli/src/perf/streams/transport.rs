@@ -1,7 +1,7 @@
 //! The transports that the loops run on, behind the few calls that the loops make.
 
 use crate::rdma_devices;
-use rsock_core::socket::{self, rsockets};
+use rsock_core::rsocket::{self, rsockets};
 use rustix::fs::{FileType, lstat};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -89,7 +89,7 @@ macro_rules! transport_of_net {
 }
 
 transport_of_net!(Tcp, "tcp", TcpListener, TcpStream);
-transport_of_net!(Rsock, "rsock", socket::Listener, socket::Stream);
+transport_of_net!(Rsock, "rsock", rsocket::Listener, rsocket::Stream);
 
 impl Transport for Unix {
     const NAME: &'static str = "unix";

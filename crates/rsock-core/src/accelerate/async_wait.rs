@@ -1,0 +1,133 @@
+//! Waiting for a twin in an event loop that is not ours: tasks, not threads, wait.
+//!
+//! The loop watches two descriptors: the twin's socket, edge-triggered, for what comes on TCP and
+//! for the end of the connection, and a [`Doorbell`], for what comes on the ring. The order is:
+//! take a [`Mark`], try, and if that would block, [`AcceleratedStream::arm`] with the mark, then wait. A `false`
+//! of `arm` means that something came meanwhile: try again. Disarm before trying again, or the
+//! trier's own progress rings.
+//!
+//! Every waiter must have the doorbell once [`AcceleratedStream::is_paired`]: a receive invites the peer to the
+//! ring from then on, where the socket shows nothing.
+
+use crate::Doorbell;
+use crate::accelerate::path::Path;
+use crate::accelerate::receive::LOOK_EVERY;
+use crate::accelerate::state::{FLAG_BROKEN, TxMode};
+use crate::accelerate::{AcceleratedStream, PATIENCE};
+use crate::interrupt::Section;
+use std::io;
+use std::time::Duration;
+
+/// What had happened on a ring when it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(Option<u32>);
+
+impl Mark {
+    const KNOWN: u64 = 1 << 32;
+
+    /// As a number, to be kept in an atomic.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0.map_or(0, |mark| Self::KNOWN | u64::from(mark))
+    }
+
+    /// Back from [`Self::to_bits`].
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        let low = u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(0);
+        Self((bits & Self::KNOWN != 0).then_some(low))
+    }
+}
+
+/// The shortest wait that [`AcceleratedStream::patience`] asks for.
+const SHORTEST: Duration = Duration::from_micros(100);
+
+impl AcceleratedStream {
+    /// Whether the peer has been found, so that input may come on the ring.
+    #[must_use]
+    pub fn is_paired(&self) -> bool {
+        self.path().is_some()
+    }
+
+    /// A doorbell for this twin, once it [is paired](Self::is_paired).
+    ///
+    /// # Errors
+    /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`); `ENOTCONN` before it is paired.
+    pub fn create_doorbell(&self) -> io::Result<Doorbell> {
+        let path = self.path().ok_or(rustix::io::Errno::NOTCONN)?;
+        path.create_doorbell()
+    }
+
+    /// A mark to take before trying.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.path().map(Path::mark))
+    }
+
+    /// Whether anything has come on the ring since. A few loads, for spinning.
+    #[must_use]
+    pub fn has_changed(&self, mark: Mark) -> bool {
+        match (self.path(), mark.0) {
+            (Some(path), Some(mark)) => path.has_changed(mark),
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
+    /// Arms `bell` for what comes on the ring, until [`Self::disarm`]. False, and nothing is armed,
+    /// if something has come since `mark`, or too many wait already: then try again.
+    #[must_use]
+    pub fn arm(&self, bell: &Doorbell, mark: Mark) -> bool {
+        let Some(path) = self.path() else { return false };
+        let _section = Section::enter();
+        if path.arm_standing(bell) && !self.has_changed(mark) {
+            return true;
+        }
+        path.disarm(bell);
+        false
+    }
+
+    /// Takes back an [`Self::arm`] that returned true.
+    pub fn disarm(&self, bell: &Doorbell) {
+        if let Some(path) = self.path() {
+            let _section = Section::enter();
+            path.disarm(bell);
+        }
+    }
+
+    /// The loop saw the socket become readable or end: the next receive that finds the ring empty
+    /// looks at the socket.
+    pub fn note_socket(&self) {
+        let _section = Section::enter();
+        self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
+    }
+
+    /// After a receive that would have blocked: when to try again although nothing tells, or `None` if
+    /// something does. The socket has ended, and the end of the stream may still be on its way.
+    #[must_use]
+    pub fn grace(&self) -> Option<Duration> {
+        if !self.path().is_some_and(Path::is_far) || self.has(FLAG_BROKEN) {
+            return None;
+        }
+        let _section = Section::enter();
+        self.dirs.rx.0.lock().ended_since.map(|_| PATIENCE)
+    }
+
+    /// After a send that would have blocked: how long to wait for the ring at most before trying
+    /// again, or `None` if it is the socket's buffer that is full.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        let _section = Section::enter();
+        let tx = self.dirs.tx.0.lock();
+        match tx.mode {
+            TxMode::Tcp => None,
+            TxMode::Leaving => Some(PATIENCE),
+            TxMode::Ring => {
+                let patience = self.path().map_or(PATIENCE, Path::patience);
+                let since = tx.full_since.map_or(Duration::ZERO, |since| since.elapsed());
+                // Never nothing: the word that the writer leaves may have to wait too.
+                Some(patience.saturating_sub(since).max(SHORTEST))
+            }
+        }
+    }
+}

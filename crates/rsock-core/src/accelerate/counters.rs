@@ -1,0 +1,60 @@
+//! What `rsock stat` is told of a connection.
+
+use crate::accelerate::discovery::four_tuple::Tuple;
+use crate::accelerate::{AcceleratedStream, inode_of};
+use crate::metrics::{self, Direction};
+use crate::sys;
+use rustix::fd::BorrowedFd;
+
+/// How a wait on the ring was spent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waited {
+    Spinning,
+    Sleeping,
+}
+
+impl AcceleratedStream {
+    /// Opens this connection's line for `rsock stat`. Not for short connections: it costs a few
+    /// system calls.
+    pub(super) fn show(&self, fd: BorrowedFd<'_>) {
+        sys::get_or_make(&self.stat, || {
+            let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
+            let [local, peer] = self.sole_addrs().unwrap_or_else(|| {
+                Tuple::of(fd).ok().flatten().map_or([none; 2], |t| [t.local, t.peer])
+            });
+            let inode = *sys::get_or_make(&self.inode, || inode_of(fd));
+            let slot = metrics::Slot::open(local, peer, inode);
+            let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());
+            if let (Some(tx), Some(rx)) = (tx, rx) {
+                slot.add_bytes(Direction::Send, metrics::Path::Tcp, tx.tcp_bytes);
+                slot.add_bytes(Direction::Recv, metrics::Path::Tcp, rx.tcp_bytes);
+            }
+            slot
+        });
+    }
+
+    /// Counts bytes moved.
+    #[inline]
+    pub(super) fn count_bytes(&self, direction: Direction, path: metrics::Path, n: usize) {
+        if let Some(stat) = self.stat.get() {
+            stat.add_bytes(direction, path, n as u64);
+        }
+    }
+
+    /// Counts a wait on the ring.
+    pub(super) fn count_wait(&self, direction: Direction, waited: Waited) {
+        if let Some(stat) = self.stat.get() {
+            match waited {
+                Waited::Spinning => stat.add_spin(direction),
+                Waited::Sleeping => stat.add_wakeup(direction),
+            }
+        }
+    }
+
+    /// Notes how a direction travels from now on.
+    pub(super) fn note_path(&self, direction: Direction, path: metrics::Path) {
+        if let Some(stat) = self.stat.get() {
+            stat.set_path(direction, path);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The four numbers that name a TCP connection, as both ends see them.
+
+use rustix::fd::BorrowedFd;
+use rustix::net::{SocketAddrAny, getpeername, getsockname};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// Addresses of one connection, from this end's point of view. IPv4-mapped addresses are unmapped:
+/// a `::` listener sees its IPv4 client as `::ffff:a.b.c.d`, the client sees plain IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::accelerate) struct Tuple {
+    pub(in crate::accelerate) local: SocketAddr,
+    pub(in crate::accelerate) peer: SocketAddr,
+}
+
+/// Which end does what while pairing. Decided by comparing addresses, so both agree unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::accelerate) enum Role {
+    /// Publishes a name and waits for the peer to come.
+    Publisher,
+    /// Looks the name up.
+    Finder,
+}
+
+impl Tuple {
+    /// Asks the kernel. `Ok(None)` if this is no TCP/IP connection.
+    pub(in crate::accelerate) fn of(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        let local = ip(getsockname(fd)?);
+        let peer = getpeername(fd)?.and_then(ip);
+        Ok(local.zip(peer).map(|(local, peer)| Self { local, peer }))
+    }
+
+    /// What this end does; `None` for a socket connected to itself.
+    pub(in crate::accelerate) fn role(&self) -> Option<Role> {
+        let key = |at: SocketAddr| (at.ip(), at.port());
+        match key(self.local).cmp(&key(self.peer)) {
+            std::cmp::Ordering::Less => Some(Role::Publisher),
+            std::cmp::Ordering::Greater => Some(Role::Finder),
+            std::cmp::Ordering::Equal => None,
+        }
+    }
+
+    /// Name of the meeting point in the abstract Unix namespace: the same at both ends. At most
+    /// 13 + 2 * 36 characters of the 107 there are.
+    pub(in crate::accelerate) fn meeting_name(&self) -> String {
+        let (low, high) = match self.role() {
+            Some(Role::Publisher) => (self.local, self.peer),
+            _ => (self.peer, self.local),
+        };
+        let mut name = String::from("rsock-pair-1-");
+        for end in [low, high] {
+            match end.ip() {
+                IpAddr::V4(ip) => ip.octets().iter().for_each(|b| push_hex(&mut name, *b)),
+                IpAddr::V6(ip) => ip.octets().iter().for_each(|b| push_hex(&mut name, *b)),
+            }
+            end.port().to_be_bytes().iter().for_each(|b| push_hex(&mut name, *b));
+        }
+        name
+    }
+
+    /// Whether the peer's address belongs to this host (strictly: to this network namespace).
+    pub(in crate::accelerate) fn is_local(&self) -> bool {
+        if self.local.ip() == self.peer.ip() || self.peer.ip().is_loopback() {
+            return true;
+        }
+        // Only an own address can be bound.
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+        let family = if self.peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let Ok(probe) = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None) else {
+            return false;
+        };
+        bind(&probe, &SocketAddr::new(self.peer.ip(), 0)).is_ok()
+    }
+}
+
+fn push_hex(out: &mut String, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+    out.push(char::from(DIGITS[usize::from(byte & 15)]));
+}
+
+fn ip(any: SocketAddrAny) -> Option<SocketAddr> {
+    let addr = SocketAddr::try_from(any).ok()?;
+    // Flow label and scope do not name the connection.
+    Some(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn both_ends_agree_on_the_name_and_differ_in_role() {
+        for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let Ok(listener) = TcpListener::bind(bind) else { continue };
+            let port = listener.local_addr().expect("address").port();
+            let to =
+                if bind == "[::]:0" { "127.0.0.1" } else { bind.rsplit_once(':').expect("port").0 };
+            let client = TcpStream::connect(format!("{to}:{port}")).expect("connect");
+            let (server, _) = listener.accept().expect("accept");
+            let a = Tuple::of(client.as_fd()).expect("kernel").expect("tcp");
+            let b = Tuple::of(server.as_fd()).expect("kernel").expect("tcp");
+            assert_eq!(a.meeting_name(), b.meeting_name());
+            assert!(a.meeting_name().len() < 107);
+            assert_ne!(a.role(), b.role());
+            assert!(a.is_local() && b.is_local());
+        }
+    }
+
+    #[test]
+    fn a_documentation_address_is_not_local() {
+        let local = "127.0.0.1:1".parse().expect("address");
+        let peer = "192.0.2.1:1".parse().expect("address");
+        assert!(!Tuple { local, peer }.is_local());
+    }
+}

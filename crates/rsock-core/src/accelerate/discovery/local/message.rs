@@ -1,0 +1,257 @@
+//! The messages of the exchange, and the Unix socket that carries them.
+
+use crate::accelerate::FallbackReason;
+use crate::accelerate::discovery::local::Subject;
+use crate::accelerate::discovery::verify::{self, SocketId};
+use crate::engine::Preparing;
+use rsock_proto::CONN_DATA_LEN;
+use rsock_verbs::QpNum;
+use rsock_verbs::received::{self, StrangeFd};
+use rsock_verbs::soft::{HELLO_LEN, Link, LinkId, Soft};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(in crate::accelerate) enum Kind {
+    /// An offer of a link, or the answer to one; with descriptors.
+    Hello = 1,
+    Request = 2,
+    Reply = 3,
+    /// The finder named a link that the publisher does not know.
+    UnknownLink = 4,
+    /// The publisher cannot or will not.
+    Refusal = 5,
+}
+
+/// One message of the exchange. Host byte order: both ends are on one host.
+///
+/// | off | size | field |
+/// |---|---|---|
+/// | 0 | 4 | `RSKP` |
+/// | 4 | 1 | version, 2 |
+/// | 5 | 1 | kind |
+/// | 6 | 2 | 0 |
+/// | 8 | 8 | cookie of the sender's TCP socket |
+/// | 16 | 4 | inode of it |
+/// | 20 | 4 | queue pair number |
+/// | 24 | 16 | link id |
+/// | 40 | 40 | connection data |
+/// | 80 | `HELLO_LEN` | link handshake |
+#[derive(Debug)]
+pub(in crate::accelerate) struct Message {
+    pub(in crate::accelerate) kind: Kind,
+    pub(in crate::accelerate) socket: SocketId,
+    pub(in crate::accelerate) qp_num: QpNum,
+    pub(in crate::accelerate) link: LinkId,
+    pub(in crate::accelerate) conn_data: [u8; CONN_DATA_LEN],
+    pub(in crate::accelerate) hello: [u8; HELLO_LEN],
+}
+
+pub(in crate::accelerate) enum Received {
+    Message(Message, Vec<StrangeFd>),
+    Nothing,
+    End,
+}
+
+const MAGIC: [u8; 4] = *b"RSKP";
+/// 2 since `Up` names offsets of more than 26 bits: an end that does not know that would misplace bytes.
+const VERSION: u8 = 2;
+const AT_LINK: usize = 24;
+const AT_CONN_DATA: usize = 40;
+const AT_HELLO: usize = AT_CONN_DATA + CONN_DATA_LEN;
+const MESSAGE_LEN: usize = AT_HELLO + HELLO_LEN;
+/// Descriptors of one message.
+const MAX_FDS: usize = 2;
+
+impl Message {
+    pub(in crate::accelerate) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            socket: SocketId { cookie: 0, inode: 0 },
+            qp_num: QpNum(0),
+            link: LinkId([0; 16]),
+            conn_data: [0; CONN_DATA_LEN],
+            hello: [0; HELLO_LEN],
+        }
+    }
+
+    /// A request or reply about this connection.
+    pub(in crate::accelerate) fn about(
+        kind: Kind,
+        subject: Subject<'_>,
+        link: &Link,
+        preparing: &Preparing<Soft>,
+    ) -> Result<Self, FallbackReason> {
+        Ok(Self {
+            socket: verify::own(subject.socket).map_err(|_| FallbackReason::Untrusted)?,
+            qp_num: preparing.qp_num(),
+            link: link.id(),
+            conn_data: preparing.conn_data().encode(),
+            ..Self::new(kind)
+        })
+    }
+
+    fn encode(&self) -> [u8; MESSAGE_LEN] {
+        let mut m = [0; MESSAGE_LEN];
+        m[..4].copy_from_slice(&MAGIC);
+        m[4] = VERSION;
+        m[5] = self.kind as u8;
+        m[8..16].copy_from_slice(&self.socket.cookie.to_ne_bytes());
+        m[16..20].copy_from_slice(&self.socket.inode.to_ne_bytes());
+        m[20..24].copy_from_slice(&self.qp_num.0.to_ne_bytes());
+        m[AT_LINK..AT_CONN_DATA].copy_from_slice(&self.link.0);
+        m[AT_CONN_DATA..AT_HELLO].copy_from_slice(&self.conn_data);
+        m[AT_HELLO..].copy_from_slice(&self.hello);
+        m
+    }
+
+    fn decode(m: &[u8]) -> Option<Self> {
+        let m: &[u8; MESSAGE_LEN] = m.try_into().ok()?;
+        if m[..4] != MAGIC || m[4] != VERSION || m[6..8] != [0, 0] {
+            return None;
+        }
+        let kind = match m[5] {
+            1 => Kind::Hello,
+            2 => Kind::Request,
+            3 => Kind::Reply,
+            4 => Kind::UnknownLink,
+            5 => Kind::Refusal,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            socket: SocketId {
+                cookie: u64::from_ne_bytes(m[8..16].try_into().ok()?),
+                inode: u32::from_ne_bytes(m[16..20].try_into().ok()?),
+            },
+            qp_num: QpNum(u32::from_ne_bytes(m[20..24].try_into().ok()?)),
+            link: LinkId(m[AT_LINK..AT_CONN_DATA].try_into().ok()?),
+            conn_data: m[AT_CONN_DATA..AT_HELLO].try_into().ok()?,
+            hello: m[AT_HELLO..].try_into().ok()?,
+        })
+    }
+
+    /// Sends it; a Unix socket takes a message whole or not at all.
+    pub(in crate::accelerate) fn send(
+        &self,
+        to: BorrowedFd<'_>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(to, &[IoSlice::new(&self.encode())], &mut control, flags).map(drop)
+    }
+
+    /// Takes one message if there is one. Descriptors that come with a bad one are closed. Fails for
+    /// what can only be a stranger's doing, or for lack of descriptors.
+    pub(in crate::accelerate) fn receive(from: BorrowedFd<'_>) -> Result<Received, FallbackReason> {
+        // One more than a message: a longer one shows as such.
+        let mut bytes = [0; MESSAGE_LEN + 1];
+        let got = match received::receive(from, &mut bytes) {
+            Ok(got) => got,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Received::Nothing),
+            Err(_) => return Ok(Received::End),
+        };
+        if got.len == 0 {
+            return Ok(Received::End);
+        }
+        if got.is_cut {
+            // This process has no room for them.
+            return Err(FallbackReason::Resources);
+        }
+        if got.fds.len() > MAX_FDS {
+            return Err(FallbackReason::PathFailed);
+        }
+        bytes
+            .get(..got.len)
+            .and_then(Self::decode)
+            .map(|m| Received::Message(m, got.fds))
+            .ok_or(FallbackReason::PathFailed)
+    }
+}
+
+/// What the fuzzer feeds: a message of a stranger, by a socket; the first byte says how many descriptors
+/// come with it.
+///
+/// # Panics
+/// If something else is understood than was said, or a descriptor stays open.
+#[cfg(any(test, fuzzing))]
+pub fn check_message(data: &[u8]) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::fd::AsFd;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let Some((&n_fds, bytes)) = data.split_first() else { return };
+    let pair = |kind| {
+        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+    };
+    let (Ok((ours, theirs)), Ok((watched, given))) =
+        (pair(SocketType::SEQPACKET), pair(SocketType::STREAM))
+    else {
+        return;
+    };
+    let n_fds = usize::from(n_fds) % 5;
+    let fds = [given.as_fd(); 4];
+    let fds = &fds[..n_fds];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    if sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).is_err() {
+        return;
+    }
+    drop(given);
+    match Message::receive(ours.as_fd()) {
+        Ok(Received::Message(message, got)) => {
+            assert_eq!((&message.encode()[..], got.len()), (bytes, n_fds));
+        }
+        Ok(Received::End) => assert!(bytes.is_empty()),
+        Ok(Received::Nothing) => panic!("it was sent"),
+        Err(reason) => {
+            assert!(matches!(reason, FallbackReason::PathFailed | FallbackReason::Resources))
+        }
+    }
+    drop((ours, theirs));
+    // Each descriptor that came with it is closed, perhaps by the process that closes descriptors of
+    // strangers. The other end then hangs up; a descriptor that stays open makes this wait hang.
+    let mut fds = [PollFd::new(&watched, PollFlags::empty())];
+    while poll(&mut fds, None) == Err(Errno::INTR) {}
+    assert!(fds[0].revents().contains(PollFlags::HUP), "the other end is not closed");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_the_trip_and_every_damage_is_noticed() {
+        let message = Message {
+            socket: SocketId { cookie: 1 << 40, inode: 77 },
+            link: LinkId([9; 16]),
+            ..Message::new(Kind::Request)
+        };
+        let bytes = message.encode();
+        let back = Message::decode(&bytes).expect("whole");
+        assert_eq!(
+            (back.kind, back.socket, back.link),
+            (message.kind, message.socket, message.link)
+        );
+        for len in 0..bytes.len() {
+            assert!(Message::decode(&bytes[..len]).is_none());
+        }
+        for at in 0..8 {
+            let mut bad = bytes;
+            bad[at] ^= 0x80;
+            assert!(Message::decode(&bad).is_none(), "byte {at}");
+        }
+    }
+}

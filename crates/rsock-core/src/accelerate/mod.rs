@@ -1,0 +1,324 @@
+//! TCP first, then a faster path: a kernel TCP socket (the *twin*) that may move to a ring in
+//! shared memory at an exact byte offset, and back.
+//!
+//! The preload library and the async adapter both build on [`AcceleratedStream`]. A twin does not own its
+//! descriptor: the program does. Every call therefore takes the descriptor it came in by (a `dup`
+//! has another number for the same twin).
+//!
+//! # How a direction moves
+//!
+//! Once the two ends have found each other (`pair`), an rsockets stream on the soft device exists
+//! beside the TCP connection, unused. Each direction moves on its own, by messages in that stream
+//! (`rsock_proto::Ext`), in order with its data:
+//!
+//! 1. The *reader* invites (`Ready`), when none of its threads sleeps where the ring cannot
+//!    wake it and its own count of bytes agrees with the kernel's.
+//! 2. The *writer* moves up (`Up`, with the offset at which TCP ends) and writes to the ring.
+//! 3. The reader takes TCP up to that offset, then the ring.
+//! 4. The writer may move down at any time, alone: `Down`, then TCP. It does so when asked
+//!    (`Leave`), when pinned, and when the ring is full and the reader idle: TCP's buffers then
+//!    take what they would have taken.
+//!
+//! What is handed to a program without rings leaves the ring first, or has its bytes carried on by a
+//! process of ours (`handover`, `relay`).
+//!
+//! Between hosts the stream lies on an RDMA device (`far`, `path`). Then TCP may be faster than the ring, so a
+//! writer waits after `Down` until the device has brought it; and what was sent may be lost, so the
+//! end of TCP counts only with an end on the ring.
+//!
+//! A peer that speaks rsockets alone has no TCP to go back to: there the stream on the device is all there is
+//! (`door`, `call`, `sole`), and nothing of the above applies.
+//!
+//! A reader that has invited and not yet seen `Up` reads TCP only as far as the kernel's queue
+//! reached *before* it looked for `Up`: bytes written after a later `Down` cannot be among them.
+
+mod async_wait;
+mod close;
+mod counters;
+mod discovery;
+mod epoll_proxy;
+mod fallback_reason;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod halt;
+mod handoff;
+mod iomap;
+mod native_peer;
+mod offsets;
+mod path;
+mod poll;
+mod receive;
+mod send;
+mod socket_proxy;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use async_wait::Mark;
+pub use fallback_reason::FallbackReason;
+pub use halt::Halt;
+pub use handoff::{Claim, Need};
+pub use iomap::Opened;
+pub use native_peer::{NativeListener, call, is_called};
+pub use poll::{PollEntry, poll};
+pub use receive::tcp_goes_on;
+
+use crate::closing::Closings;
+use crate::engine::ExtSeen;
+use crate::interrupt::Section;
+use crate::metrics;
+use crate::sys;
+use counters::Waited;
+use discovery::four_tuple::Tuple;
+use discovery::local::Search;
+use discovery::schedule::FIRST_LOOK;
+use path::{Path, Place};
+use receive::queued;
+use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
+use rsock_verbs::family::FamilyBox;
+use rustix::fd::BorrowedFd;
+use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Rx, RxMode, TxMode};
+use std::io;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+/// One accelerated-or-not TCP connection.
+///
+/// Safe to share between threads; sending and receiving do not disturb each other.
+#[derive(Debug)]
+pub struct AcceleratedStream {
+    dirs: FamilyBox<Directions>,
+    /// The search for the peer. Private to the process: a forked child does not search.
+    search: Mutex<Search>,
+    path: Place,
+    /// Which end of the connection it is, for a peer on another host.
+    side: Option<Side>,
+    tuple: OnceLock<Option<Tuple>>,
+    looking_since: OnceLock<std::time::Instant>,
+    /// Inode of the socket, from the first look on: a short connection does not ask for it.
+    inode: OnceLock<u64>,
+    stat: OnceLock<metrics::Slot>,
+    stand_in: Mutex<Option<epoll_proxy::StandIn>>,
+    /// For calls in progress whose descriptor the program closes.
+    closings: Closings,
+    /// Buffers that the peer may open to us at once.
+    iomap_slots: u16,
+    /// In the place of TCP, where there is none. After the path, which must go first.
+    sole: Option<native_peer::stream::Sole>,
+}
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that called `connect`.
+    Connected,
+    /// The one that came out of `accept`.
+    Accepted,
+}
+
+/// How long a full ring may stay without progress before a writer moves to TCP.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// The same between hosts, where news of progress take longer.
+const FAR_PATIENCE: Duration = Duration::from_millis(20);
+/// How long the cheapest sleep may last before descriptors are watched too.
+const PARK: Duration = Duration::from_millis(5);
+
+impl AcceleratedStream {
+    /// Wraps a connected TCP socket through which no byte has passed yet. `None` if it can never be accelerated
+    /// (switched off, no memory): then the caller forgets about it. With a peer on another host the two
+    /// sides do different things; without a side the connection stays on TCP then.
+    #[must_use]
+    pub fn adopt(fd: BorrowedFd<'_>, side: Option<Side>) -> Option<Self> {
+        Self::adopt_with(fd, side, 0)
+    }
+
+    /// As [`Self::adopt`], with room for that many buffers that the peer may [open](Self::open) to us. The
+    /// wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
+    #[must_use]
+    pub fn adopt_with(_fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {
+        if !crate::config::environment::is_enabled() {
+            return None;
+        }
+        Some(Self {
+            dirs: FamilyBox::new(Directions::new())?,
+            search: Mutex::new(Search::new()),
+            path: Place::default(),
+            side,
+            tuple: OnceLock::new(),
+            looking_since: OnceLock::new(),
+            inode: OnceLock::new(),
+            stat: OnceLock::new(),
+            stand_in: Mutex::new(None),
+            closings: Closings::new(),
+            iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
+            sole: None,
+        })
+    }
+
+    /// Bytes that a `recv` could return now (`FIONREAD`).
+    ///
+    /// # Errors
+    /// As `ioctl(FIONREAD)`.
+    pub fn bytes_readable(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        let Some(path) = self.path() else { return queued(fd) };
+        let _section = Section::enter();
+        let mut rx = self.dirs.rx.0.lock();
+        // Before looking for `Up`: bytes written after a later `Down` cannot be among them.
+        let early = queued(fd)?;
+        if self.steer_rx(fd, &mut rx, path).is_err() {
+            return Ok(0);
+        }
+        self.count_readable(fd, &rx, path, early)
+    }
+
+    /// As [`Self::bytes_readable`], where TCP had `early` before the direction was moved as far as it could be.
+    fn count_readable(
+        &self,
+        fd: BorrowedFd<'_>,
+        rx: &Rx,
+        path: &Path,
+        early: usize,
+    ) -> io::Result<usize> {
+        let behind = match rx.mode {
+            RxMode::Tcp | RxMode::Invited => return Ok(early),
+            RxMode::Clamped => usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(0),
+            RxMode::Ring => 0,
+        };
+        if rx.mode == RxMode::Clamped && early < behind {
+            return Ok(early);
+        }
+        // In this order: with `Down` seen, all that came before it is counted.
+        let is_last = path.ext_seen().contains(ExtSeen::DOWN);
+        let ring = path.bytes_readable();
+        // What TCP has before the ring is in its queue as well.
+        Ok(ring + if is_last { queued(fd)?.max(behind) } else { behind })
+    }
+
+    /// Whether as much can be read as the program wants to be told of (`SO_RCVLOWAT`). Only a pinned stream may
+    /// want more than a byte.
+    fn reaches_low_water(&self, fd: BorrowedFd<'_>, rx: &Rx, path: &Path) -> bool {
+        let low = sys::low_water(fd).unwrap_or(1);
+        let readable = || queued(fd).and_then(|early| self.count_readable(fd, rx, path, early));
+        low <= 1 || readable().is_ok_and(|n| n >= low)
+    }
+
+    /// As `sockatmark(3)`: whether the next byte of the stream is an urgent one. Bytes on the ring come before it.
+    #[must_use]
+    pub fn is_at_mark(&self, fd: BorrowedFd<'_>) -> bool {
+        sys::is_at_mark(fd) && self.path().is_none_or(|path| path.bytes_readable() == 0)
+    }
+
+    /// Bytes sent and not yet taken by the peer's kernel (`SIOCOUTQ`); bytes in the ring have been
+    /// taken.
+    ///
+    /// # Errors
+    /// As `ioctl(SIOCOUTQ)`.
+    pub fn bytes_unsent(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        if self.is_sole() {
+            return Ok(0);
+        }
+        offsets::queued(fd)
+    }
+
+    /// Whether the kernel alone knows this stream's readiness, now and for ever. Then `poll` and
+    /// friends may go straight to the kernel.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN)
+    }
+
+    /// Leaves the fast path for good: what is written from now on goes to TCP. Needs no answer of
+    /// the peer and never blocks. Does nothing where there is no TCP.
+    pub fn pin(&self, fd: BorrowedFd<'_>, reason: FallbackReason) {
+        if self.is_sole() {
+            return;
+        }
+        let _section = Section::enter();
+        self.show(fd);
+        self.pin_for(reason);
+        {
+            let mut tx = self.dirs.tx.0.lock();
+            self.settle_tx(&mut tx);
+        }
+        {
+            let mut rx = self.dirs.rx.0.lock();
+            self.settle_rx(&mut rx);
+        }
+        if let Ok(mut search) = self.search.try_lock() {
+            *search = Search::Over;
+        }
+    }
+
+    /// The path, if it is of use to this process.
+    #[inline]
+    fn path(&self) -> Option<&Path> {
+        self.path.get().map(|path| &**path).filter(|path| !path.is_inherited())
+    }
+
+    /// Why the stream stays on TCP; `None` if it need not.
+    #[must_use]
+    pub fn pin_reason(&self) -> FallbackReason {
+        self.dirs.pin_reason()
+    }
+
+    /// Whether `fd` is the socket that this twin began with, and not a successor of its number. `None`:
+    /// nobody knows, nor needs to, because nothing has left TCP and the peer has not been looked for.
+    #[must_use]
+    pub fn is_same_socket(&self, fd: BorrowedFd<'_>) -> Option<bool> {
+        self.inode.get().map(|known| inode_of(fd) == *known)
+    }
+
+    /// What calls on this socket need that came by a descriptor which may be closed under them.
+    #[inline]
+    #[must_use]
+    pub fn closings(&self) -> &Closings {
+        &self.closings
+    }
+
+    /// To be called before `fd`, which names this socket, is closed while other calls on it may be in
+    /// progress, as many as `others` says. They go on with the socket, whatever becomes of the
+    /// number. `None` if the number is another file's already.
+    pub fn keep_for_calls(&self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
+        if others() == 0 {
+            return;
+        }
+        let wake = || {
+            if let Some(path) = self.path() {
+                path.wake_waiters();
+            }
+        };
+        self.closings.keep(fd, wake, others);
+        // A call that was too slow to answer makes its system calls under a lock, and looks the
+        // descriptor up there: none is between the two from here on.
+        drop(self.dirs.tx.0.lock());
+        drop(self.dirs.rx.0.lock());
+    }
+
+    /// Whether sending and receiving use the ring now.
+    #[must_use]
+    pub fn on_ring(&self) -> (bool, bool) {
+        let tx = self.dirs.tx.0.lock().mode == TxMode::Ring;
+        let rx = matches!(self.dirs.rx.0.lock().mode, RxMode::Ring | RxMode::Clamped);
+        (tx, rx)
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.dirs.has(flag)
+    }
+
+    /// Pins, and says why where operators look.
+    fn pin_for(&self, reason: FallbackReason) {
+        if self.is_sole() {
+            return;
+        }
+        self.dirs.pin(reason);
+        if let Some(stat) = self.stat.get() {
+            stat.set_pin(self.pin_reason());
+        }
+    }
+}
+
+/// The inode of what `fd` names, or 0.
+fn inode_of(fd: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(fd).map_or(0, |s| s.st_ino)
+}

@@ -1,0 +1,577 @@
+//! `ppoll(2)` over twins and ordinary descriptors alike.
+//!
+//! The kernel answers for ordinary descriptors, for directions on TCP, and for the end of every
+//! connection; the ring answers for itself. One round asks both; if nobody has anything, the thread
+//! spins a little on the rings, then arms its doorbell on each and sleeps in the kernel's `ppoll`
+//! with the doorbell among the descriptors.
+//!
+//! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
+
+use crate::accelerate::path::{Arming, Bells, Path};
+use crate::accelerate::receive::KernelOnlyWaiter;
+use crate::accelerate::send::{is_stuck, meet};
+use crate::accelerate::state::{FLAG_PINNED, RxMode, TxMode};
+use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, Waited};
+use crate::closing::{Call, notice};
+use crate::datagram::kernel_udp::{self, Udp};
+use crate::engine::{WITHOUT_BELL, spin_on};
+use crate::interrupt::{Section, Watch};
+use crate::metrics::Direction;
+use crate::sys;
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::cell::Cell;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// One entry of [`poll`].
+#[derive(Debug)]
+pub struct PollEntry<'a> {
+    /// The descriptor as the program named it; negative ones are skipped, as by `poll(2)`.
+    pub fd: i32,
+    /// Its twin, if it is one of ours.
+    pub twin: Option<&'a AcceleratedStream>,
+    /// The door beside it, if it listens.
+    pub door: Option<&'a NativeListener>,
+    /// What there is beside it, if it is a UDP socket of ours.
+    pub udp: Option<&'a Udp>,
+    /// Keeps to the socket of `twin` or `udp` if another thread closes `fd` meanwhile.
+    pub call: Option<Call<'a>>,
+    /// Events asked for.
+    pub events: PollFlags,
+    /// Events found.
+    pub revents: PollFlags,
+}
+
+impl PollEntry<'_> {
+    /// What to ask the kernel about: negative for an entry that is skipped, and a number that no
+    /// descriptor has if the socket could not be kept.
+    fn number(&self) -> RawFd {
+        match &self.call {
+            Some(call) if self.fd >= 0 => call.fd().map_or(RawFd::MAX, |fd| fd.as_raw_fd()),
+            _ => self.fd,
+        }
+    }
+
+    /// Whether no ring ends a sleep on it when its descriptor is closed.
+    fn needs_notice(&self) -> bool {
+        self.call.is_some() && self.twin.is_none_or(|twin| twin.path().is_none())
+    }
+}
+
+const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
+const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
+
+/// Calls with up to this many entries allocate nothing.
+const FEW: usize = 16;
+/// Places for descriptors of ours, whatever the entries: the doorbells, and the notice of closings.
+const OURS: usize = Bells::MOST + 1;
+/// More rings than this are not worth spinning on.
+const MOST_SPUN: usize = 8;
+const NO_FD: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
+
+/// What a twin says of itself.
+struct State<'a> {
+    /// Events that hold, of those asked for.
+    ready: PollFlags,
+    /// Events that the kernel is to be asked for.
+    kernel: PollFlags,
+    /// The end of the socket means input: nothing else can come from the ring.
+    end_is_input: bool,
+    /// The ring to be armed, with the mark taken before looking.
+    ring: Option<(&'a Path, u32)>,
+    /// In its place: the ring that brings nothing, but on which the peer may ask something.
+    asking: Option<(&'a Path, u32)>,
+    /// A full ring is given this long before the writer moves to TCP.
+    impatient: bool,
+    deaf: Option<KernelOnlyWaiter<'a>>,
+    /// The queue to be armed.
+    queue: Option<&'a Udp>,
+    udp_deaf: Option<kernel_udp::KernelOnlyWaiter<'a>>,
+}
+
+impl AcceleratedStream {
+    fn poll_state(&self, fd: BorrowedFd<'_>, events: PollFlags) -> State<'_> {
+        let _section = Section::enter();
+        let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
+        let path = self.path();
+        let mark = path.map_or(0, |p| p.mark());
+        if events.intersects(INPUT) {
+            let mut rx = self.dirs.rx.0.lock();
+            let steered = path.map_or(Ok(()), |p| self.steer_rx(fd, &mut rx, p));
+            if steered.is_err() {
+                state.ready |= events & INPUT;
+            }
+            match (rx.mode, path) {
+                (RxMode::Ring, Some(path)) => {
+                    state.ring = Some((path, mark));
+                    state.kernel |= PollFlags::RDHUP;
+                    state.end_is_input = true;
+                    let is_enough = || {
+                        !self.has(FLAG_PINNED)
+                            || path.has_eof()
+                            || self.reaches_low_water(fd, &rx, path)
+                    };
+                    if path.has_input() && is_enough() || self.is_sole() && path.is_cut() {
+                        state.ready |= events & INPUT;
+                    }
+                    let rdhup = events & PollFlags::RDHUP;
+                    if !rdhup.is_empty() && self.is_sole() && (path.is_cut() || path.has_eof()) {
+                        state.ready |= rdhup;
+                    }
+                }
+                (RxMode::Invited | RxMode::Clamped, Some(path)) => {
+                    state.ring = Some((path, mark));
+                    state.kernel |= events & INPUT;
+                    // The kernel does not count what the ring has behind its own.
+                    if rx.mode == RxMode::Clamped
+                        && self.has(FLAG_PINNED)
+                        && path.has_input()
+                        && self.reaches_low_water(fd, &rx, path)
+                    {
+                        state.ready |= events & INPUT;
+                    }
+                }
+                // The parent's: a receive says so.
+                (RxMode::Ring | RxMode::Clamped, None) => state.ready |= events & INPUT,
+                _ => {
+                    state.kernel |= events & INPUT;
+                    if !self.is_plain() {
+                        state.deaf =
+                            Some(KernelOnlyWaiter::new(&self.dirs.shared.0.deaf_waiters, &*rx));
+                    }
+                }
+            }
+        }
+        self.answer_leave();
+        if events.intersects(OUTPUT) {
+            let mut tx = self.dirs.tx.0.lock();
+            if tx.mode == TxMode::Leaving {
+                self.settle_tx(&mut tx);
+            }
+            match (tx.mode, path) {
+                // A send says so.
+                (TxMode::Leaving, Some(path)) if is_stuck(&tx, path) => {
+                    state.ready |= events & OUTPUT;
+                }
+                (TxMode::Leaving, Some(path)) => {
+                    state.ring = Some((path, mark));
+                    state.impatient = true;
+                }
+                (TxMode::Ring, Some(path)) if self.is_sole() => {
+                    state.ring = Some((path, mark));
+                    if path.has_room() || path.is_cut() {
+                        state.ready |= events & OUTPUT;
+                    }
+                }
+                (TxMode::Ring, Some(path)) => {
+                    if path.has_room() {
+                        tx.full_since = None;
+                        state.ready |= events & OUTPUT;
+                    } else {
+                        meet(fd, &mut tx, path);
+                        self.ring_is_full(&mut tx, path);
+                        if tx.mode == TxMode::Tcp {
+                            state.kernel |= events & OUTPUT;
+                        } else if is_stuck(&tx, path) {
+                            state.ready |= events & OUTPUT;
+                        } else {
+                            state.ring = Some((path, mark));
+                            state.impatient = true;
+                        }
+                    }
+                }
+                _ => {
+                    state.kernel |= events & OUTPUT;
+                }
+            }
+        }
+        if state.ring.is_none() {
+            state.asking = self.asking_path().map(|path| (path, mark));
+        }
+        state
+    }
+}
+
+impl<'a> State<'a> {
+    /// Nothing of ours: the kernel is to be asked for `kernel`.
+    fn of_kernel(kernel: PollFlags) -> Self {
+        Self {
+            ready: PollFlags::empty(),
+            kernel,
+            end_is_input: false,
+            ring: None,
+            asking: None,
+            impatient: false,
+            deaf: None,
+            queue: None,
+            udp_deaf: None,
+        }
+    }
+
+    /// What a listening socket's door says.
+    fn of_door(door: &NativeListener, events: PollFlags) -> Self {
+        let mut state = Self::of_kernel(events);
+        if events.intersects(INPUT) && door.is_ready() {
+            state.ready = events & INPUT;
+        }
+        state
+    }
+
+    /// What a UDP socket says that may have something in its queue.
+    fn of_udp(udp: &'a Udp, events: PollFlags) -> Self {
+        let mut state = Self::of_kernel(events);
+        if events.intersects(INPUT) && !udp.is_plain() {
+            if !udp.may_bring() {
+                state.udp_deaf = udp.deafen();
+            }
+            if state.udp_deaf.is_none() {
+                state.queue = Some(udp);
+                if udp.is_ready() {
+                    state.ready = events & INPUT;
+                }
+            }
+        }
+        state
+    }
+
+    /// Whether what is known already is all that was asked for.
+    fn is_enough(&self) -> bool {
+        self.queue.is_some() && !self.ready.is_empty() && self.kernel.difference(INPUT).is_empty()
+    }
+
+    /// Whether readiness may stand in the kernel alone, so that it is asked before anybody spins.
+    fn kernel_first(&self) -> bool {
+        // Who was served by the queue looks there first.
+        if let Some(udp) = self.queue
+            && udp.is_active()
+        {
+            return self.kernel.intersects(OUTPUT);
+        }
+        self.kernel.intersects(INPUT | OUTPUT) || self.ring.is_none() && self.ready.is_empty()
+    }
+
+    /// Whether the kernel can tell nothing but that the connection has ended, which nobody asked
+    /// for by name.
+    fn only_ends(&self, events: PollFlags) -> bool {
+        !self.kernel_first()
+            && !events.contains(PollFlags::RDHUP)
+            && self.kernel.difference(PollFlags::RDHUP).is_empty()
+    }
+}
+
+/// As `ppoll(2)` over twins and ordinary descriptors alike: `None` as the timeout waits without
+/// end; `sigmask` is applied while sleeping. Returns the number of entries with events.
+///
+/// # Errors
+/// As `ppoll(2)`.
+pub fn poll(
+    entries: &mut [PollEntry<'_>],
+    timeout: Option<Duration>,
+    sigmask: Option<&libc::sigset_t>,
+) -> io::Result<usize> {
+    let n = entries.len();
+    let limits = Limits {
+        deadline: timeout.and_then(|t| sys::now().checked_add(t)),
+        sigmask,
+        watch: Watch::begin(),
+    };
+    if n <= FEW {
+        let mut states = [const { None }; FEW];
+        let mut fds = [NO_FD; 2 * FEW + OURS];
+        run(entries, &mut states[..n], &mut fds[..2 * n + OURS], &limits)
+    } else {
+        let mut states = Vec::new();
+        states.resize_with(n, || None);
+        let mut fds = vec![NO_FD; 2 * n + OURS];
+        run(entries, &mut states, &mut fds, &limits)
+    }
+}
+
+/// What ends a call.
+struct Limits<'a> {
+    deadline: Option<Instant>,
+    sigmask: Option<&'a libc::sigset_t>,
+    watch: Watch,
+}
+
+/// `states` has a place for each entry; `fds` too, then [`OURS`], and another for each entry's search.
+fn run<'a>(
+    entries: &mut [PollEntry<'a>],
+    states: &mut [Option<State<'a>>],
+    fds: &mut [libc::pollfd],
+    limits: &Limits<'_>,
+) -> io::Result<usize> {
+    let n = entries.len();
+    let mut first = true;
+    loop {
+        let seen = look(entries, states);
+        let left = sys::time_left(limits.deadline);
+        // What there is comes before an interruption, or frequent signals would starve the caller.
+        let fired = limits.watch.has_fired();
+        let at_once = fired || left == Some(Duration::ZERO);
+        // A ring that has changed without a result hides nothing that the kernel has meanwhile.
+        if seen.is_ready || at_once || seen.kernel_first || !first {
+            let skip_ends = seen.is_ready && !at_once && n > FEW && !is_turn_of_the_ends();
+            let asked = ask_kernel(entries, states, &mut fds[..n], skip_ends, !fired);
+            if asked != 0 {
+                sys::ppoll(&mut fds[..n], Some(Duration::ZERO), None)?;
+            }
+            let found = collect(entries, states, fds);
+            if found != 0 || left == Some(Duration::ZERO) {
+                return Ok(found);
+            }
+        }
+        first = false;
+        if fired {
+            return Err(rustix::io::Errno::INTR.into());
+        }
+        if spin(states) {
+            count_waits(entries, states, Waited::Spinning);
+            continue;
+        }
+        count_waits(entries, states, Waited::Sleeping);
+        ask_kernel(entries, states, &mut fds[..n], false, false);
+        if sleep(entries, states, fds, left, limits)? == Slept::Events {
+            let found = collect(entries, states, fds);
+            if found != 0 {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// Whether it is time to look after the ends of many idle connections although there is something
+/// else: once per tick. A program that always finds something learns of an end that late.
+fn is_turn_of_the_ends() -> bool {
+    thread_local! {
+        static LOOKED_AT: Cell<u32> = const { Cell::new(0) };
+    }
+    let now = sys::tick();
+    LOOKED_AT.with(|at| at.replace(now) != now)
+}
+
+/// What a round over all twins found.
+#[derive(Default)]
+struct Seen {
+    /// One of them has something.
+    is_ready: bool,
+    /// An entry that only the kernel knows might be ready already.
+    kernel_first: bool,
+}
+
+fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen {
+    // Before any new look: who was deaf is so no longer.
+    states.fill_with(|| None);
+    let mut seen = Seen::default();
+    for (e, state) in entries.iter().zip(states) {
+        if let Some(door) = e.door.filter(|_| e.fd >= 0) {
+            let found = State::of_door(door, e.events);
+            seen.is_ready |= !found.ready.is_empty();
+            seen.kernel_first = true;
+            *state = Some(found);
+            continue;
+        }
+        if let Some(udp) = e.udp.filter(|_| e.fd >= 0) {
+            let found = State::of_udp(udp, e.events);
+            seen.is_ready |= !found.ready.is_empty();
+            seen.kernel_first |= found.kernel_first();
+            *state = Some(found);
+            continue;
+        }
+        let Some(twin) = e.twin.filter(|t| e.fd >= 0 && !t.is_plain()) else {
+            seen.kernel_first |= e.fd >= 0;
+            continue;
+        };
+        // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
+        let fd = unsafe { BorrowedFd::borrow_raw(e.number()) };
+        let found = twin.poll_state(fd, e.events);
+        seen.is_ready |= !found.ready.is_empty();
+        seen.kernel_first |= found.kernel_first();
+        *state = Some(found);
+    }
+    seen
+}
+
+/// Fills in what to ask the kernel: the entries in their order. Returns how many it is asked about.
+fn ask_kernel(
+    entries: &[PollEntry<'_>],
+    states: &[Option<State<'_>>],
+    fds: &mut [libc::pollfd],
+    skip_ends: bool,
+    is_quick: bool,
+) -> usize {
+    let mut asked = 0;
+    for ((e, state), fd) in entries.iter().zip(states).zip(fds) {
+        let events = state.as_ref().map_or(e.events, |s| s.kernel);
+        let skip = state
+            .as_ref()
+            .is_some_and(|s| skip_ends && s.only_ends(e.events) || is_quick && s.is_enough());
+        let number = if skip { -1 } else { e.number() };
+        *fd = libc::pollfd { fd: number, events: sys::poll_bits(events), revents: 0 };
+        asked += usize::from(number >= 0);
+    }
+    asked
+}
+
+/// Joins both answers; how many entries have events.
+fn collect(
+    entries: &mut [PollEntry<'_>],
+    states: &[Option<State<'_>>],
+    fds: &[libc::pollfd],
+) -> usize {
+    let mut n = 0;
+    for ((entry, state), fd) in entries.iter_mut().zip(states).zip(fds) {
+        let kernel = sys::poll_flags(fd.revents);
+        entry.revents = match state {
+            None => kernel,
+            Some(state) => {
+                let always = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+                let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+                let mut found = state.ready | (kernel & (entry.events | always));
+                if state.end_is_input && kernel.intersects(ended) {
+                    found |= entry.events & INPUT;
+                }
+                found
+            }
+        };
+        n += usize::from(!entry.revents.is_empty());
+    }
+    n
+}
+
+fn spin(states: &[Option<State<'_>>]) -> bool {
+    let rings = || states.iter().flatten().filter_map(|s| s.ring.as_ref());
+    let queues = || states.iter().flatten().filter_map(|s| s.queue).filter(|udp| udp.is_active());
+    let n = rings().take(MOST_SPUN + 1).count() + queues().take(MOST_SPUN + 1).count();
+    let has_any = || {
+        rings().any(|(path, mark)| path.has_changed(*mark)) || queues().any(|udp| udp.is_ready())
+    };
+    n != 0 && n <= MOST_SPUN && spin_on(has_any)
+}
+
+/// Counts a wait for each ring that it concerned: the one that ended a spin, or all.
+fn count_waits(entries: &[PollEntry<'_>], states: &[Option<State<'_>>], waited: Waited) {
+    for (entry, state) in entries.iter().zip(states) {
+        let ring = state.as_ref().and_then(|s| s.ring.as_ref());
+        let (Some(twin), Some((path, mark))) = (entry.twin, ring) else { continue };
+        if waited == Waited::Sleeping || path.has_changed(*mark) {
+            let is_input = entry.events.intersects(INPUT);
+            twin.count_wait(if is_input { Direction::Recv } else { Direction::Send }, waited);
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Slept {
+    /// The kernel's answer is in the descriptors.
+    Events,
+    /// A ring changed before the thread slept.
+    Changed,
+}
+
+fn sleep<'a>(
+    entries: &[PollEntry<'a>],
+    states: &[Option<State<'a>>],
+    fds: &mut [libc::pollfd],
+    left: Option<Duration>,
+    limits: &Limits<'_>,
+) -> io::Result<Slept> {
+    let n = entries.len();
+    let rings = states.iter().flatten().filter_map(|state| state.ring.or(state.asking));
+    let needs_soft = states.iter().flatten().any(|state| state.queue.is_some());
+    Bells::with(rings.map(|(path, _)| path), needs_soft, |bells| {
+        if n <= FEW {
+            let mut armed = [const { None }; FEW];
+            sleep_armed(bells, &mut armed[..n], entries, states, fds, left, limits)
+        } else {
+            let mut armed = Vec::new();
+            armed.resize_with(n, || None);
+            sleep_armed(bells, &mut armed, entries, states, fds, left, limits)
+        }
+    })
+}
+
+/// `armed` has a place for each entry. Where there is no doorbell for a ring, it sleeps for moments.
+fn sleep_armed<'a>(
+    bells: Bells<'a>,
+    armed: &mut [Option<Arming<'a>>],
+    entries: &[PollEntry<'_>],
+    states: &'a [Option<State<'_>>],
+    fds: &mut [libc::pollfd],
+    left: Option<Duration>,
+    limits: &Limits<'_>,
+) -> io::Result<Slept> {
+    let mut bound = None::<Duration>;
+    let mut shorten = |limit: Option<Duration>| bound = [bound, limit].into_iter().flatten().min();
+    shorten(left);
+    for (state, armed) in states.iter().flatten().zip(armed.iter_mut()) {
+        if let Some(udp) = state.queue {
+            match bells.arm_udp(udp) {
+                Arming::Changed => return Ok(Slept::Changed),
+                arming => {
+                    shorten(arming.bound());
+                    *armed = Some(arming);
+                }
+            }
+        }
+        let ring = state.ring.as_ref().or(state.asking.as_ref());
+        let Some((path, mark)) = ring else { continue };
+        shorten(state.impatient.then_some(PATIENCE));
+        match bells.arm(path, *mark) {
+            Arming::Changed => return Ok(Slept::Changed),
+            Arming::Without => shorten(state.ring.is_some().then_some(WITHOUT_BELL)),
+            arming => {
+                shorten(arming.bound());
+                *armed = Some(arming);
+            }
+        }
+    }
+    let n = entries.len();
+    let mut end = n + OURS;
+    fds[n..n + Bells::MOST].copy_from_slice(&bells.entries());
+    let is_noticed = entries.iter().any(PollEntry::needs_notice);
+    fds[end - 1] = if is_noticed { notice::entry() } else { NO_FD };
+    for entry in entries {
+        let door = entry.door.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
+        let door = door.map(|door| door.as_fd().as_raw_fd());
+        let udp = || entry.udp.and_then(Udp::side_fd);
+        if let Some(fd) =
+            door.or_else(|| entry.twin.and_then(AcceleratedStream::side_fd)).or_else(udp)
+        {
+            fds[end] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            end += 1;
+        }
+    }
+    let mut slept = sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
+    if slept.as_ref().is_err_and(is_too_many) {
+        // With what was added, more entries than the process may have descriptors. The caller's
+        // alone may do.
+        let moment = bound.map_or(WITHOUT_BELL, |bound| bound.min(WITHOUT_BELL));
+        fds[n..].fill(NO_FD);
+        slept = sys::sleep(&mut fds[..n], Some(moment), limits.sigmask, limits.watch);
+    }
+    armed.fill_with(|| None);
+    bells.drain(&fds[n..n + Bells::MOST]);
+    for search in fds[n + OURS..end].iter().filter(|f| f.revents != 0) {
+        let asked = |e: &&PollEntry<'_>| e.udp.and_then(Udp::side_fd) == Some(search.fd);
+        if let Some((entry, udp)) = entries.iter().find(asked).and_then(|e| Some((e, e.udp?))) {
+            // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
+            udp.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
+            continue;
+        }
+        // What a door shows the next look takes care of.
+        let searching =
+            |e: &&PollEntry<'_>| e.twin.and_then(AcceleratedStream::side_fd) == Some(search.fd);
+        if let Some((entry, twin)) = entries.iter().find(searching).and_then(|e| Some((e, e.twin?)))
+        {
+            // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
+            twin.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
+        }
+    }
+    slept.map(|_| Slept::Events)
+}
+
+fn is_too_many(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EINVAL)
+}

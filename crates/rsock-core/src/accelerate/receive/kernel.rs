@@ -1,0 +1,53 @@
+//! What the kernel's socket is asked, and what is taken from it.
+
+use crate::sys;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
+use std::io::{self, IoSliceMut};
+use std::time::Duration;
+
+/// Whether the peer has ended its direction, or the connection is broken.
+pub(in crate::accelerate) fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
+    sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0)
+}
+
+/// Whether a call that has received something must not receive more from the socket: TCP would have ended it before an
+/// urgent byte, and before an error, which the kernel reports once.
+pub(super) fn must_stop(fd: BorrowedFd<'_>) -> bool {
+    sys::is_at_mark(fd) || has_error(fd) && queued(fd).is_ok_and(|n| n == 0)
+}
+
+fn has_error(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 }];
+    sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok() && fds[0].revents & libc::POLLERR != 0
+}
+
+/// Whether receiving can go on in the kernel's queue within the same call: it holds bytes, and the first is not urgent.
+#[must_use]
+pub fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
+    queued(fd).is_ok_and(|n| n != 0) && !sys::is_at_mark(fd)
+}
+
+/// Bytes in the kernel's receive queue, up to an urgent byte.
+pub(in crate::accelerate) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX))
+}
+
+pub(super) fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let mut byte = [0u8; 1];
+    kernel_recv(fd, &mut [IoSliceMut::new(&mut byte)], RecvFlags::PEEK | RecvFlags::DONTWAIT)
+}
+
+pub(super) fn kernel_recv(
+    fd: BorrowedFd<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+) -> Result<usize, Errno> {
+    // The kernel has less to do for one buffer than for a list.
+    if let [one] = bufs {
+        return recv(fd, &mut **one, flags).map(|(n, _)| n);
+    }
+    recvmsg(fd, bufs, &mut RecvAncillaryBuffer::default(), flags).map(|m| m.bytes)
+}

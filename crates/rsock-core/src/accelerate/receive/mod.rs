@@ -1,0 +1,290 @@
+//! The receiving direction.
+
+mod end;
+mod kernel;
+pub(crate) mod kernel_only_waiter;
+mod read;
+mod transitions;
+mod wait;
+
+pub use kernel::tcp_goes_on;
+pub(super) use kernel::{has_ended, queued};
+pub(super) use kernel_only_waiter::KernelOnlyWaiter;
+pub(super) use wait::sleep_with_bell;
+
+use crate::accelerate::path::Path;
+use crate::accelerate::send::is_nonblocking;
+use crate::accelerate::state::{FLAG_RX_PLAIN, Rx, RxMode};
+use crate::accelerate::{AcceleratedStream, FIRST_LOOK};
+use crate::closing::{Call, Descriptor};
+use crate::interrupt::{Section, Watch};
+use crate::iov::with_tail;
+use crate::sys;
+use kernel::{kernel_recv, must_stop};
+use read::Try;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::io::{self, IoSliceMut};
+use wait::recv_deadline;
+
+/// Why a try to receive ended without a byte, and what to wait for.
+pub(super) enum Blocked<'a> {
+    /// Nothing on TCP, and the ring is not in use: the wait is deaf to it.
+    Tcp(#[expect(dead_code, reason = "held while the thread sleeps")] KernelOnlyWaiter<'a>),
+    /// Nothing on TCP, but a message may come on the ring; the mark was taken before.
+    Both(u32),
+    /// Nothing on the ring; the mark was taken before.
+    Ring(u32),
+    /// Fewer bytes to look at than asked for. No descriptor tells of more: look again soon.
+    Short,
+    /// The peer has gone and left bytes unread on the ring. The call that reports this is the first that has received
+    /// nothing.
+    Reset,
+    /// A call that has received something ends here, as on TCP: see [`kernel::must_stop`].
+    Stop,
+    /// It failed.
+    Error(io::Error),
+}
+
+/// Every how many-th empty-handed read of the ring looks whether the peer is still there.
+pub(super) const LOOK_EVERY: u32 = 8;
+
+impl AcceleratedStream {
+    /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and
+    /// `MSG_TRUNC` as on TCP.
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...
+    pub fn recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        self.recv_by(Descriptor::new(fd, self.closings.count()), bufs, flags)
+    }
+
+    /// As [`Self::recv`], by a descriptor that other threads may close meanwhile: see
+    /// [`Self::keep_for_calls`].
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...; `EBADF` if it was closed and the call could
+    /// not keep the socket.
+    pub fn recv_by(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
+        let is_paired = self.path().is_some();
+        if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !is_paired {
+            return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
+        }
+        if total == 0 {
+            // The kernel has a byte for it that looking ahead skips.
+            if self.is_at_mark(descriptor.named()) {
+                return Ok(0);
+            }
+            // Waits for a byte or the end, as on TCP, and takes nothing.
+            let mut byte = [0];
+            let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
+            return self.recv_by(descriptor, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
+        }
+        let call = Call::begin(&self.closings, descriptor);
+        if let Some(done) = self.early_recv(&call, bufs, flags) {
+            return done;
+        }
+        let mut watch = Watch::begin();
+        let mut deadline = None;
+        let mut got = 0;
+        let peek = flags.contains(RecvFlags::PEEK);
+        let wait_all = flags.contains(RecvFlags::WAITALL);
+        let error = loop {
+            // Looked up before the bytes: what was written before the end is among them.
+            let is_last = peek && wait_all && has_ended(call.fd()?);
+            let skip = if peek { 0 } else { got };
+            let tried = if skip == 0 {
+                self.try_recv(&call, bufs, flags, 0)
+            } else {
+                with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(&call, tail, flags, skip))
+            };
+            let blocked = match tried {
+                Ok(0) => return Ok(got),
+                Ok(n) => {
+                    if got == 0 && !watch.must_end() {
+                        // A handler that ran before the first byte made the call start again.
+                        watch.restart();
+                    }
+                    got = if peek { n } else { got + n };
+                    if got == total || !wait_all || is_last {
+                        return Ok(got);
+                    }
+                    if !peek {
+                        continue;
+                    }
+                    Blocked::Short
+                }
+                Err(Blocked::Error(e)) => break e,
+                Err(Blocked::Stop) => return Ok(got),
+                // Told by the next call, as on TCP, if something has been received.
+                Err(Blocked::Reset) if got != 0 => return Ok(got),
+                Err(Blocked::Reset) => break self.tell_reset(call.fd()?),
+                Err(blocked) => blocked,
+            };
+            self.answer_leave();
+            let fd = match call.fd() {
+                Ok(fd) => fd,
+                Err(e) => break e,
+            };
+            if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
+                break Errno::AGAIN.into();
+            }
+            let limit = *deadline.get_or_insert_with(|| recv_deadline(fd));
+            if let Err(e) = self.wait_for_data(fd, blocked, limit, &mut watch, got != 0) {
+                break e;
+            }
+        };
+        if got != 0 { Ok(got) } else { Err(error) }
+    }
+
+    /// Goes on with a receiving call that has received something: what it would still receive, without waiting. None where
+    /// TCP would have ended the call.
+    #[must_use]
+    pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
+        let fd = descriptor.named();
+        if self.has(FLAG_RX_PLAIN) {
+            let more = tcp_goes_on(fd).then(|| kernel_recv(fd, bufs, RecvFlags::DONTWAIT));
+            return more.and_then(Result::ok).unwrap_or(0);
+        }
+        // Asked first, as an error would be lost.
+        if !self.bytes_readable(fd).is_ok_and(|n| n != 0) {
+            return 0;
+        }
+        let call = Call::begin(&self.closings, descriptor);
+        self.try_recv(&call, bufs, RecvFlags::DONTWAIT, 1).unwrap_or(0)
+    }
+
+    /// The first calls of a connection that does not look for its peer yet: the kernel alone, as without us,
+    /// and at the same price. KernelOnlyWaiter meanwhile, so nobody is invited.
+    fn early_recv(
+        &self,
+        call: &Call<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Option<io::Result<usize>> {
+        let _deaf = {
+            let _section = Section::enter();
+            let mut rx = self.dirs.rx.0.lock();
+            let is_looking = self.looking_since.get().is_some();
+            if rx.calls + 1 >= FIRST_LOOK || is_looking || self.path.get().is_some() {
+                return None;
+            }
+            rx.calls += 1;
+            KernelOnlyWaiter::new(&self.dirs.shared.0.deaf_waiters, &*rx)
+        };
+        let received = call.last(|fd| kernel_recv(fd, bufs, flags));
+        let n = match received.and_then(|n| Ok(n?)) {
+            Ok(n) => n,
+            Err(e) => return Some(Err(e)),
+        };
+        if !flags.contains(RecvFlags::PEEK) {
+            let _section = Section::enter();
+            self.dirs.rx.0.lock().tcp_bytes += n as u64;
+        }
+        Some(Ok(n))
+    }
+
+    /// Receives what is there. The same call has taken `taken` bytes before.
+    fn try_recv(
+        &self,
+        call: &Call<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        taken: usize,
+    ) -> Result<usize, Blocked<'_>> {
+        let _section = Section::enter();
+        let mut rx = self.dirs.rx.0.lock();
+        // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
+        let fd = call.fd()?;
+        let Some(path) = self.path() else {
+            if rx.mode != RxMode::Tcp {
+                // The parent's stream: only the parent can go on with it.
+                return Err(Blocked::Error(Errno::CONNRESET.into()));
+            }
+            let mut calls = rx.calls;
+            self.count(fd, &mut calls);
+            rx.calls = calls;
+            if taken != 0 && must_stop(fd) {
+                return Err(Blocked::Stop);
+            }
+            return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
+        };
+        let mut got = loop {
+            if let Some(taken) = self.take(fd, path, &mut rx, bufs, flags, taken)? {
+                break taken;
+            }
+        };
+        if flags.contains(RecvFlags::PEEK) {
+            return Ok(got);
+        }
+        // What lies beyond a change between TCP and the ring belongs to the same read.
+        let mut has_crossed = false;
+        while got != 0
+            && got < bufs.iter().map(|b| b.len()).sum()
+            && self.goes_on(fd, &rx, path, has_crossed)
+        {
+            has_crossed = true;
+            let more = with_tail(bufs, got, usize::MAX, |tail| {
+                self.take(fd, path, &mut rx, tail, flags, got)
+            });
+            match more {
+                Ok(None) => {}
+                Ok(Some(more)) if more != 0 => got += more,
+                _ => break,
+            }
+        }
+        Ok(got)
+    }
+
+    /// Takes bytes from where the next one comes from. `None`: that has just changed, so look again.
+    fn take<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        rx: &mut Rx,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        taken: usize,
+    ) -> Result<Option<usize>, Blocked<'a>> {
+        let call = Try { fd, path, mark: path.mark(), flags };
+        self.steer_rx(fd, rx, path)?;
+        if taken != 0 && rx.mode != RxMode::Ring && must_stop(fd) {
+            return Err(Blocked::Stop);
+        }
+        let taken = match rx.mode {
+            // Broken: what the placeholder has is nobody's.
+            RxMode::Tcp if self.is_sole() => Err(Blocked::Error(Errno::CONNRESET.into())),
+            RxMode::Tcp => {
+                self.quiet_stand_in(rx, path);
+                self.tcp_recv(fd, rx, bufs, usize::MAX, flags).map(Some)
+            }
+            RxMode::Invited => self.take_invited(call, rx, bufs),
+            RxMode::Clamped => self.take_clamped(call, rx, bufs),
+            RxMode::Ring => self.take_from_ring(call, rx, bufs),
+        };
+        if matches!(taken, Ok(Some(0))) && !flags.contains(RecvFlags::PEEK) && sys::is_at_mark(fd) {
+            // The end was seen by looking ahead. A read passes the urgent byte before it.
+            let _ = kernel_recv(fd, &mut [IoSliceMut::new(&mut [0])], RecvFlags::DONTWAIT);
+        }
+        taken
+    }
+}
+
+impl From<io::Error> for Blocked<'_> {
+    fn from(e: io::Error) -> Self {
+        Self::Error(e)
+    }
+}

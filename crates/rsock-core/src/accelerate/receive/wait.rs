@@ -1,0 +1,131 @@
+//! Waiting for something to receive: on the ring, on the socket, or on both.
+
+use crate::accelerate::path::{Arming, Bells, Fate, Path};
+use crate::accelerate::receive::{Blocked, LOOK_EVERY};
+use crate::accelerate::state::FLAG_RX_SLEEPY;
+use crate::accelerate::{AcceleratedStream, PARK, Waited};
+use crate::engine::{Interest, Wake};
+use crate::interrupt::Watch;
+use crate::metrics::Direction;
+use crate::sys;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How long `MSG_PEEK | MSG_WAITALL` waits before it looks for more bytes again.
+const AGAIN: Duration = Duration::from_millis(1);
+
+impl AcceleratedStream {
+    pub(super) fn wait_for_data(
+        &self,
+        fd: BorrowedFd<'_>,
+        blocked: Blocked<'_>,
+        deadline: Option<Instant>,
+        watch: &mut Watch,
+        partial: bool,
+    ) -> io::Result<()> {
+        let left = sys::time_left(deadline);
+        if left == Some(Duration::ZERO) {
+            return Err(Errno::AGAIN.into());
+        }
+        let result = match (&blocked, self.path()) {
+            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, *watch),
+            (Blocked::Both(mark), Some(path)) => {
+                let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, *watch);
+                if matches!(slept, Ok(true)) {
+                    self.mind_fate(path);
+                }
+                slept.map(drop)
+            }
+            (Blocked::Short, _) => {
+                let moment = left.map_or(AGAIN, |left| left.min(AGAIN));
+                sys::sleep(&mut [], Some(moment), None, *watch).map(drop)
+            }
+            _ => match self.asking_path() {
+                Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, *watch),
+                None => self.sleep_unpaired(fd, libc::POLLIN, left, *watch),
+            },
+        };
+        watch.settle(result, !partial && deadline.is_none())
+    }
+
+    /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer die, so
+    /// it is bounded, and skipped where the last wait was long.
+    fn wait_for_ring(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        mark: u32,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        if let Some(woken) = path.nap(mark, left, watch) {
+            self.count_wait(Direction::Recv, Waited::Sleeping);
+            match woken {
+                Wake::Changed => return Ok(()),
+                Wake::Interrupted => return Err(Errno::INTR.into()),
+                Wake::TimedOut => {}
+            }
+        }
+        if path.spin(Interest::Read, mark) {
+            self.count_wait(Direction::Recv, Waited::Spinning);
+            return Ok(());
+        }
+        self.count_wait(Direction::Recv, Waited::Sleeping);
+        if !self.has(FLAG_RX_SLEEPY) {
+            match path.park(mark, left.map_or(PARK, |l| l.min(PARK))) {
+                Wake::Changed => return Ok(()),
+                Wake::Interrupted => return Err(Errno::INTR.into()),
+                Wake::TimedOut => self.dirs.raise(FLAG_RX_SLEEPY),
+            }
+            if left.is_some_and(|l| l <= PARK) {
+                return Ok(());
+            }
+        }
+        let began = sys::now();
+        let socket = sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)?;
+        if socket {
+            self.mind_fate(path);
+            self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
+        } else if began.elapsed() < PARK {
+            self.dirs.lower(FLAG_RX_SLEEPY);
+        }
+        Ok(())
+    }
+}
+
+/// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something. Without
+/// a descriptor for a doorbell it sleeps for moments.
+pub(in crate::accelerate) fn sleep_with_bell(
+    fd: BorrowedFd<'_>,
+    events: i16,
+    path: &Path,
+    mark: u32,
+    left: Option<Duration>,
+    watch: Watch,
+) -> io::Result<bool> {
+    Bells::with(std::iter::once(path), false, |bells| {
+        let armed = bells.arm(path, mark);
+        if matches!(armed, Arming::Changed) {
+            return Ok(false);
+        }
+        let left = [left, armed.bound()].into_iter().flatten().min();
+        let socket = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+        let [first, second] = bells.entries();
+        let fate = path.fate_fd().unwrap_or(-1);
+        let fate = libc::pollfd { fd: fate, events: libc::POLLIN, revents: 0 };
+        let mut fds = [socket, first, second, fate];
+        let slept = sys::sleep(&mut fds, left, None, watch);
+        drop(armed);
+        bells.drain(&fds[1..]);
+        let has_news = fds[3].revents != 0 && path.fate() != Fate::Goes;
+        slept.map(|_| fds[0].revents != 0 || has_news)
+    })
+}
+
+pub(super) fn recv_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
+    let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Recv).ok().flatten()?;
+    sys::now().checked_add(timeout)
+}

@@ -1,0 +1,73 @@
+//! Memory: pages given back, and buffers opened to the peer.
+
+use crate::accelerate::tests::*;
+
+#[test]
+fn idle_rings_give_their_pages_back_and_still_work() {
+    watchdog(|| {
+        const STREAMS: usize = 48;
+        const EACH: usize = 1 << 20;
+        let ends: Vec<_> = (0..STREAMS).map(|_| connect_on_ring()).collect();
+        for round in 0..2 {
+            for (i, (a, b)) in ends.iter().enumerate() {
+                let seed = 1 + round * STREAMS + i;
+                std::thread::scope(|s| {
+                    s.spawn(|| send_pattern(a, EACH, seed));
+                    s.spawn(|| recv_pattern(b, EACH, seed));
+                });
+            }
+        }
+        // Without trimming each stream would keep its whole ring of half a megabyte. Other tests
+        // of this process share the budget, so the bound is a generous multiple of it.
+        let total = crate::engine::resident_total();
+        assert!(total < STREAMS * (256 << 10), "{total} bytes are kept");
+    });
+}
+
+#[test]
+fn what_is_put_lies_in_the_peers_memory_before_later_bytes() {
+    watchdog(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        let twin = AcceleratedStream::adopt_with(socket.as_fd(), None, 1).expect("family memory");
+        let putter = End { socket, twin };
+        let (socket, _) = listener.accept().expect("accept");
+        let twin = Arc::new(AcceleratedStream::adopt(socket.as_fd(), None).expect("family memory"));
+
+        let errno = |e: io::Error| e.raw_os_error().expect("of the system");
+        assert_eq!(twin.open(8, 0).map_err(errno).expect_err("not found yet"), libc::ENOTCONN);
+        // Nothing has been sent: both look because they are told to.
+        let mut found = (false, false);
+        while found != (true, true) {
+            let one = putter.twin.seek(putter.socket.as_fd()).expect("on one host");
+            found = (one, twin.seek(socket.as_fd()).expect("on one host"));
+        }
+        let put = |bytes: &[u8], at| putter.twin.try_put(bytes, at).map_err(errno);
+        assert_eq!(put(b"early", 7).expect_err("not open yet"), libc::EFAULT);
+        let memory = twin.open(8, 7).expect("opened");
+        assert_eq!(twin.open(8, 99).map_err(errno).expect_err("one place only"), libc::ENOMEM);
+        twin.try_announce().expect("announced");
+        assert_eq!(put(b"a message", 7), Ok(8), "as much as is open");
+        assert_eq!(put(b"!", 8), Ok(1));
+        let mut there = [0; 8];
+        memory.read_at(0, &mut there);
+        assert_eq!(&there, b"a!messag");
+        drop(memory);
+        assert_eq!(put(b"late", 7).expect_err("closed"), libc::EFAULT);
+        // Its place is free again.
+        let memory = twin.open(4, 7).expect("opened");
+        twin.try_announce().expect("announced");
+        assert_eq!(put(b"late", 7), Ok(4));
+        assert_eq!(memory.len(), 4);
+    });
+}
+
+#[test]
+fn a_pinned_connection_says_that_it_will_never_have_iomaps() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let end = End::new(socket);
+    end.pin();
+    let never = end.twin.seek(end.socket.as_fd()).expect_err("pinned");
+    assert_eq!(never.raw_os_error(), Some(libc::EOPNOTSUPP));
+}

@@ -1,0 +1,244 @@
+//! Receiving: from the queue, and from the kernel's socket by the call that the program made.
+
+use crate::closing::{Call, Descriptor};
+use crate::datagram::kernel_udp::header::{self, Header};
+use crate::datagram::kernel_udp::{News, Udp};
+use crate::datagram::{Received, scatter};
+use crate::interrupt::{Section, Watch};
+use crate::metrics::Happened;
+use crate::sys;
+use rsock_cm::in_family;
+use rsock_verbs::Arrived;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, sockopt};
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// What a call received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// A datagram of the queue.
+    Queue(Received),
+    /// What the kernel's call returned.
+    Kernel(usize),
+}
+
+/// What the queue had.
+enum Took {
+    Nothing,
+    /// Something that waits until the kernel's queue was seen empty.
+    AfterKernel,
+    Datagram(Received),
+}
+
+/// Receptions from a queue that is never empty before it is asked how long the kernel's socket has not been
+/// looked at, and the milliseconds after which it gets its turn. Rarely: who has sent by both ways may have its
+/// datagrams in another order then.
+const KERNEL_EVERY: u32 = 64;
+const KERNEL_AFTER: u32 = 20;
+/// Datagrams that one look drops at most: fewer than a peer can have under way.
+const MOST_DROPPED: u32 = 256;
+/// Where a datagram was looked at: its receive must not find another one first.
+const NOWHERE: u8 = 0;
+const IN_QUEUE: u8 = 1;
+const IN_KERNEL: u8 = 2;
+
+impl Udp {
+    /// Receives a datagram as `recvmsg(2)` would, from wherever one comes first. `kernel` asks the kernel with the
+    /// descriptor and flags that it is given, and tells who sent what it got, if it knows.
+    ///
+    /// # Errors
+    /// Those of `kernel`; `EAGAIN`, `EINTR`; `EBADF` if the descriptor was closed and the call could not keep
+    /// the socket.
+    pub fn recv(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        mut kernel: impl FnMut(
+            BorrowedFd<'_>,
+            &mut [IoSliceMut<'_>],
+            RecvFlags,
+        ) -> io::Result<(usize, Option<SocketAddr>)>,
+    ) -> io::Result<Got> {
+        let call = Call::begin(&self.closings, descriptor);
+        let dont_wait = flags.contains(RecvFlags::DONTWAIT);
+        let peek = flags.contains(RecvFlags::PEEK);
+        let mut watch = Watch::begin();
+        let mut limit = None;
+        // The kernel's queue was seen empty; and that after a datagram of ours that waited for it.
+        let (mut is_kernel_empty, mut may_pass) = (false, false);
+        loop {
+            if self.is_over() || flags.contains(RecvFlags::ERRQUEUE) {
+                let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
+                self.count(Happened::ReceivedByKernel);
+                return Ok(Got::Kernel(n));
+            }
+            if self.never_opened() {
+                // The kernel's call as it is. Nobody opens while this thread is inside.
+                let Some(deaf) = self.deafen() else { continue };
+                let result = call.last(|fd| kernel(fd, bufs, flags));
+                drop(deaf);
+                let (n, from) = result??;
+                self.peeked.store(if peek { IN_KERNEL } else { NOWHERE }, Ordering::Relaxed);
+                if let Ok(fd) = call.fd() {
+                    self.note_kernel(fd, from);
+                }
+                return Ok(Got::Kernel(n));
+            }
+            let peeked = self.peeked.load(Ordering::Relaxed);
+            let is_kernel_due = peeked == IN_KERNEL || peeked != IN_QUEUE && self.is_kernel_due();
+            let took = if is_kernel_due {
+                Took::Nothing
+            } else {
+                self.take(bufs, peek, may_pass || peeked == IN_QUEUE)
+            };
+            if peeked != NOWHERE {
+                self.peeked.store(NOWHERE, Ordering::Relaxed);
+            }
+            if let Took::Datagram(received) = took {
+                if peek {
+                    self.peeked.store(IN_QUEUE, Ordering::Relaxed);
+                }
+                return Ok(Got::Queue(received));
+            }
+            let is_blocking = !dont_wait && !self.is_nonblocking.load(Ordering::Relaxed);
+            let is_nothing = matches!(took, Took::Nothing);
+            // PERF: who was served by the queue looks there for a while before a system call.
+            let may_spin = is_blocking && is_nothing && !is_kernel_due && !is_kernel_empty;
+            if may_spin && self.spin() {
+                continue;
+            }
+            if !is_kernel_empty || !is_nothing || is_kernel_due {
+                self.since_kernel.store(0, Ordering::Relaxed);
+                self.kernel_seen.store(sys::tick(), Ordering::Relaxed);
+                let fd = call.fd()?;
+                match kernel(fd, bufs, flags | RecvFlags::DONTWAIT) {
+                    Ok((n, from)) => {
+                        if peek {
+                            self.peeked.store(IN_KERNEL, Ordering::Relaxed);
+                        }
+                        self.note_kernel(fd, from);
+                        // Now and then: whoever has so much of the kernel never comes to waiting.
+                        self.progress(fd, false);
+                        return Ok(Got::Kernel(n));
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) => return Err(e),
+                }
+                self.progress(fd, false);
+                // Once more: what waited for the kernel, or came meanwhile.
+                (is_kernel_empty, may_pass) = (true, !is_nothing);
+                continue;
+            }
+            (is_kernel_empty, may_pass) = (false, false);
+            if !is_blocking {
+                return Err(Errno::AGAIN.into());
+            }
+            let fd = call.fd()?;
+            let limit = *limit.get_or_insert_with(|| Limit::of(fd));
+            if sys::time_left(limit.deadline) == Some(Duration::ZERO) {
+                return Err(Errno::AGAIN.into());
+            }
+            let slept = self.sleep(fd, limit.deadline, watch);
+            watch.settle(slept, limit.deadline.is_none())?;
+            if self.is_shut.load(Ordering::Acquire) && !self.is_ready() {
+                let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
+                return Ok(Got::Kernel(n));
+            }
+        }
+    }
+
+    /// Whether the queue has kept us from the kernel's socket for long.
+    #[inline]
+    fn is_kernel_due(&self) -> bool {
+        if self.since_kernel.load(Ordering::Relaxed) < KERNEL_EVERY {
+            return false;
+        }
+        self.since_kernel.store(0, Ordering::Relaxed);
+        sys::tick().wrapping_sub(self.kernel_seen.load(Ordering::Relaxed)) >= KERNEL_AFTER
+    }
+
+    /// Takes the next datagram of the queue, or looks at it.
+    #[inline]
+    fn take(&self, bufs: &mut [IoSliceMut<'_>], peek: bool, may_pass: bool) -> Took {
+        let Some(queue) = self.queue() else { return Took::Nothing };
+        let peer = self.open_peer.get().copied().flatten();
+        let _section = Section::enter();
+        let mut n_dropped = 0;
+        loop {
+            let mut took = None;
+            let any = queue.ud.try_take(&mut |arrived| {
+                let Some((header, at)) = parse(arrived) else {
+                    self.count(Happened::Malformed);
+                    return true;
+                };
+                let is_true = |sender| queue.sources.is_true(sender, header.from);
+                if peer.is_some_and(|peer| peer != header.from)
+                    || !arrived.sender().is_some_and(is_true)
+                {
+                    self.count(Happened::Foreign);
+                    return true;
+                }
+                if header.is_after_kernel && !may_pass {
+                    took = Some(Took::AfterKernel);
+                    return false;
+                }
+                let mut received = scatter(arrived, header.from, at, bufs);
+                received.from = in_family(received.from, self.is_v6);
+                took = Some(Took::Datagram(received));
+                if !peek {
+                    self.count(Happened::Received);
+                }
+                !peek
+            });
+            match took {
+                Some(took) => {
+                    if matches!(took, Took::Datagram(_)) {
+                        if !peek {
+                            self.note_taken(queue);
+                        }
+                        self.since_kernel.fetch_add(1, Ordering::Relaxed);
+                        if !self.is_active.load(Ordering::Relaxed) {
+                            self.is_active.store(true, Ordering::Relaxed);
+                            self.news.fetch_or(News::Receives as u8, Ordering::Relaxed);
+                        }
+                    }
+                    return took;
+                }
+                // What was dropped makes room for the next; peers that send nothing else do not keep us.
+                None if any && n_dropped < MOST_DROPPED => n_dropped += 1,
+                None => {
+                    self.quiet_stand_in();
+                    return Took::Nothing;
+                }
+            }
+        }
+    }
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy)]
+struct Limit {
+    deadline: Option<Instant>,
+}
+
+impl Limit {
+    /// By `SO_RCVTIMEO`: a system call.
+    fn of(fd: BorrowedFd<'_>) -> Self {
+        let limit = sockopt::socket_timeout(fd, sockopt::Timeout::Recv).ok().flatten();
+        Self { deadline: limit.and_then(|limit| sys::now().checked_add(limit)) }
+    }
+}
+
+/// The header, and where the payload begins.
+#[inline]
+fn parse(arrived: &dyn Arrived) -> Option<(Header, usize)> {
+    let mut front = [0; header::MAX];
+    let front = &mut front[..arrived.len().min(header::MAX)];
+    arrived.copy_out(0, front);
+    Header::parse(front)
+}

@@ -1,0 +1,271 @@
+//! Waiting: for the queue and the kernel's socket at once; and what polls of several descriptors, and epoll sets,
+//! need to know.
+
+use crate::closing::notice;
+use crate::datagram::kernel_udp::{Queue, SHUT, Udp};
+use crate::engine::{ThreadBell, spin_on};
+use crate::interrupt::{Section, Watch};
+use crate::sys;
+use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
+use rsock_verbs::{Bell, Context, DatagramQueue};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A thread that sleeps where the queue cannot wake it. Meanwhile the socket does not open.
+#[derive(Debug)]
+#[must_use]
+pub struct KernelOnlyWaiter<'a>(&'a Udp);
+
+impl Drop for KernelOnlyWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.opening.hear();
+    }
+}
+
+/// A bell that is armed for the queue.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Armed<'a> {
+    queue: &'a Queue,
+    bell: &'a SoftBell,
+    has_bell: bool,
+}
+
+impl Armed<'_> {
+    /// Longest time that it is safe to sleep, `None` for any.
+    pub(crate) fn bound(&self) -> Option<Duration> {
+        (!self.has_bell).then_some(CROWDED)
+    }
+}
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        self.queue.ud.disarm(self.bell);
+    }
+}
+
+/// How long a thread sleeps for which there is no place for a bell.
+const CROWDED: Duration = Duration::from_millis(1);
+
+impl Udp {
+    /// For a thread that is about to wait in the kernel alone, or changes what epoll sets watch; `None` if it must not
+    /// be without the queue, because that may bring something.
+    #[must_use]
+    pub fn deafen(&self) -> Option<KernelOnlyWaiter<'_>> {
+        let may_sleep = self.opening.deafen();
+        let deaf = KernelOnlyWaiter(self);
+        may_sleep.then_some(deaf)
+    }
+
+    /// Whether the queue may bring something, so that waiting takes more than the kernel.
+    pub(crate) fn may_bring(&self) -> bool {
+        self.state() != SHUT && !self.is_over()
+    }
+
+    /// Whether datagrams have come by the queue: then spinning for it may pay.
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Relaxed)
+    }
+
+    /// Spins where that is likely to pay. True if the queue has something.
+    pub(super) fn spin(&self) -> bool {
+        self.is_active() && spin_on(|| self.is_ready())
+    }
+
+    /// Arms `bell` for the queue; `None` if it has something already.
+    pub(crate) fn arm<'a>(&'a self, bell: &'a SoftBell) -> Option<Armed<'a>> {
+        let queue = self.queue()?;
+        let has_bell = queue.ud.arm(bell);
+        let armed = Armed { queue, bell, has_bell };
+        if queue.ud.is_ready() { None } else { Some(armed) }
+    }
+
+    /// Sleeps until there may be something, or `deadline`.
+    pub(super) fn sleep(
+        &self,
+        fd: BorrowedFd<'_>,
+        deadline: Option<Instant>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        self.progress(fd, true);
+        // Of this process: a child has a device of its own.
+        let ctx = SoftContext::open().map_err(io::Error::from)?;
+        Soft::with_bell(&ctx, |bell| {
+            let Some(armed) = self.arm(bell) else {
+                bell.drain();
+                return Ok(());
+            };
+            let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let side = self.side_fd().unwrap_or(-1);
+            let bell_fd = bell.as_fd().as_raw_fd();
+            let mut fds = [entry(fd.as_raw_fd()), entry(bell_fd), entry(side), notice::entry()];
+            let soon = armed.bound().map(|bound| sys::now() + bound);
+            let until = [deadline, soon].into_iter().flatten().min();
+            let result = sys::sleep(&mut fds, sys::time_left(until), None, watch);
+            drop(armed);
+            bell.drain();
+            result.map(drop)
+        })?
+    }
+
+    /// Lets in who asks, after [`Self::side_fd`] has become readable.
+    pub(crate) fn on_side_ready(&self, fd: BorrowedFd<'_>) {
+        self.progress(fd, true);
+    }
+
+    /// The descriptor to add to an epoll set beside the socket's, with the same data and interest in input;
+    /// `None` if the kernel's socket shows everything. It stays as long as the socket. Call after
+    /// [`Udp::pin`].
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: a set without it may sleep although there are datagrams.
+    pub fn stand_in(&self) -> io::Result<Option<RawFd>> {
+        if !self.may_bring() {
+            return Ok(None);
+        }
+        let Some(queue) = self.queue() else { return Ok(None) };
+        let _section = Section::enter();
+        let stand_in = if self.is_ours() {
+            Ok(self.stand_in.lock().unwrap_or_else(PoisonError::into_inner))
+        } else {
+            // In a child it may be held by a thread that does not exist.
+            self.stand_in.try_lock().map_err(|_| io::Error::from(rustix::io::Errno::NOMEM))
+        };
+        self.make_stand_in(queue, &mut *stand_in?).map(Some)
+    }
+
+    fn make_stand_in(&self, queue: &Queue, place: &mut Option<SoftBell>) -> io::Result<RawFd> {
+        if let Some(bell) = place {
+            return Ok(bell.as_fd().as_raw_fd());
+        }
+        let bell = queue.ctx.create_bell().map_err(io::Error::from)?;
+        self.listen(queue, &bell);
+        let fd = bell.as_fd().as_raw_fd();
+        *place = Some(bell);
+        self.has_stand_in.store(true, Ordering::Release);
+        Ok(fd)
+    }
+
+    /// Epoll sets may watch the socket from now on. One that is open has its stand-in put into each when the set begins
+    /// to watch; one that opens later puts it into all ([`on_opening`]).
+    pub fn note_watched(&self) {
+        self.opening.note_watched();
+    }
+
+    /// Puts the stand-in into all epoll sets that watch the socket; false if one is left out.
+    pub(super) fn enter_sets(&self, queue: &Queue) -> bool {
+        let mut place = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(stand_in) = self.make_stand_in(queue, &mut place) else { return false };
+        let entered = IN_SETS.get().and_then(|in_sets| in_sets(self.inode, stand_in, true));
+        if entered == Some(Watching::Edges) {
+            self.note_edges();
+        }
+        entered.is_some()
+    }
+
+    /// A set watches the socket for edges: whoever has taken some of what is in the queue is told of the rest before it
+    /// waits, because the kernel would tell it of the next that comes.
+    pub fn note_edges(&self) {
+        self.has_edges.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Self::tell_of_rest`] is due, for some socket.
+    #[must_use]
+    #[inline]
+    pub fn any_has_rest() -> bool {
+        ANY_HAS_REST.load(Ordering::Relaxed) && ANY_HAS_REST.swap(false, Ordering::Relaxed)
+    }
+
+    /// A thread is about to wait for epoll sets: those that watch for edges show one if some of the queue was taken
+    /// since the last, and not all.
+    pub fn tell_of_rest(&self) {
+        if !self.has_rest.swap(false, Ordering::Relaxed) || !self.is_ready() {
+            return;
+        }
+        let _section = Section::enter();
+        let Ok(stand_in) = self.stand_in.try_lock() else { return };
+        if let (Some(bell), Some(queue)) = (&*stand_in, self.queue()) {
+            self.rung_at.store(queue.ud.n_rung().wrapping_sub(1), Ordering::Relaxed);
+            bell.ring();
+        }
+    }
+
+    /// Takes back [`Self::enter_sets`].
+    pub(super) fn leave_sets(&self) {
+        let place = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(bell), Some(in_sets)) = (&*place, IN_SETS.get()) {
+            in_sets(self.inode, bell.as_fd().as_raw_fd(), false);
+        }
+    }
+
+    /// A receive has emptied the queue, or found it empty: the stand-in is quiet until something comes.
+    #[inline]
+    pub(super) fn quiet_stand_in(&self) {
+        if self.has_stand_in.load(Ordering::Acquire) {
+            self.renew_stand_in();
+        }
+    }
+
+    /// A receive has taken one datagram, and there may be others.
+    #[inline]
+    pub(super) fn note_taken(&self, queue: &Queue) {
+        if !self.has_stand_in.load(Ordering::Acquire) {
+            return;
+        }
+        if !queue.ud.is_ready() {
+            self.renew_stand_in();
+        } else if self.has_edges.load(Ordering::Relaxed) {
+            self.has_rest.store(true, Ordering::Relaxed);
+            ANY_HAS_REST.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn renew_stand_in(&self) {
+        // Another thread at it does the same; in a child it may be one that does not exist.
+        let Ok(stand_in) = self.stand_in.try_lock() else { return };
+        if let (Some(bell), Some(queue)) = (&*stand_in, self.queue())
+            // PERF: otherwise it is armed still, and there is nothing to drain: two system calls.
+            && self.rung_at.load(Ordering::Relaxed) != queue.ud.n_rung()
+        {
+            queue.ud.disarm(bell);
+            bell.drain();
+            self.listen(queue, bell);
+        }
+    }
+
+    /// Arms, and rings if something is there already, or nobody else could.
+    fn listen(&self, queue: &Queue, bell: &SoftBell) {
+        let n_rung = queue.ud.n_rung();
+        let is_rung = !queue.ud.arm(bell) || queue.ud.is_ready();
+        // What we ring ourselves is to be drained as well.
+        self.rung_at.store(n_rung.wrapping_sub(is_rung.into()), Ordering::Relaxed);
+        if is_rung {
+            bell.ring();
+        }
+    }
+}
+
+/// How epoll sets watch a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watching {
+    /// All of them for levels.
+    Levels,
+    /// One or more for edges.
+    Edges,
+}
+
+/// Called with a socket's inode and its stand-in, to put that into (`true`) all epoll sets that watch the socket, or to
+/// take it out of them; `None` if it is not where it should be.
+type InSets = fn(u64, RawFd, bool) -> Option<Watching>;
+
+static ANY_HAS_REST: AtomicBool = AtomicBool::new(false);
+static IN_SETS: OnceLock<InSets> = OnceLock::new();
+
+/// Registers what knows the epoll sets of the process. Without it a socket that is watched does not open.
+pub fn on_opening(in_sets: InSets) {
+    let _ = IN_SETS.set(in_sets);
+}

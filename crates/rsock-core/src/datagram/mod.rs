@@ -1,0 +1,45 @@
+//! Datagrams: sockets that send through a kernel UDP socket, and past it once they know how.
+//!
+//! [`header`] is what travels, [`table`] is what is known of destinations; both are values without
+//! clock, descriptor or lock. `udp.rs` sends and receives packets, `meet.rs` finds peers on this host,
+//! `local.rs` is the queue that they share memory with, `far.rs` has those on RDMA devices, `way.rs` is
+//! what leads to a peer's, and `socket.rs` with its neighbours `sending.rs`, `receiving.rs`, `waiting.rs`
+//! and `watched.rs` puts it together.
+//!
+//! ```
+//! use rsock_core::dgram::Datagram;
+//! use std::io::{IoSlice, IoSliceMut};
+//!
+//! let server = Datagram::bound("127.0.0.1:0".parse().unwrap())?;
+//! let client = Datagram::bound("127.0.0.1:0".parse().unwrap())?;
+//! client.send_to(&[IoSlice::new(b"hello")], Some(server.local_addr()?), false)?;
+//! let mut buf = [0; 64];
+//! let received = server.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false)?;
+//! assert_eq!((&buf[..received.len], received.from), (&b"hello"[..], client.local_addr()?));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod handshake;
+pub mod header;
+pub mod kernel_udp;
+mod local;
+mod lru;
+mod readiness;
+mod receiving;
+mod remote;
+mod route;
+mod sending;
+mod socket;
+mod sources;
+pub mod table;
+#[cfg(test)]
+mod tests;
+mod udp;
+mod waiting;
+
+pub use crate::sys::n_dropped;
+pub(crate) use receiving::scatter;
+pub(crate) use sending::give_way;
+pub use socket::{Counters, Datagram, Received};
+pub(crate) use sources::Sources;
+pub(crate) use waiting::armed;

@@ -1,0 +1,177 @@
+//! Waiting for a datagram socket in an event loop that is not ours: tasks, not threads, wait.
+//!
+//! The loop watches the UDP socket, edge-triggered, and a [`Doorbell`] for each kind of queue beside it: in
+//! shared memory, and on RDMA devices as soon as there is one. The order is: take a mark, try, and if that
+//! would block, [`Datagram::arm_doorbell`], look whether anything [has changed](Datagram::has_changed) since
+//! the mark, then wait; a `false` of arming means that something came meanwhile. Who waits when another call
+//! makes a [new queue](Datagram::n_far_queues) must arm again. Handshakes need no watching: who asks for a
+//! lane goes on sending by UDP until it is there, and each packet makes a try.
+//!
+//! A send finds no room in the UDP socket, or on a device: [`Datagram::patience`] tells which.
+
+use crate::Doorbell;
+use crate::datagram::remote::Far;
+use crate::datagram::socket::{Datagram, Received};
+use crate::doorbell::Kind;
+use crate::interrupt::Section;
+use rsock_verbs::{Context, DatagramQueue};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Looks at UDP in one try. Each takes a batch of packets, of which none may be for the program.
+const LOOKS: u32 = 64;
+
+impl Datagram {
+    /// As [`Self::recv_from`], and never waits. `WouldBlock` means that the UDP socket was empty, so
+    /// that the next packet shows as an event.
+    ///
+    /// # Errors
+    /// As [`Self::recv_from`].
+    pub fn try_recv_from(&self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
+        self.until_udp_is_empty(|| self.recv_from(bufs, peek, true))
+    }
+
+    /// As [`Self::recv_batch`], and never waits. `WouldBlock` means the same as [`Self::try_recv_from`]'s.
+    ///
+    /// # Errors
+    /// As [`Self::recv_from`].
+    pub fn try_recv_batch(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        out: &mut [Option<Received>],
+    ) -> io::Result<usize> {
+        self.until_udp_is_empty(|| self.recv_up_to(bufs, out, true))
+    }
+
+    fn until_udp_is_empty<R>(&self, mut receive: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        for _ in 1..LOOKS {
+            match receive() {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.has_packets() => {}
+                done => return done,
+            }
+        }
+        receive()
+    }
+
+    /// As [`Self::send_to`] of one piece, and never waits.
+    ///
+    /// # Errors
+    /// As [`Self::send_to`].
+    pub fn try_send_to(&self, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
+        self.send_to(&[IoSlice::new(bytes)], to, true)
+    }
+
+    fn has_packets(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.port, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n == 1)
+    }
+
+    /// A mark to take before trying: how often RDMA devices that were full have had room again.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        let far = self.far.get().and_then(Option::as_ref);
+        far.map_or(0, |far| far.queues().fold(0, |sum, queue| sum.wrapping_add(queue.n_moves())))
+    }
+
+    /// Whether anything has come that a receive would find without looking at UDP, or there was room since
+    /// `mark` where there had been none. A few loads, for spinning.
+    #[must_use]
+    pub fn has_changed(&self, mark: u32) -> bool {
+        if self.has_input() {
+            return true;
+        }
+        // Asking finds out whether there is room.
+        let _ = self.patience();
+        self.mark() != mark
+    }
+
+    /// Whether anything has come that a receive would find without looking at UDP.
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        self.n_waiting.load(Ordering::Acquire) != 0 || self.is_ready_past_udp()
+    }
+
+    /// Whether peers have sent past UDP so far.
+    #[must_use]
+    pub fn has_peers_past_udp(&self) -> bool {
+        matches!(self.local.get(), Some(Some(local)) if local.is_active())
+            || matches!(self.far.get(), Some(Some(far)) if far.is_active())
+    }
+
+    /// How many queues on RDMA devices it has. What comes for a new one rings no doorbell that was armed
+    /// before.
+    #[must_use]
+    pub fn n_far_queues(&self) -> usize {
+        self.far.get().and_then(Option::as_ref).map_or(0, Far::n_queues)
+    }
+
+    /// After a send that would have blocked: how long to wait for a doorbell of an RDMA device at most before
+    /// trying again. `None` if it is UDP that has no room, unless the [mark](Self::mark) is another one by
+    /// now.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        let far = self.far.get().and_then(Option::as_ref)?;
+        far.queues().filter_map(|queue| queue.patience()).min()
+    }
+
+    /// Which of `events` hold now, as `poll(2)` tells them; looks at UDP.
+    #[must_use]
+    pub fn events(&self, events: PollFlags) -> PollFlags {
+        self.readiness(events, true)
+    }
+
+    /// A doorbell for what comes through shared memory; `None` where nothing comes that way. Binds the
+    /// socket.
+    ///
+    /// # Errors
+    /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
+    pub fn local_doorbell(&self) -> io::Result<Option<Doorbell>> {
+        let Some(local) = self.local()? else { return Ok(None) };
+        Ok(Some(local.ctx.create_bell()?.into()))
+    }
+
+    /// A doorbell for what comes over RDMA devices; `None` as long as the socket talks over none.
+    ///
+    /// # Errors
+    /// As [`Self::local_doorbell`].
+    pub fn far_doorbell(&self) -> io::Result<Option<Doorbell>> {
+        let Some(queue) = self.queues().next() else { return Ok(None) };
+        Ok(Some(queue.context().create_bell()?.into()))
+    }
+
+    /// Arms `bell` for what comes its way, until [`Self::disarm_doorbell`]. False, and nothing is armed, if
+    /// there is something already, or too many wait.
+    #[must_use]
+    pub fn arm_doorbell(&self, bell: &Doorbell) -> bool {
+        let _section = Section::enter();
+        let is_armed = match bell.kind() {
+            Kind::Soft(bell) => self.arm(bell) == Some(true),
+            Kind::Rdma(bell) => self.queues().all(|queue| queue.ud().arm(bell)),
+        };
+        if !is_armed {
+            self.disarm_doorbell(bell);
+        }
+        is_armed
+    }
+
+    /// Takes back an [`Self::arm_doorbell`] that returned true.
+    pub fn disarm_doorbell(&self, bell: &Doorbell) {
+        let _section = Section::enter();
+        match bell.kind() {
+            Kind::Soft(bell) => self.disarm(bell),
+            Kind::Rdma(bell) => self.queues().for_each(|queue| queue.ud().disarm(bell)),
+        }
+    }
+
+    /// Another descriptor of the UDP socket, to watch it by.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn watched(&self) -> io::Result<OwnedFd> {
+        self.port.as_fd().try_clone_to_owned()
+    }
+}

@@ -1,0 +1,384 @@
+//! Receiving: from the queues past UDP and from the UDP socket, whose control packets are answered here.
+
+use crate::datagram::header::{MAX_QUEUE_HEADER, QueueHeader, UdpOp};
+use crate::datagram::socket::{Datagram, Received, errno};
+use crate::datagram::sources::Sources;
+use crate::datagram::udp::Inbox;
+use crate::interrupt::{Section, Watch};
+use crate::sys;
+use rsock_cm::{canonical, in_family};
+use rsock_verbs::{Arrived, QpNum};
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What came by UDP, or was peeked at, and waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) inbox: Inbox,
+    pub(super) datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// What the UDP socket reported, for the next call.
+    pub(super) error: Option<io::Error>,
+}
+
+/// Datagrams kept at most between the UDP socket and the program.
+const MOST_WAITING: usize = 256;
+/// Receptions from the queue before UDP and handshakes get their turn.
+const UDP_EVERY: u32 = 64;
+/// Datagrams that one look drops at most.
+const MOST_DROPPED: u32 = 1024;
+
+impl Datagram {
+    /// As `recvfrom(2)` into several buffers. `peek` as `MSG_PEEK`, `dont_wait` as `MSG_DONTWAIT`. A
+    /// datagram that is longer than the buffers is cut, and [`Received::full_len`] says so.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`; what UDP reports, for instance `ECONNREFUSED`.
+    #[doc(alias = "rrecvfrom")]
+    pub fn recv_from(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+        dont_wait: bool,
+    ) -> io::Result<Received> {
+        let mut received = match self.try_recv_local(bufs, peek)? {
+            Some(received) => received,
+            None => self.recv_slow(bufs, peek, dont_wait)?,
+        };
+        received.from = in_family(received.from, self.is_v6());
+        Ok(received)
+    }
+
+    fn recv_slow(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+        dont_wait: bool,
+    ) -> io::Result<Received> {
+        let nonblocking = dont_wait || self.is_nonblocking();
+        let watch = Watch::begin();
+        self.local()?;
+        // Asked for when it is needed: it is a system call.
+        let mut deadline = None;
+        loop {
+            // PERF: who was served past UDP looks there for a while before a system call.
+            let spun = !nonblocking && self.spin();
+            if !spun {
+                self.look_at_udp();
+            }
+            if let Some(received) = self.try_recv_local(bufs, peek)? {
+                return Ok(received);
+            }
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err(errno(libc::EBADF));
+            }
+            if nonblocking {
+                return Err(errno(libc::EAGAIN));
+            }
+            if spun {
+                continue;
+            }
+            let limit = || self.receive_timeout().and_then(|limit| sys::now().checked_add(limit));
+            let deadline = *deadline.get_or_insert_with(limit);
+            if sys::time_left(deadline) == Some(Duration::ZERO) {
+                return Err(errno(libc::EAGAIN));
+            }
+            self.sleep(deadline, watch)?;
+        }
+    }
+
+    /// Receives as many datagrams as there are, one into each of `bufs`; waits for the first as
+    /// [`Self::recv_from`] does. What was received is in the first entries of `out`, whose number is
+    /// returned. As `recvmmsg(2)` with `MSG_WAITFORONE`.
+    ///
+    /// # Errors
+    /// As [`Self::recv_from`].
+    #[doc(alias = "recvmmsg")]
+    pub fn recv_batch(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        out: &mut [Option<Received>],
+    ) -> io::Result<usize> {
+        self.recv_up_to(bufs, out, false)
+    }
+
+    /// As [`Self::recv_batch`]. `dont_wait` as `MSG_DONTWAIT`.
+    pub(super) fn recv_up_to(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        out: &mut [Option<Received>],
+        dont_wait: bool,
+    ) -> io::Result<usize> {
+        let most = bufs.len().min(out.len());
+        let (bufs, out) = (&mut bufs[..most], &mut out[..most]);
+        let (Some(buf), Some(place)) = (bufs.first_mut(), out.first_mut()) else { return Ok(0) };
+        *place = Some(self.recv_from(&mut [IoSliceMut::new(buf)], false, dont_wait)?);
+        let mut n = 1;
+        // Those in shared memory at once.
+        n += self.recv_more(&mut bufs[n..], &mut out[n..]);
+        for (buf, place) in bufs.iter_mut().zip(out).skip(n) {
+            // An error is the next call's.
+            let Ok(Some(received)) = self.try_recv_local(&mut [IoSliceMut::new(buf)], false) else {
+                break;
+            };
+            *place = Some(Received { from: in_family(received.from, self.is_v6()), ..received });
+            n += 1;
+        }
+        Ok(n)
+    }
+
+    /// Receives what has come through shared memory, one into each of `bufs`, unless something from
+    /// elsewhere has to come first; how many.
+    fn recv_more(&self, bufs: &mut [IoSliceMut<'_>], out: &mut [Option<Received>]) -> usize {
+        let _section = Section::enter();
+        let Some(Some(local)) = self.local.get() else { return 0 };
+        if self.n_waiting.load(Ordering::Acquire) != 0 {
+            return 0;
+        }
+        let until_udp = UDP_EVERY.saturating_sub(self.since_udp.load(Ordering::Relaxed));
+        let most = bufs.len().min(until_udp as usize);
+        let peer = self.routes().peer;
+        let is_v6 = self.is_v6();
+        let mut places = bufs.iter_mut().zip(out);
+        let (mut n, mut n_foreign) = (0, 0);
+        local.try_recv_up_to(most, &mut |arrived| match near_source(arrived, &local.sources) {
+            Some((from, at)) if peer.is_none_or(|peer| peer == from) => {
+                if let Some((buf, place)) = places.next() {
+                    let received = scatter(arrived, from, at, &mut [IoSliceMut::new(buf)]);
+                    *place = Some(Received { from: in_family(from, is_v6), ..received });
+                    n += 1;
+                }
+            }
+            _ => n_foreign += 1,
+        });
+        if n_foreign != 0 {
+            self.counts.n_foreign.fetch_add(n_foreign, Ordering::Relaxed);
+        }
+        self.since_udp.fetch_add(u32::try_from(n).unwrap_or(UDP_EVERY), Ordering::Relaxed);
+        n
+    }
+
+    /// Receives what is there without a system call, as a rule.
+    #[inline]
+    fn try_recv_local(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+    ) -> io::Result<Option<Received>> {
+        let _section = Section::enter();
+        if self.n_waiting.load(Ordering::Acquire) != 0
+            && let Some(received) = self.take_waiting(bufs, peek)?
+        {
+            return Ok(Some(received));
+        }
+        if self.since_udp.load(Ordering::Relaxed) >= UDP_EVERY {
+            self.look_at_udp();
+        }
+        if peek {
+            return self.peek_past_udp(bufs);
+        }
+        let peer = self.routes().peer;
+        // Who sends nothing but what is dropped does not keep us.
+        for _ in 0..MOST_DROPPED {
+            let mut received = None;
+            let next = self.next(peer, |arrived, from, at| {
+                received = Some(scatter(arrived, from, at, bufs));
+            });
+            match next {
+                Next::Nothing => return Ok(None),
+                Next::Dropped => _ = self.counts.n_foreign.fetch_add(1, Ordering::Relaxed),
+                Next::Taken => {
+                    self.since_udp.fetch_add(1, Ordering::Relaxed);
+                    return Ok(received);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes what comes next past UDP: `take` gets the datagram, its source and where its payload
+    /// begins, if it is from `peer` where there is one.
+    #[inline]
+    fn next(
+        &self,
+        peer: Option<SocketAddr>,
+        mut take: impl FnMut(&dyn Arrived, SocketAddr, usize),
+    ) -> Next {
+        let mut next = Next::Nothing;
+        let mut take = |arrived: &dyn Arrived, source: Option<(SocketAddr, usize)>| {
+            next = Next::Dropped;
+            if let Some((from, at)) = source
+                && peer.is_none_or(|peer| peer == from)
+            {
+                take(arrived, from, at);
+                next = Next::Taken;
+            }
+        };
+        if let Some(Some(local)) = self.local.get() {
+            let sources = &local.sources;
+            let mut take = |arrived: &dyn Arrived| take(arrived, near_source(arrived, sources));
+            if local.try_recv_up_to(1, &mut take) != 0 {
+                return next;
+            }
+        }
+        if let Some(Some(far)) = self.far.get() {
+            far.try_recv(&mut |arrived| take(arrived, far_source(arrived)));
+        }
+        next
+    }
+
+    /// Moves a datagram where it can be looked at twice.
+    fn peek_past_udp(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Option<Received>> {
+        let peer = self.routes().peer;
+        for _ in 0..MOST_DROPPED {
+            let mut waiting = self.waiting();
+            let next = self.next(peer, |arrived, from, at| {
+                let mut bytes = vec![0; arrived.len() - at];
+                arrived.copy_out(at, &mut bytes);
+                waiting.datagrams.push_back((from, bytes));
+            });
+            self.note_waiting(&waiting);
+            drop(waiting);
+            match next {
+                Next::Taken => return self.take_waiting(bufs, true),
+                Next::Nothing => return Ok(None),
+                Next::Dropped => _ = self.counts.n_foreign.fetch_add(1, Ordering::Relaxed),
+            }
+        }
+        Ok(None)
+    }
+
+    #[cold]
+    fn take_waiting(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+    ) -> io::Result<Option<Received>> {
+        let mut waiting = self.waiting();
+        let received = match waiting.datagrams.front() {
+            Some((from, bytes)) => {
+                let mut rest = &bytes[..];
+                for buf in bufs {
+                    let n = buf.len().min(rest.len());
+                    buf[..n].copy_from_slice(&rest[..n]);
+                    rest = &rest[n..];
+                }
+                let full_len = bytes.len();
+                Some(Received { len: full_len - rest.len(), full_len, from: *from })
+            }
+            None => match waiting.error.take() {
+                Some(e) => {
+                    self.note_waiting(&waiting);
+                    return Err(e);
+                }
+                None => None,
+            },
+        };
+        if !peek && received.is_some() {
+            waiting.datagrams.pop_front();
+        }
+        self.note_waiting(&waiting);
+        Ok(received)
+    }
+
+    fn note_waiting(&self, waiting: &Waiting) {
+        let n = waiting.datagrams.len() + usize::from(waiting.error.is_some());
+        self.n_waiting.store(n, Ordering::Release);
+    }
+
+    /// Takes what came by UDP, answers it, and makes handshakes progress. Never waits.
+    pub(crate) fn look_at_udp(&self) {
+        let _section = Section::enter();
+        self.since_udp.store(0, Ordering::Relaxed);
+        let Ok(local) = self.local() else { return };
+        if let Some(local) = local {
+            self.meet(local);
+        }
+        // Asked for when there is somebody to answer: it is a system call.
+        let mut sender = None;
+        let mut waiting = self.waiting();
+        let Waiting { inbox, datagrams, error } = &mut *waiting;
+        if datagrams.len() >= MOST_WAITING || error.is_some() {
+            return;
+        }
+        let taken = inbox.take(self.port.as_fd(), |packet| {
+            let mut routes = self.routes();
+            let (from, now) = (packet.from, sys::now());
+            let number = packet.header.qp_num;
+            match packet.header.op {
+                UdpOp::Control => drop(routes.learn(from, |t| t.handle_control(from, number, now))),
+                UdpOp::Data => {
+                    drop(routes.learn(from, |t| t.handle_data(from, number, now)));
+                    let own = self.number_for(&mut routes, local, from);
+                    // Who has no queue that we could reach, or none of ours, has nothing to learn.
+                    if own != QpNum(0)
+                        && let Some(sender) = sender.get_or_insert_with(|| self.sender().ok())
+                    {
+                        sender.control(from, own);
+                    }
+                    self.counts.n_received_by_udp.fetch_add(1, Ordering::Relaxed);
+                    datagrams.push_back((from, packet.payload.to_vec()));
+                }
+            }
+            datagrams.len() < MOST_WAITING
+        });
+        match taken {
+            Ok(n_bad) => _ = self.counts.n_bad_packets.fetch_add(n_bad, Ordering::Relaxed),
+            Err(e) => *error = Some(e),
+        }
+        self.note_waiting(&waiting);
+    }
+}
+
+/// What was found past UDP.
+#[derive(Debug)]
+enum Next {
+    Nothing,
+    /// A datagram was handed over.
+    Taken,
+    /// Something that is none for us was dropped.
+    Dropped,
+}
+
+/// Who sent it, and where its payload begins, by its own word; nothing if it does not say.
+#[inline]
+fn claimed_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
+    let mut front = [0; MAX_QUEUE_HEADER];
+    let front = &mut front[..arrived.len().min(MAX_QUEUE_HEADER)];
+    arrived.copy_out(0, front);
+    let (header, at) = QueueHeader::parse(front)?;
+    Some((canonical(header.source), at))
+}
+
+/// The same of a datagram in shared memory; nothing if its sender may not call itself so.
+#[inline]
+fn near_source(arrived: &dyn Arrived, sources: &Sources) -> Option<(SocketAddr, usize)> {
+    let sender = arrived.sender()?;
+    claimed_source(arrived).filter(|(from, _)| sources.is_true(sender, *from))
+}
+
+/// The same of one that came over a network; nothing if the network says that it comes from somebody else.
+#[inline]
+fn far_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
+    claimed_source(arrived).filter(|(from, _)| arrived.source() == Some(from.ip()))
+}
+
+/// Stores a datagram, whose bytes begin `at` behind its header, as far as `bufs` have room.
+pub(crate) fn scatter(
+    arrived: &dyn Arrived,
+    from: SocketAddr,
+    at: usize,
+    bufs: &mut [IoSliceMut<'_>],
+) -> Received {
+    let full_len = arrived.len() - at;
+    let mut len = 0;
+    for buf in bufs {
+        let n = buf.len().min(full_len - len);
+        arrived.copy_out(at + len, &mut buf[..n]);
+        len += n;
+    }
+    Received { len, full_len, from }
+}

@@ -1,0 +1,314 @@
+//! Datagram sockets: what `rsocket(2)`'s descriptor stands for if it is of type `SOCK_DGRAM`.
+//!
+//! Every method has the meaning of the system call of its name, and may be called by any thread at
+//! any time. Control packets and handshakes are looked at in calls that receive or poll; a sender
+//! never waits for either.
+//!
+//! Locks: `inbox`, then `routes`, then what `far.rs` knows. Handshakes are made progress under a lock that
+//! nobody waits for.
+
+use crate::config::environment;
+use crate::datagram::header::MAX_QUEUE_HEADER;
+use crate::datagram::local::{Local, is_shared};
+use crate::datagram::receiving::Waiting;
+use crate::datagram::remote::Far;
+use crate::datagram::sending::Routes;
+use crate::datagram::table::{Limits, Table};
+use crate::datagram::udp::Inbox;
+use crate::rsocket::{RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
+use crate::sys;
+use rsock_cm::{Port, canonical, in_family};
+use rsock_verbs::{DatagramCounters, DatagramQueue};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// A datagram socket that speaks the rsockets protocol: to peers on this host through shared
+/// memory and to others over RDMA devices, once both know of each other, and to all through UDP.
+#[derive(Debug)]
+pub struct Datagram {
+    pub(super) port: Arc<Port>,
+    nonblocking: AtomicBool,
+    pub(super) is_closed: AtomicBool,
+    /// Forks of this process when the socket was made.
+    forks: u32,
+    pub(super) local: OnceLock<Option<Local>>,
+    pub(super) far: OnceLock<Option<Far>>,
+    routes: Mutex<Routes>,
+    inbox: Mutex<Waiting>,
+    /// Datagrams that came by UDP, or were peeked at, and wait.
+    pub(super) n_waiting: AtomicUsize,
+    /// Receptions since UDP was looked at.
+    pub(super) since_udp: AtomicU32,
+    /// When a sender last looked at it, by the kernel's coarse clock.
+    pub(super) looked: AtomicU32,
+    pub(super) counts: Counts,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) n_by_udp: AtomicU64,
+    pub(super) n_received_by_udp: AtomicU64,
+    pub(super) n_bad_packets: AtomicU64,
+    pub(super) n_foreign: AtomicU64,
+}
+
+/// What became of one datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes that were stored.
+    pub len: usize,
+    /// Bytes that it had: more than `len` if it was cut.
+    pub full_len: usize,
+    /// Who sent it.
+    pub from: SocketAddr,
+}
+
+/// What a socket has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Through shared memory.
+    pub local: DatagramCounters,
+    /// Over RDMA devices, which do not tell what is lost.
+    pub far: DatagramCounters,
+    /// Datagrams sent by UDP.
+    pub n_by_udp: u64,
+    /// Datagrams received by UDP.
+    pub n_received_by_udp: u64,
+    /// Packets that the UDP socket had no room for (`SO_RCVBUF`), and those with a wrong checksum: datagrams,
+    /// and control packets. Wraps at 32 bits.
+    pub n_dropped_by_udp: u64,
+    /// UDP packets that were none of the protocol's.
+    pub n_bad_packets: u64,
+    /// Datagrams past UDP that were dropped: without a header, from another address than it says, or on
+    /// a connected socket not its peer's.
+    pub n_foreign: u64,
+    /// Control packets from addresses that we never sent to.
+    pub n_unsolicited: u64,
+}
+
+impl Datagram {
+    /// A new socket, of the IPv6 family if `v6`.
+    ///
+    /// # Errors
+    /// As `socket(2)`.
+    #[doc(alias = "rsocket")]
+    pub fn new(v6: bool) -> io::Result<Self> {
+        let routes =
+            Routes { table: Table::new(Limits::default()), last: None, peer: None, is_local: None };
+        let waiting = Waiting { inbox: Inbox::new(), datagrams: VecDeque::new(), error: None };
+        Ok(Self {
+            port: Arc::new(Port::open_datagrams(v6)?),
+            nonblocking: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            forks: sys::forks(),
+            local: OnceLock::new(),
+            far: OnceLock::new(),
+            routes: Mutex::new(routes),
+            inbox: Mutex::new(waiting),
+            n_waiting: AtomicUsize::new(0),
+            since_udp: AtomicU32::new(0),
+            looked: AtomicU32::new(0),
+            counts: Counts::default(),
+        })
+    }
+
+    /// A socket bound to `addr`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// As `socket(2)` and `bind(2)`.
+    pub fn bound(addr: SocketAddr) -> io::Result<Self> {
+        let socket = Self::new(addr.is_ipv6())?;
+        socket.bind(addr)?;
+        Ok(socket)
+    }
+
+    /// As `bind(2)`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`; `EINVAL` if it is bound already.
+    #[doc(alias = "rbind")]
+    pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        Ok(self.port.bind(addr)?)
+    }
+
+    /// As `connect(2)`: from here on datagrams come from `to` alone, and go there where no other
+    /// destination is named.
+    ///
+    /// # Errors
+    /// As `connect(2)` of a UDP socket.
+    #[doc(alias = "rconnect")]
+    pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        rustix::net::connect(&*self.port, &in_family(canonical(to), self.port.is_v6()))?;
+        let peer = rustix::net::getpeername(&*self.port)?;
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).map(canonical);
+        let mut routes = self.routes();
+        routes.peer = peer;
+        Ok(())
+    }
+
+    /// The part for peers on this host; binds the socket.
+    pub(super) fn local(&self) -> io::Result<Option<&Local>> {
+        if let Some(local) = self.local.get() {
+            return Ok(local.as_ref());
+        }
+        self.port.bind_if_unbound()?;
+        Ok(self.local.get_or_init(|| Local::new(&self.port)).as_ref())
+    }
+
+    /// The part for peers on other hosts. The socket is bound.
+    pub(super) fn far(&self) -> Option<&Far> {
+        let make = || {
+            let is_wanted = environment::is_enabled()
+                && environment::device() != Some(environment::Device::Soft);
+            (is_wanted && !is_shared(self.port.as_fd())).then(|| Far::new(&self.port))
+        };
+        self.far.get_or_init(make).as_ref().filter(|far| far.is_ours())
+    }
+
+    pub(super) fn routes(&self) -> MutexGuard<'_, Routes> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends calls that wait in other threads. The socket itself goes when it is dropped.
+    #[doc(alias = "rclose")]
+    pub fn close(&self) {
+        // SYNC(closed): before the wake-up, whose fence pairs with the one of arming: a thread that
+        // falls asleep looks once more.
+        self.is_closed.store(true, Ordering::Release);
+        match self.local.get() {
+            Some(Some(local)) => local.ud.wake_waiters(),
+            // What a child has too is not ours to shut down.
+            _ if sys::forks() != self.forks => {}
+            // An unconnected UDP socket answers ENOTCONN, and wakes its sleepers all the same.
+            _ => _ = rustix::net::shutdown(&*self.port, rustix::net::Shutdown::Both),
+        }
+    }
+
+    /// As `getsockname(2)`.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    #[doc(alias = "rgetsockname")]
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(in_family(self.port.local_addr()?, self.port.is_v6()))
+    }
+
+    /// As `getpeername(2)`.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    #[doc(alias = "rgetpeername")]
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let peer = self.routes().peer.ok_or_else(|| errno(libc::ENOTCONN))?;
+        Ok(in_family(peer, self.port.is_v6()))
+    }
+
+    /// How many datagrams of `len` bytes that come past UDP it has room for: of each process on this host
+    /// that sends to it, or of all senders together where they come over an RDMA device. Nothing where it
+    /// has no such queue.
+    #[must_use]
+    pub fn room_past_udp(&self, len: usize) -> Option<usize> {
+        let len = len.saturating_add(MAX_QUEUE_HEADER);
+        if let Ok(Some(local)) = self.local() {
+            local.ud.set_room(sys::receive_buffer(self.port.as_fd()));
+            return Some(local.ud.room(len));
+        }
+        self.far()?.queues().map(|queue| queue.ud().room(len)).min()
+    }
+
+    /// Whether the socket is of the IPv6 family, which shows IPv4 addresses mapped.
+    #[must_use]
+    pub fn is_v6(&self) -> bool {
+        self.port.is_v6()
+    }
+
+    /// Whether calls that cannot go on at once answer `EAGAIN`.
+    #[must_use]
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// As `O_NONBLOCK`.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    /// How long a call waits for a datagram, as `SO_RCVTIMEO`; `None` waits without end.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_recv_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        use rustix::net::sockopt::{Timeout, set_socket_timeout};
+        Ok(set_socket_timeout(&*self.port, Timeout::Recv, limit)?)
+    }
+
+    /// As `setsockopt(2)`, of the UDP socket. `SO_RCVBUF` is also the room for each process on this host that
+    /// begins to send here after that: as many bytes as the kernel says, rounded up to a power of two, from
+    /// 64 KiB to 4 MiB, and 1024 datagrams. Sizes of queues at level `SOL_RDMA` are taken and have no effect.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "rsetsockopt")]
+    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+        match (level, name) {
+            (SOL_RDMA, RDMA_SQSIZE | RDMA_RQSIZE | RDMA_INLINE) if value.len() >= 4 => Ok(()),
+            (SOL_RDMA, RDMA_SQSIZE | RDMA_RQSIZE | RDMA_INLINE) => Err(errno(libc::EINVAL)),
+            (SOL_RDMA, _) => Err(errno(libc::ENOTSUP)),
+            _ => sys::set_option(self.port.as_fd(), level, name, value),
+        }
+    }
+
+    /// As `getsockopt(2)`, of the UDP socket: the value as C lays it out, `room` bytes at most.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`; `ENOTSUP` at level `SOL_RDMA`.
+    #[doc(alias = "rgetsockopt")]
+    pub fn option(&self, level: i32, name: i32, room: usize) -> io::Result<Vec<u8>> {
+        if level == SOL_RDMA {
+            return Err(errno(libc::ENOTSUP));
+        }
+        sys::option(self.port.as_fd(), level, name, room)
+    }
+
+    /// What was sent and received, and lost.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let local = self.local.get().and_then(Option::as_ref);
+        let far = self.far.get().and_then(Option::as_ref);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counters {
+            local: local.map(|local| local.ud.counters()).unwrap_or_default(),
+            far: far.map(Far::counters).unwrap_or_default(),
+            n_by_udp: read(&self.counts.n_by_udp),
+            n_received_by_udp: read(&self.counts.n_received_by_udp),
+            n_dropped_by_udp: sys::n_dropped(self.port.as_fd()),
+            n_bad_packets: read(&self.counts.n_bad_packets),
+            n_foreign: read(&self.counts.n_foreign),
+            n_unsolicited: self.routes().table.n_unsolicited(),
+        }
+    }
+}
+
+impl AsFd for Datagram {
+    /// The UDP socket. It does not say whether there is something in shared memory.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.port.as_fd()
+    }
+}
+
+pub(super) fn raw(fd: BorrowedFd<'_>, events: i16) -> libc::pollfd {
+    libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
+}
+
+pub(super) fn errno(e: i32) -> io::Error {
+    io::Error::from_raw_os_error(e)
+}

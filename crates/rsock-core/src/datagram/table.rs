@@ -1,0 +1,267 @@
+//! Which destinations a socket knows a faster way to: the resolution of peers, as a value.
+//!
+//! A destination is unknown until a UDP packet *from its own address and port* tells the number of
+//! its queue; then the caller opens a way there, and keeps using UDP until that is done. No clock, no
+//! descriptor and no way is used here: `now` is an argument, and a way is whatever `W` is ([`Way`]).
+//!
+//! Invariants: the table is bounded. Who only spoke to us displaces nobody that we speak to. A way
+//! leads to the number that its destination told last.
+
+use crate::datagram::lru::Generations;
+use rsock_verbs::QpNum;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Sizes and times of a [`Table`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Destinations that we send to.
+    pub n_spoken: usize,
+    /// Sources that sent to us and that we have not answered.
+    pub n_heard: usize,
+    /// How long a number is believed while a way is in use that does not notice that its end is gone.
+    /// After that, one datagram in this time goes by UDP and so asks again; a destination that has not
+    /// answered for three times as long is unknown, and to one that has the way is opened anew.
+    pub confirm: Duration,
+    /// How long after a failure a way is tried again, at first; doubles up to [`Self::retry_max`].
+    pub retry_min: Duration,
+    /// Longest time between two tries.
+    pub retry_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            n_spoken: 4096,
+            n_heard: 1024,
+            confirm: Duration::from_secs(1),
+            retry_min: Duration::from_millis(20),
+            retry_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A way to a destination.
+pub trait Way {
+    /// Whether using it tells that its end is gone, or is somewhere else.
+    fn notices_its_end(&self) -> bool;
+}
+
+/// How a datagram goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Route<'a, W> {
+    /// Through the UDP socket, which also asks the destination for its number.
+    Udp,
+    /// As [`Route::Udp`], and the caller opens a way to this queue: it ends with [`Table::opened`] or
+    /// [`Table::failed`]. Said once.
+    Open(QpNum),
+    /// Over this way.
+    Way(&'a W),
+}
+
+/// Destinations, and what is known of them.
+#[derive(Debug)]
+pub struct Table<W> {
+    spoken: Generations<SocketAddr, Entry<W>>,
+    heard: Generations<SocketAddr, QpNum>,
+    limits: Limits,
+    n_unsolicited: u64,
+}
+
+#[derive(Debug)]
+struct Entry<W> {
+    /// What the destination said last; nothing if it never did, or has no queue.
+    number: Option<QpNum>,
+    way: State<W>,
+    /// When it said so.
+    confirmed: Instant,
+    /// When we asked after that.
+    asked: Option<Instant>,
+    /// How long after the next failure the next try is.
+    pause: Duration,
+}
+
+#[derive(Debug)]
+enum State<W> {
+    /// To be tried, but not before that.
+    None(Instant),
+    Opening,
+    /// Since when, too.
+    Open(W, Instant),
+}
+
+impl<W: Way> Table<W> {
+    /// An empty table.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            spoken: Generations::new(limits.n_spoken),
+            heard: Generations::new(limits.n_heard),
+            limits,
+            n_unsolicited: 0,
+        }
+    }
+
+    /// How the next datagram to `to` goes. It is `now`.
+    pub fn route(&mut self, to: SocketAddr, now: Instant) -> Route<'_, W> {
+        if self.spoken.get_mut(&to).is_none() {
+            let number = self.heard.remove(&to);
+            let entry = Entry {
+                number,
+                way: State::None(now),
+                confirmed: now,
+                asked: None,
+                pause: self.limits.retry_min,
+            };
+            self.spoken.insert(to, entry);
+        }
+        let confirm = self.limits.confirm;
+        let Some(entry) = self.spoken.get_mut(&to) else { return Route::Udp };
+        if let State::Open(way, _) = &entry.way
+            && !way.notices_its_end()
+        {
+            let unheard = now.saturating_duration_since(entry.confirmed);
+            if unheard >= confirm * 3 && entry.asked.is_some_and(|asked| now >= asked + confirm) {
+                entry.forget(now);
+            } else if unheard >= confirm && entry.asked.is_none_or(|asked| now >= asked + confirm) {
+                entry.asked = Some(now);
+                return Route::Udp;
+            }
+        }
+        let Some(number) = entry.number else { return Route::Udp };
+        if matches!(entry.way, State::None(not_before) if now >= not_before) {
+            entry.way = State::Opening;
+            return Route::Open(number);
+        }
+        match &entry.way {
+            State::Open(way, _) => Route::Way(way),
+            State::None(_) | State::Opening => Route::Udp,
+        }
+    }
+
+    /// The way to `to`, if one is open. Changes nothing.
+    pub fn way(&mut self, to: SocketAddr) -> Option<&W> {
+        match &self.spoken.get_mut(&to)?.way {
+            State::Open(way, _) => Some(way),
+            State::None(_) | State::Opening => None,
+        }
+    }
+
+    /// A UDP packet with a datagram came from `from`, whose queue is `number`. The way that is no
+    /// longer good, if there is one, is returned. The caller answers with a control packet.
+    pub fn handle_data(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
+        if let Some(entry) = self.spoken.get_mut(&from) {
+            return entry.learn(number, now, self.limits.confirm);
+        }
+        if number == QpNum(0) {
+            self.heard.remove(&from);
+        } else {
+            self.heard.insert(from, number);
+        }
+        None
+    }
+
+    /// A control packet came from `from`: as [`Self::handle_data`], but only those that we sent to
+    /// have anything to tell.
+    pub fn handle_control(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
+        match self.spoken.get_mut(&from) {
+            Some(entry) => entry.learn(number, now, self.limits.confirm),
+            None => {
+                self.n_unsolicited += 1;
+                None
+            }
+        }
+    }
+
+    /// The caller opened a way to queue `number` of `to`. Returned if it is not wanted any more.
+    pub fn opened(&mut self, to: SocketAddr, number: QpNum, way: W, now: Instant) -> Option<W> {
+        match self.spoken.get_mut(&to) {
+            Some(entry) if entry.number == Some(number) => {
+                entry.pause = self.limits.retry_min;
+                match std::mem::replace(&mut entry.way, State::Open(way, now)) {
+                    State::Open(old, _) => Some(old),
+                    State::None(_) | State::Opening => None,
+                }
+            }
+            _ => Some(way),
+        }
+    }
+
+    /// The caller could not open a way to queue `number` of `to`.
+    pub fn failed(&mut self, to: SocketAddr, number: QpNum, now: Instant) {
+        let max = self.limits.retry_max;
+        if let Some(entry) = self.spoken.get_mut(&to)
+            && entry.number == Some(number)
+            && matches!(entry.way, State::Opening)
+        {
+            entry.way = State::None(now + entry.pause);
+            entry.pause = (entry.pause * 2).min(max);
+        }
+    }
+
+    /// The way to `to` has come to its end: the destination is unknown until it speaks again. The way is
+    /// returned.
+    pub fn lost(&mut self, to: SocketAddr, now: Instant) -> Option<W> {
+        self.spoken.get_mut(&to)?.forget(now)
+    }
+
+    /// Destinations and sources that it has, for `rsock stat` and tests.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spoken.len() + self.heard.len()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Control packets from addresses that we never sent to.
+    #[must_use]
+    pub fn n_unsolicited(&self) -> u64 {
+        self.n_unsolicited
+    }
+}
+
+impl<W: Way> Entry<W> {
+    fn learn(&mut self, number: QpNum, now: Instant, confirm: Duration) -> Option<W> {
+        let number = (number != QpNum(0)).then_some(number);
+        self.confirmed = now;
+        self.asked = None;
+        if self.number == number {
+            // The same number may be found somewhere else by now.
+            return self.close_if(now, |way, opened| {
+                !way.notices_its_end() && now.saturating_duration_since(opened) >= confirm
+            });
+        }
+        let old = self.forget(now);
+        self.number = number;
+        old
+    }
+
+    fn forget(&mut self, now: Instant) -> Option<W> {
+        self.number = None;
+        self.asked = None;
+        self.confirmed = now;
+        self.close(now)
+    }
+
+    /// Closes an open way of which `f` says so.
+    fn close_if(&mut self, now: Instant, f: impl FnOnce(&W, Instant) -> bool) -> Option<W> {
+        match &self.way {
+            State::Open(way, opened) if f(way, *opened) => self.close(now),
+            _ => None,
+        }
+    }
+
+    fn close(&mut self, now: Instant) -> Option<W> {
+        match std::mem::replace(&mut self.way, State::None(now)) {
+            State::Open(way, _) => Some(way),
+            State::None(_) | State::Opening => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Scenarios with a virtual clock, and random ones against what must always hold.
+
+use crate::datagram::table::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const LIMITS: Limits = Limits {
+    n_spoken: 8,
+    n_heard: 4,
+    confirm: Duration::from_secs(1),
+    retry_min: Duration::from_millis(20),
+    retry_max: Duration::from_millis(100),
+};
+
+/// A way says which number it leads to, and notices nothing.
+type Ways = Table<QpNum>;
+
+impl Way for QpNum {
+    fn notices_its_end(&self) -> bool {
+        false
+    }
+}
+
+/// One that notices.
+#[derive(Debug, PartialEq)]
+struct Sharp;
+
+impl Way for Sharp {
+    fn notices_its_end(&self) -> bool {
+        true
+    }
+}
+
+fn peer(i: u8) -> SocketAddr {
+    SocketAddr::from(([10, 9, 0, i], 7174))
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A table that has a way to `peer(1)`'s queue 5.
+fn with_way(now: Instant) -> Ways {
+    let mut table = Ways::new(LIMITS);
+    assert_eq!(table.route(peer(1), now), Route::Udp);
+    assert_eq!(table.handle_control(peer(1), QpNum(5), now), None);
+    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(5)));
+    assert_eq!(table.route(peer(1), now), Route::Udp);
+    assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), now), None);
+    table
+}
+
+#[test]
+fn datagrams_go_by_udp_until_the_way_is_open() {
+    let now = Instant::now();
+    let mut table = with_way(now);
+    assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(5)));
+    assert_eq!(table.route(peer(2), now), Route::Udp);
+}
+
+#[test]
+fn who_was_heard_first_is_known_when_we_answer() {
+    let now = Instant::now();
+    let mut table = Ways::new(LIMITS);
+    table.handle_data(peer(1), QpNum(9), now);
+    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(9)));
+}
+
+#[test]
+fn a_peer_that_restarts_is_found_under_its_new_number() {
+    let now = Instant::now();
+    let mut table = with_way(now);
+    assert_eq!(table.handle_data(peer(1), QpNum(6), now), Some(QpNum(5)));
+    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(6)));
+    // What was being opened for the old number is too late.
+    assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), now), Some(QpNum(5)));
+    assert_eq!(table.opened(peer(1), QpNum(6), QpNum(6), now), None);
+    assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(6)));
+}
+
+#[test]
+fn a_way_that_ends_leads_back_to_udp() {
+    let now = Instant::now();
+    let mut table = with_way(now);
+    assert_eq!(table.lost(peer(1), now), Some(QpNum(5)));
+    assert_eq!(table.route(peer(1), now), Route::Udp);
+    table.handle_control(peer(1), QpNum(5), now);
+    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(5)));
+}
+
+#[test]
+fn a_number_in_use_is_confirmed_now_and_then() {
+    let start = Instant::now();
+    let mut table = with_way(start);
+    let later = start + ms(1000);
+    assert_eq!(table.route(peer(1), later - ms(1)), Route::Way(&QpNum(5)));
+    assert_eq!(table.route(peer(1), later), Route::Udp);
+    // Asked; the others do not wait for the answer.
+    assert_eq!(table.route(peer(1), later + ms(1)), Route::Way(&QpNum(5)));
+    // An answer, and the way is opened anew: the same number may lead somewhere else by now.
+    let answered = later + ms(2);
+    assert_eq!(table.handle_control(peer(1), QpNum(5), answered), Some(QpNum(5)));
+    assert_eq!(table.route(peer(1), answered), Route::Open(QpNum(5)));
+    assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), answered), None);
+    // More answers, and it stays.
+    assert_eq!(table.handle_control(peer(1), QpNum(5), answered + ms(1)), None);
+    assert_eq!(table.route(peer(1), later + ms(900)), Route::Way(&QpNum(5)));
+    assert_eq!(table.route(peer(1), later + ms(1003)), Route::Udp);
+}
+
+#[test]
+fn a_way_that_notices_its_end_is_neither_confirmed_nor_opened_anew() {
+    let now = Instant::now();
+    let mut table = Table::new(LIMITS);
+    table.handle_data(peer(1), QpNum(5), now);
+    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(5)));
+    assert_eq!(table.opened(peer(1), QpNum(5), Sharp, now), None);
+    for minute in 1..60 {
+        let now = now + ms(minute * 60_000);
+        assert_eq!(table.route(peer(1), now), Route::Way(&Sharp));
+        assert_eq!(table.handle_data(peer(1), QpNum(5), now), None);
+    }
+}
+
+#[test]
+fn who_does_not_answer_is_unknown_after_a_while_but_not_after_a_pause() {
+    let start = Instant::now();
+    let mut table = with_way(start);
+    assert_eq!(table.route(peer(1), start + ms(1000)), Route::Udp);
+    assert_eq!(table.route(peer(1), start + ms(2000)), Route::Udp);
+    assert_eq!(table.route(peer(1), start + ms(2500)), Route::Way(&QpNum(5)));
+    assert_eq!(table.route(peer(1), start + ms(3000)), Route::Udp);
+    assert_eq!(table.route(peer(1), start + ms(3001)), Route::Udp, "unknown now");
+    // Nothing sent for an hour says nothing of the peer.
+    let mut table = with_way(start);
+    assert_eq!(table.route(peer(1), start + ms(3_600_000)), Route::Udp);
+    assert_eq!(table.route(peer(1), start + ms(3_600_001)), Route::Way(&QpNum(5)));
+}
+
+#[test]
+fn failures_are_tried_again_more_and_more_rarely() {
+    let mut now = Instant::now();
+    let mut table = Ways::new(LIMITS);
+    table.handle_data(peer(1), QpNum(9), now);
+    for pause in [20, 40, 80, 100, 100] {
+        assert_eq!(table.route(peer(1), now), Route::Open(QpNum(9)));
+        table.failed(peer(1), QpNum(9), now);
+        assert_eq!(table.route(peer(1), now + ms(pause - 1)), Route::Udp);
+        now += ms(pause);
+    }
+    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(9)));
+}
+
+#[test]
+fn control_packets_from_anybody_else_change_nothing() {
+    let now = Instant::now();
+    let mut table = with_way(now);
+    let other_port = SocketAddr::new(peer(1).ip(), 7175);
+    for from in [peer(2), other_port] {
+        assert_eq!(table.handle_control(from, QpNum(66), now), None);
+    }
+    assert_eq!((table.n_unsolicited(), table.len()), (2, 1));
+    assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(5)));
+    assert_eq!(table.route(peer(2), now), Route::Udp);
+}
+
+#[test]
+fn a_peer_without_a_queue_is_reached_by_udp() {
+    let now = Instant::now();
+    let mut table = with_way(now);
+    assert_eq!(table.handle_control(peer(1), QpNum(0), now), Some(QpNum(5)));
+    assert_eq!(table.route(peer(1), now), Route::Udp);
+    table.handle_data(peer(2), QpNum(0), now);
+    assert_eq!(table.route(peer(2), now), Route::Udp);
+}
+
+#[test]
+fn a_flood_of_strangers_displaces_nobody_that_we_speak_to() {
+    let now = Instant::now();
+    let mut table = with_way(now);
+    for i in 0..10_000u32 {
+        let [a, b, ..] = i.to_be_bytes();
+        let [.., c, d] = i.to_be_bytes();
+        let from = SocketAddr::from(([10, a | b, c, d], 1));
+        table.handle_data(from, QpNum(i + 1), now);
+        table.handle_control(from, QpNum(i + 1), now);
+    }
+    assert!(table.len() <= 1 + LIMITS.n_heard);
+    assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(5)));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Send(u8),
+    Data(u8, u32),
+    Control(u8, u32),
+    Open(u8),
+    Fail(u8),
+    Lose(u8),
+    Sleep(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let peers = 0u8..14;
+    prop_oneof![
+        4 => peers.clone().prop_map(Op::Send),
+        2 => (peers.clone(), 0u32..4).prop_map(|(p, n)| Op::Data(p, n)),
+        2 => (peers.clone(), 0u32..4).prop_map(|(p, n)| Op::Control(p, n)),
+        3 => peers.clone().prop_map(Op::Open),
+        1 => peers.clone().prop_map(Op::Fail),
+        1 => peers.prop_map(Op::Lose),
+        2 => (1u64..2000).prop_map(Op::Sleep),
+    ]
+}
+
+proptest! {
+    /// A way that is used leads where the destination itself said last, whatever happens; and the table
+    /// stays bounded.
+    #[test]
+    fn ways_lead_where_their_destination_says(ops in proptest::collection::vec(op(), 0..300)) {
+        let mut now = Instant::now();
+        let mut table = Ways::new(LIMITS);
+        let mut said: HashMap<u8, u32> = HashMap::new();
+        let mut opening: HashMap<u8, QpNum> = HashMap::new();
+        for op in ops {
+            match op {
+                Op::Send(p) => match table.route(peer(p), now) {
+                    Route::Udp => {}
+                    Route::Open(number) => {
+                        prop_assert_eq!(Some(&number.0), said.get(&p));
+                        opening.insert(p, number);
+                    }
+                    Route::Way(way) => {
+                        prop_assert!(way.0 != 0);
+                        prop_assert_eq!(Some(&way.0), said.get(&p));
+                    }
+                },
+                Op::Data(p, n) => {
+                    table.handle_data(peer(p), QpNum(n), now);
+                    said.insert(p, n);
+                }
+                Op::Control(p, n) => {
+                    let before = table.n_unsolicited();
+                    table.handle_control(peer(p), QpNum(n), now);
+                    if table.n_unsolicited() == before {
+                        said.insert(p, n);
+                    }
+                }
+                Op::Open(p) => if let Some(number) = opening.remove(&p) {
+                    table.opened(peer(p), number, number, now);
+                },
+                Op::Fail(p) => if let Some(number) = opening.remove(&p) {
+                    table.failed(peer(p), number, now);
+                },
+                Op::Lose(p) => {
+                    table.lost(peer(p), now);
+                }
+                Op::Sleep(n) => now += ms(n),
+            }
+            prop_assert!(table.len() <= LIMITS.n_spoken + LIMITS.n_heard);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Extension messages: what ends that are both rsock tell each other beside the bytes.
+
+use crate::engine::resources::PLAIN;
+use crate::engine::shared::ExtSeen;
+use crate::engine::stream::Stream;
+use crate::interrupt::Section;
+use rsock_proto::{Ext, UP_BITS, UP_MASK};
+use rsock_verbs::{Backend, CompletionQueue, SendFlags};
+use std::sync::atomic::Ordering;
+
+impl<B: Backend> Stream<B> {
+    /// Whether both ends know the extension messages.
+    #[must_use]
+    pub fn has_extensions(&self) -> bool {
+        self.extensions
+    }
+
+    /// Sends an extension message. Control messages need no credit; false if there is no room now.
+    #[must_use]
+    pub fn try_send_ext(&self, ext: Ext) -> bool {
+        let _section = Section::enter();
+        // The last word before bytes take another way, which must not be faster: see `is_drained`.
+        let is_last = B::SENDS_WAIT && ext == Ext::Down;
+        let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let word = rsock_proto::Msg::Ext(ext).encode();
+        self.parts.post_flagged(PLAIN, None, &[], word, flags).is_ok()
+    }
+
+    /// Ends every sleep on this stream in this process family: the sleepers look again.
+    pub fn wake_waiters(&self) {
+        let _section = Section::enter();
+        self.announce();
+    }
+
+    /// Says that this direction moves to the stream at byte `offset`. False if there is no room now;
+    /// then all of it has to be sent again.
+    #[must_use]
+    pub fn try_send_up(&self, offset: u64) -> bool {
+        let bits = |n: u64| u32::try_from(n & u64::from(UP_MASK)).unwrap_or(0);
+        let (high26, offset26) = (bits(offset >> UP_BITS), bits(offset));
+        // INVARIANT: `offset` only grows, so bits that are zero now were zero in every message before.
+        (high26 == 0 || self.try_send_ext(Ext::UpHigh { high26 }))
+            && self.try_send_ext(Ext::Up { offset26 })
+    }
+
+    /// Extension messages that arrived so far, without taking them; makes progress first if
+    /// something is waiting.
+    #[must_use]
+    pub fn ext_seen(&self) -> ExtSeen {
+        if self.parts.cq.is_ready() {
+            let _section = Section::enter();
+            if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
+                self.pump(&mut recv);
+            }
+        }
+        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
+    }
+
+    /// Extension messages that somebody's progress has brought so far.
+    #[must_use]
+    pub fn ext_arrived(&self) -> ExtSeen {
+        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
+    }
+
+    /// Takes extension messages: clears `which`, returns those of them that had arrived.
+    pub fn take_ext(&self, which: ExtSeen) -> ExtSeen {
+        let old = self.ring.shared.mail.ext.fetch_and(!which.bits(), Ordering::AcqRel);
+        ExtSeen::from_bits_retain(old) & which
+    }
+
+    /// The low [`2 * UP_BITS`](rsock_proto::UP_BITS) bits of the offset that the last [`Ext::Up`] named.
+    #[must_use]
+    pub fn ext_up_offset(&self) -> u64 {
+        self.ring.shared.mail.ext_up.load(Ordering::Acquire)
+    }
+}

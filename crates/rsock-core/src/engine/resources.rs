@@ -1,0 +1,89 @@
+//! The objects behind a stream, and what is posted to them.
+
+use crate::engine::config::Wire;
+use crate::engine::layout::Layout;
+use rsock_verbs::{
+    Backend, MemoryRegion, PostError, QueuePair, RKey, RecvWr, RemoteAddr, SendFlags, SendOp, Sge,
+    WrId,
+};
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// The name of a control message whose completion counts.
+pub(super) const CONTROL: WrId = WrId(1);
+/// The name of everything else.
+pub(super) const PLAIN: WrId = WrId(0);
+
+/// The objects behind a stream. Declared in the order in which they must go.
+#[derive(Debug)]
+pub(super) struct Parts<B: Backend> {
+    /// First: nothing may arrive once the region is gone.
+    pub(super) qp: B::Qp,
+    pub(super) cq: Arc<B::Cq>,
+    pub(super) region: Arc<B::Mr>,
+    pub(super) layout: Layout,
+    pub(super) wire: Wire,
+    /// Keeps the domain, and with it the peer's mapping.
+    pub(super) pd: Arc<B::Pd>,
+    pub(super) path: B::Path,
+}
+
+impl<B: Backend> Parts<B> {
+    /// Posts receive `i`: empty, or with room for a message word.
+    pub(super) fn post_receive(&self, i: u32) -> Result<(), PostError> {
+        match self.wire {
+            Wire::WriteImm => self.qp.post_recv_empty(WrId(i.into())),
+            Wire::MsgSend => {
+                let at = (self.layout.words + 4 * i as usize) as u64;
+                let word = Sge {
+                    addr: self.region.addr().wrapping_add(at).0,
+                    len: 4,
+                    lkey: self.region.lkey(),
+                };
+                let wr = RecvWr { id: WrId(i.into()), sges: &[word] };
+                // SAFETY: the word lies in `self.region`, which is declared after `self.qp` and so
+                // dropped later: it stays registered as long as the receive can complete.
+                unsafe { self.qp.post_recv(&wr) }
+            }
+        }
+    }
+
+    /// Posts one message: `payload` to `remote`, then `word` as its notification.
+    pub(super) fn post_message(
+        &self,
+        remote: Option<(RemoteAddr, RKey)>,
+        payload: &[IoSlice<'_>],
+        word: rsock_proto::Imm,
+    ) -> Result<(), PostError> {
+        self.post_flagged(PLAIN, remote, payload, word, SendFlags::empty())
+    }
+
+    /// As [`Self::post_message`]; a completion that `flags` ask for is called `id`.
+    pub(super) fn post_flagged(
+        &self,
+        id: WrId,
+        remote: Option<(RemoteAddr, RKey)>,
+        payload: &[IoSlice<'_>],
+        word: rsock_proto::Imm,
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        let (addr, rkey) = remote.unwrap_or_default();
+        match self.wire {
+            Wire::WriteImm => {
+                let op = SendOp::WriteImm { remote: addr, rkey, imm: word.0 };
+                self.qp.post_copy(id, op, payload, flags)
+            }
+            Wire::MsgSend => {
+                // WIRE: the word travels in host order where there is no immediate. If the queue
+                // is full in between, the whole message is posted again: the same bytes to the
+                // same place.
+                if !payload.is_empty() {
+                    let op = SendOp::Write { remote: addr, rkey };
+                    self.qp.post_copy(PLAIN, op, payload, SendFlags::empty())?;
+                }
+                let word = word.0.to_ne_bytes();
+                self.qp.post_copy(id, SendOp::Send, &[IoSlice::new(&word)], flags)
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The reading side: copies another process's table through `/proc/PID/fd` and makes values of it.
+//!
+//! Any process of the same user can show any bytes, so every number is taken from a private copy
+//! and unknown values stay representable. A line counts only if it was live with the same use
+//! count before and after the copy.
+
+use crate::accelerate::FallbackReason;
+use crate::metrics::{
+    DatagramSocket, MAGIC, MEMFD_NAME, Path, RawCounters, RawHeader, RawSlot, SLOTS_AT,
+    STATE_DATAGRAMS, STATE_LIVE, STATE_MASK, TABLE_LEN, VERSION, pin_reason,
+};
+use rsock_verbs::rdma::Usage;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::mem::offset_of;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+/// A process that has a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Process id, as this reader sees it.
+    pub pid: u32,
+    /// Its command name, with control characters replaced.
+    pub program: String,
+    /// Connections that found no free line, since the start.
+    pub n_dropped: u64,
+    /// What it has on RDMA devices.
+    pub rdma: Usage,
+    /// Its live connections.
+    pub connections: Vec<Connection>,
+    /// Its UDP sockets that may go past the kernel, or might have.
+    pub datagrams: Vec<DatagramSocket>,
+}
+
+/// A live connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Process at the other end, if it is known to be on this host.
+    pub peer_pid: Option<u32>,
+    /// Inode of the kernel socket.
+    pub inode: u64,
+    /// How sent bytes travel; `None` is a path this build does not know.
+    pub tx_path: Option<Path>,
+    /// How received bytes travel; `None` is a path this build does not know.
+    pub rx_path: Option<Path>,
+    /// Keepalive probes sent on an RDMA device. Those of TCP are the kernel's.
+    pub probes: u64,
+    /// Why it is on TCP; `None` is a reason this build does not know.
+    pub pin: Option<FallbackReason>,
+    /// Counters of the sending direction.
+    pub tx: Counters,
+    /// Counters of the receiving direction.
+    pub rx: Counters,
+}
+
+/// Counters of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes by path, in the order of [`Path::ALL`].
+    pub bytes: [u64; 3],
+    /// Returns from a sleep in the kernel.
+    pub wakeups: u64,
+    /// Waits that spinning ended.
+    pub spins: u64,
+}
+
+/// Reads the table of one process; `None` if it has none (it does not run rsock, or has had no
+/// connection yet).
+///
+/// # Errors
+/// `ENOENT` if there is no such process, `EACCES` if it belongs to another user.
+pub fn read_process(pid: u32) -> io::Result<Option<Process>> {
+    let own_pid = innermost_pid(&fs::read_to_string(format!("/proc/{pid}/status"))?);
+    for link in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let path = link?.path();
+        // Descriptors close while we look.
+        let Ok(target) = fs::read_link(&path) else { continue };
+        let is_table = target
+            .to_str()
+            .and_then(|t| t.strip_prefix("/memfd:"))
+            .is_some_and(|name| name.split(' ').next() == Some(MEMFD_NAME));
+        if !is_table {
+            continue;
+        }
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path)
+        else {
+            continue;
+        };
+        if let Some(table) = read_table(&file)?
+            && Some(table.owner) == own_pid
+        {
+            let program = program_name(pid);
+            let Table { n_dropped, rdma, connections, datagrams, .. } = table;
+            return Ok(Some(Process { pid, program, n_dropped, rdma, connections, datagrams }));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads the tables of all processes that we may look into, by process id. The second value is how
+/// many processes were refused to us.
+///
+/// # Errors
+/// When `/proc` cannot be listed.
+pub fn read_all() -> io::Result<(Vec<Process>, usize)> {
+    let mut pids = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    pids.sort_unstable();
+    let mut refused = 0;
+    let mut found = Vec::new();
+    for pid in pids {
+        match read_process(pid) {
+            Ok(process) => found.extend(process),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => refused += 1,
+            // It ended while we looked.
+            Err(_) => {}
+        }
+    }
+    Ok((found, refused))
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) owner: u32,
+    pub(super) n_dropped: u64,
+    pub(super) rdma: Usage,
+    pub(super) connections: Vec<Connection>,
+    pub(super) datagrams: Vec<DatagramSocket>,
+}
+
+/// `None` if this is no table that we understand.
+pub(super) fn read_table(file: &File) -> io::Result<Option<Table>> {
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.size() != TABLE_LEN as u64 {
+        return Ok(None);
+    }
+    let before = copy(file)?;
+    let bytes = copy(file)?;
+    let after = copy(file)?;
+    let header = Bytes(&bytes);
+    if header.word(offset_of!(RawHeader, magic)) != MAGIC
+        || header.half(offset_of!(RawHeader, version)) != VERSION
+        || header.half(offset_of!(RawHeader, slot_len)) as usize != size_of::<RawSlot>()
+    {
+        return Ok(None);
+    }
+    let slots =
+        [&before, &bytes, &after].map(|copy| copy[SLOTS_AT..].chunks_exact(size_of::<RawSlot>()));
+    let [first, middle, last] = slots;
+    let (mut connections, mut datagrams) = (Vec::new(), Vec::new());
+    for ((first, slot), last) in first.zip(middle).zip(last) {
+        let seq = Bytes(first).half(offset_of!(RawSlot, seq));
+        if Bytes(last).half(offset_of!(RawSlot, seq)) != seq {
+            continue;
+        }
+        match seq & STATE_MASK {
+            STATE_LIVE => connections.push(connection(Bytes(slot))),
+            STATE_DATAGRAMS => datagrams.push(DatagramSocket::read(&Bytes(slot))),
+            _ => {}
+        }
+    }
+    Ok(Some(Table {
+        owner: header.half(offset_of!(RawHeader, pid)),
+        n_dropped: header.word(offset_of!(RawHeader, n_dropped)),
+        rdma: Usage::from_board(std::array::from_fn(|i| {
+            header.word(offset_of!(RawHeader, rdma) + i * size_of::<u64>())
+        })),
+        connections,
+        datagrams,
+    }))
+}
+
+fn copy(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; TABLE_LEN];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+fn connection(slot: Bytes<'_>) -> Connection {
+    let [local, peer] = slot.ends();
+    let peer_pid = slot.half(offset_of!(RawSlot, peer_pid));
+    Connection {
+        local,
+        peer,
+        peer_pid: (peer_pid != 0).then_some(peer_pid),
+        inode: slot.word(offset_of!(RawSlot, inode)),
+        tx_path: Path::from_byte(slot.byte(offset_of!(RawSlot, tx_path))),
+        rx_path: Path::from_byte(slot.byte(offset_of!(RawSlot, rx_path))),
+        probes: slot.word(offset_of!(RawSlot, probes)),
+        pin: pin_reason(slot.byte(offset_of!(RawSlot, pin))),
+        tx: slot.counters(offset_of!(RawSlot, tx)),
+        rx: slot.counters(offset_of!(RawSlot, rx)),
+    }
+}
+
+/// A private copy of (a part of) a table.
+pub(super) struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    pub(super) fn byte(&self, at: usize) -> u8 {
+        self.0[at]
+    }
+
+    pub(super) fn half(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.array(at))
+    }
+
+    pub(super) fn word(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.array(at))
+    }
+
+    /// The local end and the peer, which lie at the same place in every kind of line.
+    pub(super) fn ends(&self) -> [SocketAddr; 2] {
+        let ports = self.half(offset_of!(RawSlot, ports));
+        let port = |half: u32| u16::try_from(half & 0xffff).unwrap_or(0);
+        [
+            SocketAddr::new(self.ip(offset_of!(RawSlot, local)), port(ports >> 16)),
+            SocketAddr::new(self.ip(offset_of!(RawSlot, peer)), port(ports)),
+        ]
+    }
+
+    fn ip(&self, at: usize) -> IpAddr {
+        Ipv6Addr::from(self.array::<16>(at)).to_canonical()
+    }
+
+    fn counters(&self, at: usize) -> Counters {
+        let word = |field: usize| self.word(at + field);
+        let bytes = offset_of!(RawCounters, bytes);
+        Counters {
+            bytes: [word(bytes), word(bytes + 8), word(bytes + 16)],
+            wakeups: word(offset_of!(RawCounters, wakeups)),
+            spins: word(offset_of!(RawCounters, spins)),
+        }
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut out = [0; N];
+        out.copy_from_slice(&self.0[at..at + N]);
+        out
+    }
+}
+
+/// The pid that a process sees itself under: the last one of `NSpid`.
+fn innermost_pid(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}
+
+fn program_name(pid: u32) -> String {
+    let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = String::from_utf8_lossy(&comm);
+    comm.trim_end_matches('\n')
+        .chars()
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect()
+}

@@ -1,0 +1,395 @@
+//! The writing side: a [`Slot`] per connection (and a [`Datagrams`](crate::metrics::Datagrams) per UDP socket), in a table that
+//! the process makes when it opens its first one.
+//!
+//! Invariant: a process writes only the table whose header carries its own pid. A forked child
+//! finds its parent's and makes its own, one slot at a time, as its connections are used.
+
+use crate::accelerate::FallbackReason;
+use crate::metrics::datagrams::RawDatagrams;
+use crate::metrics::{
+    MAGIC, MEMFD_NAME, N_SLOTS, Path, RawCounters, RawHeader, RawSlot, SEQ_STEP, SLOT_LEN,
+    SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING, TABLE_LEN, VERSION,
+};
+use rsock_verbs::rdma::show_usage;
+use rsock_verbs::{family, own_fd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// One direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From this process to the peer.
+    Send,
+    /// From the peer to this process.
+    Recv,
+}
+
+/// A connection's line in the table, freed when dropped.
+///
+/// Keep it in memory that is private to the process. Counting costs a few loads and one store;
+/// calls for the same direction that race with each other may lose a count, never more.
+#[derive(Debug)]
+pub struct Slot {
+    local: SocketAddr,
+    peer: SocketAddr,
+    inode: u64,
+    place: Place,
+}
+
+/// A line of the table, freed when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Owning process in the upper half, slot number plus one in the lower; 0 before the first use.
+    at: AtomicU64,
+}
+
+impl Slot {
+    /// Opens a line for a connection on TCP. Never fails: without memory, descriptors or a free
+    /// line the connection is not shown.
+    #[must_use]
+    pub fn open(local: SocketAddr, peer: SocketAddr, inode: u64) -> Self {
+        let slot = Self { local, peer, inode, place: Place::new() };
+        slot.raw();
+        slot
+    }
+
+    /// Counts `n` bytes moved over `path`.
+    #[inline]
+    pub fn add_bytes(&self, direction: Direction, path: Path, n: u64) {
+        if let Some(counters) = self.counters(direction) {
+            add(&counters.bytes[path as usize], n);
+        }
+    }
+
+    /// Counts a return from a sleep in the kernel.
+    #[inline]
+    pub fn add_wakeup(&self, direction: Direction) {
+        if let Some(counters) = self.counters(direction) {
+            add(&counters.wakeups, 1);
+        }
+    }
+
+    /// Counts a wait that spinning ended.
+    #[inline]
+    pub fn add_spin(&self, direction: Direction) {
+        if let Some(counters) = self.counters(direction) {
+            add(&counters.spins, 1);
+        }
+    }
+
+    /// Says how bytes of one direction travel from now on.
+    pub fn set_path(&self, direction: Direction, path: Path) {
+        if let Some(raw) = self.raw() {
+            let field = match direction {
+                Direction::Send => &raw.tx_path,
+                Direction::Recv => &raw.rx_path,
+            };
+            field.store(path as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Says why the connection is on TCP, [`FallbackReason::None`] if it is not.
+    pub fn set_pin(&self, reason: FallbackReason) {
+        if let Some(raw) = self.raw() {
+            raw.pin.store(reason as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Names the process at the other end.
+    pub fn set_peer_pid(&self, pid: u32) {
+        if let Some(raw) = self.raw() {
+            raw.peer_pid.store(pid, Ordering::Relaxed);
+        }
+    }
+
+    /// Where keepalive probes are counted, for as long as this value lives.
+    #[must_use]
+    pub fn probes(&self) -> Option<&'static AtomicU64> {
+        self.raw().map(|raw| &raw.probes)
+    }
+
+    #[inline]
+    fn counters(&self, direction: Direction) -> Option<&'static RawCounters> {
+        let raw = self.raw()?;
+        Some(match direction {
+            Direction::Send => &raw.tx,
+            Direction::Recv => &raw.rx,
+        })
+    }
+
+    #[inline]
+    fn raw(&self) -> Option<&'static RawSlot> {
+        self.place.raw(|raw| fill(raw, self))
+    }
+}
+
+impl Place {
+    pub(super) fn new() -> Self {
+        Self { at: AtomicU64::new(0) }
+    }
+
+    /// The line of this process, which `fill` makes live if it is a new one.
+    #[inline]
+    pub(super) fn raw(&self, fill: impl FnOnce(&RawSlot)) -> Option<&'static RawSlot> {
+        let at = self.at.load(Ordering::Relaxed);
+        let (owner, index) = split(at);
+        if owner == family::process().0 {
+            // The table of a process never changes once it has handed out a slot.
+            return Table::current()?.slot(index.checked_sub(1)?);
+        }
+        self.register(fill)
+    }
+
+    /// Takes a line in this process's table; what it is for may have been inherited.
+    #[cold]
+    fn register(&self, fill: impl FnOnce(&RawSlot)) -> Option<&'static RawSlot> {
+        let pid = family::process().0;
+        let old = self.at.load(Ordering::Relaxed);
+        let taken = Table::obtain(pid).and_then(|table| table.take());
+        if let Some((_, raw)) = taken {
+            fill(raw);
+        }
+        let number = taken.as_ref().map_or(0, |(index, _)| index + 1);
+        let new = u64::from(pid) << 32 | u64::from(number);
+        // Two threads may register at once: the second gives its line back.
+        if self.at.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            if let Some((_, raw)) = taken {
+                release(raw);
+            }
+            return None;
+        }
+        taken.map(|(_, raw)| raw)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (owner, index) = split(*self.at.get_mut());
+        // An inherited line is the parent's to free.
+        if index != 0
+            && owner == family::process().0
+            && let Some(raw) = Table::current().and_then(|table| table.slot(index - 1))
+        {
+            release(raw);
+        }
+    }
+}
+
+/// The table's descriptor, if there is one: to be kept from the program's `close` and its kin.
+#[must_use]
+pub fn descriptor() -> Option<RawFd> {
+    let fd = DESCRIPTOR.load(Ordering::Relaxed);
+    (fd >= 0).then_some(fd)
+}
+
+/// A mapped table, never unmapped.
+#[derive(Clone, Copy)]
+struct Table {
+    base: NonNull<u8>,
+}
+
+impl Table {
+    #[inline]
+    fn current() -> Option<Self> {
+        NonNull::new(TABLE.load(Ordering::Acquire)).map(|base| Self { base })
+    }
+
+    /// This process's table, made if need be.
+    fn obtain(pid: u32) -> Option<Self> {
+        let is_ours = |table: &Self| table.header().pid.load(Ordering::Relaxed) == pid;
+        let found = Self::current();
+        let table = found
+            .filter(is_ours)
+            .or_else(|| Self::create(found, pid).ok())
+            // Another thread may have made it meanwhile.
+            .or_else(|| Self::current().filter(is_ours))?;
+        // Not before it is the one table of the process: a reader that finds another first, which a thread has made that
+        // came too late, must not take it for this.
+        // SYNC(stat-magic): the header is complete. A reader takes the magic first.
+        table.header().magic.store(MAGIC, Ordering::Release);
+        Some(table)
+    }
+
+    fn create(inherited: Option<Self>, pid: u32) -> io::Result<Self> {
+        let (base, fd) = map_table()?;
+        let table = Self { base };
+        let header = table.header();
+        header.pid.store(pid, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.n_slots.store(N_SLOTS, Ordering::Relaxed);
+        header.slot_len.store(SLOT_LEN_WORD, Ordering::Relaxed);
+        let inode = rustix::fs::fstat(&fd)?.st_ino;
+        let old = inherited.map_or(ptr::null_mut(), |table| table.base.as_ptr());
+        // SYNC(stat-table): publishes the mapping. Pairs with the Acquire in `current`.
+        if TABLE.compare_exchange(old, base.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            // SAFETY: mapped above with this length and shared with nobody.
+            let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), TABLE_LEN) };
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        show_usage(&header.rdma);
+        let old_inode = INODE.swap(inode, Ordering::Relaxed);
+        let old_fd = DESCRIPTOR.swap(fd.into_raw_fd(), Ordering::Relaxed);
+        if old_fd >= 0 {
+            close_inherited(old_fd, old_inode);
+        }
+        Ok(table)
+    }
+
+    fn header(&self) -> &'static RawHeader {
+        // SAFETY: the mapping is page-aligned, at least a header long, zeroed when made, made of
+        // atomics only, and never unmapped once a `Table` of it is visible to others.
+        unsafe { self.base.cast::<RawHeader>().as_ref() }
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> Option<&'static RawSlot> {
+        if index >= N_SLOTS {
+            return None;
+        }
+        // SAFETY: `index < N_SLOTS`, so the offset lies inside the mapping.
+        let raw = unsafe { self.base.add(SLOTS_AT + index as usize * SLOT_LEN) };
+        // SAFETY: `SLOTS_AT` and `SLOT_LEN` are multiples of the alignment; otherwise as `header`.
+        Some(unsafe { raw.cast::<RawSlot>().as_ref() })
+    }
+
+    /// Takes a free line, now in the opening state.
+    fn take(&self) -> Option<(u32, &'static RawSlot)> {
+        let start = NEXT.load(Ordering::Relaxed);
+        for offset in 0..N_SLOTS {
+            let index = start.wrapping_add(offset) % N_SLOTS;
+            let raw = self.slot(index)?;
+            let seq = raw.seq.load(Ordering::Relaxed);
+            if seq & STATE_MASK != STATE_FREE {
+                continue;
+            }
+            let opening = seq.wrapping_add(SEQ_STEP) & !STATE_MASK | STATE_OPENING;
+            // SYNC(stat-slot): whoever takes a line sees it released. Pairs with `release`.
+            if raw.seq.compare_exchange(seq, opening, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                NEXT.store(index.wrapping_add(1), Ordering::Relaxed);
+                return Some((index, raw));
+            }
+        }
+        self.header().n_dropped.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+static TABLE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+static INODE: AtomicU64 = AtomicU64::new(0);
+/// Where to look for a free line first.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "each half of 64 bits fits 32")]
+fn split(at: u64) -> (u32, u32) {
+    ((at >> 32) as u32, at as u32)
+}
+
+/// One writer at a time by contract, so no locked instruction.
+#[inline]
+pub(super) fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+fn fill(raw: &RawSlot, slot: &Slot) {
+    for byte in [&raw.tx_path, &raw.rx_path, &raw.pin, &raw.flags] {
+        byte.store(0, Ordering::Relaxed);
+    }
+    put_ends(&raw.local, &raw.peer, &raw.ports, [slot.local, slot.peer]);
+    raw.peer_pid.store(0, Ordering::Relaxed);
+    raw.inode.store(slot.inode, Ordering::Relaxed);
+    raw.probes.store(0, Ordering::Relaxed);
+    for counters in [&raw.tx, &raw.rx] {
+        let all = counters.bytes.iter().chain([&counters.wakeups, &counters.spins]);
+        for counter in all {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+    go_live(&raw.seq, STATE_LIVE);
+}
+
+/// Stores the two ends: the addresses, IPv4 ones mapped, and the ports.
+pub(super) fn put_ends(
+    local: &[AtomicU64; 2],
+    peer: &[AtomicU64; 2],
+    ports: &AtomicU32,
+    ends: [SocketAddr; 2],
+) {
+    for (words, addr) in [local, peer].into_iter().zip(ends) {
+        let ip = match addr.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        for (word, half) in words.iter().zip(ip.octets().as_chunks().0) {
+            word.store(u64::from_ne_bytes(*half), Ordering::Relaxed);
+        }
+    }
+    let [local, peer] = ends.map(|end| u32::from(end.port()));
+    ports.store(local << 16 | peer, Ordering::Relaxed);
+}
+
+/// A line as that of a UDP socket.
+pub(super) fn as_datagrams(raw: &RawSlot) -> &RawDatagrams {
+    // SAFETY: both are made of atomics only, of one size and alignment, as is asserted where they are laid out.
+    unsafe { &*ptr::from_ref(raw).cast() }
+}
+
+/// Lets readers see a line that has been filled, as one of the kind that `state` says.
+pub(super) fn go_live(seq: &AtomicU32, state: u32) {
+    let old = seq.load(Ordering::Relaxed);
+    // SYNC(stat-live): all that was stored before is visible to a reader that sees the line live.
+    seq.store(old & !STATE_MASK | state, Ordering::Release);
+}
+
+fn release(raw: &RawSlot) {
+    let seq = raw.seq.load(Ordering::Relaxed);
+    // SYNC(stat-slot): our last counts precede the next owner's. Pairs with `Table::take`.
+    raw.seq.store(seq & !STATE_MASK | STATE_FREE, Ordering::Release);
+}
+
+fn map_table() -> io::Result<(NonNull<u8>, OwnedFd)> {
+    // The kernel answers a file beyond the limit with SIGXFSZ, which ends a program.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < TABLE_LEN as u64) {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let fd = rustix::fs::memfd_create(MEMFD_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, TABLE_LEN as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let fd = own_fd::raise(fd);
+    // SAFETY: a fresh mapping at an address of the kernel's choice; the file has this length and
+    // is sealed, so no access can fault.
+    let base = unsafe {
+        rustix::mm::mmap(
+            ptr::null_mut(),
+            TABLE_LEN,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            &fd,
+            0,
+        )
+    }?;
+    let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+    Ok((base, fd))
+}
+
+/// Closes the parent's table in a forked child, unless the program has put something else there.
+fn close_inherited(fd: RawFd, inode: u64) {
+    // SAFETY: used for one `fstat`, which answers EBADF if the number is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let same = rustix::fs::fstat(borrowed.as_fd()).is_ok_and(|stat| stat.st_ino == inode);
+    if same {
+        // SAFETY: the descriptor is the one this module opened (same inode, and a memfd's is not
+        // reused while it is open), and nothing else closes it.
+        unsafe { rustix::io::close(fd) };
+        own_fd::forget(fd);
+    }
+}

@@ -1,6 +1,0 @@
-//! What a fuzzer calls: each function takes any bytes, as another process may send them, and panics when
-//! a promise is broken. The ordinary tests call them too, with the committed corpus and changes of it.
-
-pub use super::far::check_words as far_words;
-pub use super::pair::check_message as pair_message;
-pub use super::verify::check_answer as sock_diag;
