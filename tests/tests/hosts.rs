@@ -170,7 +170,7 @@ const BLOCKS: &str = "7500";
 /// The connections of this guest's programs with the other.
 fn connections(guest: &Guest) -> Vec<Connection> {
     let peer = guest.peer_ip();
-    let (processes, _) = stat::read_all().expect("the processes");
+    let (processes, _) = metrics::read_all().expect("the processes");
     let all = processes.into_iter().flat_map(|process| process.connections);
     all.filter(|c| c.peer.ip() == peer).collect()
 }
@@ -183,7 +183,7 @@ fn await_connection(guest: &Guest, is_meant: impl Fn(&Connection) -> bool) {
 }
 
 fn has_used_rdma(c: &Connection) -> bool {
-    let path = stat::Path::Rdma as usize;
+    let path = metrics::Path::Rdma as usize;
     c.tx.bytes[path] + c.rx.bytes[path] > 0
 }
 

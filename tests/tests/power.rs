@@ -60,10 +60,10 @@ const PORTS: [&str; 3] = ["7600", "7601", "7602"];
 
 /// Whether everything that goes on on all of the ports goes over RDMA.
 fn all_are_on_rdma(guest: &Guest) -> bool {
-    let (processes, _) = stat::read_all().expect("the processes");
+    let (processes, _) = metrics::read_all().expect("the processes");
     let all = processes.into_iter().flat_map(|process| process.connections);
     let peers: Vec<Connection> = all.filter(|c| c.peer.ip() == guest.peer_ip()).collect();
-    let path = stat::Path::Rdma as usize;
+    let path = metrics::Path::Rdma as usize;
     PORTS.iter().all(|port| {
         let port: u16 = port.parse().expect("a number");
         let mut ours = peers.iter().filter(|c| [c.local.port(), c.peer.port()].contains(&port));

@@ -161,7 +161,7 @@ fn assert_little(process: &str, pid: u32, n: usize) {
     assert!(regions.len() > n, "{process}: only {} regions", regions.len());
     assert!(bytes <= n as u64 * MOST + SHARED, "{process}: {bytes} bytes registered");
     // What the process itself says of them.
-    let shown = stat::read_process(pid).expect("readable").expect("its counters").rdma;
+    let shown = metrics::read_process(pid).expect("readable").expect("its counters").rdma;
     let [n_qps, n_cqs, n_srqs] = [n_qp, n_cq, n_srq].map(|n| n as u64);
     assert_eq!(shown, Usage { n_qps, n_cqs, n_srqs, registered: bytes }, "{process}");
 }

@@ -40,7 +40,7 @@ const STREAMS: usize = 3;
 pub(super) struct Servers {
     _c: Running,
     _pure: Vec<rsockets::Stream>,
-    _tcp: Vec<socket::Stream>,
+    _tcp: Vec<rsocket::Stream>,
 }
 
 /// Streams of guest b that wait: how each wait ended, in words.
@@ -74,7 +74,7 @@ fn serve(guest: &Guest) -> Servers {
     // Read by the process once, before it has any stream.
     fs::write("/etc/rsock.toml", "trust_fabric = [\"10.9.0.0/24\"]\n").expect("a configuration");
     let pure = Listener::bind((guest.ip(), PURE).into()).expect("listener");
-    let tcp = socket::Listener::bind((guest.ip(), TCP)).expect("listener");
+    let tcp = rsocket::Listener::bind((guest.ip(), TCP)).expect("listener");
     let mut c = program("librdmacm.so.1", "serve", &guest.ip().to_string());
     let mut c = Running::spawn(&mut c).expect("the program starts");
     await_rdma_listener(C, &mut c);
@@ -133,7 +133,7 @@ impl Waiting {
     /// Waits until every stream without TCP has asked after its peer, which lives: none has ended.
     pub(super) fn all_have_probed(&self, guest: &Guest) {
         let is_probed = |port| {
-            let (processes, _) = stat::read_all().expect("the processes");
+            let (processes, _) = metrics::read_all().expect("the processes");
             let all = processes.into_iter().flat_map(|process| process.connections);
             let of_it: Vec<_> =
                 all.filter(|c| c.peer == SocketAddr::new(guest.peer_ip(), port)).collect();
@@ -167,7 +167,7 @@ fn wait_without_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
         let source = Source::Socket(polled.socket());
         let mut entries =
             [PollEntry { source, events: PollFlags::IN, revents: PollFlags::empty() }];
-        socket::poll(&mut entries, None, None)?;
+        rsocket::poll(&mut entries, None, None)?;
         (&polled).read(&mut [0])
     });
     spawn(tell, "a task without TCP", move || {
@@ -180,7 +180,7 @@ fn wait_without_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
 
 /// The same on streams that began as TCP.
 fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
-    let connect = || socket::Stream::connect(to).expect("connect");
+    let connect = || rsocket::Stream::connect(to).expect("connect");
     let [read, polled] = [(); 2].map(|()| connect());
     let runtime = runtime();
     let task = runtime.block_on(rsock_tokio::Stream::connect(to));
@@ -194,7 +194,7 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
     keep_alive(&task);
     spawn(tell, "a reader beside TCP", move || read.recv(&mut [0]));
     spawn(tell, "a poller beside TCP", move || {
-        let mut entries = [twin::PollEntry {
+        let mut entries = [accelerate::PollEntry {
             fd: polled.as_raw_fd(),
             twin: polled.twin(),
             door: None,
@@ -203,7 +203,7 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
             events: PollFlags::IN,
             revents: PollFlags::empty(),
         }];
-        twin::poll(&mut entries, None, None)?;
+        accelerate::poll(&mut entries, None, None)?;
         polled.recv(&mut [0])
     });
     spawn(tell, "a task beside TCP", move || runtime.block_on(task.read(&mut [0])));
@@ -238,7 +238,7 @@ fn runtime() -> Runtime {
 }
 
 /// Exchanges bytes until both directions are on RDMA, and says so to the other end.
-fn ask(mut stream: &socket::Stream) {
+fn ask(mut stream: &rsocket::Stream) {
     let mut byte = [0];
     while stream.on_ring() != (true, true) {
         stream.write_all(b"m").expect("sent");
@@ -259,7 +259,7 @@ async fn ask_in_task(stream: &mut rsock_tokio::Stream) -> io::Result<()> {
 }
 
 /// The other end of [`ask`].
-fn echo(mut stream: &socket::Stream) {
+fn echo(mut stream: &rsocket::Stream) {
     let mut byte = [0];
     while byte != *b"q" {
         stream.read_exact(&mut byte).expect("received");

@@ -7,7 +7,7 @@
 //! and `watched.rs` puts it together.
 //!
 //! ```
-//! use rsock_core::dgram::Datagram;
+//! use rsock_core::datagram::Datagram;
 //! use std::io::{IoSlice, IoSliceMut};
 //!
 //! let server = Datagram::bound("127.0.0.1:0".parse().unwrap())?;

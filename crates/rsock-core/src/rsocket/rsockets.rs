@@ -8,7 +8,7 @@
 //! # Examples
 //!
 //! ```
-//! use rsock_core::socket::rsockets::{self, Listener};
+//! use rsock_core::rsocket::rsockets::{self, Listener};
 //! use std::io::{Read, Write};
 //!
 //! let listener = Listener::bind("127.0.0.1:0".parse()?)?;

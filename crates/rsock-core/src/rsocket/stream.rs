@@ -17,7 +17,7 @@ use std::time::Duration;
 /// clone closes the connection.
 ///
 /// ```
-/// use rsock_core::socket::{Listener, Stream};
+/// use rsock_core::rsocket::{Listener, Stream};
 /// use std::io::{Read, Write};
 ///
 /// # fn main() -> std::io::Result<()> {
