@@ -16,7 +16,7 @@ const PRELOAD_ENV: &str = "LD_PRELOAD";
 pub(crate) const SPIN_ENV: &str = "RSOCK_SPIN_US";
 
 /// The library's absolute path: `RSOCK_PRELOAD`, or beside this executable as cargo leaves it, or
-/// where a package puts it.
+/// where a package puts it (Debian has a directory for each architecture, others `lib64` or `lib`).
 pub(crate) fn find() -> Result<PathBuf, Error> {
     usable(match env::var_os(PATH_ENV).filter(|value| !value.is_empty()) {
         Some(named) => PathBuf::from(named),
@@ -56,7 +56,8 @@ fn search(name: &'static str) -> Result<PathBuf, Error> {
     let exe = env::current_exe().and_then(|exe| exe.canonicalize());
     let exe = exe.map_err(Error::io("cannot tell where this program is"))?;
     let dir = exe.parent().unwrap_or(Path::new("/"));
-    let places = [dir.to_owned(), dir.join("../lib/rsock"), dir.join("../lib")];
+    let multiarch = format!("../lib/{}-linux-gnu", env::consts::ARCH);
+    let places = ["", &multiarch, "../lib64", "../lib"].map(|place| dir.join(place));
     if let Some(found) = places.iter().map(|place| place.join(name)).find(|file| file.exists()) {
         return Ok(found);
     }

@@ -11,6 +11,7 @@ mod compare;
 mod doctor;
 mod error;
 mod fabric;
+mod generate;
 mod library;
 mod on_rdma;
 mod output;
@@ -22,7 +23,7 @@ mod run;
 mod stat;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use error::Error;
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ enum Command {
     Doctor(doctor::Args),
     Perf(perf::Args),
     Compare(compare::Args),
+    Generate(generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Generate(args) => generate::run(&args, &Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

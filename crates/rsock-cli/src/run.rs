@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::library;
+use clap::ValueHint;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,7 +22,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "US")]
     spin_us: Option<u32>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "PROGRAM [ARGS]",
+        value_hint = ValueHint::CommandWithArguments
+    )]
     program: Vec<OsString>,
 }
 
