@@ -57,7 +57,7 @@ fn search(name: &'static str) -> Result<PathBuf, Error> {
     let exe = exe.map_err(Error::io("cannot tell where this program is"))?;
     let dir = exe.parent().unwrap_or(Path::new("/"));
     let multiarch = format!("../lib/{}-linux-gnu", env::consts::ARCH);
-    let places = ["", &multiarch, "../lib64", "../lib"].map(|place| dir.join(place));
+    let places = [dir.to_owned(), dir.join(multiarch), dir.join("../lib64"), dir.join("../lib")];
     if let Some(found) = places.iter().map(|place| place.join(name)).find(|file| file.exists()) {
         return Ok(found);
     }
