@@ -94,9 +94,9 @@ impl Package<'_> {
     }
 }
 
-/// The copyright file in Debian's form. The text of the MIT licence is `mit`, that of the Apache licence
-/// is on every Debian system.
-pub(super) fn copyright(mit: &str) -> String {
+/// The copyright file in Debian's form, for sources of `time`. The text of the MIT licence is `mit`, that of
+/// the Apache licence is on every Debian system.
+pub(super) fn copyright(mit: &str, time: u64) -> String {
     let holder = mit.lines().find(|line| line.starts_with("Copyright")).unwrap_or_default();
     let holder = holder.trim_start_matches("Copyright (c) ");
     // Its title and the line with the holder are no part of the licence's text.
@@ -110,6 +110,8 @@ pub(super) fn copyright(mit: &str) -> String {
         }
     }
     let source = env!("CARGO_PKG_REPOSITORY");
+    let date = rfc_2822(time);
+    let year = date.split(' ').nth(3).unwrap_or_default();
     format!(
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
          Upstream-Name: rsock\n\
@@ -119,7 +121,7 @@ pub(super) fn copyright(mit: &str) -> String {
          third-party.gz lists with their licences. NOTICE says what rsock builds on.\n\
          \n\
          Files: *\n\
-         Copyright: {holder}\n\
+         Copyright: {year} {holder}\n\
          License: Expat or Apache-2.0\n\
          \n\
          License: Expat\n{expat}\n\

@@ -47,7 +47,7 @@ pub(crate) fn run(wishes: &Dist) -> Done {
 
     let mut files = contents.tree(&Layout::debian(&release), &release, &soname);
     let documents = format!("usr/share/doc/{}", deb::NAME);
-    files.file(format!("{documents}/copyright"), deb::copyright(&contents.mit));
+    files.file(format!("{documents}/copyright"), deb::copyright(&contents.mit, release.time));
     files.file(format!("{documents}/changelog.Debian.gz"), package.changelog());
     files.file(format!("usr/share/lintian/overrides/{}", deb::NAME), OVERRIDES);
     let mut tarball = contents.tree(&Layout::anywhere(), &release, &soname);
@@ -288,4 +288,10 @@ const PACKAGES: [&str; 3] = ["rsock-capi", "rsock-preload", "rsock-cli"];
 /// What lintian finds and is meant so, with the reason.
 const OVERRIDES: &str = "\
 # One package for users: the command, its library, and librsock with its header.
+rsock: package-name-doesnt-match-sonames *
+rsock: link-to-shared-library-in-wrong-package *
+# Preloaded by this name; nothing is linked to it.
+rsock: shared-library-lacks-version *librsock_preload.so*
+# Not made for Debian's archive.
+rsock: initial-upload-closes-no-bugs *
 ";
