@@ -1,4 +1,5 @@
-//! `cargo xtask dist --check`: unpacks both packages, without installing them, and uses what is there.
+//! `cargo xtask dist --check`: unpacks both packages, without installing them, and uses what is there;
+//! and packs the crates for a registry, without compiling them again.
 //!
 //! dpkg-deb and tar read what we have written, so that a mistake is not made twice.
 
@@ -6,6 +7,7 @@ use super::dependencies::Dependencies;
 use super::{Made, Release};
 use crate::apt;
 use crate::steps::{self, Done, Failure};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
@@ -57,13 +59,45 @@ pub(super) fn run(
         scratch: dir.join("program-tarball"),
     };
     for unpacked in [&in_debian, &anywhere] {
-        unpacked.names_no_place_of(dependencies)?;
+        names_no_place_of(dependencies, &unpacked.root)?;
         unpacked.library(soname, release)?;
         unpacked.command(release)?;
         unpacked.c_program()?;
     }
     anywhere.pages()?;
-    anywhere.completions()
+    anywhere.completions()?;
+    crates(&dir.join("crates"), dependencies)
+}
+
+/// Every crate that may be published can be packed, and brings its licences along.
+fn crates(dir: &Path, dependencies: &Dependencies) -> Done {
+    let metadata = ["metadata", "--no-deps", "--format-version", "1", "--locked"];
+    let metadata = steps::output(steps::cargo().args(metadata))?;
+    let metadata = serde_json::from_str::<Value>(&metadata)
+        .map_err(|e| Failure::new(format!("cargo metadata: {e}")))?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let packages = packages.filter(|package| package["publish"].is_null());
+    let names: Vec<&str> = packages.filter_map(|package| package["name"].as_str()).collect();
+    let mut package = steps::cargo();
+    // With what was not committed: the tree may be a developer's.
+    package.args(["package", "--quiet", "--offline", "--no-verify", "--allow-dirty"]);
+    package.args(names.iter().flat_map(|name| ["--package", name]));
+    steps::run(package.arg("--target-dir").arg(dir))?;
+    let dir = dir.join("package");
+    for name in names {
+        let crate_file = dir.join(format!("{name}-{}.crate", env!("CARGO_PKG_VERSION")));
+        let mut tar = Command::new("tar");
+        tar.arg("--extract").arg("--file").arg(&crate_file).arg("--directory").arg(&dir);
+        steps::quiet(&mut tar)?;
+        let unpacked = crate_file.with_extension("");
+        for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+            if !unpacked.join(file).is_file() {
+                return Err(Failure::new(format!("the crate {name} has no {file}")));
+            }
+        }
+        names_no_place_of(dependencies, &unpacked)?;
+    }
+    Ok(())
 }
 
 /// Everything belongs to root, and has the permissions of its kind.
@@ -107,6 +141,24 @@ fn control(deb: &Path, dir: &Path, unpacked: &Path) -> Done {
     Ok(())
 }
 
+/// Nothing below `dir` tells where it was built.
+fn names_no_place_of(dependencies: &Dependencies, dir: &Path) -> Done {
+    let mut places = vec![steps::root(), steps::target_dir()];
+    places.extend(dependencies.source_dirs().into_iter().map(Path::to_owned));
+    places.extend(env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
+    for file in files(dir)? {
+        let bytes = super::read(&file)?;
+        for place in &places {
+            let place = place.as_os_str().as_encoded_bytes();
+            if bytes.windows(place.len()).any(|part| part == place) {
+                let place = String::from_utf8_lossy(place);
+                return Err(Failure::new(format!("{} names {place}", file.display())));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// An unpacked package.
 struct Unpacked {
     /// Where `bin` is.
@@ -119,25 +171,6 @@ struct Unpacked {
 }
 
 impl Unpacked {
-    /// The package does not tell where it was built.
-    fn names_no_place_of(&self, dependencies: &Dependencies) -> Done {
-        let mut places = vec![steps::root(), steps::target_dir()];
-        places.extend(dependencies.source_dirs().into_iter().map(Path::to_owned));
-        let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
-        places.extend(home);
-        for file in files(&self.root)? {
-            let bytes = fs::read(&file).map_err(|e| Failure::io(file.display(), &e))?;
-            for place in &places {
-                let place = place.as_os_str().as_encoded_bytes();
-                if bytes.windows(place.len()).any(|part| part == place) {
-                    let place = String::from_utf8_lossy(place);
-                    return Err(Failure::new(format!("{} names {place}", file.display())));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The library for C has its soname, and both links lead to it.
     fn library(&self, soname: &str, release: &Release) -> Done {
         let file = self.libraries.join(format!("librsock.so.{}", release.version));
