@@ -18,6 +18,9 @@ pub fn c_library() -> PathBuf {
 
 /// The directory for `-L` and `LD_LIBRARY_PATH` of programs linked to `librsock.so`: it has the library
 /// by its soname, too.
+///
+/// # Panics
+/// If the link with that name cannot be made.
 #[must_use]
 pub fn c_library_dir() -> PathBuf {
     let library = c_library();

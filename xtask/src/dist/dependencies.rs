@@ -8,6 +8,7 @@ use std::env;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Packages of others, as `cargo metadata` tells of them.
 #[derive(Debug)]
@@ -26,10 +27,12 @@ impl Dependencies {
     /// Those of `roots`, which are packages of the workspace. Packages that only run in the compiler
     /// are left out, tests' and build scripts' too.
     pub(super) fn of(roots: &[&str]) -> Done<Self> {
-        let platform = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+        let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        let compiler = steps::output(rustc.args(["--version", "--verbose"]))?;
+        let platform = compiler.lines().find_map(|line| line.strip_prefix("host: "));
         let mut cargo = steps::cargo();
         cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform"]);
-        let metadata = steps::output(cargo.arg(platform))?;
+        let metadata = steps::output(cargo.arg(platform.unwrap_or_default()))?;
         let metadata = serde_json::from_str::<Value>(&metadata)
             .map_err(|e| Failure::new(format!("cargo metadata: {e}")))?;
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
