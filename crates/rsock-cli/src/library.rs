@@ -16,7 +16,7 @@ const PRELOAD_ENV: &str = "LD_PRELOAD";
 pub(crate) const SPIN_ENV: &str = "RSOCK_SPIN_US";
 
 /// The library's absolute path: `RSOCK_PRELOAD`, or beside this executable as cargo leaves it, or
-/// where a package puts it (Debian has a directory for each architecture, others `lib64` or `lib`).
+/// where a package puts it: Debian has a directory for each architecture, others `lib64` or `lib`.
 pub(crate) fn find() -> Result<PathBuf, Error> {
     usable(match env::var_os(PATH_ENV).filter(|value| !value.is_empty()) {
         Some(named) => PathBuf::from(named),
@@ -57,7 +57,9 @@ fn search(name: &'static str) -> Result<PathBuf, Error> {
     let exe = exe.map_err(Error::io("cannot tell where this program is"))?;
     let dir = exe.parent().unwrap_or(Path::new("/"));
     let multiarch = format!("../lib/{}-linux-gnu", env::consts::ARCH);
-    let places = [dir.to_owned(), dir.join(multiarch), dir.join("../lib64"), dir.join("../lib")];
+    let installed = ["../lib/rsock", &multiarch, "../lib64", "../lib"];
+    let places: Vec<_> =
+        [dir.to_owned()].into_iter().chain(installed.map(|place| dir.join(place))).collect();
     if let Some(found) = places.iter().map(|place| place.join(name)).find(|file| file.exists()) {
         return Ok(found);
     }

@@ -174,7 +174,10 @@ fn run_finds_the_library_beside_the_command_and_where_packages_put_it() {
     let mut nowhere = Command::new(&exe);
     nowhere.args(["run", "true"]).env_remove("RSOCK_PRELOAD");
     assert_refused(nowhere, "cannot find librsock_preload.so");
+    // Each comes before those that are there already.
     preloaded(&dir.0.join("lib"));
+    preloaded(&dir.0.join("lib64"));
+    preloaded(&dir.0.join(format!("lib/{}-linux-gnu", std::env::consts::ARCH)));
     preloaded(&dir.0.join("lib/rsock"));
     preloaded(&bin);
 }
