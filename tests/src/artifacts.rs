@@ -4,6 +4,8 @@
 //! started in another way builds them itself, once per process, so that it never meets stale ones.
 
 use std::env;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -12,6 +14,23 @@ use std::sync::OnceLock;
 #[must_use]
 pub fn c_library() -> PathBuf {
     artifact("librsock.so")
+}
+
+/// The directory for `-L` and `LD_LIBRARY_PATH` of programs linked to `librsock.so`: it has the library
+/// by its soname, too.
+///
+/// # Panics
+/// If the link with that name cannot be made.
+#[must_use]
+pub fn c_library_dir() -> PathBuf {
+    let library = c_library();
+    let by_soname = library.with_file_name("librsock.so.0");
+    match symlink("librsock.so", &by_soname) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        Err(e) => panic!("{}: {e}", by_soname.display()),
+    }
+    library.parent().expect("the library lies in a directory").to_owned()
 }
 
 /// `librsock_preload.so`, for unmodified programs.

@@ -17,7 +17,7 @@ mod running;
 pub mod tools;
 mod watchdog;
 
-pub use artifacts::{c_library, preload_library, rsock_command};
+pub use artifacts::{c_library, c_library_dir, preload_library, rsock_command};
 pub use copied::copy_program;
 pub use device::{OwnDevice, packets_received, run};
 pub use ended::assert_worked;

@@ -1,7 +1,7 @@
 //! The C interface: C programs compiled against `rsock.h` and linked to `librsock.so`, and the
 //! symbols that it exports.
 
-use rsock_tests::{Running, Watchdog, c_library, free_port};
+use rsock_tests::{Running, Watchdog, c_library, c_library_dir, free_port};
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
@@ -20,8 +20,6 @@ fn here() -> &'static Path {
 fn compile(name: &str) -> PathBuf {
     static N_COMPILED: AtomicU32 = AtomicU32::new(0);
     let n = N_COMPILED.fetch_add(1, Ordering::Relaxed);
-    let library = c_library();
-    let dir = library.parent().expect("the library lies in a directory");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("capi-{name}-{n}"));
     let out = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
@@ -30,7 +28,7 @@ fn compile(name: &str) -> PathBuf {
         .arg("-I")
         .arg(here().join("../crates/rsock-capi/include"))
         .arg("-L")
-        .arg(dir)
+        .arg(c_library_dir())
         .arg("-lrsock")
         .output()
         .expect("a C compiler named cc");
@@ -45,11 +43,10 @@ fn run(name: &str) {
 fn run_with(name: &str, env: &[(&str, &str)]) {
     let _watchdog = Watchdog::new(Duration::from_secs(300));
     let program = compile(name);
-    let library = c_library();
     let child = Running::spawn(
         Command::new(program)
             // Not what cargo put there, which may be a stale library of another profile.
-            .env("LD_LIBRARY_PATH", library.parent().expect("the library lies in a directory"))
+            .env("LD_LIBRARY_PATH", c_library_dir())
             .env("OWN_PORT", free_port(Ipv4Addr::LOCALHOST.into()).to_string())
             .envs(env.iter().copied())
             .stdin(Stdio::null())

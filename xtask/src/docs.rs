@@ -1,5 +1,6 @@
 //! Documents that point into the tree: every relative link and every source file that they name
-//! must exist, so that a move does not leave a newcomer at a dead end.
+//! must exist, so that a move does not leave a newcomer at a dead end. And the manual has every
+//! variable that the crates read.
 
 use crate::sources;
 use crate::steps::{self, Done, Failure};
@@ -28,13 +29,40 @@ pub(crate) fn check() -> Done {
             }
         }
     }
+    variables(&mut wrong)?;
     sources::verdict("docs", &wrong)
+}
+
+/// Every variable of the environment that a crate names is in the manual.
+fn variables(wrong: &mut Vec<String>) -> Done {
+    let page = steps::root().join(VARIABLES);
+    let page = fs::read_to_string(&page).map_err(|e| Failure::io(page.display(), &e))?;
+    for file in sources::files("crates")? {
+        let shown = file.strip_prefix(steps::root()).unwrap_or(&file).display().to_string();
+        if !shown.contains("/src/") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).map_err(|e| Failure::io(&shown, &e))?;
+        for name in variables_in(&text).filter(|name| !page.contains(&format!("`{name}`"))) {
+            wrong.push(format!("{shown}: {name} is not in {VARIABLES}"));
+        }
+    }
+    Ok(())
+}
+
+/// Names in quotes that begin as our variables do.
+fn variables_in(text: &str) -> impl Iterator<Item = &str> {
+    text.split('"').filter(|name| {
+        name.strip_prefix("RSOCK_").is_some_and(|rest| {
+            !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+        })
+    })
 }
 
 /// Markdown files of the root and of `docs`.
 fn documents(root: &Path) -> Done<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for dir in ["", "docs", "docs/decisions", "examples", "lab"] {
+    for dir in ["", "docs", "docs/decisions", "docs/man", "examples", "lab"] {
         let dir = root.join(dir);
         for entry in fs::read_dir(&dir).map_err(|e| Failure::io(dir.display(), &e))? {
             let path = entry.map_err(|e| Failure::io(dir.display(), &e))?.path();
@@ -68,9 +96,17 @@ fn is_source(sources: &[String], name: &str) -> bool {
         .any(|source| source.strip_suffix(name).is_some_and(|before| before.ends_with('/')))
 }
 
+const VARIABLES: &str = "docs/man/rsock-preload.7.md";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_are_found_in_strings_alone() {
+        let text = "// RSOCK_A\nread(\"RSOCK_B_C\"); start(\"RSOCK_\"); log(c\"RSOCK_D\")";
+        assert_eq!(variables_in(text).collect::<Vec<_>>(), ["RSOCK_B_C", "RSOCK_D"]);
+    }
 
     #[test]
     fn relative_links_are_found() {

@@ -8,6 +8,7 @@
 mod again;
 mod apt;
 mod demo;
+mod dist;
 mod docs;
 mod fuzz;
 mod harness;
@@ -34,6 +35,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let done = match Args::parse().task {
         Task::Demo { more } => demo::run(&more),
+        Task::Dist(wishes) => dist::run(&wishes),
         Task::Fuzz(fuzz) => fuzz::run(&fuzz),
         Task::Lab(lab) => lab::run(&lab),
         Task::Lint => lint::run(),
@@ -71,6 +73,8 @@ enum Task {
         #[arg(last = true)]
         more: Vec<OsString>,
     },
+    /// Make a Debian package and a tarball in target/dist
+    Dist(dist::Dist),
     /// Run the fuzz targets under libFuzzer, one after the other (nightly): see fuzz/README.md
     Fuzz(fuzz::Fuzz),
     /// Run a script in a virtual machine with an RDMA device: see lab/README.md

@@ -18,12 +18,13 @@ pub mod table;
 
 mod compare;
 mod doctor;
+mod generate;
 mod program;
 mod rdma_usage;
 mod run;
 mod stat;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Sockets at RDMA and shared-memory speed, for programs as they are.
@@ -41,6 +42,7 @@ enum Command {
     Doctor(doctor::Args),
     Perf(perf::Args),
     Compare(compare::Args),
+    Generate(generate::Args),
 }
 
 /// Does what the arguments of this process ask for.
@@ -52,5 +54,6 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Generate(args) => generate::run(&args, &Cli::command()),
     })
 }

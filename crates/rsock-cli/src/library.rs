@@ -21,7 +21,8 @@ const C_NAME: &str = "librsock.so";
 const PATH_ENV: &str = "RSOCK_PRELOAD";
 
 /// Returns the preload library's absolute path: `RSOCK_PRELOAD`, or beside this executable as cargo
-/// leaves it, or where a package puts it.
+/// leaves it, or where a package puts it: Debian has a directory for each architecture, others
+/// `lib64` or `lib`.
 ///
 /// # Errors
 /// If it is not there, or the dynamic linker could not load it.
@@ -61,7 +62,10 @@ pub(crate) fn preload_value(library: &Path) -> OsString {
 
 fn search(name: &'static str) -> Result<PathBuf, Error> {
     let dir = program::own_dir()?;
-    let places = [dir.clone(), dir.join("../lib/rsock"), dir.join("../lib")];
+    let multiarch = format!("../lib/{}-linux-gnu", env::consts::ARCH);
+    let installed = ["../lib/rsock", &multiarch, "../lib64", "../lib"];
+    let places: Vec<_> =
+        [dir.clone()].into_iter().chain(installed.map(|place| dir.join(place))).collect();
     if let Some(found) = places.iter().map(|place| place.join(name)).find(|file| file.exists()) {
         return Ok(found);
     }

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::{library, program};
+use clap::ValueHint;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -16,7 +17,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "US")]
     spin_us: Option<u32>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "PROGRAM [ARGS]",
+        value_hint = ValueHint::CommandWithArguments
+    )]
     program: Vec<OsString>,
 }
 

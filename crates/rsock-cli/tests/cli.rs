@@ -100,6 +100,30 @@ fn help_is_not_a_mistake() {
 }
 
 #[test]
+fn generate_describes_every_command_that_help_shows() {
+    let dir = Dir::new("generate");
+    let output = rsock(&["generate"]).arg(&dir.0).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let help = text(&rsock(&["--help"]).output().unwrap().stdout);
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands = commands.take_while(|line| !line.is_empty());
+    let commands: Vec<_> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.contains(&"run"), "{help}");
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let page = fs::read_to_string(dir.0.join(format!("man1/rsock-{command}.1"))).unwrap();
+        let title = format!(".TH RSOCK-{} 1", command.to_uppercase());
+        assert!(page.starts_with(&title), "{page}");
+    }
+    for file in ["rsock.bash", "_rsock", "rsock.fish"] {
+        let completions = fs::read_to_string(dir.0.join("completions").join(file)).unwrap();
+        assert!(completions.contains("doctor"), "{file}");
+        for hidden in ["generate", "hold"] {
+            assert!(!completions.contains(hidden), "{file} offers {hidden}");
+        }
+    }
+}
+
+#[test]
 fn run_names_a_missing_library_or_program() {
     let dir = Dir::new("missing");
     let mut no_library = rsock(&["run", "true"]);
@@ -154,7 +178,10 @@ fn run_finds_the_library_beside_the_command_and_where_packages_put_it() {
     let mut nowhere = Command::new(&exe);
     nowhere.args(["run", "true"]).env_remove("RSOCK_PRELOAD");
     assert_refused(nowhere, "cannot find librsock_preload.so");
+    // Each comes before those that are there already.
     preloaded(&dir.0.join("lib"));
+    preloaded(&dir.0.join("lib64"));
+    preloaded(&dir.0.join(format!("lib/{}-linux-gnu", std::env::consts::ARCH)));
     preloaded(&dir.0.join("lib/rsock"));
     preloaded(&dir.0.join("bin"));
 }

@@ -1,13 +1,12 @@
 //! The C interface's datagrams on a device: `tests/rdma_c/datagrams.c`, both ends in one process.
 
 use super::*;
-use rsock_tests::assert_worked;
+use rsock_tests::{assert_worked, c_library_dir};
 use std::path::PathBuf;
 
 /// Compiles the program, warnings being errors.
 fn program() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let library = c_library();
     let program = env::temp_dir().join(format!("rdma-datagrams-{}", std::process::id()));
     let out = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
@@ -16,7 +15,7 @@ fn program() -> PathBuf {
         .arg("-I")
         .arg(here.join("../crates/rsock-capi/include"))
         .arg("-L")
-        .arg(library.parent().expect("the library lies in a directory"))
+        .arg(c_library_dir())
         .arg("-lrsock")
         .output()
         .expect("a C compiler named cc");
@@ -36,9 +35,8 @@ fn every_call_of_the_c_interface_carries_datagrams_of_either_family() {
         ("c6short", 1500, "fd78:8::1", 1024 - 24),
     ] {
         let device = OwnDevice::with_mtu(name, ip.parse().expect("an address"), mtu);
-        let library = c_library();
         let mut command = Command::new(&program);
-        command.env("LD_LIBRARY_PATH", library.parent().expect("the library's directory"));
+        command.env("LD_LIBRARY_PATH", c_library_dir());
         command.env("RSOCK_DEVICE", "rdma").args([ip, &longest.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let out = Running::spawn(&mut command).expect("it starts").output().expect("it ends");

@@ -1,0 +1,7 @@
+//! Gives `librsock_preload.so` a soname without a number: it is preloaded by this name, and nothing is
+//! linked to it.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,librsock_preload.so");
+}
