@@ -147,7 +147,9 @@ impl Outlet {
         let Some(entry) = theirs.at::<QpEntry>(at) else { return Err(none) };
         // SYNC(qp-entry): pairs with the Release in `publish`.
         if dest.0 == 0 || entry.number.load(Ordering::Acquire) != dest.0 {
-            return Err(if link.probe() { none } else { Error::PeerGone });
+            // Changes nothing: the death of the peer fails every queue pair of the link, and the caller holds the lock
+            // of this one.
+            return Err(if link.has_hung_up() { Error::PeerGone } else { none });
         }
         // Read once each; checked on the copies.
         let place = Place {

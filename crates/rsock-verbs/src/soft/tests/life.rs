@@ -100,6 +100,17 @@ fn a_link_that_lies_idle_goes_when_its_peer_has_died_although_no_other_is_made()
 }
 
 #[test]
+fn connecting_to_a_queue_pair_of_a_process_that_has_died_reports_its_death() {
+    let _dog = Watchdog::new("a dead peer");
+    let ctx = SoftContext::open().expect("device");
+    let (x, y) = linked_pair(&ctx).expect("link");
+    let a = end(&ctx, &x, CAP);
+    y.hang_up();
+    let connected = a.qp.ready_to_receive(&x, QpNum(1 << 20));
+    assert!(matches!(connected, Err(Error::PeerGone)), "{connected:?}");
+}
+
+#[test]
 fn writers_who_are_kept_out_are_told_when_the_region_opens() {
     let _dog = Watchdog::new("paused region");
     let (a, b) = pair();
