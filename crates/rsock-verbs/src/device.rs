@@ -153,7 +153,7 @@ pub trait ProtectionDomain<B: Backend>: Debug + Send + Sync {
     ///
     /// # Errors
     /// When memory runs out or a limit is exceeded.
-    fn create_lane(
+    fn create_qp_with_cq(
         self: &Arc<Self>,
         ctx: &B::Context,
         cap: QpCap,

@@ -2,8 +2,8 @@
 
 use super::wire::MAX_LEN;
 use crate::error::{Error, Violation};
-use rsock_verbs::received::{self, PeerSocket, StrangeFd};
 use rsock_verbs::soft::PeerCred;
+use rsock_verbs::untrusted::{self, PeerSocket, UntrustedFd};
 use rustix::io::Errno;
 use rustix::net::{
     self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -27,7 +27,7 @@ const MAX_FDS: usize = 4;
 pub(super) struct Received {
     buf: [u8; MAX_LEN + 1],
     len: usize,
-    pub(super) fds: Vec<StrangeFd>,
+    pub(super) fds: Vec<UntrustedFd>,
     /// Who sent it; known after [`Channel::ask_for_senders`].
     pub(super) sender: Option<PeerCred>,
 }
@@ -39,12 +39,12 @@ impl Received {
 }
 
 pub(super) fn socket() -> Result<PeerSocket, Error> {
-    if received::is_flooded() {
+    if untrusted::is_flooded() {
         return Err(Error::system("socket")(Errno::MFILE));
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map(PeerSocket::numbered)
+        .map(PeerSocket::with_fixed_number)
         .map_err(Error::system("socket"))
 }
 
@@ -89,7 +89,7 @@ impl Channel {
         let mut received =
             Received { buf: [0; MAX_LEN + 1], len: 0, fds: Vec::new(), sender: None };
         let message = loop {
-            match received::receive(self.fd.as_fd(), &mut received.buf) {
+            match untrusted::receive(self.fd.as_fd(), &mut received.buf) {
                 Ok(message) => break message,
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::INTR) => {}

@@ -5,7 +5,7 @@ use super::wire::{
     Bare, Hello, Kind, LinkHalf, MAX_LEN, Reject, Reply, Request, Welcome, WireAddr, kind, parse,
 };
 use crate::error::Error;
-use rsock_verbs::received::PeerSocket;
+use rsock_verbs::untrusted::PeerSocket;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::fmt::Debug;

@@ -11,8 +11,8 @@ use crate::manager::RequestId;
 use crate::port::Port;
 use rsock_verbs::QpNum;
 use rsock_verbs::family::{ProcessId, process};
-use rsock_verbs::received::{self, PeerSocket};
 use rsock_verbs::soft::SoftContext;
+use rsock_verbs::untrusted::{self, PeerSocket};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
@@ -221,7 +221,7 @@ impl Listener {
             self.set.pause(&self.socket)?;
             return Ok(None);
         }
-        if received::is_flooded() {
+        if untrusted::is_flooded() {
             self.set.pause(&self.socket)?;
             return Ok(None);
         }
@@ -232,7 +232,7 @@ impl Listener {
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
             Err(e) => return Err(Error::System { call: "accept", source: e.into() }),
         };
-        let pending = match Pending::new(Channel::new(PeerSocket::numbered(socket)), now) {
+        let pending = match Pending::new(Channel::new(PeerSocket::with_fixed_number(socket)), now) {
             Ok(pending) => pending,
             Err(e) => return Ok(Some(Event::Refused(e))),
         };

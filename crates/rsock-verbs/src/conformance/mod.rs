@@ -214,7 +214,7 @@ impl Setup {
         let max_inline = ctx.attr().max_inline.min(4 << 20);
         let cap = QpCap { max_inline, ..self.cap };
         let (cq, qp) = if has_lane && channel.is_none() && srq.is_none() {
-            pd.create_lane(ctx, cap).expect("lane")
+            pd.create_qp_with_cq(ctx, cap).expect("lane")
         } else {
             let cq = ctx.create_cq(256, channel.as_ref()).expect("cq");
             let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: srq.as_ref(), cap };

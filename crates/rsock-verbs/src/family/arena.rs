@@ -56,24 +56,24 @@ static FORKING: AtomicU32 = AtomicU32::new(0);
 /// The arena, held from before a fork until after it, in both processes.
 #[must_use]
 #[derive(Debug)]
-pub struct Held {
+pub struct ForkHold {
     _arena: MutexGuard<'static, Option<Arena>>,
 }
 
 /// Takes the arena over a fork, which a child would find locked for ever if another thread was using
 /// it, and calls [`note_fork`]. Until what it returns is dropped the calling thread gets no family
 /// memory, and what it gives back is lost.
-pub fn hold_for_fork() -> Held {
+pub fn hold_for_fork() -> ForkHold {
     let held = hold();
     // Under the lock: what is made after it, the child does not know.
     note_fork();
     held
 }
 
-fn hold() -> Held {
+fn hold() -> ForkHold {
     let arena = arena();
     FORKING.store(thread_id(), Ordering::Relaxed);
-    Held { _arena: arena }
+    ForkHold { _arena: arena }
 }
 
 /// Whether the calling thread holds the arena for its fork.
@@ -83,7 +83,7 @@ pub fn is_forking() -> bool {
     forking != 0 && forking == thread_id()
 }
 
-impl Drop for Held {
+impl Drop for ForkHold {
     fn drop(&mut self) {
         FORKING.store(0, Ordering::Relaxed);
     }
@@ -126,14 +126,14 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(ptr::with_exposed_provenance_mut(at))
 }
 
-fn release(at: NonNull<u8>, bytes: usize, born: (ProcessId, u32)) {
+fn release(at: NonNull<u8>, bytes: usize, created: (ProcessId, u32)) {
     // A block that lived through a fork may still be in use on the other side.
-    if born != (process(), forks()) || is_forking() {
+    if created != (process(), forks()) || is_forking() {
         return;
     }
     clear(at, ALIGN << class_of(bytes));
     if let Some(arena) = arena().as_mut()
-        && arena.owner == born.0
+        && arena.owner == created.0
     {
         arena.free[class_of(bytes)].push(at.as_ptr().expose_provenance());
     }
@@ -165,7 +165,7 @@ fn clear(at: NonNull<u8>, len: usize) {
 /// `at` points to a live, initialised `T` in a shared mapping that is never unmapped.
 pub struct FamilyBox<T: FamilySafe> {
     at: NonNull<T>,
-    born: (ProcessId, u32),
+    created: (ProcessId, u32),
 }
 
 impl<T: FamilySafe> FamilyBox<T> {
@@ -177,7 +177,7 @@ impl<T: FamilySafe> FamilyBox<T> {
         // SAFETY: the block is large enough, aligned to 128, and ours alone until we return it.
         unsafe { at.write(value) };
         // INVARIANT: initialised just now; chunks are never unmapped.
-        Some(Self { at, born: (process(), forks()) })
+        Some(Self { at, created: (process(), forks()) })
     }
 }
 
@@ -192,7 +192,7 @@ impl<T: FamilySafe> Deref for FamilyBox<T> {
 
 impl<T: FamilySafe> Drop for FamilyBox<T> {
     fn drop(&mut self) {
-        release(self.at.cast(), size_of::<T>(), self.born);
+        release(self.at.cast(), size_of::<T>(), self.created);
     }
 }
 
@@ -214,7 +214,7 @@ impl<T: FamilySafe + fmt::Debug> fmt::Debug for FamilyBox<T> {
 pub struct FamilySlice<T: FamilySafe> {
     at: NonNull<T>,
     len: usize,
-    born: (ProcessId, u32),
+    created: (ProcessId, u32),
 }
 
 impl<T: FamilySafe> FamilySlice<T> {
@@ -230,7 +230,7 @@ impl<T: FamilySafe> FamilySlice<T> {
             unsafe { slot.write(init(i)) };
         }
         // INVARIANT: all `len` values were initialised just now; chunks are never unmapped.
-        Some(Self { at, len, born: (process(), forks()) })
+        Some(Self { at, len, created: (process(), forks()) })
     }
 }
 
@@ -242,7 +242,7 @@ impl<T: ZeroInit> FamilySlice<T> {
         const { assert!(align_of::<T>() <= ALIGN && !std::mem::needs_drop::<T>()) };
         let at: NonNull<T> = allocate(size_of::<T>().checked_mul(len)?)?.cast();
         // INVARIANT: blocks are zero, which is a value by `ZeroInit`; chunks are never unmapped.
-        Some(Self { at, len, born: (process(), forks()) })
+        Some(Self { at, len, created: (process(), forks()) })
     }
 }
 
@@ -257,7 +257,7 @@ impl<T: FamilySafe> Deref for FamilySlice<T> {
 
 impl<T: FamilySafe> Drop for FamilySlice<T> {
     fn drop(&mut self) {
-        release(self.at.cast(), size_of::<T>() * self.len, self.born);
+        release(self.at.cast(), size_of::<T>() * self.len, self.created);
     }
 }
 

@@ -44,7 +44,7 @@ impl<T> Lock<T> {
     pub fn lock(&self) -> Guard<'_, T> {
         let me = thread_tag();
         let recovered =
-            !self.word.try_lock(me) && self.word.lock_slow(me, &Kernel) == Obtained::FromTheDead;
+            !self.word.try_lock(me) && self.word.lock_slow(me, &Kernel) == Obtained::FromDeadOwner;
         Guard { lock: self, recovered }
     }
 

@@ -3,7 +3,7 @@
 //! Not the device's own channel: each queue has one of those to itself (`cq.rs`), and lies in this
 //! set from `req_notify` to the next event.
 
-use super::own_cq::OwnCq;
+use super::device_cq::DeviceCq;
 use super::waiters::Event;
 use crate::device::CompletionChannel;
 use crate::error::Error;
@@ -20,7 +20,7 @@ pub struct RdmaChannel {
     /// Rung for a queue whose event somebody else took.
     event: Event,
     /// Its queues, by their place in event data.
-    queues: Mutex<Vec<Weak<OwnCq>>>,
+    queues: Mutex<Vec<Weak<DeviceCq>>>,
 }
 
 /// Event data of `event`; queues have their place.
@@ -36,7 +36,7 @@ impl RdmaChannel {
     }
 
     /// A place for a queue.
-    pub(super) fn join(&self, cq: Weak<OwnCq>) -> u64 {
+    pub(super) fn join(&self, cq: Weak<DeviceCq>) -> u64 {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let free = queues.iter().position(|queue| queue.strong_count() == 0);
         let place = free.unwrap_or(queues.len());

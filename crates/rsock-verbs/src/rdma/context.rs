@@ -3,10 +3,10 @@
 use super::channel::RdmaChannel;
 use super::convert::{count, object, zero};
 use super::cq::RdmaCq;
-use super::lane::{Lane, Shards};
-use super::own_cq::OwnCq;
+use super::device_cq::DeviceCq;
 use super::path::RdmaPath;
 use super::pd::RdmaPd;
+use super::shared_cq::{CqShare, SharedCqs};
 use super::{Rdma, RdmaBell};
 use crate::device::Context;
 use crate::error::Error;
@@ -49,7 +49,7 @@ struct Inner {
     n_ports: u8,
     /// The domains in use, one per port and peer host.
     domains: Mutex<Vec<Weak<RdmaPd>>>,
-    shards: Shards,
+    shared_cqs: SharedCqs,
 }
 
 // SAFETY: libibverbs's contexts may be used from any thread.
@@ -130,7 +130,7 @@ impl RdmaContext {
             max_srq_wr: 0,
             n_ports: 0,
             domains: Mutex::default(),
-            shards: Shards::default(),
+            shared_cqs: SharedCqs::default(),
         };
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open and `attr` is writable.
@@ -254,8 +254,8 @@ impl RdmaContext {
     }
 
     /// A part of a shared completion queue; `None` if there is none with room for `n` completions.
-    pub(super) fn lane(&self, n: u32) -> Result<Option<Arc<Lane>>, Error> {
-        self.0.shards.lane(self, n)
+    pub(super) fn share(&self, n: u32) -> Result<Option<Arc<CqShare>>, Error> {
+        self.0.shared_cqs.share(self, n)
     }
 
     pub(super) fn max_srq_wr(&self) -> u32 {
@@ -303,7 +303,7 @@ impl Context<Rdma> for RdmaContext {
         if depth == 0 || depth > self.0.attr.max_cqe {
             return Err(Error::Invalid("completion queue depth"));
         }
-        Ok(Arc::new(RdmaCq::own(OwnCq::new(self, depth, channel)?)))
+        Ok(Arc::new(RdmaCq::device(DeviceCq::new(self, depth, channel)?)))
     }
 
     fn create_bell(&self) -> Result<RdmaBell, Error> {

@@ -103,14 +103,14 @@ impl ProtectionDomain<Rdma> for RdmaPd {
         RdmaQp::new(self, init)
     }
 
-    fn create_lane(
+    fn create_qp_with_cq(
         self: &Arc<Self>,
         ctx: &RdmaContext,
         cap: QpCap,
     ) -> Result<(Arc<RdmaCq>, RdmaQp), Error> {
         let n = cap.max_send_wr + cap.max_recv_wr;
-        let cq = match ctx.lane(n)? {
-            Some(lane) => Arc::new(RdmaCq::lane(lane)),
+        let cq = match ctx.share(n)? {
+            Some(share) => Arc::new(RdmaCq::share(share)),
             None => ctx.create_cq(n, None)?,
         };
         let qp = RdmaQp::new(self, &QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;

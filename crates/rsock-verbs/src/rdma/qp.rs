@@ -2,7 +2,7 @@
 
 use super::context::{MAX_INLINE, MAX_SGE};
 use super::convert::{self, int, object, posted, zero};
-use super::sends::{RECEIVE, SIGNALED, Sends, next_number};
+use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED, next_number};
 use super::usage::{Counted, Kind};
 use super::{Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
 use crate::device::{Context, QpInit, QueuePair};
@@ -38,7 +38,7 @@ pub struct RdmaQp {
     /// What the device itself copies while posting, in bytes; longer requests are copied by us.
     max_inline: u32,
     signal_all: bool,
-    sends: Arc<Sends>,
+    sends: Arc<OutstandingSends>,
     srq: Option<Arc<RdmaSrq>>,
     send_cq: Arc<RdmaCq>,
     _recv_cq: Arc<RdmaCq>,
@@ -102,7 +102,7 @@ impl RdmaQp {
         // SAFETY: the queue pair is live; its number does not change.
         let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
         // INVARIANT: made here, destroyed by `drop`; the queues are held below.
-        let sends = Sends::new(cap.max_send_wr, cap.max_inline, pd.pool());
+        let sends = OutstandingSends::new(cap.max_send_wr, cap.max_inline, pd.pool());
         init.send_cq.attach(qp_num, &sends);
         Ok(Self {
             raw,
@@ -188,7 +188,7 @@ impl RdmaQp {
     }
 
     /// What was posted and what is known to have completed, of its sends.
-    pub(super) fn sends(&self) -> &Sends {
+    pub(super) fn sends(&self) -> &OutstandingSends {
         &self.sends
     }
 

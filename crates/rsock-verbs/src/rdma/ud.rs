@@ -5,10 +5,10 @@
 //! under the lock of the receiving side, and the slot is posted again. It is as long as the longest packet
 //! that the port could ever carry, because a longer one breaks the queue.
 //!
-//! Sends are copied while they are posted (`sends.rs`), and nothing waits for their completion but room.
+//! OutstandingSends are copied while they are posted (`outstanding_sends.rs`), and nothing waits for their completion but room.
 
-use super::address::{Address, Book};
-use super::own_cq::OwnCq;
+use super::address_handles::{Address, AddressHandles};
+use super::device_cq::DeviceCq;
 use super::qp::RdmaQp;
 use super::{Rdma, RdmaBell, RdmaContext, RdmaCq, RdmaMr, RdmaPath, RdmaPd};
 use crate::datagram::{
@@ -37,9 +37,9 @@ pub struct RdmaUd {
     qp: RdmaQp,
     slots: RdmaMr,
     slot_len: usize,
-    book: Book,
+    address_handles: AddressHandles,
     max_len: usize,
-    rx: Mutex<Rx>,
+    rx: Mutex<UdRx>,
     counts: Counts,
     is_broken: AtomicBool,
     cq: Arc<RdmaCq>,
@@ -47,7 +47,7 @@ pub struct RdmaUd {
 
 /// The receiving side: who holds its lock polls, and has the slots whose completions it takes.
 #[derive(Debug, Default)]
-struct Rx {
+struct UdRx {
     /// Slots that the device refused to take back.
     idle: Vec<u64>,
 }
@@ -144,8 +144,8 @@ impl RdmaUd {
                 Err(e) => return Err(e),
             }
         };
-        let cq = OwnCq::new(ctx, SEND_DEPTH + n_slots, None)?;
-        let cq = Arc::new(RdmaCq::own(cq));
+        let cq = DeviceCq::new(ctx, SEND_DEPTH + n_slots, None)?;
+        let cq = Arc::new(RdmaCq::device(cq));
         let cap = QpCap {
             max_send_wr: SEND_DEPTH,
             max_recv_wr: n_slots,
@@ -161,7 +161,7 @@ impl RdmaUd {
             qp,
             slots,
             slot_len,
-            book: Book::default(),
+            address_handles: AddressHandles::default(),
             max_len: mtu,
             rx: Mutex::default(),
             counts: Counts::default(),
@@ -191,10 +191,10 @@ impl RdmaUd {
     /// and of ways and sends that are under way.
     #[must_use]
     pub fn n_address_handles(&self) -> usize {
-        self.book.len()
+        self.address_handles.len()
     }
 
-    fn rx(&self) -> MutexGuard<'_, Rx> {
+    fn rx(&self) -> MutexGuard<'_, UdRx> {
         self.rx.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -237,7 +237,7 @@ impl RdmaUd {
             };
         };
         // SAFETY: the caller promises the memory. The handle outlives the request: the destination holds
-        // it until this returns, and the book after that, until the request is done.
+        // it until this returns, and the address_handles after that, until the request is done.
         unsafe { self.qp.post(&wr, address) }
     }
 }
@@ -266,7 +266,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
         key: QKey,
     ) -> Result<RdmaDestination, Error> {
         let sends = || self.qp.sends().progress();
-        let address = self.book.address(self.qp.pd(), path, sends)?;
+        let address = self.address_handles.address(self.qp.pd(), path, sends)?;
         Ok(RdmaDestination { address, dest, key })
     }
 
@@ -368,7 +368,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
     }
 
     fn sweep(&self) {
-        self.book.tidy(|| self.qp.sends().progress());
+        self.address_handles.tidy(|| self.qp.sends().progress());
     }
 
     fn counters(&self) -> DatagramCounters {
@@ -388,7 +388,7 @@ const HEADER: usize = 40;
 const N_SLOTS: u32 = 128;
 /// Slots that a queue has at least.
 const FEWEST: u32 = 16;
-/// Sends under way.
+/// OutstandingSends under way.
 const SEND_DEPTH: u32 = 127;
 /// Pieces of a datagram that need not be put together first.
 const PIECES: usize = 8;

@@ -2,7 +2,7 @@
 //! that `rsock stat` can show it without asking anybody.
 //!
 //! Invariant: the counts are of one process. A forked child begins at nothing, shows nothing on its
-//! parent's [`Board`], and does not count what it inherited when it lets go of it.
+//! parent's [`UsageBoard`], and does not count what it inherited when it lets go of it.
 
 use crate::family::process;
 use std::ptr;
@@ -22,7 +22,7 @@ pub struct Usage {
 }
 
 /// Where the counts are shown: in the order of [`Usage`]'s fields.
-pub type Board = [AtomicU64; 4];
+pub type UsageBoard = [AtomicU64; 4];
 
 impl Usage {
     /// What `board` shows.
@@ -35,20 +35,20 @@ impl Usage {
 /// What this process has now.
 #[must_use]
 pub fn usage() -> Usage {
-    settle();
+    claim_counts();
     Usage::from_board(TOTALS.each_ref().map(|total| total.load(Ordering::Relaxed)))
 }
 
 /// The most of each that this process has had at a time.
 #[must_use]
 pub fn peak_usage() -> Usage {
-    settle();
+    claim_counts();
     Usage::from_board(PEAKS.each_ref().map(|peak| peak.load(Ordering::Relaxed)))
 }
 
 /// From now on what this process has is shown on `board`, too.
-pub fn show_usage(board: &'static Board) {
-    settle();
+pub fn show_usage(board: &'static UsageBoard) {
+    claim_counts();
     BOARD.store(ptr::from_ref(board).cast_mut(), Ordering::SeqCst);
     for kind in 0..TOTALS.len() {
         show(board, kind);
@@ -82,7 +82,7 @@ impl Counted {
     }
 
     fn new(kind: Kind, n: u64) -> Self {
-        let owner = settle();
+        let owner = claim_counts();
         let before = TOTALS[kind as usize].fetch_add(n, Ordering::SeqCst);
         PEAKS[kind as usize].fetch_max(before + n, Ordering::Relaxed);
         note(kind);
@@ -92,37 +92,37 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if settle() == self.owner {
+        if claim_counts() == self.owner {
             TOTALS[self.kind as usize].fetch_sub(self.n, Ordering::SeqCst);
             note(self.kind);
         }
     }
 }
 
-static TOTALS: Board = [const { AtomicU64::new(0) }; 4];
-static PEAKS: Board = [const { AtomicU64::new(0) }; 4];
-static BOARD: AtomicPtr<Board> = AtomicPtr::new(ptr::null_mut());
-/// The process that the counts are of; with [`SETTLING`], while it makes them its own.
+static TOTALS: UsageBoard = [const { AtomicU64::new(0) }; 4];
+static PEAKS: UsageBoard = [const { AtomicU64::new(0) }; 4];
+static BOARD: AtomicPtr<UsageBoard> = AtomicPtr::new(ptr::null_mut());
+/// The process that the counts are of; with [`CLAIMING`], while it makes them its own.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Above every process id.
-const SETTLING: u32 = 1 << 31;
+const CLAIMING: u32 = 1 << 31;
 
 /// Makes the counts the calling process's own, which it returns.
-fn settle() -> u32 {
+fn claim_counts() -> u32 {
     let here = process().0;
     loop {
         let owner = OWNER.load(Ordering::Acquire);
         if owner == here {
             return here;
         }
-        if owner == here | SETTLING {
+        if owner == here | CLAIMING {
             // Another thread of ours, a few instructions long.
             std::hint::spin_loop();
             continue;
         }
         // SYNC(usage-owner): what was the parent's is gone before anybody counts here.
         let claimed =
-            OWNER.compare_exchange(owner, here | SETTLING, Ordering::Acquire, Ordering::Relaxed);
+            OWNER.compare_exchange(owner, here | CLAIMING, Ordering::Acquire, Ordering::Relaxed);
         if claimed.is_ok() {
             BOARD.store(ptr::null_mut(), Ordering::SeqCst);
             for count in TOTALS.iter().chain(&PEAKS) {
@@ -138,14 +138,14 @@ fn note(kind: Kind) {
     // SYNC(usage-board): who changes a count looks for a board afterwards, and who puts up a board shows
     // all counts afterwards: one of them sees the other. SeqCst, or both could miss.
     let board = BOARD.load(Ordering::SeqCst);
-    // SAFETY: what is there came from a `&'static Board`.
+    // SAFETY: what is there came from a `&'static UsageBoard`.
     if let Some(board) = unsafe { board.as_ref() } {
         show(board, kind as usize);
     }
 }
 
 /// Two that show at once might show the older count last: so each looks whether it has grown old.
-fn show(board: &Board, kind: usize) {
+fn show(board: &UsageBoard, kind: usize) {
     loop {
         let total = TOTALS[kind].load(Ordering::SeqCst);
         board[kind].store(total, Ordering::SeqCst);
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use std::thread;
 
-    static SHOWN: Board = [const { AtomicU64::new(0) }; 4];
+    static SHOWN: UsageBoard = [const { AtomicU64::new(0) }; 4];
 
     fn shown() -> Usage {
         Usage::from_board(SHOWN.each_ref().map(|count| count.load(Ordering::Relaxed)))

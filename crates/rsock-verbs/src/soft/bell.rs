@@ -8,7 +8,7 @@ use super::hello::random;
 use crate::device;
 use crate::error::Error;
 use crate::high_fd::{HighFd, verb};
-use crate::received::{self, PeerSocket};
+use crate::untrusted::{self, PeerSocket};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
@@ -127,7 +127,7 @@ impl SoftBell {
             let is_rung = if self.refuses_descriptors {
                 recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT).is_ok()
             } else {
-                received::receive(self.socket.as_fd(), &mut [0; 1]).is_ok()
+                untrusted::receive(self.socket.as_fd(), &mut [0; 1]).is_ok()
             };
             if !is_rung {
                 break;

@@ -7,7 +7,7 @@ use super::hello::{LinkId, NodeId, random};
 use super::layout::{MAX_SLOTS, QPS};
 use super::link::Link;
 use super::pd::SoftPd;
-use super::ud::Feeds;
+use super::ud::UdSenders;
 use super::{Soft, barrier};
 use crate::device::Context;
 use crate::error::Error;
@@ -34,7 +34,7 @@ pub(super) struct Node {
     /// What peers recognise this process by; see [`super::foreign`].
     pub(super) word: u64,
     /// What datagrams go through.
-    pub(super) feeds: Feeds,
+    pub(super) ud_senders: UdSenders,
     process: ProcessId,
     links: Mutex<Links>,
     numbers: Mutex<Numbers>,
@@ -50,24 +50,24 @@ const IDLE_LINKS: usize = 64;
 struct Links {
     by_id: HashMap<LinkId, Arc<Link>>,
     /// How many there may be before the next look for dead and idle ones.
-    look_at: usize,
+    full_check_at: usize,
     /// Where [`Self::take_dead`] looks next.
-    hand: usize,
+    next_check: usize,
 }
 
 impl Links {
     /// Takes out links that nobody uses and whose peer died; when there are many, all that died and
     /// all that nobody uses: that asks each of them, so it is rare. What is returned is dropped
     /// without the lock.
-    fn make_room(&mut self) -> Vec<Arc<Link>> {
-        let many = self.by_id.len() >= self.look_at.max(IDLE_LINKS);
+    fn collect_dead_links(&mut self) -> Vec<Arc<Link>> {
+        let many = self.by_id.len() >= self.full_check_at.max(IDLE_LINKS);
         let gone = |link: &Arc<Link>| {
             let unused = link.is_unused();
             (many || unused) && !link.probe() || many && unused && Arc::strong_count(link) == 1
         };
         let gone: Vec<_> = self.by_id.extract_if(|_, link| gone(link)).collect();
         if many {
-            self.look_at = 2 * self.by_id.len();
+            self.full_check_at = 2 * self.by_id.len();
         }
         gone.into_iter().map(|(_, link)| link).collect()
     }
@@ -76,8 +76,9 @@ impl Links {
     /// pair notices, and a peer may have filled the segment before. What is returned is dropped
     /// without the lock.
     fn take_dead(&mut self) -> Option<Arc<Link>> {
-        self.hand = self.hand.checked_add(1).filter(|at| *at < self.by_id.len()).unwrap_or(0);
-        let link = self.by_id.values().nth(self.hand)?;
+        self.next_check =
+            self.next_check.checked_add(1).filter(|at| *at < self.by_id.len()).unwrap_or(0);
+        let link = self.by_id.values().nth(self.next_check)?;
         let is_dead = link.is_unused() && !link.probe();
         let id = link.id();
         if is_dead { self.by_id.remove(&id) } else { None }
@@ -124,12 +125,12 @@ impl SoftContext {
     #[must_use]
     pub fn link_by_id(&self, id: LinkId) -> Option<Arc<Link>> {
         let key = self.node.links().by_id.get(&id).map(Arc::clone)?;
-        let link = key.accepting_twin().unwrap_or(key);
+        let link = key.accepting_end().unwrap_or(key);
         link.is_alive().then_some(link)
     }
 
     fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
-        let fits = |l: &&Arc<Link>| l.is_alive() && l.may_ask() && wanted(l);
+        let fits = |l: &&Arc<Link>| l.is_alive() && l.may_initiate() && wanted(l);
         self.node.links().by_id.values().find(fits).map(Arc::clone)
     }
 
@@ -153,7 +154,7 @@ impl Node {
     /// `PeerViolation` if the link's name is taken: names are random, so it was copied.
     pub(super) fn adopt(&self, link: &Arc<Link>) -> Result<(), Error> {
         let mut links = self.links();
-        let gone = links.make_room();
+        let gone = links.collect_dead_links();
         let links_by_id = &mut links.by_id;
         let adopted = match links_by_id.get(&link.id()) {
             None => {
@@ -162,7 +163,7 @@ impl Node {
             }
             // The process is linked to itself: the map has the offering end, which leads to the
             // accepting one.
-            Some(other) => match Link::pair_up(other, link) {
+            Some(other) => match Link::join_ends(other, link) {
                 Some(offering) => {
                     links_by_id.insert(link.id(), offering);
                     Ok(())
@@ -176,14 +177,14 @@ impl Node {
     }
 
     /// Forgets a link, unless somebody is at work on the list: then a later look does.
-    pub(super) fn forget(&self, id: LinkId) {
+    pub(super) fn remove_link(&self, id: LinkId) {
         let gone = self.links.try_lock().ok().and_then(|mut links| links.by_id.remove(&id));
         drop(gone);
     }
 
     /// Looks at one of the links, unless another thread is at work on the list. A system call. To be called
     /// where streams come and go, without the state of a link.
-    pub(super) fn tend(&self) {
+    pub(super) fn collect_dead_link(&self) {
         let gone = self.links.try_lock().ok().and_then(|mut links| links.take_dead());
         drop(gone);
     }
@@ -249,7 +250,7 @@ pub(super) fn node() -> Result<&'static Node, Error> {
             id: NodeId(random()?),
             barrier: barrier::register(),
             word: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
-            feeds: Feeds::default(),
+            ud_senders: UdSenders::default(),
             process: here,
             links: Mutex::default(),
             numbers: Mutex::default(),

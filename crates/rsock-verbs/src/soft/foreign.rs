@@ -106,8 +106,8 @@ impl Foreign {
     }
 
     /// Tries, and leaves the answer in the peer's segment.
-    pub(super) fn probe(&self, theirs: &Mapping) {
-        if let Some(header) = theirs.at::<Header>(0) {
+    pub(super) fn probe(&self, peer_segment: &Mapping) {
+        if let Some(header) = peer_segment.at::<Header>(0) {
             let answer = if self.is_same_process() { ALLOWED } else { REFUSED };
             header.foreign.store(answer, Ordering::Relaxed);
         }

@@ -5,8 +5,8 @@ use super::cred::PeerCred;
 use super::hello::{HELLO_LEN, Hello};
 use super::layout::{DATA, QP_TABLE, QPS, QpEntry, REGION_TABLE, REGIONS, RegionEntry};
 use super::link::Link;
-use super::qp::lane::Outlet;
-use super::regions::{Remote, Target};
+use super::qp::lane::LaneProducer;
+use super::regions::{RemoteRegion, Target};
 use super::testing::linked_pair;
 use crate::{QpNum, RKey};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -75,7 +75,7 @@ pub fn entries(data: &[u8]) {
     let is_over = AtomicBool::new(false);
     let scribble = || {
         for &(at, value) in &words {
-            if let Some(word) = peer.own().at::<AtomicU32>(at) {
+            if let Some(word) = peer.own_segment().at::<AtomicU32>(at) {
                 word.store(value, Ordering::Relaxed);
             }
         }
@@ -90,17 +90,17 @@ pub fn entries(data: &[u8]) {
         for round in 0..20 {
             for &(_, value) in &words {
                 let key = RKey(value);
-                if let Ok(remote) = Remote::look_up(victim.theirs(), key) {
+                if let Ok(remote) = RemoteRegion::look_up(victim.peer_segment(), key) {
                     let (addr, len) = (u64::from(value) << (round % 32), u64::from(value >> 7));
                     if let Some(Target::Segment(at)) = remote.target(addr, len) {
-                        assert!(victim.theirs().covers(at, len));
+                        assert!(victim.peer_segment().covers(at, len));
                     }
-                    remote.is_current(victim.theirs(), key);
+                    remote.is_current(victim.peer_segment(), key);
                 }
-                if let Ok(outlet) = Outlet::connect(victim, QpNum(1), QpNum(value)) {
-                    outlet.consumed();
-                    outlet.ring_recv();
-                    outlet.ring_send();
+                if let Ok(send_lane) = LaneProducer::connect(victim, QpNum(1), QpNum(value)) {
+                    send_lane.consumed();
+                    send_lane.ring_recv();
+                    send_lane.ring_send();
                 }
             }
         }
@@ -109,7 +109,7 @@ pub fn entries(data: &[u8]) {
         peer.join().expect("it only stores");
     });
     // What was claimed lies anywhere in a segment of many pages.
-    peer.own().punch(DATA, peer.own().len() - DATA);
+    peer.own_segment().punch(DATA, peer.own_segment().len() - DATA);
 }
 
 /// Where a change goes, and what it stores.

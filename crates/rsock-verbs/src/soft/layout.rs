@@ -5,10 +5,10 @@
 //!
 //! WIRE: both processes must agree on every size and offset here; [`VERSION`] changes with them.
 
-use crate::sync::busy::Busy;
+use crate::sync::copy_guard::CopyGuard;
+use crate::sync::room_request::RoomRequest;
 use crate::sync::slot::Slot;
 use crate::sync::waiter::WaitLine;
-use crate::sync::wish::Wish;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Layout version, exchanged in the handshake.
@@ -43,22 +43,22 @@ pub(super) const MAX_SLOTS: u32 = 1 << 16;
 ///
 /// # Safety
 /// Made of atomics only: every bit pattern is valid, and foreign stores are not data races.
-pub(super) unsafe trait Shared: Sync {}
+pub(super) unsafe trait PeerWritable: Sync {}
 
 // SAFETY: an atomic.
-unsafe impl Shared for AtomicU32 {}
+unsafe impl PeerWritable for AtomicU32 {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for Header {}
+unsafe impl PeerWritable for Header {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for Slot {}
+unsafe impl PeerWritable for Slot {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for WaitLine {}
+unsafe impl PeerWritable for WaitLine {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for LaneHead {}
+unsafe impl PeerWritable for LaneHead {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for RegionEntry {}
+unsafe impl PeerWritable for RegionEntry {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for QpEntry {}
+unsafe impl PeerWritable for QpEntry {}
 
 /// Front of a segment.
 #[repr(C)]
@@ -116,15 +116,15 @@ pub(super) struct QpEntry {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct LaneHead {
-    pub(super) consumer: Consumer,
-    pub(super) producer: Producer,
-    pub(super) copier: Copier,
+    pub(super) consumer: ConsumerLine,
+    pub(super) producer: ProducerLine,
+    pub(super) copier: CopierLine,
 }
 
 /// Written by the lane's owner, read by its sender when it runs short.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Consumer {
+pub(super) struct ConsumerLine {
     /// Entries taken.
     pub(super) head: AtomicU32,
     /// Receives posted. With a shared receive queue: entries that may be sent.
@@ -138,7 +138,7 @@ pub(super) struct Consumer {
 /// Written by the lane's sender, read by its owner.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Producer {
+pub(super) struct ProducerLine {
     /// 0 at first; the sender's queue pair number once it has connected; [`REVOKED`] if the owner
     /// was faster.
     pub(super) claim: AtomicU32,
@@ -147,16 +147,16 @@ pub(super) struct Producer {
     /// Nothing of the sender will touch this lane or its wait lines again.
     pub(super) detached: AtomicU32,
     /// The sender waits for room or for a receive.
-    pub(super) want_room: Wish,
+    pub(super) room_request: RoomRequest,
 }
 
 /// Written by the lane's sender with every large payload, read by its owner when a region ends: not
 /// on a line that is looked at more often.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Copier {
+pub(super) struct CopierLine {
     /// Whether the sender copies into a region.
-    pub(super) busy: Busy,
+    pub(super) guard: CopyGuard,
 }
 
 pub(super) const REVOKED: u32 = u32::MAX;
@@ -244,8 +244,8 @@ impl LaneHead {
         producer.claim.store(0, Ordering::Relaxed);
         producer.closed.store(0, Ordering::Relaxed);
         producer.detached.store(0, Ordering::Relaxed);
-        producer.want_room.withdraw();
-        copier.busy.clear();
+        producer.room_request.withdraw();
+        copier.guard.clear();
     }
 }
 

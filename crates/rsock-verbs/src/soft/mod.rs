@@ -18,11 +18,12 @@
 mod alloc;
 mod barrier;
 mod bell;
-mod birth;
 mod channel;
 mod context;
 mod copy;
+mod copy_policy;
 mod cq;
+mod creation_stamp;
 pub mod cred;
 mod foreign;
 #[cfg(any(test, fuzzing))]
@@ -31,7 +32,6 @@ mod hello;
 mod layout;
 mod link;
 mod mr;
-mod pace;
 mod pd;
 mod qp;
 mod regions;

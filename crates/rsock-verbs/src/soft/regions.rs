@@ -48,7 +48,7 @@ pub(super) struct Extent {
     /// Virtual address in this process.
     pub(super) addr: u64,
     pub(super) len: u64,
-    /// Place in the segment; `None` for foreign memory.
+    /// LaneLocation in the segment; `None` for foreign memory.
     pub(super) offset: Option<u64>,
     pub(super) access: Access,
 }
@@ -96,7 +96,7 @@ impl Regions {
         entry.offset.store(extent.offset.unwrap_or(0), Ordering::Relaxed);
         entry.len.store(extent.len, Ordering::Relaxed);
         entry.addr.store(extent.addr, Ordering::Relaxed);
-        // SYNC(region): publishes the fields. Pairs with the Acquire in `Remote::look_up`.
+        // SYNC(region): publishes the fields. Pairs with the Acquire in `RemoteRegion::look_up`.
         entry.key.store(key, Ordering::Release);
         Ok(key)
     }
@@ -154,7 +154,7 @@ fn spans(start: u64, size: u64, addr: u64, len: u64) -> bool {
 /// A region of the peer, as last looked up: a private copy of its entry, checked against our
 /// mapping.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Remote {
+pub(super) struct RemoteRegion {
     /// 0 for nothing.
     key: u32,
     foreign: bool,
@@ -189,13 +189,13 @@ pub(super) enum Target {
     Foreign(u64),
 }
 
-impl Remote {
+impl RemoteRegion {
     /// Looks `rkey` up in the peer's table; refused if the peer has no such region, does not open
     /// it to writes, describes it as lying outside its segment, or asks for patience.
     #[cold]
-    pub(super) fn look_up(theirs: &Mapping, rkey: RKey) -> Result<Self, Refusal> {
+    pub(super) fn look_up(peer_segment: &Mapping, rkey: RKey) -> Result<Self, Refusal> {
         const NO: Refusal = Refusal::Status(WcStatus::REM_ACCESS);
-        let entry = entry(theirs, rkey.0 % REGIONS).ok_or(NO)?;
+        let entry = entry(peer_segment, rkey.0 % REGIONS).ok_or(NO)?;
         // SYNC(region): pairs with the Release in `add`.
         match entry.key.load(Ordering::Acquire) {
             key if key == rkey.0 && key > PAUSED => {}
@@ -211,16 +211,16 @@ impl Remote {
             offset: entry.offset.load(Ordering::Relaxed),
         };
         let opened = Access::from_bits_truncate(access).contains(Access::REMOTE_WRITE);
-        let inside = remote.foreign || theirs.covers(remote.offset, remote.len);
+        let inside = remote.foreign || peer_segment.covers(remote.offset, remote.len);
         if opened && inside { Ok(remote) } else { Err(NO) }
     }
 
     /// Whether this is still region `rkey`: the owner may have withdrawn it since.
     #[inline(always)]
-    pub(super) fn is_current(&self, theirs: &Mapping, rkey: RKey) -> bool {
+    pub(super) fn is_current(&self, peer_segment: &Mapping, rkey: RKey) -> bool {
         self.key == rkey.0
             && self.key != 0
-            && entry(theirs, self.key % REGIONS)
+            && entry(peer_segment, self.key % REGIONS)
                 .is_some_and(|e| e.key.load(Ordering::Acquire) == self.key)
     }
 
@@ -261,7 +261,7 @@ mod tests {
                 e.len.store(len, Ordering::Relaxed);
                 e.addr.store(base, Ordering::Relaxed);
                 e.key.store(key, Ordering::Relaxed);
-                let found = Remote::look_up(&m, RKey(key)).ok().and_then(|r| r.target(addr, size));
+                let found = RemoteRegion::look_up(&m, RKey(key)).ok().and_then(|r| r.target(addr, size));
                 if let Some(Target::Segment(at)) = found {
                     prop_assert!(m.covers(at, size));
                 }
@@ -275,7 +275,7 @@ mod tests {
         let regions = Regions::new();
         let extent = Extent { addr: 4096, len: 100, offset: Some(0), access: Access::all() };
         let key = regions.add(&m, extent).expect("key");
-        let seen = Remote::look_up(&m, RKey(key)).expect("region");
+        let seen = RemoteRegion::look_up(&m, RKey(key)).expect("region");
         assert!(seen.is_current(&m, RKey(key)));
         assert!(regions.covers(LKey(key), 4096, 100, Access::LOCAL_WRITE));
         assert!(!regions.covers(LKey(key), 4096, 101, Access::LOCAL_WRITE));
@@ -284,7 +284,7 @@ mod tests {
         let again = regions.add(&m, extent).expect("key");
         assert_eq!(again & 0xffff, key & 0xffff);
         assert!(again != key && !seen.is_current(&m, RKey(key)));
-        assert!(Remote::look_up(&m, RKey(key)).is_err());
+        assert!(RemoteRegion::look_up(&m, RKey(key)).is_err());
         assert!(!regions.covers(LKey(key), 4096, 100, Access::LOCAL_WRITE));
     }
 }

@@ -3,11 +3,11 @@
 //! Invariant: a [`Mapping`] is backed by a file that cannot shrink, so access inside its bounds
 //! never faults for lack of a file, whatever the peer does.
 
-use super::layout::{DATA, PAGE, Shared};
+use super::layout::{DATA, PAGE, PeerWritable};
 use crate::error::Error;
 use crate::high_fd::verb;
-use crate::received::StrangeFd;
 use crate::sparse;
+use crate::untrusted::UntrustedFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
@@ -50,7 +50,7 @@ fn create_of(size: u64) -> Result<(OwnedFd, Mapping), Error> {
 /// Maps a segment received from a peer, after checking that it is one: a memory file that can
 /// neither shrink nor grow and has the size that the peer says. The seals come first: what has
 /// some is no file of a file system that could let us wait for its answers.
-pub(super) fn adopt(fd: &StrangeFd, size: u64) -> Result<Mapping, Error> {
+pub(super) fn adopt(fd: &UntrustedFd, size: u64) -> Result<Mapping, Error> {
     let not = Error::PeerViolation;
     let seals = fd.seals().ok_or(not("segment cannot be sealed"))?;
     let stat = rustix::fs::fstat(fd).map_err(|_| not("segment is no file"))?;
@@ -124,7 +124,7 @@ impl Mapping {
     }
 
     /// `n` values of `T` at `offset`, if they lie inside and are aligned.
-    pub(super) fn slice<T: Shared>(&self, offset: u64, n: u64) -> Option<NonNull<T>> {
+    pub(super) fn slice<T: PeerWritable>(&self, offset: u64, n: u64) -> Option<NonNull<T>> {
         let len = (size_of::<T>() as u64).checked_mul(n)?;
         if !offset.is_multiple_of(align_of::<T>() as u64) {
             return None;
@@ -134,10 +134,10 @@ impl Mapping {
 
     /// The value at `offset`, seen in place.
     #[inline(always)]
-    pub(super) fn at<T: Shared>(&self, offset: u64) -> Option<&T> {
+    pub(super) fn at<T: PeerWritable>(&self, offset: u64) -> Option<&T> {
         let at = self.slice::<T>(offset, 1)?;
         // SAFETY: inside the mapping and aligned, by `slice`; the mapping outlives the borrow of
-        // `self`; `T: Shared` means that any content is valid and foreign stores are fine.
+        // `self`; `T: PeerWritable` means that any content is valid and foreign stores are fine.
         Some(unsafe { at.as_ref() })
     }
 
@@ -177,12 +177,12 @@ mod tests {
     #[test]
     fn files_that_could_shrink_are_refused() {
         let (sealed, mine) = create().expect("a segment");
-        let sealed = StrangeFd::from(sealed);
+        let sealed = UntrustedFd::from(sealed);
         assert!(adopt(&sealed, mine.len()).is_ok());
         assert!(matches!(adopt(&sealed, mine.len() / 2), Err(Error::PeerViolation(_))));
 
         let open = rustix::fs::memfd_create(c"t", MemfdFlags::ALLOW_SEALING).expect("memfd");
-        let open = StrangeFd::from(open);
+        let open = UntrustedFd::from(open);
         rustix::fs::ftruncate(&open, SIZES[3]).expect("truncate");
         assert!(matches!(adopt(&open, SIZES[3]), Err(Error::PeerViolation(_))));
         rustix::fs::fcntl_add_seals(&open, SealFlags::GROW | SealFlags::SEAL).expect("seal");

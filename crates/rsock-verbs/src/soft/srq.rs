@@ -1,4 +1,4 @@
-//! Shared receive queues: receives that the queue pairs of one domain take from.
+//! SrqShared receive queues: receives that the queue pairs of one domain take from.
 //!
 //! A message that finds no receive waits in its lane. The queue remembers whose pollers found it
 //! empty, and wakes them when a receive is posted.
@@ -25,7 +25,7 @@ pub struct SoftSrq {
 #[derive(Debug)]
 pub(super) struct SrqCore {
     queue: RecvQueue,
-    shared: FamilyBox<Shared>,
+    shared: FamilyBox<SrqShared>,
     /// Those who found the queue empty since the last post.
     starved: Mutex<Vec<Weak<Waiters>>>,
     depth: u32,
@@ -34,7 +34,7 @@ pub(super) struct SrqCore {
 
 #[derive(Debug)]
 #[repr(C, align(128))]
-struct Shared {
+struct SrqShared {
     /// Serialises posters and takers.
     lock: Lock<()>,
     /// Receives taken, and posted. Written under the lock.
@@ -43,7 +43,7 @@ struct Shared {
 }
 
 // SAFETY: atomics, and a lock around nothing.
-unsafe impl FamilySafe for Shared {}
+unsafe impl FamilySafe for SrqShared {}
 
 impl SoftSrq {
     pub(super) fn new(pd: &Arc<SoftPd>, depth: u32, max_sge: u32) -> Result<Self, Error> {
@@ -51,7 +51,7 @@ impl SoftSrq {
             return Err(Error::Invalid("shared receive queue"));
         }
         let zero = || AtomicU32::new(0);
-        let shared = FamilyBox::new(Shared { lock: Lock::new(()), head: zero(), tail: zero() })
+        let shared = FamilyBox::new(SrqShared { lock: Lock::new(()), head: zero(), tail: zero() })
             .ok_or(Error::Exhausted("family memory"))?;
         let core = SrqCore {
             queue: RecvQueue::new(depth, max_sge)?,

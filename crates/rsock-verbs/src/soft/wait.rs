@@ -1,18 +1,18 @@
 //! Who sleeps on a completion queue, and how they are woken: from the peers through wait lines in
 //! the segments, and from this process family through words of its own.
 //!
-//! A queue has one wait line per link that its queue pairs use (a [`Port`]). What is registered
+//! A queue has one wait line per link that its queue pairs use (a [`OwnedWaitLine`]). What is registered
 //! is recorded in family memory; the wait lines are copies for the peers, who may spoil them: that
 //! costs the queue pairs of that link their wake-ups and nothing else.
 
 use super::bell;
-use super::birth::Birth;
+use super::creation_stamp::CreationStamp;
 use super::layout::LaneHead;
 use super::link::Link;
 use crate::device::Parked;
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};
-use crate::sync::parking::{Ports, Registry};
+use crate::sync::parking::{Registry, WaitLines};
 use crate::sync::primitive::{Native, Platform};
 use crate::sync::waiter::{BELL, BELLS, FUTEX, WaitLine};
 use rustix::io::Errno;
@@ -30,28 +30,28 @@ pub(super) const CHANNEL_BELL: usize = BELLS - 1;
 /// # Invariants
 /// `line` lies in `link`'s own segment at `at`, and stays ours until `drop`.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct OwnedWaitLine {
     line: NonNull<WaitLine>,
     at: u64,
-    birth: Birth,
+    created: CreationStamp,
     link: Arc<Link>,
 }
 
 // SAFETY: the wait line is made of atomics.
-unsafe impl Send for Port {}
+unsafe impl Send for OwnedWaitLine {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Port {}
+unsafe impl Sync for OwnedWaitLine {}
 
-impl Port {
+impl OwnedWaitLine {
     fn new(link: &Arc<Link>) -> Result<Self, Error> {
         let at = link.alloc_block()?;
-        let line = link.own().slice(at, 1).ok_or(Error::Exhausted("segment"))?;
-        let port = Self { line, at, birth: Birth::now(), link: Arc::clone(link) };
+        let line = link.own_segment().slice(at, 1).ok_or(Error::Exhausted("segment"))?;
+        let owned = Self { line, at, created: CreationStamp::now(), link: Arc::clone(link) };
         for i in 0..BELLS {
-            port.line().set_bell(i, 0);
+            owned.line().set_bell(i, 0);
         }
-        port.line().word().store(0, Ordering::Relaxed);
-        Ok(port)
+        owned.line().word().store(0, Ordering::Relaxed);
+        Ok(owned)
     }
 
     fn line(&self) -> &WaitLine {
@@ -65,9 +65,9 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for OwnedWaitLine {
     fn drop(&mut self) {
-        if self.birth.is_private() {
+        if self.created.is_unshared() {
             self.link.free_block(self.at);
         }
     }
@@ -100,9 +100,9 @@ unsafe impl FamilySafe for Registry {}
 #[derive(Debug)]
 pub(super) struct Waiters {
     registry: FamilyBox<Registry>,
-    /// The first port, which most queues have alone.
-    first: OnceLock<Arc<Port>>,
-    more: Mutex<Vec<Arc<Port>>>,
+    /// The first owned, which most queues have alone.
+    first: OnceLock<Arc<OwnedWaitLine>>,
+    more: Mutex<Vec<Arc<OwnedWaitLine>>>,
     /// How many `more` has, or is about to have. While it is 0 the lock is not taken: a child that
     /// was forked while another thread held it would wait for ever.
     n_more: AtomicUsize,
@@ -127,53 +127,53 @@ impl Waiters {
         })
     }
 
-    fn more(&self) -> MutexGuard<'_, Vec<Arc<Port>>> {
+    fn more(&self) -> MutexGuard<'_, Vec<Arc<OwnedWaitLine>>> {
         self.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `f` on every port.
-    fn for_each(&self, mut f: impl FnMut(&Port)) {
-        if let Some(port) = self.first.get() {
-            f(port);
+    /// Runs `f` on every owned.
+    fn for_each(&self, mut f: impl FnMut(&OwnedWaitLine)) {
+        if let Some(owned) = self.first.get() {
+            f(owned);
             if self.n_more.load(Ordering::Relaxed) != 0 {
                 self.more().iter().for_each(|p| f(p));
             }
         }
     }
 
-    /// The port for `link`, made if there is none.
-    pub(super) fn port(&self, link: &Arc<Link>) -> Result<Arc<Port>, Error> {
+    /// The owned for `link`, made if there is none.
+    pub(super) fn wait_line(&self, link: &Arc<Link>) -> Result<Arc<OwnedWaitLine>, Error> {
         let mut more = self.more();
         let known = self.first.get().into_iter().chain(more.iter());
-        if let Some(port) = known.into_iter().find(|p| Arc::ptr_eq(&p.link, link)) {
-            return Ok(Arc::clone(port));
+        if let Some(owned) = known.into_iter().find(|p| Arc::ptr_eq(&p.link, link)) {
+            return Ok(Arc::clone(owned));
         }
-        let port = Arc::new(Port::new(link)?);
-        if let Err(port) = self.first.set(Arc::clone(&port)) {
-            more.push(port);
+        let owned = Arc::new(OwnedWaitLine::new(link)?);
+        if let Err(owned) = self.first.set(Arc::clone(&owned)) {
+            more.push(owned);
             self.n_more.store(more.len(), Ordering::Relaxed);
         }
-        // SYNC(ports): the port is known before we look at the bells. Pairs with the fence in
-        // `name`: either a bell that is named meanwhile is seen here, or the port is seen there.
+        // SYNC(wait-lines): the owned is known before we look at the bells. Pairs with the fence in
+        // `name`: either a bell that is named meanwhile is seen here, or the owned is seen there.
         Native::fence();
         let mut any = false;
         for (i, bell) in self.registry.bells.iter().enumerate() {
             let id = bell.load(Ordering::Relaxed);
             if id != 0 {
                 any = true;
-                port.line().set_bell(i, id);
+                owned.line().set_bell(i, id);
             }
         }
         if any {
-            port.line().arm(BELL);
+            owned.line().arm(BELL);
         }
         drop(more);
-        // Threads asleep now do not know this port.
+        // Threads asleep now do not know this owned.
         self.wake_all();
-        Ok(port)
+        Ok(owned)
     }
 
-    /// Forgets ports, other than the first, that only the queue itself still holds.
+    /// Forgets lines, other than the first, that only the queue itself still holds.
     pub(super) fn prune(&self) {
         if self.n_more.load(Ordering::Relaxed) != 0 {
             let mut more = self.more();
@@ -200,7 +200,7 @@ impl Waiters {
     /// A number that changes when bells are rung.
     pub(super) fn n_rung(&self) -> u32 {
         let mut sum = self.epoch();
-        self.for_each(|port| sum = sum.wrapping_add(port.line().n_taken()));
+        self.for_each(|owned| sum = sum.wrapping_add(owned.line().n_taken()));
         sum
     }
 
@@ -248,7 +248,7 @@ impl Waiters {
 
     fn name(&self, i: usize, id: u64) {
         self.registry.bells[i].store(id, Ordering::Relaxed);
-        // SYNC(ports): pairs with the fence in `port`.
+        // SYNC(wait-lines): pairs with the fence in `owned`.
         Native::fence();
         self.for_each(|p| p.line().set_bell(i, id));
     }
@@ -258,7 +258,7 @@ impl Waiters {
         self.for_each(|p| {
             p.line().arm(BELL);
         });
-        // SYNC(arm-ring): for a queue without ports. Pairs with the fence in `notify`.
+        // SYNC(arm-ring): for a queue without lines. Pairs with the fence in `notify`.
         Native::fence();
     }
 
@@ -273,7 +273,7 @@ impl Waiters {
     }
 }
 
-/// The ports of `waiters`, and sleeps of at most `timeout`.
+/// The lines of `waiters`, and sleeps of at most `timeout`.
 struct Kernel<'a> {
     waiters: &'a Waiters,
     timeout: Option<Duration>,
@@ -298,17 +298,17 @@ impl Default for Watched {
     }
 }
 
-impl Ports<Native> for Kernel<'_> {
+impl WaitLines<Native> for Kernel<'_> {
     type Parked = Parked;
     type Watched = Watched;
     const WOKEN: Parked = Parked::Woken;
 
     fn for_each(&self, mut f: impl FnMut(&WaitLine)) {
-        self.waiters.for_each(|port| f(port.line()));
+        self.waiters.for_each(|owned| f(owned.line()));
     }
 
     fn sleep_on_single(&self, arm: impl FnOnce(&WaitLine) -> Option<u32>) -> Option<Parked> {
-        let is_alone = |_: &&Arc<Port>| self.waiters.n_more.load(Ordering::Relaxed) == 0;
+        let is_alone = |_: &&Arc<OwnedWaitLine>| self.waiters.n_more.load(Ordering::Relaxed) == 0;
         let line = self.waiters.first.get().filter(is_alone)?.line();
         let Some(expected) = arm(line) else { return Some(Parked::Woken) };
         let limit = Limit::new(self.timeout).relative();
@@ -398,7 +398,7 @@ mod tests {
         let _dog = Watchdog::new("waiting");
         let (link, _other) = linked_pair(&SoftContext::open().expect("device")).expect("link");
         let waiters = Waiters::new().expect("room");
-        let _port = waiters.port(&link).expect("port");
+        let _port = waiters.wait_line(&link).expect("owned");
         let bell = SoftBell::new().expect("bell");
         let _held = waiters.more();
         assert!(waiters.arm_bell(bell.id()));

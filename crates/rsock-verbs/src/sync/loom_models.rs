@@ -8,12 +8,12 @@
 mod owner;
 mod parking;
 
-use super::busy::Busy;
-use super::leave::Users;
+use super::copy_guard::CopyGuard;
+use super::lane_users::LaneUsers;
 use super::primitive::{Loom, Platform};
+use super::room_request::RoomRequest;
 use super::slot::Slot;
 use super::waiter::{BELL, FUTEX, WaitLine};
-use super::wish::Wish;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -32,12 +32,12 @@ fn explore_up_to(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// The system's futex, or a doorbell: a place to sleep until `is_over`.
-struct Bed {
+struct ModelFutex {
     lock: Mutex<bool>,
     wake: Condvar,
 }
 
-impl Bed {
+impl ModelFutex {
     fn new() -> Self {
         Self { lock: Mutex::new(false), wake: Condvar::new() }
     }
@@ -127,13 +127,13 @@ fn a_parked_thread_is_woken_by_what_is_published() {
     explore(|| {
         let line = Arc::new(WaitLine::<Loom>::fresh());
         let slot = Arc::new(Slot::<Loom>::fresh());
-        let bed = Arc::new(Bed::new());
+        let futex = Arc::new(ModelFutex::new());
         let sender = {
-            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
             thread::spawn(move || {
                 slot.publish(0, 1, 2, &[0; 6]);
                 if line.ring() & FUTEX != 0 {
-                    bed.futex_wake();
+                    futex.futex_wake();
                 }
             })
         };
@@ -142,7 +142,7 @@ fn a_parked_thread_is_woken_by_what_is_published() {
             if slot.is_published(0) {
                 break;
             }
-            bed.futex_wait(line.word(), expected);
+            futex.futex_wait(line.word(), expected);
         }
         sender.join().expect("sender");
     });
@@ -153,13 +153,13 @@ fn a_second_thread_that_parks_does_not_hide_the_wake_up_of_the_first() {
     explore(|| {
         let line = Arc::new(WaitLine::<Loom>::fresh());
         let slot = Arc::new(Slot::<Loom>::fresh());
-        let bed = Arc::new(Bed::new());
+        let futex = Arc::new(ModelFutex::new());
         let sender = {
-            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
             thread::spawn(move || {
                 slot.publish(0, 1, 2, &[0; 6]);
                 if line.ring() & FUTEX != 0 {
-                    bed.futex_wake();
+                    futex.futex_wake();
                 }
             })
         };
@@ -173,7 +173,7 @@ fn a_second_thread_that_parks_does_not_hide_the_wake_up_of_the_first() {
             if slot.is_published(0) {
                 break;
             }
-            bed.futex_wait(line.word(), expected);
+            futex.futex_wait(line.word(), expected);
         }
         sender.join().expect("sender");
         other.join().expect("other");
@@ -185,27 +185,27 @@ fn a_parked_thread_and_a_bell_both_hear_of_it() {
     explore(|| {
         let line = Arc::new(WaitLine::<Loom>::fresh());
         let slot = Arc::new(Slot::<Loom>::fresh());
-        let (bed, bell) = (Arc::new(Bed::new()), Arc::new(Bed::new()));
+        let (futex, bell) = (Arc::new(ModelFutex::new()), Arc::new(ModelFutex::new()));
         let sleeper = {
-            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
             thread::spawn(move || {
                 while !slot.is_published(0) {
                     let expected = line.arm(FUTEX);
                     if slot.is_published(0) {
                         break;
                     }
-                    bed.futex_wait(line.word(), expected);
+                    futex.futex_wait(line.word(), expected);
                 }
             })
         };
         let sender = {
             let (line, slot) = (Arc::clone(&line), Arc::clone(&slot));
-            let (bed, bell) = (Arc::clone(&bed), Arc::clone(&bell));
+            let (futex, bell) = (Arc::clone(&futex), Arc::clone(&bell));
             thread::spawn(move || {
                 slot.publish(0, 1, 2, &[0; 6]);
                 let bits = line.ring();
                 if bits & FUTEX != 0 {
-                    bed.futex_wake();
+                    futex.futex_wake();
                 }
                 if bits & BELL != 0 && line.bell(0) == 77 {
                     bell.bell_ring();
@@ -226,16 +226,16 @@ fn a_parked_thread_and_a_bell_both_hear_of_it() {
 #[test]
 fn a_wish_for_room_is_heard() {
     explore(|| {
-        let wish = Arc::new(Wish::<Loom>::fresh());
+        let request = Arc::new(RoomRequest::<Loom>::fresh());
         let posted = Arc::new(AtomicU32::new(0));
-        let bell = Arc::new(Bed::new());
+        let bell = Arc::new(ModelFutex::new());
         let receiver = {
-            let (wish, posted) = (Arc::clone(&wish), Arc::clone(&posted));
+            let (request, posted) = (Arc::clone(&request), Arc::clone(&posted));
             let bell = Arc::clone(&bell);
             thread::spawn(move || {
                 for n in 1..=2 {
                     posted.store(n, Ordering::Release);
-                    if wish.grant(Loom::fence) {
+                    if request.grant(Loom::fence) {
                         bell.bell_ring();
                     }
                 }
@@ -243,9 +243,9 @@ fn a_wish_for_room_is_heard() {
         };
         for used in 0..2 {
             while posted.load(Ordering::Acquire) == used {
-                wish.ask(Loom::fence);
+                request.ask(Loom::fence);
                 if posted.load(Ordering::Acquire) != used {
-                    wish.withdraw();
+                    request.withdraw();
                     break;
                 }
                 bell.bell_wait();
@@ -259,17 +259,17 @@ fn a_wish_for_room_is_heard() {
 fn memory_is_taken_back_only_when_nobody_copies() {
     struct Region {
         key: AtomicU32,
-        busy: Busy<Loom>,
+        guard: CopyGuard<Loom>,
         memory: UnsafeCell<u32>,
     }
-    // SAFETY: the cell is handed over by key and busy word; that is what is tested.
+    // SAFETY: the cell is handed over by key and guard word; that is what is tested.
     unsafe impl Sync for Region {}
     // SAFETY: as for `Sync`.
     unsafe impl Send for Region {}
     explore(|| {
         let region = Arc::new(Region {
             key: AtomicU32::new(5),
-            busy: Busy::fresh(),
+            guard: CopyGuard::fresh(),
             memory: UnsafeCell::new(0),
         });
         let sender = {
@@ -277,18 +277,18 @@ fn memory_is_taken_back_only_when_nobody_copies() {
             thread::spawn(move || {
                 let mut count = 0;
                 for i in 0..2 {
-                    region.busy.begin(&mut count, Loom::fence);
+                    region.guard.begin(&mut count, Loom::fence);
                     if region.key.load(Ordering::Acquire) == 5 {
                         // SAFETY: busy, and the key is there.
                         region.memory.with_mut(|p| unsafe { *p = i });
                     }
-                    region.busy.end(&mut count);
+                    region.guard.end(&mut count);
                 }
             })
         };
         region.key.store(0, Ordering::Release);
         Loom::fence();
-        if region.busy.is_quiet() {
+        if region.guard.is_quiet() {
             // SAFETY: the key is gone, and nobody was inside.
             region.memory.with_mut(|p| unsafe { *p = 99 });
         }
@@ -301,7 +301,7 @@ fn memory_is_taken_back_only_when_nobody_copies() {
 #[test]
 fn memory_is_given_up_once_and_after_its_last_use() {
     struct Lane {
-        users: Users<Loom>,
+        users: LaneUsers<Loom>,
         has_failed: AtomicU32,
         line: UnsafeCell<u32>,
         n_given_up: AtomicU32,
@@ -321,7 +321,7 @@ fn memory_is_given_up_once_and_after_its_last_use() {
     }
     explore(|| {
         let lane = Arc::new(Lane {
-            users: Users::new(),
+            users: LaneUsers::new(),
             has_failed: AtomicU32::new(0),
             line: UnsafeCell::new(0),
             n_given_up: AtomicU32::new(0),

@@ -39,7 +39,7 @@ pub(crate) enum Obtained {
     /// It was free.
     Free,
     /// Its owner had died.
-    FromTheDead,
+    FromDeadOwner,
 }
 
 impl<P: Platform> OwnerWord<P> {
@@ -82,7 +82,7 @@ impl<P: Platform> OwnerWord<P> {
                 && !threads.is_alive(seen & !CONTENDED)
                 && self.replace(seen | CONTENDED, me | CONTENDED)
             {
-                return Obtained::FromTheDead;
+                return Obtained::FromDeadOwner;
             }
         }
     }

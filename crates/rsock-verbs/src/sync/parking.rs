@@ -3,7 +3,7 @@
 //!
 //! Peers wake by a wait line ([`super::waiter`]), each by that of its own link. The family wakes by the
 //! words here. A thread that sleeps watches all of them at once, so a wake-up by any of them ends its
-//! sleep. What lies behind the words (segments, futexes, bells) is a [`Ports`].
+//! sleep. What lies behind the words (segments, futexes, bells) is a [`WaitLines`].
 
 use super::primitive::{Native, Platform, Word};
 use super::waiter::{BELL, BELLS, FUTEX, WaitLine};
@@ -20,14 +20,14 @@ pub(crate) struct Registry<P: Platform = Native> {
     pub(crate) sleepers: P::U32,
     /// Counts [`Self::wake_all`], so that a wake-up that comes before the sleep is not lost.
     pub(crate) epoch: P::U32,
-    /// What threads without a port sleep on.
+    /// What threads without a owned sleep on.
     pub(crate) word: P::U32,
     pub(crate) bells_armed: P::U32,
     pub(crate) bells: [P::U64; BELLS],
 }
 
 /// The wait lines of one queue, and the system's ways to sleep and to wake.
-pub(crate) trait Ports<P: Platform> {
+pub(crate) trait WaitLines<P: Platform> {
     /// How a sleep ended.
     type Parked;
     /// Words that one sleep watches.
@@ -55,23 +55,23 @@ pub(crate) trait Ports<P: Platform> {
 impl<P: Platform> Registry<P> {
     /// Wakes the threads that wait, after something became ready that no peer announces.
     #[inline]
-    pub(crate) fn notify(&self, ports: &impl Ports<P>) {
+    pub(crate) fn notify(&self, lines: &impl WaitLines<P>) {
         // SYNC(arm-ring): orders what became ready before the looks below. Pairs with the fence
         // that follows the registration in `park` and `arm_bells`.
         P::fence();
         if self.sleepers.load(Ordering::Relaxed) != 0
             || self.bells_armed.load(Ordering::Relaxed) != 0
         {
-            self.wake_registered(ports);
+            self.wake_registered(lines);
         }
     }
 
     /// Wakes every thread, and makes sleeps fail that began with an older [`Self::epoch`].
-    pub(crate) fn wake_all(&self, ports: &impl Ports<P>) {
+    pub(crate) fn wake_all(&self, lines: &impl WaitLines<P>) {
         // SYNC(arm-ring): ordered before the look at the sleepers by the fence in `notify`; pairs
         // with the load in `park`.
         self.epoch.fetch_add(1, Ordering::Release);
-        self.notify(ports);
+        self.notify(lines);
     }
 
     pub(crate) fn epoch(&self) -> u32 {
@@ -79,32 +79,32 @@ impl<P: Platform> Registry<P> {
     }
 
     #[cold]
-    fn wake_registered(&self, ports: &impl Ports<P>) {
+    fn wake_registered(&self, lines: &impl WaitLines<P>) {
         let mut ring = self.bells_armed.swap(0, Ordering::AcqRel) != 0;
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.word.fetch_add(1, Ordering::Relaxed);
-            ports.wake(&self.word);
-            ports.for_each(|line| {
+            lines.wake(&self.word);
+            lines.for_each(|line| {
                 // A sleeper between its last look and the system call compares the word. A thread that
                 // takes bits serves them all, so the bells ring too.
                 ring |= line.take_armed() & BELL != 0;
-                ports.wake(line.word());
+                lines.wake(line.word());
             });
         }
         if ring {
             for bell in &self.bells {
                 match bell.load(Ordering::Relaxed) {
                     0 => {}
-                    id => ports.ring(id),
+                    id => lines.ring(id),
                 }
             }
         }
     }
 
     /// Sleeps until woken, unless `is_ready` or the epoch has left `epoch`.
-    pub(crate) fn park<T: Ports<P>>(
+    pub(crate) fn park<T: WaitLines<P>>(
         &self,
-        ports: &T,
+        lines: &T,
         epoch: u32,
         is_ready: impl Fn() -> bool,
     ) -> T::Parked {
@@ -113,27 +113,27 @@ impl<P: Platform> Registry<P> {
             return T::WOKEN;
         }
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        let parked = self.sleep(ports, is_over);
+        let parked = self.sleep(lines, is_over);
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
         parked
     }
 
-    fn sleep<T: Ports<P>>(&self, ports: &T, is_over: impl Fn() -> bool) -> T::Parked {
+    fn sleep<T: WaitLines<P>>(&self, lines: &T, is_over: impl Fn() -> bool) -> T::Parked {
         // One line: the common case, one plain futex.
-        let single = ports.sleep_on_single(|line| {
+        let single = lines.sleep_on_single(|line| {
             let expected = line.arm(FUTEX);
             (!is_over()).then_some(expected)
         });
         single.unwrap_or_else(|| {
             let mut watched = T::Watched::default();
-            ports.watch(&mut watched, &self.word, self.word.load(Ordering::Relaxed));
-            ports.for_each(|line| {
+            lines.watch(&mut watched, &self.word, self.word.load(Ordering::Relaxed));
+            lines.for_each(|line| {
                 let expected = line.arm(FUTEX);
-                ports.watch(&mut watched, line.word(), expected);
+                lines.watch(&mut watched, line.word(), expected);
             });
-            // SYNC(arm-ring): for a queue without ports. Pairs with the fence in `notify`.
+            // SYNC(arm-ring): for a queue without lines. Pairs with the fence in `notify`.
             P::fence();
-            if is_over() { T::WOKEN } else { ports.sleep_on_all(watched) }
+            if is_over() { T::WOKEN } else { lines.sleep_on_all(watched) }
         })
     }
 }

@@ -6,8 +6,8 @@ use crate::twin::PinReason;
 use crate::twin::verify::{self, SocketId};
 use rsock_proto::CONN_DATA_LEN;
 use rsock_verbs::QpNum;
-use rsock_verbs::received::{self, StrangeFd};
 use rsock_verbs::soft::{HELLO_LEN, Link, LinkId, Soft};
+use rsock_verbs::untrusted::{self, UntrustedFd};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -53,7 +53,7 @@ pub(super) struct Message {
 }
 
 pub(super) enum Received {
-    Message(Message, Vec<StrangeFd>),
+    Message(Message, Vec<UntrustedFd>),
     Nothing,
     End,
 }
@@ -152,7 +152,7 @@ impl Message {
     pub(super) fn receive(from: BorrowedFd<'_>) -> Result<Received, PinReason> {
         // One more than a message: a longer one shows as such.
         let mut bytes = [0; MESSAGE_LEN + 1];
-        let got = match received::receive(from, &mut bytes) {
+        let got = match untrusted::receive(from, &mut bytes) {
             Ok(got) => got,
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Received::Nothing),
             Err(_) => return Ok(Received::End),

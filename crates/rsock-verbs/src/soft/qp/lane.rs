@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where the parts of a lane lie in a segment.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::soft) struct Place {
+pub(in crate::soft) struct LaneLocation {
     pub(in crate::soft) head_at: u64,
     pub(in crate::soft) slots_at: u64,
     pub(in crate::soft) slots: u32,
@@ -26,7 +26,7 @@ pub(in crate::soft) struct Place {
     pub(in crate::soft) n_caps: u32,
 }
 
-impl Place {
+impl LaneLocation {
     /// Bytes of slots and stage.
     pub(in crate::soft) fn len(&self) -> u64 {
         u64::from(self.slots) * 64 + u64::from(self.stage)
@@ -53,28 +53,28 @@ unsafe impl Send for Lane {}
 unsafe impl Sync for Lane {}
 
 impl Lane {
-    /// The lane at `place`, if that is inside `mapping` and makes sense.
-    pub(in crate::soft) fn at(mapping: &Mapping, place: &Place) -> Option<Self> {
-        if !place.slots.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&place.slots) {
+    /// The lane at `location`, if that is inside `mapping` and makes sense.
+    pub(in crate::soft) fn at(mapping: &Mapping, location: &LaneLocation) -> Option<Self> {
+        if !location.slots.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&location.slots) {
             return None;
         }
-        if !place.stage.is_power_of_two() || !(STAGE..=MAX_STAGE).contains(&place.stage) {
+        if !location.stage.is_power_of_two() || !(STAGE..=MAX_STAGE).contains(&location.stage) {
             return None;
         }
-        let stage_at = place.slots_at.checked_add(u64::from(place.slots) * 64)?;
-        let caps = match place.n_caps {
+        let stage_at = location.slots_at.checked_add(u64::from(location.slots) * 64)?;
+        let caps = match location.n_caps {
             0 => None,
-            n if n.is_power_of_two() => Some(mapping.slice(place.caps_at, n.into())?),
+            n if n.is_power_of_two() => Some(mapping.slice(location.caps_at, n.into())?),
             _ => return None,
         };
         Some(Self {
-            head: mapping.slice(place.head_at, 1)?,
-            slots: mapping.slice(place.slots_at, place.slots.into())?,
-            stage: mapping.bytes(stage_at, place.stage.into())?,
+            head: mapping.slice(location.head_at, 1)?,
+            slots: mapping.slice(location.slots_at, location.slots.into())?,
+            stage: mapping.bytes(stage_at, location.stage.into())?,
             caps,
-            mask: place.slots - 1,
-            caps_mask: place.n_caps.saturating_sub(1),
-            stage_mask: place.stage - 1,
+            mask: location.slots - 1,
+            caps_mask: location.n_caps.saturating_sub(1),
+            stage_mask: location.stage - 1,
         })
     }
 
@@ -126,7 +126,7 @@ impl Lane {
 /// # Invariants
 /// `recv_wait` and `send_wait` lie inside the link's mapping of the peer's segment.
 #[derive(Debug)]
-pub(in crate::soft) struct Outlet {
+pub(in crate::soft) struct LaneProducer {
     pub(in crate::soft) lane: Lane,
     recv_wait: NonNull<WaitLine>,
     send_wait: NonNull<WaitLine>,
@@ -134,15 +134,15 @@ pub(in crate::soft) struct Outlet {
 }
 
 // SAFETY: wait lines are made of atomics.
-unsafe impl Send for Outlet {}
+unsafe impl Send for LaneProducer {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Outlet {}
+unsafe impl Sync for LaneProducer {}
 
-impl Outlet {
+impl LaneProducer {
     /// Connects `number` to the peer's queue pair `dest`.
     pub(in crate::soft) fn connect(link: &Link, number: QpNum, dest: QpNum) -> Result<Self, Error> {
         let none = Error::Invalid("the peer has no such queue pair");
-        let theirs = link.theirs();
+        let theirs = link.peer_segment();
         let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
         let Some(entry) = theirs.at::<QpEntry>(at) else { return Err(none) };
         // SYNC(qp-entry): pairs with the Release in `publish`.
@@ -150,7 +150,7 @@ impl Outlet {
             return Err(if link.probe() { none } else { Error::PeerGone });
         }
         // Read once each; checked on the copies.
-        let place = Place {
+        let location = LaneLocation {
             head_at: entry.head_at.load(Ordering::Relaxed),
             slots_at: entry.slots_at.load(Ordering::Relaxed),
             slots: entry.slots.load(Ordering::Relaxed),
@@ -164,7 +164,7 @@ impl Outlet {
         let send_wait = wait(entry.send_wait_at.load(Ordering::Relaxed));
         let outside = Error::PeerViolation("a queue pair outside its segment");
         let (Some(lane), Some(recv_wait), Some(send_wait)) =
-            (Lane::at(theirs, &place), recv_wait, send_wait)
+            (Lane::at(theirs, &location), recv_wait, send_wait)
         else {
             return Err(outside);
         };
@@ -201,7 +201,7 @@ impl Outlet {
 
     /// Gives the lane up: the last access.
     pub(in crate::soft) fn detach(&self) {
-        // SYNC(detach): pairs with the Acquire in `Link::reap`.
+        // SYNC(detach): pairs with the Acquire in `Link::reclaim`.
         self.lane.head().producer.detached.store(1, Ordering::Release);
     }
 
@@ -230,19 +230,19 @@ impl Outlet {
 pub(in crate::soft) fn publish(
     own: &Mapping,
     number: QpNum,
-    place: &Place,
+    location: &LaneLocation,
     access: Access,
     recv_wait_at: u64,
     send_wait_at: u64,
 ) -> Option<()> {
     let entry = own_entry(own, number)?;
-    entry.slots.store(place.slots, Ordering::Relaxed);
-    entry.stage.store(place.stage, Ordering::Relaxed);
+    entry.slots.store(location.slots, Ordering::Relaxed);
+    entry.stage.store(location.stage, Ordering::Relaxed);
     entry.access.store(access.bits(), Ordering::Relaxed);
-    entry.n_caps.store(place.n_caps, Ordering::Relaxed);
-    entry.head_at.store(place.head_at, Ordering::Relaxed);
-    entry.slots_at.store(place.slots_at, Ordering::Relaxed);
-    entry.caps_at.store(place.caps_at, Ordering::Relaxed);
+    entry.n_caps.store(location.n_caps, Ordering::Relaxed);
+    entry.head_at.store(location.head_at, Ordering::Relaxed);
+    entry.slots_at.store(location.slots_at, Ordering::Relaxed);
+    entry.caps_at.store(location.caps_at, Ordering::Relaxed);
     entry.recv_wait_at.store(recv_wait_at, Ordering::Relaxed);
     entry.send_wait_at.store(send_wait_at, Ordering::Relaxed);
     // SYNC(qp-entry): publishes the fields. Pairs with the Acquire in `connect`.

@@ -4,7 +4,7 @@
 //! an entry says is checked on a private copy; what an honest peer cannot have written moves the queue
 //! pair to the error state.
 
-use super::Core;
+use super::QpCore;
 use super::shared::Rx;
 use crate::error::PostError;
 use crate::soft::copy;
@@ -22,14 +22,14 @@ enum Stop {
     /// There is none, or it has to wait for a receive.
     Empty,
     /// It was taken and completes nothing yet.
-    Swallowed,
+    Incomplete,
     /// It was taken, and its completion says that it did not fit: it is the last.
     Overrun,
     /// The peer broke the contract.
     Violation,
 }
 
-impl Core {
+impl QpCore {
     /// Posts a receive.
     #[inline]
     pub(super) fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
@@ -47,7 +47,7 @@ impl Core {
         }
         if self.rq.max_sge() != 0 {
             self.check_recv(wr)?;
-            if let Some(cap) = self.inlet.cap(posted) {
+            if let Some(cap) = self.recv_lane.cap(posted) {
                 let bytes = wr.sges.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len));
                 cap.store(bytes, Ordering::Relaxed);
             }
@@ -56,12 +56,12 @@ impl Core {
         let posted = posted.wrapping_add(1);
         rx.posted.store(posted, Ordering::Release);
         // SYNC(posted): the receive is in place. Pairs with the Acquire in `send::look`.
-        self.inlet.head().consumer.posted.store(posted, Ordering::Release);
+        self.recv_lane.head().consumer.posted.store(posted, Ordering::Release);
         if state == QpState::Err {
             // It flushes at once, for whoever sleeps on the queue too.
             self.recv_waiters.notify();
         } else {
-            self.made_room();
+            self.announce_room();
         }
         Ok(())
     }
@@ -76,8 +76,8 @@ impl Core {
 
     /// Tells a sender that waits for room that there is some now.
     #[inline(always)]
-    pub(in crate::soft) fn made_room(&self) {
-        if self.inlet.head().producer.want_room.grant(|| self.light_fence()) {
+    pub(in crate::soft) fn announce_room(&self) {
+        if self.recv_lane.head().producer.room_request.grant(|| self.light_fence()) {
             self.ring_for_room();
         }
     }
@@ -85,13 +85,13 @@ impl Core {
     /// Without the send lock, which a long copy may hold.
     #[cold]
     fn ring_for_room(&self) {
-        let Some(outlet) = self.outlet.get() else { return };
-        self.shared.users.enter();
+        let Some(send_lane) = self.send_lane.get() else { return };
+        self.shared.lane_users.enter();
         if self.shared.state() != QpState::Err {
-            outlet.ring_send();
+            send_lane.ring_send();
         }
-        if self.shared.users.leave() {
-            outlet.detach();
+        if self.shared.lane_users.leave() {
+            send_lane.detach();
         }
     }
 
@@ -109,10 +109,10 @@ impl Core {
         let mut n = 0;
         if live {
             let mut stop = Stop::Empty;
-            while n < out.len() && self.inlet.slot(head).is_published(head) {
+            while n < out.len() && self.recv_lane.slot(head).is_published(head) {
                 match self.take_entry(head, &mut out[n]) {
                     Ok(()) => n += 1,
-                    Err(Stop::Swallowed) => {}
+                    Err(Stop::Incomplete) => {}
                     Err(why) => {
                         stop = why;
                         if why == Stop::Overrun {
@@ -126,15 +126,15 @@ impl Core {
             }
             if head != first {
                 self.publish_head(head);
-                self.made_room();
+                self.announce_room();
             }
             if stop == Stop::Violation {
                 self.violated(head);
             } else if stop == Stop::Overrun {
                 // What follows is flushed.
-            } else if n != 0 || self.inlet.head().producer.closed.load(Ordering::Acquire) == 0 {
+            } else if n != 0 || self.recv_lane.head().producer.closed.load(Ordering::Acquire) == 0 {
                 return n;
-            } else if head == first && !self.inlet.slot(head).is_published(head) {
+            } else if head == first && !self.recv_lane.slot(head).is_published(head) {
                 self.peer_closed();
             }
         }
@@ -153,11 +153,11 @@ impl Core {
         let mut n = 0;
         while n < out.len()
             && self.left_to_drain(head) != 0
-            && self.inlet.slot(head).is_published(head)
+            && self.recv_lane.slot(head).is_published(head)
         {
             match self.take_entry(head, &mut out[n]) {
                 Ok(()) | Err(Stop::Overrun) => n += 1,
-                Err(Stop::Swallowed) => {}
+                Err(Stop::Incomplete) => {}
                 Err(Stop::Empty) => break,
                 Err(Stop::Violation) => {
                     rx.drain_until.store(head, Ordering::Relaxed);
@@ -187,7 +187,7 @@ impl Core {
     /// by another thread while a poll took entries that came after it.
     pub(super) fn left_to_drain(&self, head: u32) -> u32 {
         let left = self.shared.rx.drain_until.load(Ordering::Relaxed).wrapping_sub(head);
-        if left > self.inlet.n_slots() { 0 } else { left }
+        if left > self.recv_lane.n_slots() { 0 } else { left }
     }
 
     /// The receive that a half-arrived SEND had taken from a shared queue.
@@ -209,11 +209,11 @@ impl Core {
     #[inline(always)]
     fn publish_head(&self, head: u32) {
         self.shared.rx.head.store(head, Ordering::Relaxed);
-        let consumer = &self.inlet.head().consumer;
+        let consumer = &self.recv_lane.head().consumer;
         if self.srq.is_some() {
             // Not a count of receives: as many messages as fit, the rest waits here.
             let taken = self.shared.rx.taken.load(Ordering::Relaxed);
-            let limit = taken.wrapping_add(self.inlet.n_slots());
+            let limit = taken.wrapping_add(self.recv_lane.n_slots());
             consumer.posted.store(limit, Ordering::Release);
         }
         // SYNC(slot-free): our reads of the slots below come before. Pairs with the Acquire in
@@ -232,7 +232,7 @@ impl Core {
     /// Takes entry `head`, which is published.
     #[inline(always)]
     fn take_entry(&self, head: u32, out: &mut Completion) -> Result<(), Stop> {
-        let slot = self.inlet.slot(head);
+        let slot = self.recv_lane.slot(head);
         let (imm, word) = slot.read();
         let entry = Entry::decode(word).ok_or(Stop::Violation)?;
         let rx = &self.shared.rx;
@@ -250,7 +250,7 @@ impl Core {
             *out = Completion { id, status, op, len, imm, qp_num };
             return Ok(());
         }
-        self.take_slowly(head, entry, imm, out)
+        self.take_entry_slow(head, entry, imm, out)
     }
 
     /// Puts a WRITE's payload in place if it rides in the slot; its length.
@@ -259,7 +259,7 @@ impl Core {
         match entry {
             Entry::WriteImmInline { at, len } => {
                 // Anywhere in the segment is fine: the peer could write there by itself.
-                let to = self.link.own().bytes(at, len.into()).ok_or(Stop::Violation)?;
+                let to = self.link.own_segment().bytes(at, len.into()).ok_or(Stop::Violation)?;
                 let words = slot.payload();
                 // SAFETY: `len` bytes inside our segment, which only raw copies and atomics reach.
                 unsafe { copy::store_small(&words, to.as_ptr(), len as usize) };
@@ -272,7 +272,7 @@ impl Core {
 
     /// SENDs, and everything with a shared receive queue.
     #[cold]
-    fn take_slowly(
+    fn take_entry_slow(
         &self,
         head: u32,
         entry: Entry,
@@ -280,7 +280,7 @@ impl Core {
         out: &mut Completion,
     ) -> Result<(), Stop> {
         let rx = &self.shared.rx;
-        let slot = self.inlet.slot(head);
+        let slot = self.recv_lane.slot(head);
         // The receive that this message uses: a place in `rq`.
         let taken = rx.taken.load(Ordering::Relaxed);
         let place = match &self.srq {
@@ -317,7 +317,7 @@ impl Core {
             Entry::SendTooLong => (WcOp::Recv, 0, true, true),
         };
         if !overrun && !done {
-            return Err(Stop::Swallowed);
+            return Err(Stop::Incomplete);
         }
         rx.scattered.store(0, Ordering::Relaxed);
         rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
@@ -366,7 +366,7 @@ impl Core {
         let mut fits = true;
         let mut bounce = [0u8; 1024];
         while left > 0 {
-            let (src, run) = self.inlet.stage(at);
+            let (src, run) = self.recv_lane.stage(at);
             let n = left.min(run).min(bounce.len());
             // The peer may write the stage meanwhile: one copy to our own memory first.
             // SAFETY: `n` bytes on the stage, and in the array.
@@ -378,7 +378,7 @@ impl Core {
         }
         rx.stage_head.store(at, Ordering::Relaxed);
         // SYNC(stage): our reads come before. Pairs with the Acquire in `stage_shortage`.
-        self.inlet.head().consumer.stage_head.store(at, Ordering::Release);
+        self.recv_lane.head().consumer.stage_head.store(at, Ordering::Release);
         fits
     }
 }

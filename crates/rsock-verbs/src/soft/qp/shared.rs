@@ -2,9 +2,9 @@
 //! stopped. What each line is written by keeps senders and receivers off each other's lines.
 
 use crate::family::{FamilySafe, Lock};
-use crate::soft::pace::Pace;
-use crate::soft::regions::Remote;
-use crate::sync::leave::Users;
+use crate::soft::copy_policy::CopyPolicy;
+use crate::soft::regions::RemoteRegion;
+use crate::sync::lane_users::LaneUsers;
 use crate::types::QpState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,21 +13,21 @@ pub(super) const DONE: u32 = 1;
 /// Sends wait to be placed.
 pub(super) const PENDING: u32 = 1 << 1;
 /// A send was refused for lack of room; the peer has been asked to say when there is some.
-pub(super) const WANT: u32 = 1 << 2;
+pub(super) const ROOM_REQUESTED: u32 = 1 << 2;
 
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct QpShared {
     /// Read by everyone, written on transitions.
     state: AtomicU32,
-    /// [`DONE`], [`PENDING`], [`WANT`]. Written under `tx`.
+    /// [`DONE`], [`PENDING`], [`ROOM_REQUESTED`]. Written under `tx`.
     pub(super) events: AtomicU32,
     /// What the peer may do, for the peer's look at our entry; kept here for ours.
     pub(super) peer_access: AtomicU32,
     /// Retries without a receive at the peer; 7 is without end.
     pub(super) rnr_retry: AtomicU32,
     /// Threads that use the peer's lane without `tx`.
-    pub(super) users: Users,
+    pub(super) lane_users: LaneUsers,
     pub(super) rx: Rx,
     pub(super) tx: Line<Lock<Tx>>,
 }
@@ -80,11 +80,11 @@ pub(super) struct Tx {
     /// Bytes of the first pending SEND that are out.
     pub(super) sent: u32,
     /// The region that was written last.
-    pub(super) region: Remote,
+    pub(super) region: RemoteRegion,
     /// Copy of what the lane's busy word holds.
-    pub(super) busy: u32,
+    pub(super) copy_count: u32,
     /// Which copies stream.
-    pub(super) pace: Pace,
+    pub(super) copy_policy: CopyPolicy,
     /// [`Rx::taken`] when we last copied: whether the peer has answered since.
     pub(super) taken_then: u32,
     /// When a pending request without a receive at the peer fails; monotonic nanoseconds, or 0.
@@ -94,16 +94,16 @@ pub(super) struct Tx {
 }
 
 // SAFETY: atomics, and locks around plain values.
-unsafe impl FamilySafe for Shared {}
+unsafe impl FamilySafe for QpShared {}
 
-impl Shared {
+impl QpShared {
     pub(super) fn new() -> Self {
         Self {
             state: AtomicU32::new(QpState::Reset as u32),
             events: AtomicU32::new(0),
             peer_access: AtomicU32::new(0),
             rnr_retry: AtomicU32::new(7),
-            users: Users::new(),
+            lane_users: LaneUsers::new(),
             rx: Rx::default(),
             tx: Line(Lock::new(Tx::default())),
         }

@@ -126,10 +126,10 @@ fn act(victim: &End, hostile: &End, bell: &SoftBell, op: &Op) {
     };
     match op {
         Op::Scribble { victims: true, spot, at, value } => {
-            scribble(hostile.link.theirs(), spot, *at, *value);
+            scribble(hostile.link.peer_segment(), spot, *at, *value);
         }
         Op::Scribble { victims: false, spot, at, value } => {
-            scribble(hostile.link.own(), spot, *at, *value);
+            scribble(hostile.link.own_segment(), spot, *at, *value);
         }
         Op::Forge { ahead, imm, word, small } => {
             // Small operation codes are the ones that are looked at twice.
@@ -338,7 +338,7 @@ fn a_queue_pair_that_lies_about_its_lane_is_not_connected_to() {
         let (a, b) = (end(&ctx, &x, CAP), end(&ctx, &y, CAP));
         let number = b.qp.qp_num();
         let at = QP_TABLE + u64::from(number.0 % QPS) * size_of::<QpEntry>() as u64;
-        spoil(y.own().at::<QpEntry>(at).expect("entry"));
+        spoil(y.own_segment().at::<QpEntry>(at).expect("entry"));
         let connected = a.qp.ready_to_receive(&x, number);
         assert!(matches!(connected, Err(Error::PeerViolation(_))), "{connected:?}");
         assert_eq!(a.qp.state(), QpState::Init);

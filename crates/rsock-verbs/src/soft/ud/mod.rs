@@ -1,19 +1,19 @@
 //! Datagram queues: unreliable-datagram queue pairs in shared memory.
 //!
 //! A queue has one lane for each process that may send to it, in the segment that this process
-//! alone writes ([`inlet`]); a process has one feed for each queue that it sends to, whichever
-//! of its queues sends ([`feed`]). A lane that is full loses what comes, and its sender counts it.
+//! alone writes ([`receiver`]); a process has one sender for each queue that it sends to, whichever
+//! of its queues sends ([`sender`]). A lane that is full loses what comes, and its sender counts it.
 //!
 //! Invariants: an entry is whole, payload included, before it is published. A lane whose queue is
-//! gone is given back only when its feed has let go, or its process is dead.
+//! gone is given back only when its sender has let go, or its process is dead.
 //!
-//! Locks: a queue's `rx` before its `inlets`; a feed's `tx`. None is held while anybody waits.
+//! Locks: a queue's `rx` before its `receivers`; a sender's `tx`. None is held while anybody waits.
 
-mod feed;
-mod inlet;
+mod receiver;
+mod sender;
 
-use super::birth::Birth;
 use super::context::SoftContext;
+use super::creation_stamp::CreationStamp;
 use super::layout::{MAX_STAGE, STAGE};
 use super::link::Link;
 use super::wait::Waiters;
@@ -26,9 +26,9 @@ use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe, Lock};
 use crate::sync::slot::INLINE;
 use crate::types::{QKey, QpNum};
-use feed::Feed;
-pub(super) use feed::Feeds;
-use inlet::{Inlet, Taken};
+use receiver::{Taken, UdReceiver};
+use sender::UdSender;
+pub(super) use sender::UdSenders;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, TryLockError};
@@ -44,30 +44,30 @@ const SLOTS: u32 = 1024;
 pub struct SoftUd {
     number: QpNum,
     key: QKey,
-    rx: FamilyBox<Lock<Rx>>,
+    rx: FamilyBox<Lock<UdRx>>,
     counts: FamilyBox<Counts>,
     /// Where datagrams arrive. Never waited for on the data path: a child may have been forked while
     /// another thread held it.
-    inlets: RwLock<Vec<Arc<Inlet>>>,
-    /// Changed under the lock of `inlets`.
+    receivers: RwLock<Vec<Arc<UdReceiver>>>,
+    /// Changed under the lock of `receivers`.
     is_closed: AtomicBool,
     /// Bytes of the stage of each lane that is still to be made.
     stage: AtomicU32,
     waiters: Waiters,
-    birth: Birth,
+    created: CreationStamp,
     ctx: SoftContext,
 }
 
 /// Where datagrams go.
 #[derive(Clone, Debug)]
 pub struct SoftDestination {
-    feed: Arc<Feed>,
+    sender: Arc<UdSender>,
     is_key_right: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Rx {
-    /// The inlet that is looked at first, so that all get their turn.
+struct UdRx {
+    /// The receiver that is looked at first, so that all get their turn.
     turn: usize,
 }
 
@@ -98,7 +98,7 @@ impl DatagramBackend for Soft {
 
     fn create_datagrams(ctx: &SoftContext, key: QKey) -> Result<SoftUd, Error> {
         let room = || Error::Exhausted("family memory");
-        let (rx, counts) = (Lock::new(Rx::default()), Counts::default());
+        let (rx, counts) = (Lock::new(UdRx::default()), Counts::default());
         let (rx, counts) =
             (FamilyBox::new(rx).ok_or_else(room)?, FamilyBox::new(counts).ok_or_else(room)?);
         let waiters = Waiters::new()?;
@@ -108,23 +108,23 @@ impl DatagramBackend for Soft {
             key,
             rx,
             counts,
-            inlets: RwLock::default(),
+            receivers: RwLock::default(),
             is_closed: AtomicBool::new(false),
             stage: AtomicU32::new(STAGE),
             waiters,
-            birth: Birth::now(),
+            created: CreationStamp::now(),
             ctx: ctx.clone(),
         })
     }
 }
 
 impl SoftUd {
-    /// Runs `f` on the inlets, unless somebody is changing them at this moment.
+    /// Runs `f` on the receivers, unless somebody is changing them at this moment.
     #[inline]
-    fn with_inlets<R>(&self, f: impl FnOnce(&[Arc<Inlet>]) -> R) -> Option<R> {
-        match self.inlets.try_read() {
-            Ok(inlets) => Some(f(&inlets)),
-            Err(TryLockError::Poisoned(inlets)) => Some(f(&inlets.into_inner())),
+    fn with_receivers<R>(&self, f: impl FnOnce(&[Arc<UdReceiver>]) -> R) -> Option<R> {
+        match self.receivers.try_read() {
+            Ok(receivers) => Some(f(&receivers)),
+            Err(TryLockError::Poisoned(receivers)) => Some(f(&receivers.into_inner())),
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -138,7 +138,8 @@ impl SoftUd {
             return false;
         }
         let mut rx = self.rx.lock();
-        self.with_inlets(|inlets| self.take_from(inlets, &mut rx.turn, take)).unwrap_or(false)
+        self.with_receivers(|receivers| self.take_from(receivers, &mut rx.turn, take))
+            .unwrap_or(false)
     }
 
     /// How many bytes of datagrams each process that is admitted from now on has room for, roughly: at least
@@ -151,11 +152,11 @@ impl SoftUd {
     /// Lets nobody send any more: whoever tries finds the queue gone. What is in it, and what a sender is
     /// just putting there, can still be taken.
     pub fn close(&self) {
-        let inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        let receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
         self.is_closed.store(true, Ordering::Relaxed);
-        inlets.iter().for_each(|inlet| inlet.close());
-        drop(inlets);
-        self.wake_overlooked();
+        receivers.iter().for_each(|receiver| receiver.close());
+        drop(receivers);
+        self.wake_if_ready();
     }
 
     /// A number that changes when bells that are armed for the queue are rung, or may be: one that stays says that
@@ -165,27 +166,27 @@ impl SoftUd {
         self.waiters.n_rung()
     }
 
-    /// While the list of inlets changes nobody can look into them: who armed then saw nothing.
-    fn wake_overlooked(&self) {
+    /// While the list of receivers changes nobody can look into them: who armed then saw nothing.
+    fn wake_if_ready(&self) {
         if self.is_ready() {
             self.waiters.wake_all();
         }
     }
 
-    /// Takes from the first of `inlets` that has something, beginning with `turn`'s.
+    /// Takes from the first of `receivers` that has something, beginning with `turn`'s.
     fn take_from(
         &self,
-        inlets: &[Arc<Inlet>],
+        receivers: &[Arc<UdReceiver>],
         turn: &mut usize,
         take: &mut dyn FnMut(&dyn Arrived) -> bool,
     ) -> bool {
         let first = *turn;
-        for i in 0..inlets.len() {
-            let at = (first + i) % inlets.len();
-            let inlet = &inlets[at];
+        for i in 0..receivers.len() {
+            let at = (first + i) % receivers.len();
+            let receiver = &receivers[at];
             // Bounded: a peer that publishes rubbish must not keep us here.
             for _ in 0..SLOTS {
-                match inlet.take(take) {
+                match receiver.take(take) {
                     Taken::Datagram => {
                         *turn = at + 1;
                         self.counts.received.n_received.fetch_add(1, Ordering::Relaxed);
@@ -222,8 +223,10 @@ impl DatagramQueue<Soft> for SoftUd {
             slots
         } else {
             let next = u64::from(self.stage.load(Ordering::Relaxed));
-            let least = |inlets: &[Arc<Inlet>]| inlets.iter().map(|inlet| inlet.stage_len()).min();
-            let stage = self.with_inlets(least).flatten().map_or(next, |least| least.min(next));
+            let least = |receivers: &[Arc<UdReceiver>]| {
+                receivers.iter().map(|receiver| receiver.stage_len()).min()
+            };
+            let stage = self.with_receivers(least).flatten().map_or(next, |least| least.min(next));
             slots.min(usize::try_from(stage).unwrap_or(usize::MAX) / len)
         }
     }
@@ -232,17 +235,23 @@ impl DatagramQueue<Soft> for SoftUd {
         if !path.is_alive() {
             return Err(Error::PeerGone);
         }
-        let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(Error::Invalid("the queue is closed"));
         }
-        if inlets.iter().any(|inlet| inlet.is_from(path)) {
+        if receivers.iter().any(|receiver| receiver.is_from(path)) {
             return Ok(());
         }
         let stage = self.stage.load(Ordering::Relaxed);
-        inlets.push(Arc::new(Inlet::open(path, &self.waiters, self.number, self.key, stage)?));
-        drop(inlets);
-        self.wake_overlooked();
+        receivers.push(Arc::new(UdReceiver::open(
+            path,
+            &self.waiters,
+            self.number,
+            self.key,
+            stage,
+        )?));
+        drop(receivers);
+        self.wake_if_ready();
         Ok(())
     }
 
@@ -252,9 +261,9 @@ impl DatagramQueue<Soft> for SoftUd {
         dest: QpNum,
         key: QKey,
     ) -> Result<SoftDestination, Error> {
-        let feed = Feed::to(path, self.number, dest)?;
-        let is_key_right = feed.key() == key;
-        Ok(SoftDestination { feed, is_key_right })
+        let sender = UdSender::to(path, self.number, dest)?;
+        let is_key_right = sender.key() == key;
+        Ok(SoftDestination { sender, is_key_right })
     }
 
     #[inline]
@@ -264,7 +273,7 @@ impl DatagramQueue<Soft> for SoftUd {
             return Err(DatagramError::TooLong);
         }
         let lost = if to.is_key_right {
-            match to.feed.post(self.number, payload, len)? {
+            match to.sender.post(self.number, payload, len)? {
                 Posted::Out => None,
                 Posted::Lost => Some(&self.counts.n_full),
             }
@@ -279,7 +288,7 @@ impl DatagramQueue<Soft> for SoftUd {
 
     #[inline]
     fn ring(&self, to: &SoftDestination) {
-        to.feed.ring();
+        to.sender.ring();
     }
 
     #[inline]
@@ -300,15 +309,16 @@ impl DatagramQueue<Soft> for SoftUd {
             take(arrived);
             true
         };
-        let mut take_all = |inlets: &[Arc<Inlet>]| {
-            (0..most).take_while(|_| self.take_from(inlets, &mut rx.turn, &mut take)).count()
+        let mut take_all = |receivers: &[Arc<UdReceiver>]| {
+            (0..most).take_while(|_| self.take_from(receivers, &mut rx.turn, &mut take)).count()
         };
-        self.with_inlets(|inlets| take_all(inlets)).unwrap_or(0)
+        self.with_receivers(|receivers| take_all(receivers)).unwrap_or(0)
     }
 
     #[inline]
     fn is_ready(&self) -> bool {
-        self.with_inlets(|inlets| inlets.iter().any(|inlet| inlet.is_ready())).unwrap_or(false)
+        self.with_receivers(|receivers| receivers.iter().any(|receiver| receiver.is_ready()))
+            .unwrap_or(false)
     }
 
     fn arm(&self, bell: &SoftBell) -> bool {
@@ -332,16 +342,17 @@ impl DatagramQueue<Soft> for SoftUd {
     }
 
     fn sweep(&self) {
-        if !self.birth.is_here() {
+        if !self.created.is_this_process() {
             return;
         }
-        self.ctx.node().feeds.sweep();
-        let is_over = |inlet: &mut Arc<Inlet>| !inlet.is_ready() && !inlet.link().probe();
-        let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
-        let over: Vec<_> = inlets.extract_if(.., is_over).collect();
-        drop(inlets);
+        self.ctx.node().ud_senders.sweep();
+        let is_over =
+            |receiver: &mut Arc<UdReceiver>| !receiver.is_ready() && !receiver.link().probe();
+        let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
+        let over: Vec<_> = receivers.extract_if(.., is_over).collect();
+        drop(receivers);
         drop(over);
-        self.wake_overlooked();
+        self.wake_if_ready();
         self.waiters.prune();
     }
 
@@ -362,15 +373,15 @@ impl Drop for SoftUd {
     fn drop(&mut self) {
         // Inlets say to their senders that they are closed when they drop.
         // Without the lock, which nobody else has: in a child, a thread that does not exist may.
-        let inlets = self.inlets.get_mut().unwrap_or_else(PoisonError::into_inner);
-        drop(std::mem::take(inlets));
+        let receivers = self.receivers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(std::mem::take(receivers));
         // A number that lived through a fork may still be known to somebody.
-        if self.birth.is_private() {
+        if self.created.is_unshared() {
             self.ctx.node().numbers().give_back(self.number);
         }
         // A child does not know who held its parent's locks.
-        if self.birth.is_here() {
-            self.ctx.node().feeds.sweep();
+        if self.created.is_this_process() {
+            self.ctx.node().ud_senders.sweep();
         }
     }
 }

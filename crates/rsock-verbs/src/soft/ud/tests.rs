@@ -82,7 +82,7 @@ fn peers_that_die_are_swept_out_and_what_they_sent_stays() {
     assert!(of_b.try_recv(&mut |arrived: &dyn Arrived| got = arrived.len()));
     assert_eq!(got, 10);
     of_b.sweep();
-    assert!(of_b.inlets.read().expect("lock").is_empty());
+    assert!(of_b.receivers.read().expect("lock").is_empty());
     while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
     assert!(matches!(of_b.admit(&b.path), Err(Error::PeerGone)));
 }
@@ -96,7 +96,7 @@ fn rubbish_is_skipped_and_counted() {
     // is longer than any, and a message that does not fit.
     let words = [0, 255, 1 | 8 << 8, 2 | 9 << 16, 3 | 49 << 8, 4 | 16384 << 16, 5 | 8193 << 16, 6];
     for word in words {
-        to.feed.forge(1, word);
+        to.sender.forge(1, word);
     }
     send(&of_a, &to, &[9; 300]).expect("sent");
     let mut got = Vec::new();
@@ -209,19 +209,19 @@ fn a_datagram_that_is_left_is_the_next_one_again() {
     assert_eq!(of_b.counters().n_received, 3);
 }
 
-/// Arms a bell for the queue, which has a datagram, while the list of its inlets is being changed.
+/// Arms a bell for the queue, which has a datagram, while the list of its receivers is being changed.
 fn arm_unseen(ud: &SoftUd, bell: &SoftBell) {
-    let changing = ud.inlets.write().expect("lock");
+    let changing = ud.receivers.write().expect("lock");
     // Nobody can look: it sleeps.
     assert!(ud.arm(bell));
     drop(changing);
     assert!(!bell.take());
 }
 
-/// What changes the list of a queue's inlets, with another peer to let in.
+/// What changes the list of a queue's receivers, with another peer to let in.
 type Change<'a> = &'a dyn Fn(&SoftUd, &Side<Soft>);
 
-/// Whoever armed while the list of inlets changed, and so saw nothing, is woken by those who change it.
+/// Whoever armed while the list of receivers changed, and so saw nothing, is woken by those who change it.
 #[test]
 fn who_could_not_look_is_woken() {
     let [a, b] = Linked.sides();
@@ -249,11 +249,11 @@ fn a_lane_that_is_closed_has_said_before_that_nothing_is_wanted() {
     let [a, b] = Linked.sides();
     for _ in 0..2000 {
         let of_b = queue(&b);
-        let inlet = Arc::clone(&of_b.inlets.read().expect("lock")[0]);
+        let receiver = Arc::clone(&of_b.receivers.read().expect("lock")[0]);
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 loop {
-                    if let Some(is_wanted) = inlet.is_wanted_when_closed() {
+                    if let Some(is_wanted) = receiver.is_wanted_when_closed() {
                         return is_wanted;
                     }
                     std::hint::spin_loop();

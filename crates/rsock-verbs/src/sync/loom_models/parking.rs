@@ -1,7 +1,7 @@
 //! Parking on a queue with several wait lines: no wake-up is lost, whichever word it comes by.
 
 use super::{explore, explore_up_to};
-use crate::sync::parking::{Ports, Registry};
+use crate::sync::parking::{Registry, WaitLines};
 use crate::sync::primitive::{Loom, Word};
 use crate::sync::waiter::{FUTEX, WaitLine};
 use loom::sync::atomic::AtomicU32;
@@ -68,7 +68,7 @@ impl Queue {
 #[derive(Default)]
 struct Watched(Vec<(*const AtomicU32, u32)>);
 
-impl Ports<Loom> for Queue {
+impl WaitLines<Loom> for Queue {
     type Parked = ();
     type Watched = Watched;
     const WOKEN: () = ();

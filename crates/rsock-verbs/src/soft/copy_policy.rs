@@ -7,7 +7,7 @@
 
 /// The choice for one direction between two queue pairs. `Copy`: it lives among their state.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct CopyPolicy {
     /// Messages of middle size so far, modulo [`PERIOD`].
     turn: u16,
     /// Whether middle sizes stream.
@@ -37,7 +37,7 @@ const PERIOD: u16 = 8192;
 const TRIAL: u16 = 384;
 const SCALE: u64 = 256;
 
-impl Pace {
+impl CopyPolicy {
     /// From which size on this copy of `len` bytes streams. `answered`: the peer has sent something
     /// since the last.
     #[inline(always)]
@@ -96,11 +96,11 @@ mod tests {
 
     /// Sends `messages` of 1 KiB on a machine where a message takes `near` cycles with ordinary
     /// stores and `far` with streaming ones, under a window of 112 messages.
-    fn run(pace: &mut Pace, near: u64, far: u64, messages: u32) {
+    fn run(copy_policy: &mut CopyPolicy, near: u64, far: u64, messages: u32) {
         let clock = Cell::new(0);
         let mut under_way = std::collections::VecDeque::new();
         for _ in 0..messages {
-            let from = pace.choose_middle(1024, || clock.get());
+            let from = copy_policy.choose_middle(1024, || clock.get());
             under_way.push_back(if from == FAR_FROM { far } else { near });
             if under_way.len() > 112 {
                 clock.set(clock.get() + under_way.pop_front().unwrap_or(0));
@@ -110,31 +110,31 @@ mod tests {
 
     #[test]
     fn the_choice_follows_the_machine_there_and_back() {
-        let mut pace = Pace::default();
+        let mut copy_policy = CopyPolicy::default();
         for _ in 0..3 {
-            run(&mut pace, 2000, 1000, 2 * u32::from(PERIOD));
-            assert!(pace.is_far);
-            run(&mut pace, 600, 1000, 2 * u32::from(PERIOD));
-            assert!(!pace.is_far);
+            run(&mut copy_policy, 2000, 1000, 2 * u32::from(PERIOD));
+            assert!(copy_policy.is_far);
+            run(&mut copy_policy, 600, 1000, 2 * u32::from(PERIOD));
+            assert!(!copy_policy.is_far);
         }
     }
 
     #[test]
     fn what_makes_no_difference_changes_nothing() {
         for is_far in [false, true] {
-            let mut pace = Pace { is_far, ..Pace::default() };
-            run(&mut pace, 1000, 1000, 5 * u32::from(PERIOD));
-            assert_eq!(pace.is_far, is_far);
+            let mut copy_policy = CopyPolicy { is_far, ..CopyPolicy::default() };
+            run(&mut copy_policy, 1000, 1000, 5 * u32::from(PERIOD));
+            assert_eq!(copy_policy.is_far, is_far);
         }
     }
 
     #[test]
     fn small_large_and_answered_messages_are_settled() {
-        let mut pace = Pace { is_far: true, turn: TRIAL, ..Pace::default() };
-        assert!(pace.stream_from(FAR_FROM - 1, false) > FAR_FROM - 1);
-        assert!(pace.stream_from(NEAR_FROM, false) <= NEAR_FROM);
-        assert!(pace.stream_from(1024, false) <= 1024);
-        assert!(pace.stream_from(4096, true) > 4096);
-        assert!(pace.stream_from(65536, true) <= 65536);
+        let mut copy_policy = CopyPolicy { is_far: true, turn: TRIAL, ..CopyPolicy::default() };
+        assert!(copy_policy.stream_from(FAR_FROM - 1, false) > FAR_FROM - 1);
+        assert!(copy_policy.stream_from(NEAR_FROM, false) <= NEAR_FROM);
+        assert!(copy_policy.stream_from(1024, false) <= 1024);
+        assert!(copy_policy.stream_from(4096, true) > 4096);
+        assert!(copy_policy.stream_from(65536, true) <= 65536);
     }
 }

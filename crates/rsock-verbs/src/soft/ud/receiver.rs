@@ -7,12 +7,12 @@ use super::{MAX_LEN, SLOTS};
 use crate::datagram::{Arrived, Sender};
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};
-use crate::soft::birth::Birth;
 use crate::soft::copy;
+use crate::soft::creation_stamp::CreationStamp;
 use crate::soft::layout::{DATAGRAMS, Entry, LaneHead, REVOKED, STAGE};
-use crate::soft::link::{Link, Zombie};
-use crate::soft::qp::lane::{self, Lane, Place};
-use crate::soft::wait::{Port, Waiters};
+use crate::soft::link::{Link, RetiredLane};
+use crate::soft::qp::lane::{self, Lane, LaneLocation};
+use crate::soft::wait::{OwnedWaitLine, Waiters};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, QKey, QpNum};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// One process's lane into a queue.
 #[derive(Debug)]
-pub(super) struct Inlet {
+pub(super) struct UdReceiver {
     lane: Lane,
-    place: Place,
+    location: LaneLocation,
     heads: FamilyBox<Heads>,
     number: QpNum,
-    birth: Birth,
-    port: Arc<Port>,
+    created: CreationStamp,
+    wait_line: Arc<OwnedWaitLine>,
     link: Arc<Link>,
 }
 
@@ -100,7 +100,7 @@ impl Arrived for Found<'_> {
 
 const _: () = assert!(MAX_LEN < STAGE as usize);
 
-impl Inlet {
+impl UdReceiver {
     /// A lane with `stage` bytes for the process at the other end of `link`, published.
     pub(super) fn open(
         link: &Arc<Link>,
@@ -112,28 +112,30 @@ impl Inlet {
         link.check_owner()?;
         let room = || Error::Exhausted("segment");
         let heads = FamilyBox::new(Heads::default()).ok_or(Error::Exhausted("family memory"))?;
-        let port = waiters.port(link)?;
+        let wait_line = waiters.wait_line(link)?;
         let head_at = link.alloc_block()?;
-        let place = Place { head_at, slots_at: 0, slots: SLOTS, stage, caps_at: 0, n_caps: 0 };
-        let slots_at = link.alloc(place.len()).inspect_err(|_| link.free_block(head_at))?;
-        let place = Place { slots_at, ..place };
-        let head = link.own().at::<LaneHead>(head_at);
-        let (Some(lane), Some(head)) = (Lane::at(link.own(), &place), head) else {
-            link.free(slots_at, place.len());
+        let location =
+            LaneLocation { head_at, slots_at: 0, slots: SLOTS, stage, caps_at: 0, n_caps: 0 };
+        let slots_at = link.alloc(location.len()).inspect_err(|_| link.free_block(head_at))?;
+        let location = LaneLocation { slots_at, ..location };
+        let head = link.own_segment().at::<LaneHead>(head_at);
+        let (Some(lane), Some(head)) = (Lane::at(link.own_segment(), &location), head) else {
+            link.free(slots_at, location.len());
             link.free_block(head_at);
             return Err(room());
         };
         head.clear();
         head.consumer.posted.store(1, Ordering::Relaxed);
-        let birth = Birth::now();
+        let created = CreationStamp::now();
         let link = Arc::clone(link);
         // From here on `Drop` takes everything back.
-        let inlet = Self { lane, place, heads, number, birth, port, link };
+        let receiver = Self { lane, location, heads, number, created, wait_line, link };
         let access = Access::from_bits_retain(DATAGRAMS);
-        let at = inlet.port.at();
-        let published = Place { caps_at: key.0.into(), ..place };
-        lane::publish(inlet.link.own(), number, &published, access, at, at).ok_or_else(room)?;
-        Ok(inlet)
+        let at = receiver.wait_line.at();
+        let published = LaneLocation { caps_at: key.0.into(), ..location };
+        lane::publish(receiver.link.own_segment(), number, &published, access, at, at)
+            .ok_or_else(room)?;
+        Ok(receiver)
     }
 
     /// Bytes of its stage.
@@ -198,20 +200,20 @@ impl Inlet {
             if staged {
                 let stage = stage.wrapping_add(len.into());
                 self.heads.stage.store(stage, Ordering::Relaxed);
-                // SYNC(stage): our reads come before. Pairs with the Acquire in `Feed::post`.
+                // SYNC(stage): our reads come before. Pairs with the Acquire in `UdSender::post`.
                 self.lane.head().consumer.stage_head.store(stage, Ordering::Release);
             }
         }
         let head = head.wrapping_add(1);
         self.heads.slots.store(head, Ordering::Relaxed);
-        // SYNC(slot-free): our reads come before. Pairs with the Acquire in `Feed::post`.
+        // SYNC(slot-free): our reads come before. Pairs with the Acquire in `UdSender::post`.
         self.lane.head().consumer.head.store(head, Ordering::Release);
         taken
     }
 }
 
 #[cfg(test)]
-impl Inlet {
+impl UdReceiver {
     /// Whether the queue wants anything, as a sender finds that has seen the lane closed; `None` before.
     pub(super) fn is_wanted_when_closed(&self) -> Option<bool> {
         let head = self.lane.head();
@@ -220,24 +222,28 @@ impl Inlet {
     }
 }
 
-impl Drop for Inlet {
+impl Drop for UdReceiver {
     fn drop(&mut self) {
         // A child that lets go of what it inherited closes nothing of its parent's.
-        if !self.birth.is_here() {
+        if !self.created.is_this_process() {
             return;
         }
         // Senders see it, and find out anew where the queue is.
         self.close();
-        lane::withdraw(self.link.own(), self.number);
+        lane::withdraw(self.link.own_segment(), self.number);
         // A child that was forked meanwhile may be reading: then nothing is used again.
-        if !self.birth.is_private() {
+        if !self.created.is_unshared() {
             return;
         }
         // Fails if a sender has claimed the lane: then it says when it lets go.
         let claim = &self.lane.head().producer.claim;
         let _ = claim.compare_exchange(0, REVOKED, Ordering::AcqRel, Ordering::Acquire);
-        let spans = vec![(self.place.slots_at, self.place.len())];
-        let ports = vec![Arc::clone(&self.port)];
-        self.link.retire(Zombie { head_at: self.place.head_at, spans, _ports: ports });
+        let spans = vec![(self.location.slots_at, self.location.len())];
+        let _wait_lines = vec![Arc::clone(&self.wait_line)];
+        self.link.retire_lane(RetiredLane {
+            head_at: self.location.head_at,
+            spans,
+            _wait_lines: _wait_lines,
+        });
     }
 }

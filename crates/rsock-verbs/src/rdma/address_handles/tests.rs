@@ -1,4 +1,4 @@
-//! The book, with handles that are none, and a queue that is a list.
+//! The handles, with handles that are none, and a queue that is a list.
 
 use super::*;
 use proptest::prelude::*;
@@ -27,9 +27,9 @@ impl Drop for Handle {
     }
 }
 
-/// A queue and its book: which handles there are, who has one, and what its sends name.
+/// A queue and its handles: which handles there are, who has one, and what its sends name.
 struct Queue {
-    book: Book<Handle>,
+    handles: AddressHandles<Handle>,
     alive: Alive,
     n_made: u64,
     now: Instant,
@@ -42,7 +42,7 @@ struct Queue {
 impl Queue {
     fn new() -> Self {
         Self {
-            book: Book::with_room(ROOM),
+            handles: AddressHandles::with_room(ROOM),
             alive: Alive::default(),
             n_made: 0,
             now: Instant::now(),
@@ -62,7 +62,7 @@ impl Queue {
             self.alive.borrow_mut().insert(number);
             Ok(Handle { number, alive: Rc::clone(&self.alive) })
         };
-        let handle = self.book.handle(key(host), self.now, make, || self.sends());
+        let handle = self.handles.handle(key(host), self.now, make, || self.sends());
         let handle = handle.expect("made");
         self.n_made += u64::from(handle.number == number);
         self.held.push(handle);
@@ -80,7 +80,7 @@ impl Queue {
     }
 
     fn tidy(&self) {
-        self.book.tidy(|| self.sends());
+        self.handles.tidy(|| self.sends());
     }
 
     fn is_alive(&self, number: u64) -> bool {
@@ -99,7 +99,7 @@ fn the_oldest_handle_goes_when_there_are_too_many() {
     queue.held.clear();
     queue.tidy();
     assert!(!queue.is_alive(first[0]), "the first is still there");
-    assert_eq!(queue.book.len(), ROOM);
+    assert_eq!(queue.handles.len(), ROOM);
     // The others are still for use.
     for (host, number) in (0..).zip(&first).skip(1) {
         assert_eq!(queue.ask(host), *number);
@@ -149,10 +149,10 @@ fn what_cannot_be_made_changes_nothing() {
     let later = queue.now + AGE;
     let refuse = || Err(Error::Exhausted("handles"));
     for host in [1, 2] {
-        assert!(queue.book.handle(key(host), later, refuse, || (0, 0)).is_err());
+        assert!(queue.handles.handle(key(host), later, refuse, || (0, 0)).is_err());
     }
     assert_eq!(queue.ask(1), first);
-    assert_eq!(queue.book.len(), 1);
+    assert_eq!(queue.handles.len(), 1);
 }
 
 #[derive(Clone, Debug)]
@@ -192,18 +192,18 @@ proptest! {
                 Op::Wait(ms) => queue.now += Duration::from_millis(ms),
                 Op::Tidy => queue.tidy(),
             }
-            let n_for_use = queue.book.pages().current.len();
+            let n_for_use = queue.handles.handles().current.len();
             prop_assert!(n_for_use <= ROOM);
             for number in &queue.posted[queue.n_done.get()..] {
                 prop_assert!(queue.is_alive(*number), "{number} is named by a send");
             }
-            prop_assert_eq!(queue.book.len(), queue.alive.borrow().len());
+            prop_assert_eq!(queue.handles.len(), queue.alive.borrow().len());
         }
         queue.held.clear();
         // Finds that nobody has them, and posts more, which do not name them.
         queue.tidy();
         queue.complete(usize::MAX);
         queue.tidy();
-        prop_assert_eq!(queue.book.len(), queue.book.pages().current.len());
+        prop_assert_eq!(queue.handles.len(), queue.handles.handles().current.len());
     }
 }

@@ -57,13 +57,13 @@ impl Drop for Address {
 
 /// The handles of one queue.
 #[derive(Debug)]
-pub(super) struct Book<H = Address> {
-    pages: Mutex<Pages<H>>,
+pub(super) struct AddressHandles<H = Address> {
+    handles: Mutex<Handles<H>>,
     most: usize,
 }
 
 #[derive(Debug)]
-struct Pages<H> {
+struct Handles<H> {
     current: HashMap<Key, (Arc<H>, Instant)>,
     /// Handles that nobody is given any more. Where nobody has one either, the number of sends that
     /// had been posted when that was found: when those are done, it goes.
@@ -78,7 +78,7 @@ const MOST: usize = 1024;
 /// How old one gets.
 const AGE: Duration = Duration::from_secs(1);
 
-impl Book {
+impl AddressHandles {
     /// The handle for `path`. `sends` says how many of the queue's sends are posted and done.
     ///
     /// Making one may wait for the network to say where the host is, if nothing was heard of it lately.
@@ -93,20 +93,20 @@ impl Book {
     }
 }
 
-impl<H> Default for Book<H> {
+impl<H> Default for AddressHandles<H> {
     fn default() -> Self {
         Self::with_room(MOST)
     }
 }
 
-impl<H> Book<H> {
+impl<H> AddressHandles<H> {
     fn with_room(most: usize) -> Self {
-        let pages = Pages { current: HashMap::new(), retired: Vec::new() };
-        Self { pages: Mutex::new(pages), most }
+        let handles = Handles { current: HashMap::new(), retired: Vec::new() };
+        Self { handles: Mutex::new(handles), most }
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages<H>> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn handles(&self) -> MutexGuard<'_, Handles<H>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The handle for `key`, by `make` if there is none, or an old one. It is `now`.
@@ -117,37 +117,37 @@ impl<H> Book<H> {
         make: impl FnOnce() -> Result<H, Error>,
         sends: impl Fn() -> (u64, u64),
     ) -> Result<Arc<H>, Error> {
-        if let Some((handle, made)) = self.pages().current.get(&key)
+        if let Some((handle, made)) = self.handles().current.get(&key)
             && now.saturating_duration_since(*made) < AGE
         {
             return Ok(Arc::clone(handle));
         }
         let new = Arc::new(make()?);
-        let mut pages = self.pages();
-        if pages.current.len() >= self.most && !pages.current.contains_key(&key) {
-            let oldest = pages.current.iter().min_by_key(|(_, (_, made))| *made);
+        let mut handles = self.handles();
+        if handles.current.len() >= self.most && !handles.current.contains_key(&key) {
+            let oldest = handles.current.iter().min_by_key(|(_, (_, made))| *made);
             let oldest = oldest.map(|(key, _)| *key);
-            pages.retire(oldest);
+            handles.retire(oldest);
         }
-        pages.retire(Some(key));
-        pages.current.insert(key, (Arc::clone(&new), now));
-        pages.tidy(sends);
+        handles.retire(Some(key));
+        handles.current.insert(key, (Arc::clone(&new), now));
+        handles.tidy(sends);
         Ok(new)
     }
 
     /// Lets go of handles that no send names any longer.
     pub(super) fn tidy(&self, sends: impl Fn() -> (u64, u64)) {
-        self.pages().tidy(sends);
+        self.handles().tidy(sends);
     }
 
     /// Handles that there are: those for use, and those that wait to go.
     pub(super) fn len(&self) -> usize {
-        let pages = self.pages();
-        pages.current.len() + pages.retired.len()
+        let handles = self.handles();
+        handles.current.len() + handles.retired.len()
     }
 }
 
-impl<H> Pages<H> {
+impl<H> Handles<H> {
     fn retire(&mut self, key: Option<Key>) {
         if let Some((handle, _)) = key.and_then(|key| self.current.remove(&key)) {
             self.retired.push((handle, None));

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 const MOST: usize = 8;
 /// Checks whether a closer has begun, and nanoseconds between two of them: more than ten seconds in all. On a busy
 /// machine a new process may get its first turn on a CPU after a second.
-const LOOKS: (u32, i64) = (100_000, 100_000);
+const CHECKS: (u32, i64) = (100_000, 100_000);
 
 /// Process ids of closers that were not yet seen to end; 0 is a free place. Only hints: one that is
 /// lost leaves an ended process unwaited for until this one ends.
-static CLOSERS: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
+static HELPERS: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
 /// A place whose closer is being started.
 const TAKEN: i32 = -1;
 /// Descriptors that could not be given to a closer and stay open.
@@ -30,7 +30,7 @@ static KEPT: AtomicUsize = AtomicUsize::new(0);
 /// messages should be taken: every closer is at work.
 #[must_use]
 pub fn is_flooded() -> bool {
-    CLOSERS.iter().all(is_at_work) || KEPT.load(Ordering::Relaxed) >= MOST
+    HELPERS.iter().all(is_at_work) || KEPT.load(Ordering::Relaxed) >= MOST
 }
 
 /// Whether the closer of this place runs. One that has ended is waited for, which takes no time.
@@ -71,7 +71,7 @@ fn replace(fd: &OwnedFd) -> bool {
             && place.compare_exchange(0, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     };
     let mut is_replaced = false;
-    if let Some(place) = CLOSERS.iter().find(take) {
+    if let Some(place) = HELPERS.iter().find(take) {
         let pid = begin(fd.as_raw_fd(), harmless.as_raw_fd()).unwrap_or(0);
         is_replaced = pid != 0 && has_begun(fd, pid);
         place.store(pid, Ordering::Relaxed);
@@ -83,7 +83,7 @@ fn replace(fd: &OwnedFd) -> bool {
 /// Waits until closer `pid` has put the memory file in the place of `fd`, which is as long as it
 /// takes to be given a CPU; false if it never does.
 fn has_begun(fd: &OwnedFd, pid: i32) -> bool {
-    for _ in 0..LOOKS.0 {
+    for _ in 0..CHECKS.0 {
         let is_over = has_ended(pid);
         if fcntl_get_seals(fd).is_ok() {
             return true;
@@ -91,7 +91,7 @@ fn has_begun(fd: &OwnedFd, pid: i32) -> bool {
         if is_over {
             return false;
         }
-        let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: LOOKS.1 };
+        let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: CHECKS.1 };
         let _ = rustix::thread::nanosleep(&pause);
     }
     false

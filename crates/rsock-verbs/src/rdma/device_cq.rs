@@ -9,7 +9,7 @@
 
 use super::channel::RdmaChannel;
 use super::convert::{int, object, zero};
-use super::sends::{RECEIVE, SIGNALED, Sends};
+use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED};
 use super::usage::{Counted, Kind as Counts};
 use super::waiters::Waiters;
 use super::{RdmaBell, RdmaContext};
@@ -38,7 +38,7 @@ use std::time::Duration;
 /// in this order; queue pairs that complete here hold this value. Every event taken from `events` is
 /// acknowledged at once.
 #[derive(Debug)]
-pub(super) struct OwnCq {
+pub(super) struct DeviceCq {
     raw: NonNull<ibv_cq>,
     events: NonNull<ibv_comp_channel>,
     /// Completions that were found while looking. Its lock is held while polling, so that none
@@ -46,7 +46,7 @@ pub(super) struct OwnCq {
     stash: Mutex<VecDeque<Completion>>,
     n_stashed: AtomicUsize,
     /// Queue pairs that complete their sends here.
-    senders: Mutex<BTreeMap<u32, Weak<Sends>>>,
+    senders: Mutex<BTreeMap<u32, Weak<OutstandingSends>>>,
     waiters: Waiters,
     channel: Option<(Arc<RdmaChannel>, u64)>,
     /// Whether the caller's channel waits for the next event.
@@ -56,11 +56,11 @@ pub(super) struct OwnCq {
 }
 
 // SAFETY: libibverbs's queues and channels may be used from any thread.
-unsafe impl Send for OwnCq {}
+unsafe impl Send for DeviceCq {}
 // SAFETY: as above, by several at once.
-unsafe impl Sync for OwnCq {}
+unsafe impl Sync for DeviceCq {}
 
-impl OwnCq {
+impl DeviceCq {
     pub(super) fn new(
         ctx: &RdmaContext,
         depth: u32,
@@ -108,16 +108,16 @@ impl OwnCq {
         self.raw.as_ptr()
     }
 
-    fn senders(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Sends>>> {
+    fn senders(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<OutstandingSends>>> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A queue pair completes its sends here.
-    pub(super) fn attach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+    pub(super) fn attach(&self, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         self.senders().insert(qp_num.0, Arc::downgrade(sends));
     }
 
-    pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+    pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         let mut senders = self.senders();
         // The number may be another one's by now.
         if senders.get(&qp_num.0).is_some_and(|other| other.as_ptr() == Arc::as_ptr(sends)) {
@@ -287,7 +287,7 @@ impl OwnCq {
     }
 }
 
-impl Drop for OwnCq {
+impl Drop for DeviceCq {
     fn drop(&mut self) {
         let verbs = self.ctx.verbs();
         // SAFETY: made by `ibv_create_cq`; no queue pair completes here any longer.
@@ -298,7 +298,7 @@ impl Drop for OwnCq {
     }
 }
 
-impl OwnCq {
+impl DeviceCq {
     pub(super) fn poll(&self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;

@@ -32,7 +32,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The sends of one queue pair.
 #[derive(Debug)]
-pub(super) struct Sends {
+pub(super) struct OutstandingSends {
     ledger: Mutex<Ledger>,
     depth: u64,
     /// Unsignaled requests that may follow one another.
@@ -91,7 +91,7 @@ pub(super) enum Copied {
     Shared(u32),
 }
 
-impl Sends {
+impl OutstandingSends {
     pub(super) fn new(depth: u32, max_copy: u32, pool: Arc<Pool>) -> Arc<Self> {
         let copies = Copies::default();
         let ledger =

@@ -1,18 +1,18 @@
-//! Completion queues that many queue pairs share: *shards*, and each queue pair's part of one, its
-//! *lane*.
+//! Completion queues that many queue pairs share: *shared_cqs*, and each queue pair's part of one, its
+//! *share*.
 //!
-//! Nobody owns a shard. Whoever polls a lane polls the shard: completions go into the stashes of their
-//! lanes, and wake who waits there. Sleepers watch the shard's events, or rely on others that do
-//! (`watch.rs`): whoever takes one arms the shard again for all that sleep, and then polls for all.
+//! Nobody owns a shared. Whoever polls a share polls the shared: completions go into the stashes of their
+//! shares, and wake who waits there. Sleepers watch the shared's events, or rely on others that do
+//! (`event_watchers.rs`): whoever takes one arms the shared again for all that sleep, and then polls for all.
 //!
 //! Invariants. While somebody sleeps, the device has been asked for an event that nobody has taken yet,
-//! or who took it is about to poll. A shard is never asked to hold more completions than it has room
-//! for: lanes reserve theirs.
+//! or who took it is about to poll. A shared is never asked to hold more completions than it has room
+//! for: shares reserve theirs.
 
-use super::own_cq::{BATCH, OwnCq};
-use super::sends::Sends;
+use super::device_cq::{BATCH, DeviceCq};
+use super::event_watchers::{EventSleep, EventWatchers};
+use super::outstanding_sends::OutstandingSends;
 use super::waiters::{Event, Waiters};
-use super::watch::{Nap, Watch};
 use super::{RdmaBell, RdmaContext};
 use crate::device::{Context, Parked};
 use crate::error::Error;
@@ -25,13 +25,13 @@ use std::time::Duration;
 
 /// A completion queue for many.
 #[derive(Debug)]
-struct Shard {
-    queue: Arc<OwnCq>,
+struct SharedCq {
+    queue: Arc<DeviceCq>,
     depth: u32,
-    /// Completions that lanes have reserved room for.
+    /// Completions that shares have reserved room for.
     n_reserved: Mutex<u32>,
     /// By queue pair.
-    lanes: Mutex<BTreeMap<u32, Weak<Lane>>>,
+    shares: Mutex<BTreeMap<u32, Weak<CqShare>>>,
     /// Held by who polls the device.
     pump: Mutex<()>,
     /// Threads that sleep, and armings of bells.
@@ -39,61 +39,61 @@ struct Shard {
     /// The device was asked for an event, or is about to be, and nobody has taken it.
     is_armed: AtomicBool,
     /// Threads that sleep, other than with a bell.
-    watch: Watch,
-    /// Bells that watch the events, and for how many lanes.
+    watch: EventWatchers,
+    /// Bells that watch the events, and for how many shares.
     bells: Mutex<Vec<(Arc<Event>, usize)>>,
 }
 
-/// One queue pair's part of a shard.
+/// One queue pair's part of a shared.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct CqShare {
     stash: Mutex<VecDeque<Completion>>,
     n_stashed: AtomicUsize,
     waiters: Waiters,
     n_reserved: u32,
-    shard: Arc<Shard>,
+    shared: Arc<SharedCq>,
 }
 
-/// The shards of a device.
+/// The shared_cqs of a device.
 #[derive(Debug, Default)]
-pub(super) struct Shards(Mutex<Vec<Weak<Shard>>>);
+pub(super) struct SharedCqs(Mutex<Vec<Weak<SharedCq>>>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shards {
-    /// A lane with room for `n` completions; `None` if the device has no queue so long.
-    pub(super) fn lane(&self, ctx: &RdmaContext, n: u32) -> Result<Option<Arc<Lane>>, Error> {
-        let mut shards = lock(&self.0);
-        shards.retain(|shard| shard.strong_count() > 0);
-        let mut open = shards.iter().filter_map(Weak::upgrade);
-        if let Some(lane) = open.find_map(|shard| Lane::new(&shard, n)) {
-            return Ok(Some(lane));
+impl SharedCqs {
+    /// A share with room for `n` completions; `None` if the device has no queue so long.
+    pub(super) fn share(&self, ctx: &RdmaContext, n: u32) -> Result<Option<Arc<CqShare>>, Error> {
+        let mut shared_cqs = lock(&self.0);
+        shared_cqs.retain(|shared| shared.strong_count() > 0);
+        let mut open = shared_cqs.iter().filter_map(Weak::upgrade);
+        if let Some(share) = open.find_map(|shared| CqShare::new(&shared, n)) {
+            return Ok(Some(share));
         }
         // The first one is short: most processes have few streams.
-        let n_lanes = FEW << (2 * shards.len().min(4));
-        let depth = n.saturating_mul(n_lanes).min(LONGEST).min(ctx.attr().max_cqe);
+        let n_shares = FEW << (2 * shared_cqs.len().min(4));
+        let depth = n.saturating_mul(n_shares).min(LONGEST).min(ctx.attr().max_cqe);
         if depth < n {
             return Ok(None);
         }
-        let shard = Arc::new(Shard {
-            queue: OwnCq::new(ctx, depth, None)?,
+        let shared = Arc::new(SharedCq {
+            queue: DeviceCq::new(ctx, depth, None)?,
             depth,
             n_reserved: Mutex::new(0),
-            lanes: Mutex::default(),
+            shares: Mutex::default(),
             pump: Mutex::new(()),
             n_sleepers: AtomicUsize::new(0),
             is_armed: AtomicBool::new(false),
-            watch: Watch::default(),
+            watch: EventWatchers::default(),
             bells: Mutex::default(),
         });
-        shards.push(Arc::downgrade(&shard));
-        Ok(Lane::new(&shard, n))
+        shared_cqs.push(Arc::downgrade(&shared));
+        Ok(CqShare::new(&shared, n))
     }
 }
 
-impl Shard {
+impl SharedCq {
     /// Takes what the device has, up to a bound, and hands it out.
     fn poll(&self) {
         // Bounded, or peers that never rest would keep this thread.
@@ -116,21 +116,21 @@ impl Shard {
 
     /// One batch; whether there may be more.
     fn hand_out(&self) -> bool {
-        let mut to: Option<(QpNum, Option<Arc<Lane>>)> = None;
+        let mut to: Option<(QpNum, Option<Arc<CqShare>>)> = None;
         let is_full = self.queue.take_batch(|qp_num, completion| {
             if to.as_ref().is_none_or(|(last, _)| *last != qp_num) {
                 // A queue pair that is gone wants nothing any more.
-                let next = lock(&self.lanes).get(&qp_num.0).and_then(Weak::upgrade);
-                if let Some((_, Some(lane))) = to.replace((qp_num, next)) {
-                    lane.waiters.wake_all();
+                let next = lock(&self.shares).get(&qp_num.0).and_then(Weak::upgrade);
+                if let Some((_, Some(share))) = to.replace((qp_num, next)) {
+                    share.waiters.wake_all();
                 }
             }
-            if let (Some((_, Some(lane))), Some(completion)) = (&to, completion) {
-                lane.push(completion);
+            if let (Some((_, Some(share))), Some(completion)) = (&to, completion) {
+                share.push(completion);
             }
         });
-        if let Some((_, Some(lane))) = to {
-            lane.waiters.wake_all();
+        if let Some((_, Some(share))) = to {
+            share.waiters.wake_all();
         }
         is_full
     }
@@ -138,7 +138,7 @@ impl Shard {
     /// For a sleeper that has counted itself: what has completed so far is handed out, and the next
     /// completion raises an event.
     fn arm(&self) -> Result<(), Error> {
-        // SYNC(shard-arm): the sleeper counts itself, then looks here; who takes an event says so here,
+        // SYNC(shared-arm): the sleeper counts itself, then looks here; who takes an event says so here,
         // then looks at the count. SeqCst, or both could miss.
         if !self.is_armed.load(Ordering::SeqCst) {
             self.arm_device()?;
@@ -160,7 +160,7 @@ impl Shard {
         if !self.queue.take_event() {
             return;
         }
-        // SYNC(shard-arm): pairs with `arm`.
+        // SYNC(shared-arm): pairs with `arm`.
         self.is_armed.store(false, Ordering::SeqCst);
         if self.n_sleepers.load(Ordering::SeqCst) != 0 {
             // If it fails the device is gone, of which sleepers hear elsewhere.
@@ -169,7 +169,7 @@ impl Shard {
         self.poll_all();
     }
 
-    /// `bell` rings for one lane more.
+    /// `bell` rings for one share more.
     fn add_bell(&self, bell: &RdmaBell) -> Result<(), Error> {
         let mut bells = lock(&self.bells);
         if let Some((_, n)) = bells.iter_mut().find(|(event, _)| Arc::ptr_eq(event, bell.event())) {
@@ -193,10 +193,10 @@ impl Shard {
     }
 }
 
-impl Lane {
-    fn new(shard: &Arc<Shard>, n: u32) -> Option<Arc<Self>> {
-        let mut n_reserved = lock(&shard.n_reserved);
-        if *n_reserved + n > shard.depth {
+impl CqShare {
+    fn new(shared: &Arc<SharedCq>, n: u32) -> Option<Arc<Self>> {
+        let mut n_reserved = lock(&shared.n_reserved);
+        if *n_reserved + n > shared.depth {
             return None;
         }
         *n_reserved += n;
@@ -206,34 +206,34 @@ impl Lane {
             n_stashed: AtomicUsize::new(0),
             waiters: Waiters::default(),
             n_reserved: n,
-            shard: Arc::clone(shard),
+            shared: Arc::clone(shared),
         }))
     }
 
     /// The device's queue.
-    pub(super) fn queue(&self) -> &OwnCq {
-        &self.shard.queue
+    pub(super) fn queue(&self) -> &DeviceCq {
+        &self.shared.queue
     }
 
     /// Completions of a queue pair come here from now on.
-    pub(super) fn attach(self: &Arc<Self>, qp_num: QpNum, sends: &Arc<Sends>) {
+    pub(super) fn attach(self: &Arc<Self>, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         // What another one with this number has left is not for the new one.
-        self.shard.poll_all();
-        self.shard.queue.attach(qp_num, sends);
-        lock(&self.shard.lanes).insert(qp_num.0, Arc::downgrade(self));
+        self.shared.poll_all();
+        self.shared.queue.attach(qp_num, sends);
+        lock(&self.shared.shares).insert(qp_num.0, Arc::downgrade(self));
     }
 
     /// The queue pair is gone.
-    pub(super) fn detach(self: &Arc<Self>, qp_num: QpNum, sends: &Arc<Sends>) {
-        let mut lanes = lock(&self.shard.lanes);
+    pub(super) fn detach(self: &Arc<Self>, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
+        let mut shares = lock(&self.shared.shares);
         // The number may be another one's by now.
-        if lanes.get(&qp_num.0).is_some_and(|lane| lane.as_ptr() == Arc::as_ptr(self)) {
-            lanes.remove(&qp_num.0);
+        if shares.get(&qp_num.0).is_some_and(|share| share.as_ptr() == Arc::as_ptr(self)) {
+            shares.remove(&qp_num.0);
         }
-        drop(lanes);
-        self.shard.queue.detach(qp_num, sends);
+        drop(shares);
+        self.shared.queue.detach(qp_num, sends);
         // Its completions take no room any more.
-        self.shard.poll_all();
+        self.shared.poll_all();
     }
 
     fn push(&self, completion: Completion) {
@@ -266,7 +266,7 @@ impl Lane {
 
     pub(super) fn is_ready(&self) -> bool {
         self.is_stashed() || {
-            self.shard.poll();
+            self.shared.poll();
             self.is_stashed()
         }
     }
@@ -277,12 +277,12 @@ impl Lane {
         }
         let mut is_watched = Ok(());
         if self.waiters.register(bell.event()) {
-            self.shard.n_sleepers.fetch_add(1, Ordering::SeqCst);
-            is_watched = self.shard.add_bell(bell);
+            self.shared.n_sleepers.fetch_add(1, Ordering::SeqCst);
+            is_watched = self.shared.add_bell(bell);
         }
         // An old event would ring at once, or, where it has rung already, hide the next one.
-        self.shard.take_event();
-        if is_watched.is_ok() && self.shard.arm().is_ok() && !self.is_stashed() {
+        self.shared.take_event();
+        if is_watched.is_ok() && self.shared.arm().is_ok() && !self.is_stashed() {
             return true;
         }
         self.disarm(bell);
@@ -291,8 +291,8 @@ impl Lane {
 
     pub(super) fn disarm(&self, bell: &RdmaBell) {
         if self.waiters.unregister(bell.event()) {
-            self.shard.remove_bell(bell);
-            self.shard.n_sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.shared.remove_bell(bell);
+            self.shared.n_sleepers.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -312,34 +312,34 @@ impl Lane {
             // No descriptor to sleep on: let the caller look again.
             return Parked::Woken;
         };
-        let shard = &*self.shard;
+        let shared = &*self.shared;
         self.waiters.register(&event);
-        shard.n_sleepers.fetch_add(1, Ordering::SeqCst);
+        shared.n_sleepers.fetch_add(1, Ordering::SeqCst);
         // Registered and counted first: who rings from here on rings us.
         let is_woken = || self.waiters.epoch() != epoch || self.is_stashed();
-        let parked = if shard.arm().is_err() || is_woken() {
+        let parked = if shared.arm().is_err() || is_woken() {
             Parked::Woken
         } else {
-            let (events, event) = (shard.queue.fd(), &event);
-            let nap = Nap { events, take: || shard.take_event(), event, is_woken };
-            shard.watch.sleep(&nap, timeout)
+            let (events, event) = (shared.queue.fd(), &event);
+            let sleep = EventSleep { events, take: || shared.take_event(), event, is_woken };
+            shared.watch.sleep(&sleep, timeout)
         };
         self.waiters.unregister(&event);
-        shard.n_sleepers.fetch_sub(1, Ordering::SeqCst);
+        shared.n_sleepers.fetch_sub(1, Ordering::SeqCst);
         self.waiters.give_back(event);
         parked
     }
 }
 
-impl Drop for Lane {
+impl Drop for CqShare {
     fn drop(&mut self) {
-        *lock(&self.shard.n_reserved) -= self.n_reserved;
+        *lock(&self.shared.n_reserved) -= self.n_reserved;
     }
 }
 
-/// Lanes of the first shard; each further one has room for four times as many, up to [`LONGEST`].
+/// Lanes of the first shared; each further one has room for four times as many, up to [`LONGEST`].
 const FEW: u32 = 8;
-/// Most completions of a shard.
+/// Most completions of a shared.
 const LONGEST: u32 = 32_000;
 /// Batches handed out in one go.
 const MOST_BATCHES: usize = 16;

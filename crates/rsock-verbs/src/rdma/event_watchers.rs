@@ -1,4 +1,4 @@
-//! Who watches a shard's events: of all the threads that sleep on its lanes only a few, or each event
+//! Who watches a shared's events: of all the threads that sleep on its shares only a few, or each event
 //! would wake every one of them.
 //!
 //! Who goes to sleep watches, for its completion is likely to be the next. Who was woken by an event
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 /// Threads that watch, though it was not for them that the last event came.
 const FEW: usize = 2;
 
-/// The threads that sleep on a shard.
+/// The threads that sleep on a shared.
 #[derive(Debug, Default)]
-pub(super) struct Watch(Mutex<Sleepers>);
+pub(super) struct EventWatchers(Mutex<Sleepers>);
 
 #[derive(Debug, Default)]
 struct Sleepers {
@@ -30,7 +30,7 @@ struct Sleepers {
 }
 
 /// What a thread sleeps for.
-pub(super) struct Nap<'a, Take, IsWoken> {
+pub(super) struct EventSleep<'a, Take, IsWoken> {
     /// Where the device's events arrive.
     pub(super) events: BorrowedFd<'a>,
     /// Takes one of them, and hands completions out.
@@ -41,7 +41,7 @@ pub(super) struct Nap<'a, Take, IsWoken> {
     pub(super) is_woken: IsWoken,
 }
 
-impl Watch {
+impl EventWatchers {
     fn lock(&self) -> MutexGuard<'_, Sleepers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,7 +49,7 @@ impl Watch {
     /// Sleeps until there is something for this thread, at most for `timeout`.
     pub(super) fn sleep<Take, IsWoken>(
         &self,
-        nap: &Nap<'_, Take, IsWoken>,
+        sleep: &EventSleep<'_, Take, IsWoken>,
         timeout: Option<Duration>,
     ) -> Parked
     where
@@ -60,25 +60,25 @@ impl Watch {
         let mut is_watching = true;
         self.lock().n_watching += 1;
         let parked = loop {
-            let slept = nap.sleep(is_watching, deadline);
+            let slept = sleep.sleep(is_watching, deadline);
             if let Some(parked) = slept {
                 break parked;
             }
             let mut sleepers = self.lock();
             // One that is not on the list any more was rung to take over, and is counted.
-            is_watching |= !sleepers.forget(nap.event);
+            is_watching |= !sleepers.forget(sleep.event);
             if !is_watching {
                 // Rung, and for nothing: it may as well watch.
                 sleepers.n_watching += 1;
                 is_watching = true;
             } else if sleepers.n_watching > FEW {
                 sleepers.n_watching -= 1;
-                sleepers.others.push(Arc::clone(nap.event));
+                sleepers.others.push(Arc::clone(sleep.event));
                 is_watching = false;
             }
         };
         let mut sleepers = self.lock();
-        is_watching |= !sleepers.forget(nap.event);
+        is_watching |= !sleepers.forget(sleep.event);
         if is_watching {
             sleepers.leave();
         }
@@ -106,7 +106,7 @@ impl Sleepers {
     }
 }
 
-impl<Take: Fn(), IsWoken: Fn() -> bool> Nap<'_, Take, IsWoken> {
+impl<Take: Fn(), IsWoken: Fn() -> bool> EventSleep<'_, Take, IsWoken> {
     /// Sleeps once; `None` if it was for nothing.
     fn sleep(&self, is_watching: bool, deadline: Option<Instant>) -> Option<Parked> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

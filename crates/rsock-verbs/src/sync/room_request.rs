@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering;
 /// needs none.
 #[repr(transparent)]
 #[derive(Debug)]
-pub(crate) struct Wish<P: Platform = Native> {
+pub(crate) struct RoomRequest<P: Platform = Native> {
     word: P::U32,
 }
 
-impl<P: Platform> Wish<P> {
+impl<P: Platform> RoomRequest<P> {
     /// As fresh memory is.
     #[cfg(all(test, loom))]
     pub(super) fn fresh() -> Self {

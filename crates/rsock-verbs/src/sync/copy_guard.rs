@@ -3,20 +3,20 @@
 //! The sender marks itself busy, executes a full fence, and then looks whether the region still
 //! has its key; the owner takes the key away, executes a full fence, and then looks whether anyone
 //! is busy. One of the two sees the other. Copies are frequent and regions end rarely, so as in
-//! [`super::wish`] the rare side pays where it can.
+//! [`super::room_request`] the rare side pays where it can.
 
 use super::primitive::{Native, Platform, Word};
 use std::sync::atomic::Ordering;
 
 /// # Invariants
-/// Odd exactly while the sender, its only writer, is between [`Busy::begin`] and [`Busy::end`].
+/// Odd exactly while the sender, its only writer, is between [`CopyGuard::begin`] and [`CopyGuard::end`].
 #[repr(transparent)]
 #[derive(Debug)]
-pub(crate) struct Busy<P: Platform = Native> {
+pub(crate) struct CopyGuard<P: Platform = Native> {
     word: P::U32,
 }
 
-impl<P: Platform> Busy<P> {
+impl<P: Platform> CopyGuard<P> {
     /// As fresh memory is.
     #[cfg(test)]
     pub(super) fn fresh() -> Self {
@@ -29,7 +29,7 @@ impl<P: Platform> Busy<P> {
     pub(crate) fn begin(&self, count: &mut u32, fence: impl FnOnce()) {
         *count = count.wrapping_add(1);
         self.word.store(*count, Ordering::Relaxed);
-        // SYNC(busy): orders the odd number before the look at the key. Pairs with the fence
+        // SYNC(copy-guard): orders the odd number before the look at the key. Pairs with the fence
         // that the owner executes between taking the key and `is_quiet`.
         fence();
     }
@@ -38,7 +38,7 @@ impl<P: Platform> Busy<P> {
     #[inline(always)]
     pub(crate) fn end(&self, count: &mut u32) {
         *count = count.wrapping_add(1);
-        // SYNC(busy): our stores into the region come before. Pairs with the Acquire in
+        // SYNC(copy-guard): our stores into the region come before. Pairs with the Acquire in
         // `is_quiet`.
         self.word.store(*count, Ordering::Release);
     }
@@ -55,7 +55,7 @@ impl<P: Platform> Busy<P> {
 
     /// Whether the copy that [`Self::count`] has seen is still under way.
     pub(crate) fn is_still(&self, count: u32) -> bool {
-        // SYNC(busy): pairs with the Release in `end`.
+        // SYNC(copy-guard): pairs with the Release in `end`.
         self.word.load(Ordering::Acquire) == count
     }
 

@@ -11,7 +11,7 @@ use crate::family::{FamilyBox, Lock};
 use crate::soft::copy;
 use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry};
 use crate::soft::link::Link;
-use crate::soft::qp::lane::Outlet;
+use crate::soft::qp::lane::LaneProducer;
 use crate::sync::slot::INLINE;
 use crate::types::{QKey, QpNum};
 use rustix::time::{ClockId, clock_gettime};
@@ -23,15 +23,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The writing end of a lane.
 #[derive(Debug)]
-pub(in crate::soft) struct Feed {
-    outlet: Outlet,
+pub(in crate::soft) struct UdSender {
+    send_lane: LaneProducer,
     key: QKey,
-    tx: FamilyBox<Lock<Tx>>,
+    tx: FamilyBox<Lock<UdTx>>,
     link: Arc<Link>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tx {
+struct UdTx {
     /// Entries published.
     tail: u32,
     /// `tail` may grow to this.
@@ -51,38 +51,38 @@ const LOOK_EVERY_MS: u64 = 8;
 /// Link, by its address, and number of the queue.
 type Key = (usize, u32);
 
-/// The feeds of a process. A link in use is not another one's address.
+/// The senders of a process. A link in use is not another one's address.
 #[derive(Debug, Default)]
-pub(in crate::soft) struct Feeds(Mutex<HashMap<Key, Arc<Feed>>>);
+pub(in crate::soft) struct UdSenders(Mutex<HashMap<Key, Arc<UdSender>>>);
 
-impl Feeds {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Feed>>> {
+impl UdSenders {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<UdSender>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets go of lanes whose queue or process is gone.
     pub(super) fn sweep(&self) {
-        let gone: Vec<_> = self.lock().extract_if(|_, feed| !feed.is_alive()).collect();
+        let gone: Vec<_> = self.lock().extract_if(|_, sender| !sender.is_alive()).collect();
         // Links end here, without the lock.
         drop(gone);
     }
 }
 
-impl Feed {
-    /// The feed to queue `dest` over `link`, made if there is none yet; `own` claims it.
+impl UdSender {
+    /// The sender to queue `dest` over `link`, made if there is none yet; `own` claims it.
     pub(super) fn to(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
         let key = (Arc::as_ptr(link).addr(), dest.0);
         link.check_owner()?;
-        let feeds = &link.node().feeds;
-        let known = feeds.lock().get(&key).map(Arc::clone);
+        let senders = &link.node().ud_senders;
+        let known = senders.lock().get(&key).map(Arc::clone);
         match known {
-            Some(feed) if feed.is_alive() => return Ok(feed),
+            Some(sender) if sender.is_alive() => return Ok(sender),
             // Of a queue that is gone, and whose number another one has.
-            Some(_) => feeds.sweep(),
+            Some(_) => senders.sweep(),
             None => {}
         }
         // One thread connects, the others find what it made.
-        match feeds.lock().entry(key) {
+        match senders.lock().entry(key) {
             Entry::Occupied(made) => Ok(Arc::clone(made.get())),
             Entry::Vacant(place) => Ok(Arc::clone(place.insert(Self::connect(link, own, dest)?))),
         }
@@ -91,7 +91,7 @@ impl Feed {
     fn connect(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
         let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
         let none = Error::Invalid("the peer has no such queue, or has not admitted us");
-        let Some(entry) = link.theirs().at::<QpEntry>(at) else { return Err(none) };
+        let Some(entry) = link.peer_segment().at::<QpEntry>(at) else { return Err(none) };
         // SYNC(qp-entry): pairs with the Release in `publish`.
         if entry.number.load(Ordering::Acquire) != dest.0
             || entry.access.load(Ordering::Relaxed) & DATAGRAMS == 0
@@ -100,13 +100,13 @@ impl Feed {
         }
         #[expect(clippy::cast_possible_truncation, reason = "a key is 32 bits")]
         let key = QKey(entry.caps_at.load(Ordering::Relaxed) as u32);
-        let tx = Tx { slot_end: SLOTS, ..Tx::default() };
+        let tx = UdTx { slot_end: SLOTS, ..UdTx::default() };
         let tx = FamilyBox::new(Lock::new(tx)).ok_or(Error::Exhausted("family memory"))?;
-        let outlet = Outlet::connect(link, own, dest)?;
-        if outlet.lane.n_slots() != SLOTS {
+        let send_lane = LaneProducer::connect(link, own, dest)?;
+        if send_lane.lane.n_slots() != SLOTS {
             return Err(Error::PeerViolation("a lane of another size"));
         }
-        Ok(Arc::new(Self { outlet, key, tx, link: Arc::clone(link) }))
+        Ok(Arc::new(Self { send_lane, key, tx, link: Arc::clone(link) }))
     }
 
     /// The receiver's Q_Key.
@@ -123,28 +123,28 @@ impl Feed {
         len: usize,
     ) -> Result<Posted, DatagramError> {
         let mut tx = self.tx.lock();
-        // SYNC(closed): pairs with the Release in `Inlet::close`. The line is ours: it is in our cache.
-        if self.outlet.lane.head().producer.closed.load(Ordering::Acquire) != 0 {
+        // SYNC(closed): pairs with the Release in `UdReceiver::close`. The line is ours: it is in our cache.
+        if self.send_lane.lane.head().producer.closed.load(Ordering::Acquire) != 0 {
             return self.look_now(&mut tx, 0).map(|()| Posted::Lost);
         }
         self.look(&mut tx)?;
-        let consumer = &self.outlet.lane.head().consumer;
+        let consumer = &self.send_lane.lane.head().consumer;
         if tx.slot_end == tx.tail {
             // SYNC(slot-free): the receiver has read what lies below. Pairs with the Release in
-            // `Inlet::take`. A receiver that lies overwrites its own lane.
+            // `UdReceiver::take`. A receiver that lies overwrites its own lane.
             tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(SLOTS);
             if tx.slot_end == tx.tail {
                 return Ok(Posted::Lost);
             }
         }
-        let slot = self.outlet.lane.slot(tx.tail);
+        let slot = self.send_lane.lane.slot(tx.tail);
         #[expect(clippy::cast_possible_truncation, reason = "checked by the queue")]
         let short = len as u32;
         if len <= INLINE {
             let words = gather_small(payload);
             slot.publish(tx.tail, src.0, layout::Entry::SendInline { len: short }.encode(), &words);
         } else {
-            let stage = self.outlet.lane.stage_len();
+            let stage = self.send_lane.lane.stage_len();
             if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > stage {
                 // SYNC(stage): as for slots.
                 tx.stage_head = consumer.stage_head.load(Ordering::Acquire);
@@ -166,16 +166,16 @@ impl Feed {
     pub(super) fn ring(&self) {
         let tx = self.tx.lock();
         if !tx.is_over {
-            self.outlet.ring_recv();
+            self.send_lane.ring_recv();
         }
     }
 
     /// Copies the pieces to the stage, where there is room for them.
-    fn stage(&self, tx: &mut Tx, payload: &[IoSlice<'_>]) {
+    fn stage(&self, tx: &mut UdTx, payload: &[IoSlice<'_>]) {
         for piece in payload {
             let mut rest: &[u8] = piece;
             while !rest.is_empty() {
-                let (to, run) = self.outlet.lane.stage(tx.stage_tail);
+                let (to, run) = self.send_lane.lane.stage(tx.stage_tail);
                 let (now, later) = rest.split_at(rest.len().min(run));
                 // SAFETY: `now` is readable, and `run` bytes of the stage are writable at `to`.
                 unsafe { copy::plain(now.as_ptr(), to.as_ptr(), now.len()) };
@@ -187,7 +187,7 @@ impl Feed {
 
     /// Now and then makes sure that there is somebody to send to.
     #[inline]
-    fn look(&self, tx: &mut Tx) -> Result<(), DatagramError> {
+    fn look(&self, tx: &mut UdTx) -> Result<(), DatagramError> {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let ms = now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
         let now = ms / LOOK_EVERY_MS + 1;
@@ -195,15 +195,15 @@ impl Feed {
     }
 
     #[cold]
-    fn look_now(&self, tx: &mut Tx, now: u64) -> Result<(), DatagramError> {
-        let head = self.outlet.lane.head();
+    fn look_now(&self, tx: &mut UdTx, now: u64) -> Result<(), DatagramError> {
+        let head = self.send_lane.lane.head();
         if tx.is_over {
             return Err(DatagramError::Gone);
         }
-        // SYNC(closed): pairs with the Release in `Inlet::drop`.
+        // SYNC(closed): pairs with the Release in `UdReceiver::drop`.
         if head.consumer.posted.load(Ordering::Acquire) == 0 || !self.link.probe() {
             tx.is_over = true;
-            // SYNC(detach): our last access. Pairs with the Acquire in `Link::reap`.
+            // SYNC(detach): our last access. Pairs with the Acquire in `Link::reclaim`.
             head.producer.detached.store(1, Ordering::Release);
             return Err(DatagramError::Gone);
         }
@@ -219,13 +219,13 @@ impl Feed {
 }
 
 #[cfg(test)]
-impl Feed {
+impl UdSender {
     /// Publishes an entry of any content, as a hostile sender would.
     pub(super) fn forge(&self, src: u32, word: u64) {
         let mut tx = self.tx.lock();
-        self.outlet.lane.slot(tx.tail).publish_bare(tx.tail, src, word);
+        self.send_lane.lane.slot(tx.tail).publish_bare(tx.tail, src, word);
         tx.tail = tx.tail.wrapping_add(1);
-        self.outlet.ring_recv();
+        self.send_lane.ring_recv();
     }
 }
 
