@@ -2,7 +2,7 @@
 
 use rsock_cm::conformance::{Fixture, Watchdog};
 use rsock_cm::manager::{Connected, Connecting, Listening, Manager, Status};
-use rsock_cm::rdma::{Connection, Event, Listener, Progress, RdmaManager};
+use rsock_cm::rdma::{RdmaConnection, RdmaEvent, RdmaListener, RdmaManager, RdmaProgress};
 use rsock_cm::{Error, Port, knows_neighbour};
 use rsock_verbs::rdma::{Rdma, RdmaContext, RdmaPath};
 use rsock_verbs::{
@@ -102,7 +102,7 @@ impl End {
     }
 }
 
-fn listen(at: &str) -> Listener {
+fn listen(at: &str) -> RdmaListener {
     let at: SocketAddr = at.parse().expect("address");
     let port = Port::open(at.is_ipv6()).expect("socket");
     port.bind(at).expect("bind");
@@ -110,7 +110,7 @@ fn listen(at: &str) -> Listener {
 }
 
 /// Connects two queue pairs over `listener`: the client's end, then the server's.
-fn pair(listener: &mut Listener) -> [(End, Connection); 2] {
+fn pair(listener: &mut RdmaListener) -> [(End, RdmaConnection); 2] {
     let to = listener.local_addr();
     let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
     let now = Instant::now();
@@ -120,27 +120,27 @@ fn pair(listener: &mut Listener) -> [(End, Connection); 2] {
     let (mut client_end, mut server_end) = (None, None);
     loop {
         match connecting.progress(Instant::now()).expect("client") {
-            Progress::Pending => {}
-            Progress::Path(ctx, path) => {
+            RdmaProgress::Pending => {}
+            RdmaProgress::Path(ctx, path) => {
                 let end = End::new(&ctx, &path);
                 connecting.send_request(end.qp.qp_num(), b"hello").expect("request");
                 client = Some(end);
             }
-            Progress::Accepted(answer) => {
+            RdmaProgress::Accepted(answer) => {
                 client.as_ref().expect("queue pair").connect(answer.qp_num);
                 client_end = Some(connecting.establish().expect("ready"));
             }
-            other @ Progress::Rejected(_) => panic!("{other:?}"),
+            other @ RdmaProgress::Rejected(_) => panic!("{other:?}"),
         }
         match listener.try_next(Instant::now()).expect("listener") {
             None => {}
-            Some(Event::Request(request)) => {
+            Some(RdmaEvent::Request(request)) => {
                 let end = End::new(&request.ctx, &request.path);
                 end.connect(request.qp_num);
                 listener.accept(request.id, end.qp.qp_num(), b"hi").expect("accept");
                 server = Some(end);
             }
-            Some(Event::Established { connection, .. }) => server_end = Some(connection),
+            Some(RdmaEvent::Established { connection, .. }) => server_end = Some(connection),
             Some(other) => panic!("{other:?}"),
         }
         if matches!((&client_end, &server_end), (Some(_), Some(_))) {
@@ -156,7 +156,7 @@ fn pair(listener: &mut Listener) -> [(End, Connection); 2] {
     [client, (server.expect("end"), server_end.expect("connection"))]
 }
 
-fn ending(connection: &Connection) -> Status {
+fn ending(connection: &RdmaConnection) -> Status {
     while connection.status() == Status::Connected {
         let _ = poll(&mut [PollFd::new(connection, connection.interest())], None);
     }
@@ -192,9 +192,9 @@ fn queue_pairs_of_a_connection_exchange_messages() {
 /// Connects with the queue pair number that `number` gives for each path that is offered, to a peer that
 /// accepts whatever comes. How many were asked for, and the connection's two ends.
 fn connect_as(
-    listener: &mut Listener,
+    listener: &mut RdmaListener,
     mut number: impl FnMut(usize) -> QpNum,
-) -> (usize, Option<[Connection; 2]>) {
+) -> (usize, Option<[RdmaConnection; 2]>) {
     let to = listener.local_addr();
     let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
     let now = Instant::now();
@@ -203,27 +203,27 @@ fn connect_as(
     let (mut n, mut client, mut server) = (0, None, None);
     loop {
         match connecting.progress(Instant::now()) {
-            Ok(Progress::Pending) => {}
-            Ok(Progress::Path(..)) => {
+            Ok(RdmaProgress::Pending) => {}
+            Ok(RdmaProgress::Path(..)) => {
                 connecting.send_request(number(n), b"hello").expect("request");
                 n += 1;
             }
-            Ok(Progress::Accepted(_)) => client = Some(connecting.establish().expect("ready")),
+            Ok(RdmaProgress::Accepted(_)) => client = Some(connecting.establish().expect("ready")),
             Err(Error::Refused) => return (n, None),
             other => panic!("{other:?}"),
         }
         match listener.try_next(Instant::now()).expect("listener") {
             None => {}
-            Some(Event::Request(request)) => {
+            Some(RdmaEvent::Request(request)) => {
                 // In this host each end has numbers of its own.
                 let answer = QpNum(request.qp_num.0 ^ 0x8_0000);
                 listener.accept(request.id, answer, b"hi").expect("accept");
             }
-            Some(Event::Established { connection, .. }) => server = Some(connection),
+            Some(RdmaEvent::Established { connection, .. }) => server = Some(connection),
             Some(other) => panic!("{other:?}"),
         }
         if client.is_some() && server.is_some() {
-            return (n, client.zip(server).map(<[Connection; 2]>::from));
+            return (n, client.zip(server).map(<[RdmaConnection; 2]>::from));
         }
         let mut fds = [
             PollFd::new(listener, PollFlags::IN),
@@ -345,11 +345,11 @@ fn a_full_backlog_refuses_and_has_room_again() {
             RdmaManager.connect(port, to, now, now + Duration::from_secs(3600)).expect("connect");
         loop {
             match client.progress(Instant::now()).expect("client") {
-                Progress::Pending => {
+                RdmaProgress::Pending => {
                     let entry = PollFd::from_borrowed_fd(client.as_fd(), client.interest());
                     let _ = poll(&mut [entry], None);
                 }
-                Progress::Path(..) => {
+                RdmaProgress::Path(..) => {
                     client.send_request(number(n), &[]).expect("request");
                     return client;
                 }
@@ -357,7 +357,7 @@ fn a_full_backlog_refuses_and_has_room_again() {
             }
         }
     };
-    let next = |listener: &mut Listener| loop {
+    let next = |listener: &mut RdmaListener| loop {
         if let Some(event) = listener.try_next(Instant::now()).expect("listener") {
             return event;
         }
@@ -367,23 +367,23 @@ fn a_full_backlog_refuses_and_has_room_again() {
     let mut requests = Vec::new();
     for n in 0..MOST {
         clients.push(ask(n));
-        let Event::Request(request) = next(&mut listener) else { panic!("no request") };
+        let RdmaEvent::Request(request) = next(&mut listener) else { panic!("no request") };
         requests.push(request.id);
     }
     assert_eq!(listener.n_pending(), requests.len());
     let mut late = ask(100);
-    assert!(matches!(next(&mut listener), Event::Refused(_)));
+    assert!(matches!(next(&mut listener), RdmaEvent::Refused(_)));
     let answer = loop {
         match late.progress(Instant::now()) {
-            Ok(Progress::Pending) => {
+            Ok(RdmaProgress::Pending) => {
                 let entry = PollFd::from_borrowed_fd(late.as_fd(), late.interest());
                 let _ = poll(&mut [entry], None);
             }
             other => break other,
         }
     };
-    assert!(matches!(answer, Ok(Progress::Rejected(_)) | Err(Error::Refused)), "{answer:?}");
+    assert!(matches!(answer, Ok(RdmaProgress::Rejected(_)) | Err(Error::Refused)), "{answer:?}");
     listener.reject(requests[0], &[]).expect("reject");
     let _again = ask(101);
-    assert!(matches!(next(&mut listener), Event::Request(_)), "there is room");
+    assert!(matches!(next(&mut listener), RdmaEvent::Request(_)), "there is room");
 }

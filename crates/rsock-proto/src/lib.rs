@@ -40,6 +40,6 @@ pub use iomap::{
 };
 pub use keepalive::{Keepalive, KeepaliveStep};
 pub use recv::{Grant, RecvConfig, RecvHalf, RingConfig, Span};
-pub use send::{Blocked, DataWrite, MAX_SLOTS, SendConfig, SendHalf, TransferSize};
+pub use send::{DataWrite, MAX_SLOTS, SendBlocked, SendConfig, SendHalf, TransferSize};
 pub use sgl::{RemoteSge, TABLE_ENTRY, iomap_table_offset, slot_offset};
 pub use state::{IllegalEvent, Lifecycle, LifecycleEvent};

@@ -5,7 +5,7 @@
 //! stream is linear in the ring. The first announcement may be shorter (`first_len`); the second is
 //! then the rest of that buffer.
 //!
-//! The stream can [turn](RecvHalf::turn) to another ring: what has been announced in the old one is filled
+//! The stream can [replaced](RecvHalf::replace_ring) to another ring: what has been announced in the old one is filled
 //! and read there, in its turn, and then the old one is empty and of no more use.
 //!
 //! Of the ring, from its oldest byte on: unread bytes, then announced room that the peer may be
@@ -59,7 +59,7 @@ pub struct Span {
     pub offset: usize,
     /// Bytes.
     pub len: usize,
-    /// Whether it lies in the ring before the last [turn](RecvHalf::turn).
+    /// Whether it lies in the ring before the last [replaced](RecvHalf::replace_ring).
     pub is_old: bool,
 }
 
@@ -292,11 +292,11 @@ impl RecvHalf {
         self.read_off = wrap(self.read_off + (n - old), self.ring_len);
     }
 
-    /// Whether [`turn`](Self::turn) would do something now: the old ring is empty, and a buffer can be
+    /// Whether [`replace_ring`](Self::replace_ring) would do something now: the old ring is empty, and a buffer can be
     /// announced behind at most one that is not full.
     #[inline]
     #[must_use]
-    pub fn can_turn(&self) -> bool {
+    pub fn can_replace_ring(&self) -> bool {
         self.has_peer
             && !self.eof
             && self.n_unfilled <= 1
@@ -305,15 +305,15 @@ impl RecvHalf {
     }
 
     /// From the next announcement on buffers lie in another ring, all of whose bytes are free. False,
-    /// and nothing changes, unless [`can_turn`](Self::can_turn).
+    /// and nothing changes, unless [`can_replace_ring`](Self::can_replace_ring).
     ///
     /// # Panics
     /// If `ring` is outside its documented limits, or does not fit the address space.
-    pub fn turn(&mut self, ring: RingConfig) -> bool {
+    pub fn replace_ring(&mut self, ring: RingConfig) -> bool {
         assert!(ring.n_bufs >= 2 && ring.buf_len >= 1, "too few buffers");
         let ring_len = u64::from(ring.buf_len) * u64::from(ring.n_bufs);
         assert!(ring.region.0.checked_add(ring_len).is_some(), "the ring wraps");
-        if !self.can_turn() {
+        if !self.can_replace_ring() {
             return false;
         }
         (self.old_left, self.old_off, self.old_len) =
@@ -323,7 +323,7 @@ impl RecvHalf {
         true
     }
 
-    /// Whether the ring before the last [turn](Self::turn) holds nothing and is announced nowhere: it is
+    /// Whether the ring before the last [replacement](Self::replace_ring) holds nothing and is announced nowhere: it is
     /// ours alone, for good.
     #[inline]
     #[must_use]

@@ -40,7 +40,7 @@ pub struct DataWrite {
 
 /// Why nothing may be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocked {
+pub enum SendBlocked {
     /// The peer has given no credit for another message.
     Credits,
     /// The peer has announced no more room.
@@ -120,16 +120,16 @@ impl SendHalf {
     /// # Panics
     /// In debug builds if `want` is 0: an empty message does not exist.
     #[inline]
-    pub fn peek(&self, want: usize) -> Result<DataWrite, Blocked> {
+    pub fn peek(&self, want: usize) -> Result<DataWrite, SendBlocked> {
         debug_assert!(want > 0, "an empty message does not exist");
         if self.closed {
-            return Err(Blocked::Closed);
+            return Err(SendBlocked::Closed);
         }
         if self.credits() <= self.reserve {
-            return Err(Blocked::Credits);
+            return Err(SendBlocked::Credits);
         }
         if self.current.len == 0 {
-            return Err(Blocked::Buffer);
+            return Err(SendBlocked::Buffer);
         }
         let most = self.max_message.min(self.current.len);
         let len = u32::try_from(want).map_or(most, |want| most.min(want));

@@ -34,7 +34,7 @@ unsafe impl Sync for Channel {}
 
 /// An event, copied.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct CmEvent {
     /// The identifier that it is about. An address to compare, and for a request one to own.
     pub(super) id: *mut rdma_cm_id,
     pub(super) kind: rdma_cm_event_type,
@@ -46,7 +46,7 @@ pub(super) struct News {
     len: usize,
 }
 
-impl News {
+impl CmEvent {
     pub(super) fn data(&self) -> &[u8] {
         &self.data[..self.len]
     }
@@ -102,10 +102,10 @@ impl Channel {
     }
 
     /// The next event, if there is one; never waits.
-    pub(super) fn next(&self) -> Result<Option<News>, Error> {
-        let mut event: *mut rdma_cm_event = ptr::null_mut();
-        // SAFETY: the channel is live and `event` is writable.
-        let rc = unsafe { self.cm.rdma_get_cm_event(self.raw(), &raw mut event) };
+    pub(super) fn next(&self) -> Result<Option<CmEvent>, Error> {
+        let mut raw: *mut rdma_cm_event = ptr::null_mut();
+        // SAFETY: the channel is live and `raw` is writable.
+        let rc = unsafe { self.cm.rdma_get_cm_event(self.raw(), &raw mut raw) };
         if rc != 0 {
             let source = io::Error::last_os_error();
             return match source.raw_os_error() {
@@ -114,27 +114,28 @@ impl Channel {
             };
         }
         // SAFETY: the call gave a live event.
-        let news = unsafe { copy(event) };
+        let event = unsafe { copy(raw) };
         // SAFETY: taken above, acknowledged once, and not looked at any more.
-        unsafe { self.cm.rdma_ack_cm_event(event) };
-        Ok(Some(news))
+        unsafe { self.cm.rdma_ack_cm_event(raw) };
+        Ok(Some(event))
     }
 }
 
 /// # Safety
-/// `event` is live.
-unsafe fn copy(event: *const rdma_cm_event) -> News {
+/// `raw` is live.
+unsafe fn copy(raw: *const rdma_cm_event) -> CmEvent {
     // SAFETY: live, says the caller; so in what follows.
-    let id = unsafe { (*event).id };
+    let id = unsafe { (*raw).id };
     // SAFETY: as above.
-    let kind = unsafe { (*event).event };
+    let kind = unsafe { (*raw).event };
     // SAFETY: as above.
-    let status = unsafe { (*event).status };
+    let status = unsafe { (*raw).status };
     // SAFETY: as above; identifiers of ours are connected ones, so this is the union's form.
-    let conn = unsafe { &raw const (*event).param.conn };
+    let conn = unsafe { &raw const (*raw).param.conn };
     // SAFETY: as above; the form has numbers and a pointer, whatever is in there.
     let param = unsafe { conn.cast::<rsock_rdma_sys::cm::rdma_conn_param>().read() };
-    let mut news = News { id, kind, status, qp_num: QpNum(param.qp_num), data: [0; 255], len: 0 };
+    let mut event =
+        CmEvent { id, kind, status, qp_num: QpNum(param.qp_num), data: [0; 255], len: 0 };
     let has_data = matches!(
         kind,
         rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST
@@ -142,12 +143,12 @@ unsafe fn copy(event: *const rdma_cm_event) -> News {
             | rdma_cm_event_type::RDMA_CM_EVENT_REJECTED
     );
     if has_data && !param.private_data.is_null() {
-        news.len = usize::from(param.private_data_len);
-        let to = news.data.as_mut_ptr();
+        event.len = usize::from(param.private_data_len);
+        let to = event.data.as_mut_ptr();
         // SAFETY: the event has so many bytes there until it is acknowledged; 255 fit.
-        unsafe { ptr::copy_nonoverlapping(param.private_data.cast::<u8>(), to, news.len) };
+        unsafe { ptr::copy_nonoverlapping(param.private_data.cast::<u8>(), to, event.len) };
     }
-    news
+    event
 }
 
 impl Drop for Channel {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Its descriptor is readable when the kernel has something to tell. The peer's words are one:
 /// `DREQ`, whether it disconnected, reset the connection or died.
 #[derive(Debug)]
-pub struct Connection {
+pub struct RdmaConnection {
     id: Arc<Id>,
     channel: Arc<Channel>,
     path: RdmaPath,
@@ -29,7 +29,7 @@ pub struct Connection {
     ended: AtomicU8,
 }
 
-impl Connection {
+impl RdmaConnection {
     /// Of an identifier alone on its channel.
     pub(super) fn new(
         id: Arc<Id>,
@@ -43,7 +43,7 @@ impl Connection {
     }
 }
 
-impl Connected<RdmaManager> for Connection {
+impl Connected<RdmaManager> for RdmaConnection {
     fn path(&self) -> &RdmaPath {
         &self.path
     }
@@ -66,8 +66,8 @@ impl Connected<RdmaManager> for Connection {
     }
 
     fn status(&self) -> Status {
-        while let Ok(Some(news)) = self.channel.next() {
-            let status = match news.kind {
+        while let Ok(Some(event)) = self.channel.next() {
+            let status = match event.kind {
                 Kind::RDMA_CM_EVENT_DISCONNECTED => Status::Disconnected,
                 Kind::RDMA_CM_EVENT_DEVICE_REMOVAL => Status::Gone,
                 // Its time to linger is over, or its address has moved.
@@ -77,7 +77,7 @@ impl Connected<RdmaManager> for Connection {
                 // The peer waits for the answer.
                 self.id.disconnect();
             }
-            // The first news stay.
+            // The first event stay.
             let (old, new) = (Status::Connected as u8, status as u8);
             let _ = self.ended.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -89,13 +89,13 @@ impl Connected<RdmaManager> for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for RdmaConnection {
     fn drop(&mut self) {
         self.id.disconnect();
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for RdmaConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }

@@ -28,7 +28,7 @@ pub(super) struct Received {
     buf: [u8; MAX_LEN + 1],
     len: usize,
     pub(super) fds: Vec<UntrustedFd>,
-    /// Who sent it; known after [`Channel::ask_for_senders`].
+    /// Who sent it; known after [`Channel::enable_credentials`].
     pub(super) sender: Option<PeerCred>,
 }
 
@@ -64,7 +64,7 @@ impl Channel {
     }
 
     /// From now on every message comes with the credentials of the process that sent it.
-    pub(super) fn ask_for_senders(&self) -> Result<(), Error> {
+    pub(super) fn enable_credentials(&self) -> Result<(), Error> {
         sockopt::set_socket_passcred(&self.fd, true).map_err(Error::system("setsockopt"))
     }
 

@@ -1,10 +1,10 @@
 //! The connecting side of a handshake.
 
-use super::Progress;
+use super::SoftProgress;
 use super::channel::{self, Channel, Received};
-use super::connection::Connection;
-use super::link::{self, Path};
-use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, Request, Welcome};
+use super::connection::SoftConnection;
+use super::peer_link::{self, Path};
+use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, RequestMessage, Welcome};
 use crate::addr::{PortSpace, connect_names, destination};
 use crate::error::{Error, Violation};
 use crate::manager::Answer;
@@ -31,7 +31,7 @@ const RETRY_MAX: Duration = Duration::from_millis(64);
 /// Call [`Self::progress`] whenever the descriptor is ready for [`Self::interest`] or
 /// [`Self::next_timeout`] has come. Dropping it gives up.
 #[derive(Debug)]
-pub struct Connecting {
+pub struct SoftConnecting {
     ctx: SoftContext,
     port: Arc<Port>,
     local: SocketAddr,
@@ -46,21 +46,21 @@ pub struct Connecting {
 enum State {
     /// The listener's backlog is full. The socket is not connected yet.
     Full { socket: PeerSocket, again: Instant, pause: Duration },
-    /// HELLO is sent, with the name of `guess`.
-    Greeted { channel: Channel, guess: Option<Path> },
+    /// HELLO is sent, with the name of `likely`.
+    Greeted { channel: Channel, likely: Option<Path> },
     /// OFFER is sent.
     Offered { channel: Channel, offer: Offer, peer: PeerCred },
     /// The path is known; the caller owes us its request.
     Linked { channel: Channel, path: Path, is_told: bool },
     /// REQUEST is sent.
     Requested { channel: Channel, path: Path },
-    /// REPLY has come; the caller owes us [`Connecting::establish`].
+    /// REPLY has come; the caller owes us [`SoftConnecting::establish`].
     Answered { channel: Channel, path: Path },
     /// Failed, or rejected.
     Over,
 }
 
-impl Connecting {
+impl SoftConnecting {
     /// Starts to connect to `remote` from `port`, which is bound here if it is not yet. It is `now`;
     /// the connect gives up at `deadline`.
     ///
@@ -109,27 +109,27 @@ impl Connecting {
     /// # Errors
     /// The connect has failed: `Refused`, `TimedOut`, `PeerUntrusted`, `PeerVersion`,
     /// `PeerViolation`, or what the device and the system answer.
-    pub fn progress(&mut self, now: Instant) -> Result<Progress, Error> {
+    pub fn progress(&mut self, now: Instant) -> Result<SoftProgress, Error> {
         loop {
             let result = self.step(now);
             match &result {
                 Ok(None) => {}
-                Ok(Some(Progress::Rejected(_))) | Err(_) => {
+                Ok(Some(SoftProgress::Rejected(_))) | Err(_) => {
                     self.state = State::Over;
-                    return result.map(|p| p.unwrap_or(Progress::Pending));
+                    return result.map(|p| p.unwrap_or(SoftProgress::Pending));
                 }
-                Ok(Some(Progress::Pending)) if now >= self.deadline => {
+                Ok(Some(SoftProgress::Pending)) if now >= self.deadline => {
                     self.state = State::Over;
                     return Err(Error::TimedOut);
                 }
-                Ok(Some(_)) => return result.map(|p| p.unwrap_or(Progress::Pending)),
+                Ok(Some(_)) => return result.map(|p| p.unwrap_or(SoftProgress::Pending)),
             }
         }
     }
 
     /// One step; `None` if there may be another at once.
-    fn step(&mut self, now: Instant) -> Result<Option<Progress>, Error> {
-        const PENDING: Option<Progress> = Some(Progress::Pending);
+    fn step(&mut self, now: Instant) -> Result<Option<SoftProgress>, Error> {
+        const PENDING: Option<SoftProgress> = Some(SoftProgress::Pending);
         match &mut self.state {
             State::Full { again, .. } if now < *again => return Ok(PENDING),
             State::Full { .. } => {
@@ -152,7 +152,7 @@ impl Connecting {
                     return Ok(PENDING);
                 }
                 *is_told = true;
-                return Ok(Some(Progress::Path(self.ctx.clone(), path.clone())));
+                return Ok(Some(SoftProgress::Path(self.ctx.clone(), path.clone())));
             }
             State::Requested { channel, .. } => {
                 let Some(message) = receive(channel)? else { return Ok(PENDING) };
@@ -169,7 +169,7 @@ impl Connecting {
     /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `Refused` if the
     /// listener has gone away.
     pub fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
-        let request = Request::new(qp_num, private_data)?;
+        let request = RequestMessage::new(qp_num, private_data)?;
         let State::Linked { channel, .. } = &self.state else {
             return Err(Error::LocalState("the path is not known, or the request is sent"));
         };
@@ -184,14 +184,14 @@ impl Connecting {
     /// Says that our queue pair runs. The connection exists from here on.
     ///
     /// # Errors
-    /// `LocalState` before [`Progress::Accepted`]; `PeerGone`.
+    /// `LocalState` before [`SoftProgress::Accepted`]; `PeerGone`.
     #[doc(alias = "rdma_establish")]
-    pub fn establish(&mut self) -> Result<Connection, Error> {
+    pub fn establish(&mut self) -> Result<SoftConnection, Error> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Answered { channel, path } => {
                 channel.send(Bare::new(Kind::Ready).as_bytes(), &[])?;
                 let port = Some(Arc::clone(&self.port));
-                Ok(Connection::new(channel, path, self.local, self.dest, port))
+                Ok(SoftConnection::new(channel, path, self.local, self.dest, port))
             }
             other => {
                 self.state = other;
@@ -255,12 +255,12 @@ impl Connecting {
         };
         let channel = Channel::new(socket);
         let peer = channel.peer()?;
-        link::check(peer)?;
-        channel.ask_for_senders()?;
-        let guess = link::guess(&self.ctx, peer);
-        self.hello.set_link(guess.as_ref().map(|link| link.id()));
+        peer_link::check(peer)?;
+        channel.enable_credentials()?;
+        let likely = peer_link::likely(&self.ctx, peer);
+        self.hello.set_link(likely.as_ref().map(|link| link.id()));
         channel.send(self.hello.as_bytes(), &[]).map_err(gone_means_refused)?;
-        self.state = State::Greeted { channel, guess };
+        self.state = State::Greeted { channel, likely };
         Ok(())
     }
 
@@ -268,13 +268,14 @@ impl Connecting {
         let welcome: Welcome = parse_or_reject(message, Kind::Welcome)?;
         no_descriptors(message)?;
         let peer = message.sender.ok_or(Violation::Value)?;
-        link::check(peer)?;
-        let State::Greeted { channel, guess } = std::mem::replace(&mut self.state, State::Over)
+        peer_link::check(peer)?;
+        let State::Greeted { channel, likely } = std::mem::replace(&mut self.state, State::Over)
         else {
             return Ok(());
         };
         if welcome.is_linked.get() != 0 {
-            let path = guess.filter(|link| link::is_with(link, peer)).ok_or(Violation::Link)?;
+            let path =
+                likely.filter(|link| peer_link::is_with(link, peer)).ok_or(Violation::Link)?;
             self.state = State::Linked { channel, path, is_told: false };
             return Ok(());
         }
@@ -303,11 +304,11 @@ impl Connecting {
         Ok(())
     }
 
-    fn answered(&mut self, message: &Received) -> Result<Progress, Error> {
+    fn answered(&mut self, message: &Received) -> Result<SoftProgress, Error> {
         no_descriptors(message)?;
         if wire::kind(message.bytes())? == Kind::Reject as u16 {
             let reject: Reject = wire::parse(message.bytes(), Kind::Reject)?;
-            return Ok(Progress::Rejected(reject.private_data()?));
+            return Ok(SoftProgress::Rejected(reject.private_data()?));
         }
         let reply: Reply = wire::parse(message.bytes(), Kind::Reply)?;
         let answer = Answer { qp_num: reply.qp_num()?, private_data: reply.private_data()? };
@@ -315,11 +316,11 @@ impl Connecting {
         {
             self.state = State::Answered { channel, path };
         }
-        Ok(Progress::Accepted(answer))
+        Ok(SoftProgress::Accepted(answer))
     }
 }
 
-impl AsFd for Connecting {
+impl AsFd for SoftConnecting {
     /// The descriptor to poll; it can change with every [`Self::progress`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.state {

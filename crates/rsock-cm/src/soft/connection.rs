@@ -1,7 +1,7 @@
 //! An established connection's anchor.
 
 use super::channel::{Channel, Received};
-use super::link::Path;
+use super::peer_link::Path;
 use super::wire::{self, Bare, Kind};
 use crate::error::Error;
 use crate::manager::Status;
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 /// The anchor's descriptor hangs up (`POLLHUP`) when the peer disconnects or dies; [`Self::status`]
 /// tells which. Dropping a connection disconnects without a word.
 #[derive(Debug)]
-pub struct Connection {
+pub struct SoftConnection {
     channel: Channel,
     path: Path,
     local: SocketAddr,
@@ -27,7 +27,7 @@ pub struct Connection {
     ended: AtomicU8,
 }
 
-impl Connection {
+impl SoftConnection {
     pub(super) fn new(
         channel: Channel,
         path: Path,
@@ -105,7 +105,7 @@ fn is(message: &Received, kind: Kind) -> bool {
     message.fds.is_empty() && wire::parse::<Bare>(message.bytes(), kind).is_ok()
 }
 
-impl AsFd for Connection {
+impl AsFd for SoftConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }

@@ -2,7 +2,8 @@
 
 use super::channel::Channel;
 use super::wire::{
-    Bare, Hello, Kind, LinkHalf, MAX_LEN, Reject, Reply, Request, Welcome, WireAddr, kind, parse,
+    Bare, Hello, Kind, LinkHalf, MAX_LEN, Reject, Reply, RequestMessage, Welcome, WireAddr, kind,
+    parse,
 };
 use crate::error::Error;
 use rsock_verbs::untrusted::PeerSocket;
@@ -52,7 +53,7 @@ fn message(bytes: &[u8]) {
     same::<Welcome>(bytes, Kind::Welcome);
     same::<LinkHalf>(bytes, Kind::Offer);
     same::<LinkHalf>(bytes, Kind::Linked);
-    if let Some(request) = same::<Request>(bytes, Kind::Request) {
+    if let Some(request) = same::<RequestMessage>(bytes, Kind::Request) {
         assert!(request.qp_num().is_ok_and(|n| n.0 < 1 << 24) || request.qp_num().is_err());
         assert!(request.private_data().is_ok());
     }

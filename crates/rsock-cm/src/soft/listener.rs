@@ -1,10 +1,10 @@
 //! The listening side: many handshakes at once, none of them able to hold up the others.
 
 use super::channel::{self, Channel};
-use super::connection::Connection;
-use super::link;
+use super::connection::SoftConnection;
+use super::peer_link;
 use super::pending::{Pending, Service, Step};
-use super::{Event, Request};
+use super::{SoftEvent, SoftRequest};
 use crate::addr::{PortSpace, listen_name};
 use crate::error::Error;
 use crate::manager::RequestId;
@@ -43,7 +43,7 @@ const BATCH: usize = 32;
 /// Its one descriptor is readable when [`Self::try_next`] has something to do. Clients beyond the
 /// backlog wait on their side. Dropping the listener refuses whoever is not established.
 #[derive(Debug)]
-pub struct Listener {
+pub struct SoftListener {
     ctx: SoftContext,
     service: Service,
     /// Holds the port for as long as we listen, unless somebody else does.
@@ -64,7 +64,7 @@ struct Set {
     pause: Option<OwnedFd>,
 }
 
-impl Listener {
+impl SoftListener {
     /// Listens on `port`, which is bound to an ephemeral port of the wildcard address if it is not
     /// bound yet. At most `backlog` clients wait for their turn.
     ///
@@ -136,12 +136,12 @@ impl Listener {
     ///
     /// # Errors
     /// The listener itself is in trouble, for instance out of descriptors: trying again later is
-    /// right. A client's fault is an [`Event`].
-    pub fn try_next(&mut self, now: Instant) -> Result<Option<Event>, Error> {
+    /// right. A client's fault is an [`SoftEvent`].
+    pub fn try_next(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
         if self.set.owner != process() {
             // We are a forked child: the parent's clients and its part of the device are the
             // parent's, the listening socket is everybody's.
-            self.ctx = link::of_this_process(&self.ctx)?;
+            self.ctx = peer_link::of_this_process(&self.ctx)?;
             self.set = Set::new(&self.socket)?;
         }
         loop {
@@ -173,7 +173,7 @@ impl Listener {
     }
 
     /// Accepts a request: our queue pair, ready to send and receive, and at most
-    /// [`PrivateData::REPLY`](crate::PrivateData::REPLY) bytes. [`Event::Established`] follows, or [`Event::Abandoned`].
+    /// [`PrivateData::REPLY`](crate::PrivateData::REPLY) bytes. [`SoftEvent::Established`] follows, or [`SoftEvent::Abandoned`].
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` for a request that is no longer there; `PeerGone`.
@@ -213,7 +213,7 @@ impl Listener {
     }
 
     /// Takes one client from the listening socket.
-    fn take_clients(&mut self, now: Instant) -> Result<Option<Event>, Error> {
+    fn take_clients(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
         if self.set.pending.len() >= self.limit() {
             if let Some(event) = self.evict(now) {
                 return Ok(Some(event));
@@ -234,7 +234,7 @@ impl Listener {
         };
         let pending = match Pending::new(Channel::new(PeerSocket::with_fixed_number(socket)), now) {
             Ok(pending) => pending,
-            Err(e) => return Ok(Some(Event::Refused(e))),
+            Err(e) => return Ok(Some(SoftEvent::Refused(e))),
         };
         let id = self.set.next_id;
         self.set.next_id += 1;
@@ -244,7 +244,7 @@ impl Listener {
     }
 
     /// Turns the slowest client away, if one is slow enough and the next step is its.
-    fn evict(&mut self, now: Instant) -> Option<Event> {
+    fn evict(&mut self, now: Instant) -> Option<SoftEvent> {
         let slowest = self
             .set
             .pending
@@ -256,7 +256,7 @@ impl Listener {
         Some(given_up(slowest, &pending, Error::TimedOut))
     }
 
-    fn resume(&mut self, now: Instant) -> Option<Event> {
+    fn resume(&mut self, now: Instant) -> Option<SoftEvent> {
         let event = self.evict(now);
         if event.is_none() && self.set.pending.len() >= self.limit() {
             self.set.restart_timer();
@@ -266,7 +266,7 @@ impl Listener {
         event
     }
 
-    fn advance(&mut self, id: u64, flags: epoll::EventFlags) -> Option<Event> {
+    fn advance(&mut self, id: u64, flags: epoll::EventFlags) -> Option<SoftEvent> {
         let pending = self.set.pending.get_mut(&id)?;
         let hung_up = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
         let result = if pending.is_requested() && hung_up {
@@ -277,7 +277,7 @@ impl Listener {
         match result {
             Ok(None | Some(Step::More)) => None,
             Ok(Some(Step::Request { local, peer, path, qp_num, data })) => {
-                Some(Event::Request(Request {
+                Some(SoftEvent::Request(SoftRequest {
                     id: RequestId(id),
                     local_addr: local,
                     peer_addr: peer,
@@ -289,8 +289,8 @@ impl Listener {
             }
             Ok(Some(Step::Established { local, peer, path })) => {
                 let channel = self.remove(id)?.channel;
-                let connection = Connection::new(channel, path, local, peer, None);
-                Some(Event::Established { id: RequestId(id), connection })
+                let connection = SoftConnection::new(channel, path, local, peer, None);
+                Some(SoftEvent::Established { id: RequestId(id), connection })
             }
             Err(error) => {
                 let pending = self.remove(id)?;
@@ -312,11 +312,11 @@ impl Listener {
 }
 
 /// The end of a client that did not get through.
-fn given_up(id: u64, pending: &Pending, error: Error) -> Event {
-    if pending.is_known_above() {
-        Event::Abandoned { id: RequestId(id), error }
+fn given_up(id: u64, pending: &Pending, error: Error) -> SoftEvent {
+    if pending.is_known_to_caller() {
+        SoftEvent::Abandoned { id: RequestId(id), error }
     } else {
-        Event::Refused(error)
+        SoftEvent::Refused(error)
     }
 }
 
@@ -326,7 +326,7 @@ fn set_backlog(socket: &PeerSocket, backlog: u32) -> Result<(), Error> {
     net::listen(socket, n).map_err(Error::system("listen"))
 }
 
-impl AsFd for Listener {
+impl AsFd for SoftListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.set.epoll.as_fd()
     }

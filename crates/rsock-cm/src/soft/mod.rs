@@ -1,6 +1,6 @@
 //! Connections on the soft device: two processes of one host, over abstract Unix sockets.
 //!
-//! A [`Listener`] binds a name made from its port space, address and port; a [`Connecting`] looks
+//! A [`SoftListener`] binds a name made from its port space, address and port; a [`SoftConnecting`] looks
 //! the names up. The handshake on that Unix socket is
 //!
 //! ```text
@@ -24,24 +24,24 @@ mod connecting;
 mod connection;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod link;
 mod listener;
 mod manager;
+mod peer_link;
 mod pending;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 pub use crate::manager::{Answer, RequestId, Status};
-pub use connecting::Connecting;
-pub use connection::Connection;
-pub use listener::Listener;
+pub use connecting::SoftConnecting;
+pub use connection::SoftConnection;
+pub use listener::SoftListener;
 pub use manager::SoftManager;
 pub use rsock_verbs::soft::SoftContext;
 
 /// What happened at a listener.
-pub type Event = crate::manager::Event<SoftManager>;
+pub type SoftEvent = crate::manager::Event<SoftManager>;
 /// Somebody wants to connect.
-pub type Request = crate::manager::Request<SoftManager>;
+pub type SoftRequest = crate::manager::Request<SoftManager>;
 /// What a connect found.
-pub type Progress = crate::manager::Progress<SoftManager>;
+pub type SoftProgress = crate::manager::Progress<SoftManager>;

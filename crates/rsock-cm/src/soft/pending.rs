@@ -1,8 +1,8 @@
 //! One client of a listener, from its HELLO until it is established.
 
 use super::channel::{Channel, Received};
-use super::link::{self, Path};
-use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, Request, Welcome};
+use super::peer_link::{self, Path};
+use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, RequestMessage, Welcome};
 use crate::addr::{PortSpace, covers};
 use crate::error::{Error, Violation};
 use crate::private_data::PrivateData;
@@ -59,7 +59,7 @@ impl Pending {
     /// A new client; refuses other users at once.
     pub(super) fn new(channel: Channel, now: Instant) -> Result<Self, Error> {
         let client = channel.peer()?;
-        link::check(client)?;
+        peer_link::check(client)?;
         Ok(Self { channel, since: now, client, stage: Stage::New })
     }
 
@@ -69,7 +69,7 @@ impl Pending {
     }
 
     /// Whether the upper layer knows it.
-    pub(super) fn is_known_above(&self) -> bool {
+    pub(super) fn is_known_to_caller(&self) -> bool {
         matches!(self.stage, Stage::Requested { .. } | Stage::Accepted { .. })
     }
 
@@ -116,7 +116,7 @@ impl Pending {
         {
             return Err(Violation::Address.into());
         }
-        let path = hello.link().and_then(|id| link::named(ctx, id, self.client));
+        let path = hello.link().and_then(|id| peer_link::named(ctx, id, self.client));
         self.channel.send(Welcome::new(path.is_some()).as_bytes(), &[])?;
         self.stage = Stage::Welcomed { local, peer, path };
         Ok(Step::More)
@@ -145,7 +145,7 @@ impl Pending {
         message: &Received,
     ) -> Result<Step, Error> {
         no_descriptors(message)?;
-        let request: Request = wire::parse(message.bytes(), Kind::Request)?;
+        let request: RequestMessage = wire::parse(message.bytes(), Kind::Request)?;
         let (qp_num, data) = (request.qp_num()?, request.private_data()?);
         self.stage = Stage::Requested { local, peer, path: path.clone() };
         Ok(Step::Request { local, peer, path, qp_num, data })

@@ -87,7 +87,7 @@ pub(super) struct LinkHalf {
 /// Connector: a queue pair and private data.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Request {
+pub(super) struct RequestMessage {
     header: Header,
     qp_num: U32,
     private: [u8; PrivateData::REQUEST],
@@ -121,7 +121,7 @@ const _: () = {
     assert!(size_of::<Hello>() == 8 + 4 + 2 * 24 + 16);
     assert!(size_of::<Welcome>() == 8 + 4);
     assert!(size_of::<LinkHalf>() == 8 + HELLO_LEN);
-    assert!(size_of::<Request>() == 8 + 4 + 56);
+    assert!(size_of::<RequestMessage>() == 8 + 4 + 56);
     assert!(size_of::<Reply>() == 8 + 4 + 196);
     assert!(size_of::<Reject>() == 8 + 148);
     assert!(size_of::<Reply>() <= MAX_LEN && size_of::<LinkHalf>() <= MAX_LEN);
@@ -237,7 +237,7 @@ macro_rules! with_private_data {
     };
 }
 
-with_private_data!(Request, Kind::Request, PrivateData::REQUEST);
+with_private_data!(RequestMessage, Kind::Request, PrivateData::REQUEST);
 with_private_data!(Reply, Kind::Reply, PrivateData::REPLY);
 
 impl Reject {
@@ -277,8 +277,8 @@ mod tests {
         assert_eq!(back.dest.parse().expect("dest"), addr("[fe80::1%3]:6"));
         assert_eq!(back.link(), Some(LinkId([9; 16])));
 
-        let request = Request::new(QpNum(77), b"data").expect("fits");
-        let back: Request = parse(request.as_bytes(), Kind::Request).expect("request");
+        let request = RequestMessage::new(QpNum(77), b"data").expect("fits");
+        let back: RequestMessage = parse(request.as_bytes(), Kind::Request).expect("request");
         assert_eq!(back.qp_num().expect("qp"), QpNum(77));
         assert_eq!(&back.private_data().expect("data").as_bytes()[..5], b"data\0");
     }

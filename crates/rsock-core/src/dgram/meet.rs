@@ -6,7 +6,10 @@ use super::header::QueueHeader;
 use super::sources::Sources;
 use super::way::{Over, Way};
 use crate::sys;
-use rsock_cm::soft::{Connecting, Event, Listener, Progress};
+use rsock_cm::soft::{
+    SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
+    SoftProgress as Progress,
+};
 use rsock_cm::{Port, PortSpace};
 use rsock_verbs::soft::{Path, SoftContext, SoftUd};
 use rsock_verbs::{DatagramQueue, QKey, QpNum};

@@ -83,7 +83,7 @@ impl<B: Backend> Preparing<B> {
     #[must_use]
     pub fn conn_data(&self) -> ConnData {
         let (credits, data_buf) = self.recv.conn_fields();
-        let mut flags = ConnFlags::OURS;
+        let mut flags = ConnFlags::LOCAL;
         flags.set(ConnFlags::EXT, self.config.extensions);
         ConnData {
             version: PROTOCOL_VERSION,

@@ -12,7 +12,10 @@ use crate::interrupt::Section;
 use crate::stat::{Happened, Receives};
 use crate::sys;
 use crate::twin::PinReason;
-use rsock_cm::soft::{Connecting, Event, Listener, Progress};
+use rsock_cm::soft::{
+    SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
+    SoftProgress as Progress,
+};
 use rsock_cm::{Port, PortSpace, is_local};
 use rsock_verbs::DatagramQueue;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

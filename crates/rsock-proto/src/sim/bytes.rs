@@ -47,13 +47,13 @@ pub fn proto_ops(data: &[u8]) {
     let words = words(data);
     match (kind % 4, words.as_slice()) {
         (0, [a, b, c, d, ops @ ..]) => {
-            run_pair([EndConfig::ours([*a, *b]), EndConfig::ours([*c, *d])], decoded(ops));
+            run_pair([EndConfig::rsock([*a, *b]), EndConfig::rsock([*c, *d])], decoded(ops));
         }
         (1, [a, b, c, ops @ ..]) => {
-            run_pair([EndConfig::ours([*a, *b]), EndConfig::c(*c)], decoded(ops));
+            run_pair([EndConfig::rsock([*a, *b]), EndConfig::c(*c)], decoded(ops));
         }
         (2, [a, b, c, ops @ ..]) => {
-            run_pair([EndConfig::c(*c), EndConfig::ours([*a, *b])], decoded(ops));
+            run_pair([EndConfig::c(*c), EndConfig::rsock([*a, *b])], decoded(ops));
         }
         (3, _) if data.len() >= CONN_DATA_LEN => {
             let (block, rest) = data.split_at(CONN_DATA_LEN);

@@ -51,7 +51,7 @@ impl CHalf {
     }
 
     pub(super) fn conn_data(&self) -> ConnData {
-        let native = ConnFlags::OURS.difference(ConnFlags::EXT);
+        let native = ConnFlags::LOCAL.difference(ConnFlags::EXT);
         ConnData {
             version: PROTOCOL_VERSION,
             flags: if self.foreign { native ^ ConnFlags::NET } else { native },

@@ -57,7 +57,7 @@ pub enum Op {
     /// The pages of memory that holds nothing are given back.
     Trim(Side),
     /// The receiving half turns to another ring, if it can.
-    Turn(Side),
+    ReplaceRing(Side),
     /// The application ends sending.
     ShutWr(Side),
     /// The application ends receiving.
@@ -86,7 +86,7 @@ impl Op {
             25 => Self::Poll(side),
             26 => Self::Iomap(side),
             27 => Self::Trim(side),
-            28 => Self::Turn(side),
+            28 => Self::ReplaceRing(side),
             29 => Self::Drive,
             30 => Self::Poll(side),
             // Ends are rare: they end the run's interest.

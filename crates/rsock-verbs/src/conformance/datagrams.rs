@@ -3,7 +3,7 @@
 //! A device may lose datagrams. Where it knows what it loses, nothing else may be missing; where it does
 //! not, it loses nothing for which its receiver has room, in these tests as on a wire that is in order.
 
-use super::{Fixture, Side, Watchdog, pattern};
+use super::{Endpoint, Fixture, Watchdog, pattern};
 use crate::datagram::{Arrived, DatagramBackend, DatagramError, DatagramQueue, Posted};
 use crate::device::{Bell, Context, Parked};
 use crate::types::{QKey, QpNum};
@@ -21,21 +21,21 @@ const MANY: u32 = 4000;
 struct End<B: DatagramBackend> {
     ud: B::Datagrams,
     to: B::Destination,
-    side: Side<B>,
+    endpoint: Endpoint<B>,
 }
 
-fn queue<B: DatagramBackend>(side: &Side<B>) -> B::Datagrams {
-    let ud = B::create_datagrams(&side.ctx, KEY).expect("queue");
-    ud.admit(&side.path).expect("admit");
+fn queue<B: DatagramBackend>(endpoint: &Endpoint<B>) -> B::Datagrams {
+    let ud = B::create_datagrams(&endpoint.ctx, KEY).expect("queue");
+    ud.admit(&endpoint.path).expect("admit");
     ud
 }
 
 fn pair<F: Fixture<Backend: DatagramBackend>>(f: &F) -> [End<F::Backend>; 2] {
-    let [a, b] = f.sides();
+    let [a, b] = f.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to_b = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     let to_a = of_b.destination(&b.path, of_a.qp_num(), KEY).expect("destination");
-    [End { ud: of_a, to: to_b, side: a }, End { ud: of_b, to: to_a, side: b }]
+    [End { ud: of_a, to: to_b, endpoint: a }, End { ud: of_b, to: to_a, endpoint: b }]
 }
 
 /// Sends, as soon as the device has room for it.
@@ -260,7 +260,7 @@ pub fn a_datagram_with_another_key_is_lost<F: Fixture<Backend: DatagramBackend>>
     let _dog = Watchdog::new("key");
     let [a, b] = pair(f);
     let other = QKey(KEY.0 + 1);
-    let to = a.ud.destination(&a.side.path, b.ud.qp_num(), other).expect("destination");
+    let to = a.ud.destination(&a.endpoint.path, b.ud.qp_num(), other).expect("destination");
     let is_known = F::Backend::KNOWS_LOSS;
     let posted = post::<F::Backend>(&a.ud, &to, &[IoSlice::new(b"lost")]);
     assert_eq!(posted == Posted::Lost, is_known);
@@ -306,13 +306,13 @@ pub fn a_queue_takes_from_many_senders<F: Fixture<Backend: DatagramBackend>>(f: 
     const AHEAD: u32 = 8;
     let _dog = Watchdog::new("many senders");
     let [a, b] = pair(f);
-    let senders: Vec<_> = (0..SENDERS).map(|_| queue(&a.side)).collect();
+    let senders: Vec<_> = (0..SENDERS).map(|_| queue(&a.endpoint)).collect();
     let taken = [const { AtomicU32::new(0) }; SENDERS as usize];
     std::thread::scope(|s| {
         for (i, ud) in (0u8..).zip(&senders) {
             let (a, b, taken) = (&a, &b, &taken[usize::from(i)]);
             s.spawn(move || {
-                let to = ud.destination(&a.side.path, b.ud.qp_num(), KEY).expect("destination");
+                let to = ud.destination(&a.endpoint.path, b.ud.qp_num(), KEY).expect("destination");
                 for n in 0..EACH {
                     while n >= taken.load(Ordering::Relaxed) + AHEAD {
                         std::thread::yield_now();
@@ -341,21 +341,21 @@ pub fn a_queue_takes_from_many_senders<F: Fixture<Backend: DatagramBackend>>(f: 
 pub fn datagrams_to_nobody_harm_nobody<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("nobody");
     let [a, b] = pair(f);
-    if let Ok(to) = a.ud.destination(&a.side.path, QpNum(0x00ff_fff0), KEY) {
+    if let Ok(to) = a.ud.destination(&a.endpoint.path, QpNum(0x00ff_fff0), KEY) {
         let _ = a.ud.post(&to, &[IoSlice::new(b"lost")]);
         a.ud.ring(&to);
     }
     assert_eq!(a.send(b"taken"), Posted::Out);
     assert_eq!(b.recv().1, b"taken");
-    let End { ud, to, side } = b;
+    let End { ud, to, endpoint } = b;
     drop((ud, to));
     for _ in 0..3000 {
         let _ = a.ud.post(&a.to, &[IoSlice::new(&pattern(100, 1))]);
         a.ud.ring(&a.to);
     }
     // A successor is reached, under its own number.
-    let ud = queue(&side);
-    let to = a.ud.destination(&a.side.path, ud.qp_num(), KEY).expect("destination");
+    let ud = queue(&endpoint);
+    let to = a.ud.destination(&a.endpoint.path, ud.qp_num(), KEY).expect("destination");
     // What was for its predecessor may be on its way still, and in this one's way.
     let mut got = 0;
     while got != 5 {
@@ -403,7 +403,7 @@ pub fn threads_that_park_wake_for_datagrams<F: Fixture<Backend: DatagramBackend>
 pub fn bells_ring_for_datagrams<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("bell");
     let [a, b] = pair(f);
-    let bell = b.side.ctx.create_bell().expect("bell");
+    let bell = b.endpoint.ctx.create_bell().expect("bell");
     for i in 0..500u32 {
         assert!(b.ud.arm(&bell));
         std::thread::scope(|s| {

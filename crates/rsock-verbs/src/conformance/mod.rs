@@ -37,16 +37,16 @@ pub trait Fixture {
     /// The device.
     type Backend: Backend;
     /// Two ends that reach each other; they may be in one process, even one context.
-    fn sides(&self) -> [Side<Self::Backend>; 2];
+    fn endpoints(&self) -> [Endpoint<Self::Backend>; 2];
     /// Whether ends get their completion queues as streams do, where a test can do with that.
-    fn has_lanes(&self) -> bool {
+    fn shares_cqs(&self) -> bool {
         false
     }
 }
 
 /// One end: an opened device, and the path to the other end.
 #[derive(Debug)]
-pub struct Side<B: Backend> {
+pub struct Endpoint<B: Backend> {
     /// The device.
     pub ctx: B::Context,
     /// Where the other end lives.
@@ -191,12 +191,12 @@ pub(crate) struct End<B: Backend> {
     pub(crate) cq: Arc<B::Cq>,
     pub(crate) channel: Option<Arc<B::Channel>>,
     pub(crate) pd: Arc<B::Pd>,
-    pub(crate) side: Side<B>,
+    pub(crate) endpoint: Endpoint<B>,
 }
 
 impl Setup {
     pub(crate) fn build<F: Fixture>(&self, f: &F) -> [End<F::Backend>; 2] {
-        let [a, b] = f.sides().map(|side| self.end(side, f.has_lanes()));
+        let [a, b] = f.endpoints().map(|endpoint| self.end(endpoint, f.shares_cqs()));
         if self.connected {
             self.connect(&a, b.qp.qp_num());
             self.connect(&b, a.qp.qp_num());
@@ -204,16 +204,16 @@ impl Setup {
         [a, b]
     }
 
-    fn end<B: Backend>(&self, side: Side<B>, has_lane: bool) -> End<B> {
-        let ctx = &side.ctx;
-        let pd = ctx.alloc_pd(&side.path).expect("pd");
+    fn end<B: Backend>(&self, endpoint: Endpoint<B>, shares_cq: bool) -> End<B> {
+        let ctx = &endpoint.ctx;
+        let pd = ctx.alloc_pd(&endpoint.path).expect("pd");
         let channel = self.channel.then(|| ctx.create_channel().expect("channel"));
         let mr = pd.alloc_mr(self.mr_len, self.mr_access).expect("mr");
         let sge = self.cap.max_recv_sge;
         let srq = self.srq_depth.map(|depth| pd.create_srq(depth, sge).expect("srq"));
         let max_inline = ctx.attr().max_inline.min(4 << 20);
         let cap = QpCap { max_inline, ..self.cap };
-        let (cq, qp) = if has_lane && channel.is_none() && srq.is_none() {
+        let (cq, qp) = if shares_cq && channel.is_none() && srq.is_none() {
             pd.create_qp_with_cq(ctx, cap).expect("lane")
         } else {
             let cq = ctx.create_cq(256, channel.as_ref()).expect("cq");
@@ -222,11 +222,11 @@ impl Setup {
             (cq, qp)
         };
         qp.init(self.qp_access).expect("init");
-        End { max_inline, qp, srq, mr, cq, channel, pd, side }
+        End { max_inline, qp, srq, mr, cq, channel, pd, endpoint }
     }
 
     pub(crate) fn connect<B: Backend>(&self, end: &End<B>, peer: QpNum) {
-        end.qp.ready_to_receive(&end.side.path, peer).expect("rtr");
+        end.qp.ready_to_receive(&end.endpoint.path, peer).expect("rtr");
         end.qp.ready_to_send(self.retry).expect("rts");
     }
 }
@@ -237,7 +237,7 @@ pub(crate) fn connected<F: Fixture>(f: &F) -> [End<F::Backend>; 2] {
 
 impl<B: Backend> End<B> {
     pub(crate) fn attr(&self) -> DeviceAttr {
-        self.side.ctx.attr()
+        self.endpoint.ctx.attr()
     }
 
     /// Polls once.

@@ -12,7 +12,7 @@ pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
     let fresh = a.pd.create_qp(&init).expect("qp");
     assert_eq!(fresh.state(), QpState::Reset);
     assert_eq!(fresh.post_recv_empty(WrId(0)), Err(PostError::State));
-    assert!(fresh.ready_to_receive(&a.side.path, b.qp.qp_num()).is_err());
+    assert!(fresh.ready_to_receive(&a.endpoint.path, b.qp.qp_num()).is_err());
     assert!(fresh.ready_to_send(setup.retry).is_err());
     assert_eq!(fresh.state(), QpState::Reset);
     assert_ne!(fresh.qp_num(), a.qp.qp_num());
@@ -22,7 +22,7 @@ pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
     assert_eq!(a.post(1, SendOp::Send, &[], SendFlags::INLINE), Err(PostError::State));
     assert!(a.qp.init(setup.qp_access).is_err());
     assert!(a.qp.ready_to_send(setup.retry).is_err());
-    a.qp.ready_to_receive(&a.side.path, b.qp.qp_num()).expect("rtr");
+    a.qp.ready_to_receive(&a.endpoint.path, b.qp.qp_num()).expect("rtr");
     assert_eq!(a.qp.state(), QpState::Rtr);
     assert_eq!(a.post(1, SendOp::Send, &[], SendFlags::INLINE), Err(PostError::State));
 

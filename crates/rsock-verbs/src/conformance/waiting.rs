@@ -42,7 +42,7 @@ pub fn a_channel_tells_of_a_completion_once<F: Fixture>(f: &F) {
     }
     let init = QpInit { send_cq: &a.cq, recv_cq: &a.cq, srq: None, cap: Setup::default().cap };
     drop(a.pd.create_qp(&init).expect("qp"));
-    let plain = a.side.ctx.create_cq(4, None).expect("cq");
+    let plain = a.endpoint.ctx.create_cq(4, None).expect("cq");
     assert!(matches!(plain.req_notify(), Err(crate::Error::Invalid(_))));
     // A send of our own is a completion too.
     a.post_recv(1, &[]).expect("receive");
@@ -122,8 +122,8 @@ pub fn wake_ups_before_the_sleep_are_not_lost<F: Fixture>(f: &F) {
 pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("bells");
     let [a, b] = connected(f);
-    let bell = b.side.ctx.create_bell().expect("bell");
-    let other = b.side.ctx.create_bell().expect("bell");
+    let bell = b.endpoint.ctx.create_bell().expect("bell");
+    let other = b.endpoint.ctx.create_bell().expect("bell");
     for i in 0..20 {
         b.post_recv(i, &[]).expect("receive");
         assert!(b.cq.arm(&bell) && b.cq.arm(&other));
@@ -149,7 +149,7 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     assert_received(&b.next(&a), 50, WcOp::Recv, 0);
     assert!(!is_readable(&bell), "disarmed");
     // A device may have no place for many; whoever was promised a ring gets it.
-    let crowd: Vec<_> = (0..40).map(|_| b.side.ctx.create_bell().expect("bell")).collect();
+    let crowd: Vec<_> = (0..40).map(|_| b.endpoint.ctx.create_bell().expect("bell")).collect();
     let armed: Vec<_> = crowd.iter().filter(|bell| b.cq.arm(bell)).collect();
     assert!(!armed.is_empty());
     b.cq.wake_waiters();
@@ -174,9 +174,9 @@ pub fn many_queue_pairs_share_a_completion_queue<F: Fixture>(f: &F) {
     };
     let (from, mut to) = (make(&a), make(&b));
     for (x, y) in from.iter().zip(&to) {
-        x.ready_to_receive(&a.side.path, y.qp_num()).expect("rtr");
+        x.ready_to_receive(&a.endpoint.path, y.qp_num()).expect("rtr");
         x.ready_to_send(setup.retry).expect("rts");
-        y.ready_to_receive(&b.side.path, x.qp_num()).expect("rtr");
+        y.ready_to_receive(&b.endpoint.path, x.qp_num()).expect("rtr");
         y.ready_to_send(setup.retry).expect("rts");
     }
     let send = |qp: &<F::Backend as Backend>::Qp| {

@@ -173,7 +173,7 @@ impl Foreign {
         // SAFETY: the loop above has written that many.
         let local = unsafe { std::slice::from_raw_parts(first, sges.len()) };
         let remote = [iovec(addr, len - 1), iovec(addr.wrapping_add(len - 1), 1)];
-        // SAFETY: the caller vouches for the pieces; the remote side is the kernel's to check.
+        // SAFETY: the caller vouches for the pieces; the remote peer is the kernel's to check.
         let n = unsafe { self.transfer(libc::SYS_process_vm_writev, local, &remote) };
         n.map(|n| n as u64) == Some(len)
     }

@@ -1,9 +1,7 @@
 //! Peers that do not keep to the handshake: raw sockets against a listener, and a raw listener
 //! against a connector.
 
-use super::super::wire::{
-    Bare, Hello, LinkHalf, Reply, Request as RequestMessage, VERSION, Welcome,
-};
+use super::super::wire::{Bare, Hello, LinkHalf, Reply, RequestMessage, VERSION, Welcome};
 use super::super::{channel, wire};
 use super::*;
 use crate::Violation;
@@ -17,7 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::IntoBytes;
 
 /// A socket connected to `listener` that has said nothing.
-pub(super) fn raw_client(listener: &Listener) -> PeerSocket {
+pub(super) fn raw_client(listener: &SoftListener) -> PeerSocket {
     let socket = channel::socket().expect("socket");
     let name = &connect_names(PortSpace::Tcp, listener.local_addr())[0];
     net::connect(&socket, &channel::name(name).expect("name")).expect("connect");
@@ -39,7 +37,7 @@ fn hello(to: SocketAddr) -> Hello {
     hello
 }
 
-fn next(listener: &mut Listener) -> Event {
+fn next(listener: &mut SoftListener) -> SoftEvent {
     loop {
         if let Some(event) = listener.try_next(Instant::now()).expect("listener") {
             return event;
@@ -49,13 +47,13 @@ fn next(listener: &mut Listener) -> Event {
 }
 
 /// Lets the listener take what is there, without an event.
-pub(super) fn settle(listener: &mut Listener) {
+pub(super) fn settle(listener: &mut SoftListener) {
     assert!(listener.try_next(Instant::now()).expect("listener").is_none());
 }
 
-pub(super) fn refusal(listener: &mut Listener) -> Error {
+pub(super) fn refusal(listener: &mut SoftListener) -> Error {
     match next(listener) {
-        Event::Refused(error) | Event::Abandoned { error, .. } => error,
+        SoftEvent::Refused(error) | SoftEvent::Abandoned { error, .. } => error,
         other => panic!("{other:?}"),
     }
 }
@@ -129,7 +127,7 @@ fn messages_out_of_order_and_false_promises_are_refused() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let request = RequestMessage::new(QpNum(1), &[]).expect("fits");
-    let greeted = |listener: &mut Listener| {
+    let greeted = |listener: &mut SoftListener| {
         let client = raw_client(listener);
         send(&client, hello(listener.local_addr()).as_bytes(), &[]);
         settle(listener);
@@ -173,7 +171,7 @@ fn silent_clients_hold_up_nobody_and_lose_their_place_when_it_is_needed() {
     let mut client = connect(listener.local_addr());
     assert_eq!(listener.n_pending(), 64);
     settle(&mut listener);
-    assert!(matches!(client.progress(Instant::now()), Ok(Progress::Pending)));
+    assert!(matches!(client.progress(Instant::now()), Ok(SoftProgress::Pending)));
     // The listener's own timer ends the wait.
     assert!(matches!(refusal(&mut listener), Error::TimedOut));
     let _ = establish(&mut listener, client);
@@ -189,11 +187,11 @@ fn accepted_clients_that_never_go_on_lose_their_place_too() {
         let mut client = connect(listener.local_addr());
         loop {
             match drive(&mut listener, &mut client) {
-                Either::Client(Ok(Progress::Path(..))) => {
+                Either::Client(Ok(SoftProgress::Path(..))) => {
                     client.send_request(QpNum(1), &[]).expect("request");
                 }
-                Either::Client(Ok(Progress::Accepted(_))) => break,
-                Either::Server(Event::Request(r)) => {
+                Either::Client(Ok(SoftProgress::Accepted(_))) => break,
+                Either::Server(SoftEvent::Request(r)) => {
                     listener.accept(r.id, QpNum(2), &[]).expect("accept");
                 }
                 _ => panic!("unexpected"),
@@ -226,7 +224,7 @@ impl Impostor {
     }
 
     /// A client that has sent its HELLO, and our end of it.
-    fn client(&self) -> (Connecting, OwnedFd) {
+    fn client(&self) -> (SoftConnecting, OwnedFd) {
         let client = connect(self.at);
         let ours = net::accept(&self.socket).expect("accept");
         let mut hello = [0; 512];
@@ -269,7 +267,7 @@ fn a_listener_that_lies_fails_the_connect_with_a_typed_error() {
     // An offer is answered with too few descriptors.
     let (mut client, ours) = impostor.client();
     send(&ours, welcome.as_bytes(), &[]);
-    assert!(matches!(client.progress(Instant::now()), Ok(Progress::Pending)));
+    assert!(matches!(client.progress(Instant::now()), Ok(SoftProgress::Pending)));
     send(&ours, LinkHalf::new(Kind::Linked, [0; HELLO_LEN]).as_bytes(), &[]);
     assert!(matches!(client.progress(Instant::now()), Err(Error::Device(_))));
 

@@ -40,10 +40,10 @@ fn another_users_process_is_refused_in_both_roles() {
     let _watchdog = watchdog();
     let own = rustix::process::geteuid().as_raw();
     let cred = |uid| PeerCred { pid: 1, uid, gid: uid };
-    assert!(link::check(cred(own)).is_ok());
-    let stranger = link::check(cred(STRANGER)).expect_err("another user");
+    assert!(peer_link::check(cred(own)).is_ok());
+    let stranger = peer_link::check(cred(STRANGER)).expect_err("another user");
     assert_eq!(errno(stranger), Some(libc::EACCES));
-    assert!(link::check(cred(65534)).is_err(), "the overflow user is nobody");
+    assert!(peer_link::check(cred(65534)).is_err(), "the overflow user is nobody");
     if own != 0 {
         return;
     }
@@ -69,7 +69,7 @@ fn another_users_process_is_refused_in_both_roles() {
             }
         }
     };
-    assert!(matches!(refused, Event::Refused(Error::PeerUntrusted { uid: STRANGER })));
+    assert!(matches!(refused, SoftEvent::Refused(Error::PeerUntrusted { uid: STRANGER })));
     assert_eq!(wait_for(child), 0);
 
     // Our client at a stranger's listener.
@@ -140,7 +140,7 @@ fn parent_and_forked_child_accept_from_one_listener() {
     let mut listener = listen("127.0.0.1:0", 4);
     // A client that the parent has begun to serve stays the parent's.
     let mut begun = connect(listener.local_addr());
-    let Either::Client(Ok(Progress::Path(..))) = drive(&mut listener, &mut begun) else {
+    let Either::Client(Ok(SoftProgress::Path(..))) = drive(&mut listener, &mut begun) else {
         panic!("path first");
     };
     let (told, tell) = rustix::pipe::pipe().expect("pipe");
@@ -151,10 +151,10 @@ fn parent_and_forked_child_accept_from_one_listener() {
         rustix::io::write(&tell, b"!").expect("write");
         loop {
             match listener.try_next(Instant::now()).expect("listener") {
-                Some(Event::Request(r)) => {
+                Some(SoftEvent::Request(r)) => {
                     listener.accept(r.id, QpNum(0x22), b"yes").expect("accept");
                 }
-                Some(Event::Established { .. }) => return true,
+                Some(SoftEvent::Established { .. }) => return true,
                 Some(_) => return false,
                 None => {
                     let _ = poll(&mut [PollFd::new(&listener, PollFlags::IN)], None);
@@ -166,10 +166,10 @@ fn parent_and_forked_child_accept_from_one_listener() {
     let mut client = connect(listener.local_addr());
     loop {
         match client.progress(Instant::now()).expect("progress") {
-            Progress::Path(..) => client.send_request(QpNum(0x11), b"please").expect("request"),
-            Progress::Accepted(_) => break,
-            Progress::Rejected(_) => panic!("rejected"),
-            Progress::Pending => {
+            SoftProgress::Path(..) => client.send_request(QpNum(0x11), b"please").expect("request"),
+            SoftProgress::Accepted(_) => break,
+            SoftProgress::Rejected(_) => panic!("rejected"),
+            SoftProgress::Pending => {
                 let _ =
                     poll(&mut [PollFd::from_borrowed_fd(client.as_fd(), client.interest())], None);
             }
@@ -202,9 +202,9 @@ fn a_pause_ends_although_a_forked_child_still_holds_its_timer() {
 
 /// [`establish`] for a client that knows its path already.
 fn establish_told(
-    listener: &mut Listener,
-    mut client: Connecting,
-) -> (Connection, Connection, Request) {
+    listener: &mut SoftListener,
+    mut client: SoftConnecting,
+) -> (SoftConnection, SoftConnection, SoftRequest) {
     client.send_request(QpNum(0x11), b"please").expect("request");
     establish(listener, client)
 }

@@ -2,7 +2,7 @@
 //! have written.
 
 use super::*;
-use crate::conformance::{Fixture, Side, Watchdog};
+use crate::conformance::{Endpoint, Fixture, Watchdog};
 use crate::datagram::DatagramQueue;
 use crate::device::QueuePair;
 use crate::soft::testing::linked_pair;
@@ -13,10 +13,10 @@ struct Linked;
 
 impl Fixture for Linked {
     type Backend = Soft;
-    fn sides(&self) -> [Side<Soft>; 2] {
+    fn endpoints(&self) -> [Endpoint<Soft>; 2] {
         let ctx = SoftContext::open().expect("device");
         let (a, b) = linked_pair(&ctx).expect("link");
-        [a, b].map(|path| Side { ctx: ctx.clone(), path })
+        [a, b].map(|path| Endpoint { ctx: ctx.clone(), path })
     }
 }
 
@@ -24,9 +24,9 @@ crate::conformance_tests!(@datagrams Linked);
 
 const KEY: QKey = QKey(7);
 
-fn queue(side: &Side<Soft>) -> SoftUd {
-    let ud = Soft::create_datagrams(&side.ctx, KEY).expect("queue");
-    ud.admit(&side.path).expect("admit");
+fn queue(endpoint: &Endpoint<Soft>) -> SoftUd {
+    let ud = Soft::create_datagrams(&endpoint.ctx, KEY).expect("queue");
+    ud.admit(&endpoint.path).expect("admit");
     ud
 }
 
@@ -39,7 +39,7 @@ fn send(ud: &SoftUd, to: &SoftDestination, bytes: &[u8]) -> Result<Posted, Datag
 #[test]
 fn a_sender_learns_that_its_destination_is_gone() {
     let _dog = Watchdog::new("gone");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     assert_eq!(send(&of_a, &to, b"one"), Ok(Posted::Out));
@@ -52,7 +52,7 @@ fn a_sender_learns_that_its_destination_is_gone() {
 #[test]
 fn what_a_queue_took_of_a_segment_comes_back_once_its_senders_know() {
     let _dog = Watchdog::new("memory");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let before = b.path.in_use();
     for _ in 0..3 {
         let (of_a, of_b) = (queue(&a), queue(&b));
@@ -72,7 +72,7 @@ fn what_a_queue_took_of_a_segment_comes_back_once_its_senders_know() {
 #[test]
 fn peers_that_die_are_swept_out_and_what_they_sent_stays() {
     let _dog = Watchdog::new("sweep");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     send(&of_a, &to, b"last words").expect("sent");
@@ -89,7 +89,7 @@ fn peers_that_die_are_swept_out_and_what_they_sent_stays() {
 
 #[test]
 fn rubbish_is_skipped_and_counted() {
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     // No operation at all, a write, an inline length beyond the slot, a datagram in parts, one that
@@ -114,7 +114,7 @@ fn rubbish_is_skipped_and_counted() {
 fn lanes_have_the_room_that_the_queue_has_when_they_are_made() {
     const LEN: usize = 4000;
     for (bytes, room) in [(0, 16), (65_536, 16), (65_537, 32), (212_992, 65), (usize::MAX, 1024)] {
-        let [a, b] = Linked.sides();
+        let [a, b] = Linked.endpoints();
         let of_a = queue(&a);
         let of_b = Soft::create_datagrams(&b.ctx, KEY).expect("queue");
         of_b.set_room(bytes);
@@ -147,7 +147,7 @@ fn lanes_have_the_room_that_the_queue_has_when_they_are_made() {
 
 #[test]
 fn a_stream_s_queue_pair_is_no_destination() {
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let of_a = queue(&a);
     let pd = b.ctx.alloc_pd(&b.path).expect("pd");
     let cq = b.ctx.create_cq(16, None).expect("cq");
@@ -173,7 +173,7 @@ fn a_stream_s_queue_pair_is_no_destination() {
 #[test]
 fn a_closed_queue_is_gone_for_its_senders_and_gives_what_it_has() {
     let _dog = Watchdog::new("closed");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     assert_eq!(send(&of_a, &to, b"before"), Ok(Posted::Out));
@@ -190,7 +190,7 @@ fn a_closed_queue_is_gone_for_its_senders_and_gives_what_it_has() {
 #[test]
 fn a_datagram_that_is_left_is_the_next_one_again() {
     let _dog = Watchdog::new("left");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     for bytes in [&b"one"[..], &[2; 100], b"three"] {
@@ -219,12 +219,12 @@ fn arm_unseen(ud: &SoftUd, bell: &SoftBell) {
 }
 
 /// What changes the list of a queue's receivers, with another peer to let in.
-type Change<'a> = &'a dyn Fn(&SoftUd, &Side<Soft>);
+type Change<'a> = &'a dyn Fn(&SoftUd, &Endpoint<Soft>);
 
 /// Whoever armed while the list of receivers changed, and so saw nothing, is woken by those who change it.
 #[test]
 fn who_could_not_look_is_woken() {
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let changes: [Change<'_>; 3] =
         [&|ud, _| ud.sweep(), &|ud, another| ud.admit(&another.path).expect("admit"), &|ud, _| {
             ud.close()
@@ -235,7 +235,7 @@ fn who_could_not_look_is_woken() {
         let bell = b.ctx.create_bell().expect("bell");
         assert_eq!(send(&of_a, &to, b"there"), Ok(Posted::Out));
         arm_unseen(&of_b, &bell);
-        let [another, _other] = Linked.sides();
+        let [another, _other] = Linked.endpoints();
         change(&of_b, &another);
         assert!(bell.take());
     }
@@ -246,7 +246,7 @@ fn who_could_not_look_is_woken() {
 #[test]
 fn a_lane_that_is_closed_has_said_before_that_nothing_is_wanted() {
     let _dog = Watchdog::new("closing");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     for _ in 0..2000 {
         let of_b = queue(&b);
         let receiver = Arc::clone(&of_b.receivers.read().expect("lock")[0]);

@@ -23,7 +23,7 @@ pub(super) fn check(peer: PeerCred) -> Result<(), Error> {
 
 /// A link that we may share with the process that listens as `peer`. It need not be the one that
 /// will answer.
-pub(super) fn guess(ctx: &SoftContext, peer: PeerCred) -> Option<Path> {
+pub(super) fn likely(ctx: &SoftContext, peer: PeerCred) -> Option<Path> {
     ctx.link_to_pid(peer.pid).filter(|link| peer.pid != 0 && link.probe())
 }
 
