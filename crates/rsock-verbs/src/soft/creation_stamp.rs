@@ -1,8 +1,8 @@
-//! Whether an object is still ours alone, or a fork has given it a second owner.
+//! Which process made an object, and whether a fork has shared it with a child since.
 
 use crate::family::{self, ProcessId};
 
-/// When and where something was made.
+/// The process that made an object, and how many forks it had gone through then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CreationStamp {
     process: ProcessId,
@@ -14,13 +14,13 @@ impl CreationStamp {
         Self { process: family::process(), forks: family::forks() }
     }
 
-    /// Whether the calling process made it, whatever it has forked since.
+    /// Whether the calling process made the object, even if it has forked since.
     pub(super) fn is_this_process(self) -> bool {
         self.process == family::process()
     }
 
-    /// Whether this process made it and has not forked since: then nobody else uses it, and what
-    /// it holds in a segment can be given back.
+    /// Whether this process made the object and has not forked since: then no other process uses
+    /// it, and what it holds in a segment can be freed.
     pub(super) fn is_unshared(self) -> bool {
         self == Self::now()
     }

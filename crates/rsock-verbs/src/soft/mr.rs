@@ -1,4 +1,5 @@
-//! Memory regions: born shared in the segment, or the caller's own memory.
+//! Memory regions: allocated in the segment, so shared from the start, or foreign memory of the
+//! caller.
 
 use super::copy;
 use super::creation_stamp::CreationStamp;
@@ -16,18 +17,18 @@ use std::sync::Arc;
 /// A memory region.
 ///
 /// # Invariants
-/// `at..at + len` is valid until `drop`: either pages of the link's own segment that the allocator
-/// gave us, or memory that whoever registered it keeps valid.
+/// `at..at + len` is valid until `drop`: either pages of this process's segment that the allocator
+/// gave to this region, or memory that the caller of `register` keeps valid.
 #[derive(Debug)]
 pub struct SoftMr {
     at: NonNull<u8>,
     len: usize,
     key: u32,
-    /// Offset in the segment, for memory of ours.
+    /// Offset in this process's segment; `None` for foreign memory.
     offset: Option<u64>,
     /// Whether the peer may write it.
     open: bool,
-    /// What the system was asked for, to let the peer write it.
+    /// The permission that lets the peer write it, where one is needed.
     _admission: Option<Admission>,
     created: CreationStamp,
     pd: Arc<SoftPd>,
@@ -66,7 +67,7 @@ impl SoftMr {
         match made {
             Ok((at, key)) => {
                 let pd = Arc::clone(pd);
-                // INVARIANT: the allocator gave these pages to nobody else.
+                // INVARIANT: the allocator gave these pages to no other region.
                 let (offset, created) = (Some(offset), CreationStamp::now());
                 Ok(Self { at, len, key, offset, open, _admission: None, created, pd })
             }
@@ -130,8 +131,8 @@ impl MemoryRegion for SoftMr {
     #[inline]
     fn copy_in(&self, offset: usize, src: &[u8]) {
         let to = self.span(offset, src.len());
-        // SAFETY: `src` is readable, `to` is inside the region; a slice that Rust vouches for does
-        // not overlap memory that others write.
+        // SAFETY: `src` is readable, `to` is inside the region; a valid slice does not overlap
+        // memory that others write.
         unsafe { copy::plain(src.as_ptr(), to.as_ptr(), src.len()) };
     }
 
@@ -150,7 +151,7 @@ impl MemoryRegion for SoftMr {
     }
 
     fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
-        // What a forked child shares with its parent is not its own to close, even for a moment.
+        // A forked child must not close a region that it shares with its parent, even for a moment.
         self.created.is_unshared() && self.pd.link().exclusively(self.key, f)
     }
 
@@ -158,7 +159,7 @@ impl MemoryRegion for SoftMr {
         let _ = self.span(offset, len);
         let (from, mut to) = (offset as u64, (offset + len) as u64);
         if offset + len == self.len {
-            // The rest of the last page is nobody else's.
+            // The rest of the last page belongs to this region too.
             to = to.next_multiple_of(PAGE);
         }
         if let Some(at) = self.offset {
@@ -169,7 +170,8 @@ impl MemoryRegion for SoftMr {
 
 impl Drop for SoftMr {
     fn drop(&mut self) {
-        // A region that lived through a fork is the family's: somebody else may use it.
+        // A region that existed during a fork belongs to the process family: another process may
+        // use it.
         if !self.created.is_unshared() {
             return;
         }
@@ -177,7 +179,7 @@ impl Drop for SoftMr {
         link.regions().remove(link.own_segment(), self.key);
         match self.offset {
             Some(at) => link.retire_region(at, self.len as u64),
-            // The memory is its owner's again from here on.
+            // From here on the caller may reuse the memory.
             None if self.open => link.wait_for_copies(),
             None => {}
         }

@@ -1,5 +1,5 @@
-//! The regions of one link: what the peer may name, in a table in the segment, and what we may
-//! name ourselves, in a private one that no peer can spoil.
+//! The memory regions of one link: a table in the segment for the peer, and a private table for
+//! this process, which no peer can change.
 
 use super::layout::{FOREIGN, REGION_TABLE, REGIONS, RegionEntry};
 use super::segment::Mapping;
@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const CHUNK: u32 = 256;
 
-/// Stands in the table instead of the key of a region whose writers are to wait. No key is this:
+/// Replaces the key of a region in the table while its writers are to wait. No region has this key:
 /// keys have a generation above their low 16 bits.
 const PAUSED: u32 = 1;
 
-/// Our own record of a region.
+/// This process's private record of a region.
 #[derive(Debug, Default)]
 struct Record {
     /// 0 while unused. Stored last, cleared first.
@@ -42,13 +42,13 @@ struct Indices {
     free: Vec<u32>,
 }
 
-/// What a region is made of.
+/// Where a region lies, and what may be done with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     /// Virtual address in this process.
     pub(super) addr: u64,
     pub(super) len: u64,
-    /// LaneLocation in the segment; `None` for foreign memory.
+    /// Offset in the segment; `None` for foreign memory.
     pub(super) offset: Option<u64>,
     pub(super) access: Access,
 }
@@ -66,7 +66,7 @@ impl Regions {
         self.indices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes a region in `own`'s table and in ours.
+    /// Publishes a region in `own`'s table and in the private one.
     pub(super) fn add(&self, own: &Mapping, extent: Extent) -> Result<u32, Error> {
         let mut indices = self.indices();
         let index = match indices.free.pop() {
@@ -101,14 +101,14 @@ impl Regions {
         Ok(key)
     }
 
-    /// Makes peers' requests for a region wait, or go on.
+    /// Makes the peer's requests for a region wait, or lets them go on.
     pub(super) fn set_paused(&self, own: &Mapping, key: u32, paused: bool) {
         if let Some(entry) = entry(own, key % REGIONS) {
             entry.key.store(if paused { PAUSED } else { key }, Ordering::Release);
         }
     }
 
-    /// Withdraws a region. Its memory may still be written by a copy that has begun.
+    /// Withdraws a region. A copy that has begun may still write its memory.
     pub(super) fn remove(&self, own: &Mapping, key: u32) {
         let index = key % REGIONS;
         if let Some(entry) = entry(own, index) {
@@ -151,8 +151,8 @@ fn spans(start: u64, size: u64, addr: u64, len: u64) -> bool {
     into <= size && len <= size - into
 }
 
-/// A region of the peer, as last looked up: a private copy of its entry, checked against our
-/// mapping.
+/// A region of the peer, as last looked up: a private copy of its entry, checked against this
+/// process's mapping.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RemoteRegion {
     /// 0 for nothing.
@@ -163,14 +163,14 @@ pub(super) struct RemoteRegion {
     offset: u64,
 }
 
-/// Why a WRITE does not go anywhere now.
+/// Why a WRITE cannot be executed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It never will: the queue pair fails with this.
+    /// It never can: the queue pair fails with this status.
     Status(WcStatus),
-    /// The region's owner keeps writers out for a moment.
+    /// The region's owner keeps writers out for a short time.
     Paused,
-    /// The payload is not there.
+    /// The payload is not mapped.
     Fault,
 }
 
@@ -183,7 +183,7 @@ impl From<WcStatus> for Refusal {
 /// Where a WRITE goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// To this offset of the peer's segment; the whole span lies inside our mapping.
+    /// To this offset of the peer's segment; the whole span lies inside this process's mapping.
     Segment(u64),
     /// To this address of the peer's process.
     Foreign(u64),
@@ -191,7 +191,7 @@ pub(super) enum Target {
 
 impl RemoteRegion {
     /// Looks `rkey` up in the peer's table; refused if the peer has no such region, does not open
-    /// it to writes, describes it as lying outside its segment, or asks for patience.
+    /// it to writes, describes it as lying outside its segment, or has paused it.
     #[cold]
     pub(super) fn look_up(peer_segment: &Mapping, rkey: RKey) -> Result<Self, Refusal> {
         const NO: Refusal = Refusal::Status(WcStatus::REM_ACCESS);
@@ -244,7 +244,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever a peer writes into its table, a target lies inside our mapping of its segment.
+        /// For any content of the peer's table, a target lies inside the mapping of the peer's
+        /// segment.
         #[test]
         fn targets_stay_inside_the_mapping(
             key in 1u32..=u32::MAX, access: u32, offset: u64, len: u64, base: u64,

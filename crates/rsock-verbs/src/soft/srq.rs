@@ -1,7 +1,7 @@
-//! SrqShared receive queues: receives that the queue pairs of one domain take from.
+//! SrqShared receive queues: several queue pairs of one domain take their receives from one queue.
 //!
-//! A message that finds no receive waits in its lane. The queue remembers whose pollers found it
-//! empty, and wakes them when a receive is posted.
+//! A message that finds no receive waits in its lane. The queue records which completion queues
+//! found it empty, and wakes their waiters when a receive is posted.
 
 use super::link::Link;
 use super::pd::SoftPd;
@@ -21,12 +21,12 @@ pub struct SoftSrq {
     core: Arc<SrqCore>,
 }
 
-/// What queue pairs hold of it.
+/// The part that queue pairs hold.
 #[derive(Debug)]
 pub(super) struct SrqCore {
     queue: RecvQueue,
     shared: FamilyBox<SrqShared>,
-    /// Those who found the queue empty since the last post.
+    /// Waiters of completion queues that found this queue empty since the last post.
     starved: Mutex<Vec<Weak<Waiters>>>,
     depth: u32,
     link: Arc<Link>,
@@ -42,7 +42,7 @@ struct SrqShared {
     tail: AtomicU32,
 }
 
-// SAFETY: atomics, and a lock around nothing.
+// SAFETY: atomics, and a lock around a unit.
 unsafe impl FamilySafe for SrqShared {}
 
 impl SoftSrq {
@@ -82,7 +82,7 @@ impl SrqCore {
         shared.head.load(Ordering::Relaxed) != shared.tail.load(Ordering::Acquire)
     }
 
-    /// The oldest receive. If there is none, `waiters` wake at the next post.
+    /// Takes the oldest receive. If there is none, `waiters` are woken at the next post.
     pub(super) fn take(&self, waiters: &Arc<Waiters>) -> Option<(WrId, Sges)> {
         let _guard = self.shared.lock.lock();
         let head = self.shared.head.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The concurrent algorithms of the soft device, generic over where their words live.
+//! The lock-free algorithms of the soft device, generic over the kind of their atomics.
 //!
 //! In production the words are atomics inside a mapped segment; under `--cfg loom` the same code
 //! runs on loom's atomics on the heap. Nothing in this module knows about segments.

@@ -1,9 +1,10 @@
-//! A sender's wish for room, and its end: one word that the sender sets and the receiver clears.
+//! Room request: one word that a sender sets when it needs room, and that the receiver clears when
+//! there is some.
 //!
-//! The sender wishes, executes a full fence, and looks once more; the receiver makes room,
-//! executes a full fence, and looks for a wish. One of the two sees the other. Receivers make room
-//! with every message and senders wish rarely, so where the system offers a barrier for both sides
-//! the sender pays for it and the receiver's fence is only the compiler's.
+//! The sender sets the word, executes a full fence, and checks for room once more; the receiver
+//! makes room, executes a full fence, and checks the word. At least one of the two sees the other's
+//! store. Receivers make room with every message and senders ask rarely, so where the system offers
+//! a barrier for both sides the sender issues it and the receiver executes only a compiler fence.
 
 use super::primitive::{Native, Platform, Word};
 use std::sync::atomic::Ordering;
@@ -18,39 +19,40 @@ pub(crate) struct RoomRequest<P: Platform = Native> {
 }
 
 impl<P: Platform> RoomRequest<P> {
-    /// As fresh memory is.
+    /// A request as in fresh memory.
     #[cfg(all(test, loom))]
     pub(super) fn fresh() -> Self {
         Self { word: P::U32::new(0) }
     }
 
-    /// Asks. The caller looks for room after this.
+    /// Asks for room. The caller checks for room after this.
     pub(crate) fn ask(&self, fence: impl FnOnce()) {
         self.word.store(1, Ordering::Relaxed);
-        // SYNC(want-room): orders the wish before the second look for room. Pairs with `grant`.
+        // SYNC(want-room): orders the request before the second check for room. Pairs with `grant`.
         fence();
     }
 
-    /// Whether nobody has answered yet.
+    /// Whether the receiver has not granted the request yet.
     pub(crate) fn is_open(&self) -> bool {
         // SYNC(room-made): pairs with the Release in `grant`.
         self.word.load(Ordering::Acquire) != 0
     }
 
-    /// Takes it back, or clears fresh memory.
+    /// Withdraws the request, or resets it in fresh memory.
     pub(crate) fn withdraw(&self) {
         self.word.store(0, Ordering::Relaxed);
     }
 
-    /// After room was made: whether somebody has to be told.
+    /// Called after room was made: grants an open request. Returns whether the sender has to be
+    /// rung.
     #[inline(always)]
     pub(crate) fn grant(&self, fence: impl FnOnce()) -> bool {
-        // SYNC(want-room): orders the room before the look at the wish. Pairs with `ask`.
+        // SYNC(want-room): orders the room before the load of the request. Pairs with `ask`.
         fence();
         if self.word.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        // SYNC(room-made): whoever sees the wish gone sees the room.
+        // SYNC(room-made): a sender that sees the request cleared sees the room.
         self.word.store(0, Ordering::Release);
         true
     }

@@ -1,4 +1,5 @@
-//! The two ends of a lane as a queue pair holds them: pointers into a mapping, checked once.
+//! Pointers into the mapping of a lane, checked once: [`Lane`] for its owner, [`LaneProducer`] for
+//! its sender.
 
 use crate::error::Error;
 use crate::soft::layout::{
@@ -13,16 +14,16 @@ use crate::types::{Access, QpNum};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where the parts of a lane lie in a segment.
+/// Offsets and sizes of a lane's parts in a segment.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::soft) struct LaneLocation {
     pub(in crate::soft) head_at: u64,
     pub(in crate::soft) slots_at: u64,
     pub(in crate::soft) slots: u32,
-    /// Bytes behind the slots.
+    /// Bytes of the stage, which follows the slots.
     pub(in crate::soft) stage: u32,
     pub(in crate::soft) caps_at: u64,
-    /// 0 for none.
+    /// Number of receive capacities; 0 if the lane has none.
     pub(in crate::soft) n_caps: u32,
 }
 
@@ -34,8 +35,8 @@ impl LaneLocation {
 }
 
 /// # Invariants
-/// All pointers lie inside one mapping of the link that the queue pair holds; `slots` has
-/// `mask + 1` entries, `caps` has `caps_mask + 1` if it is there, and `stage` has `stage_mask + 1` bytes.
+/// All pointers lie inside one mapping of the link that the queue pair holds; `slots` has `mask +
+/// 1` entries, `caps` has `caps_mask + 1` if it is there, and `stage` has `stage_mask + 1` bytes.
 #[derive(Debug)]
 pub(in crate::soft) struct Lane {
     head: NonNull<LaneHead>,
@@ -47,7 +48,7 @@ pub(in crate::soft) struct Lane {
     stage_mask: u32,
 }
 
-// SAFETY: what the pointers reach is atomics, and bytes that are copied raw.
+// SAFETY: the pointers lead to atomics, and to bytes that are only copied raw.
 unsafe impl Send for Lane {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Lane {}
@@ -96,8 +97,8 @@ impl Lane {
         self.mask + 1
     }
 
-    /// Byte capacity word of receive `index`; nothing on a shared receive queue or where receives
-    /// have no memory.
+    /// Byte capacity of receive `index`; `None` with a shared receive queue, or if receives have no
+    /// memory.
     #[inline(always)]
     pub(in crate::soft) fn cap(&self, index: u32) -> Option<&AtomicU32> {
         let caps = self.caps?;
@@ -107,7 +108,8 @@ impl Lane {
         Some(unsafe { cap.as_ref() })
     }
 
-    /// Staged byte `at` of all, and how many follow before the stage wraps.
+    /// Pointer to byte `at` of the staged stream, and the number of bytes from there to the end of
+    /// the stage.
     #[expect(clippy::cast_possible_truncation, reason = "masked")]
     pub(in crate::soft) fn stage(&self, at: u64) -> (NonNull<u8>, usize) {
         let i = at as u32 & self.stage_mask;
@@ -121,7 +123,8 @@ impl Lane {
     }
 }
 
-/// What a queue pair sends into: the peer's lane, and the lines its pollers sleep on.
+/// What a queue pair sends into: the peer's lane, and the wait lines that the peer's pollers sleep
+/// on.
 ///
 /// # Invariants
 /// `recv_wait` and `send_wait` lie inside the link's mapping of the peer's segment.
@@ -176,20 +179,20 @@ impl LaneProducer {
         }
     }
 
-    /// Bytes that the peer's program has consumed, so far as it says.
+    /// Bytes that the peer's program has consumed, as the peer claims.
     pub(in crate::soft) fn consumed(&self) -> u64 {
         self.lane.head().consumer.consumed.load(Ordering::Acquire)
     }
 
-    /// Wakes those who wait for the peer's receive completions, after an entry was published. Under the
-    /// lock of the sender, as [`Self::take_recv`].
+    /// Wakes the peer's waiters for receive completions after an entry was published. Called under
+    /// the sender's lock, as [`Self::take_recv`].
     #[inline(always)]
     pub(in crate::soft) fn ring_recv(&self) {
         self.wake_recv(self.take_recv());
     }
 
-    /// Wakes those who wait for the peer's send completions, after room was made. Not once the lane
-    /// may have been given up.
+    /// Wakes the peer's waiters for send completions after room was made. Must not be called once
+    /// the lane may have been detached.
     pub(in crate::soft) fn ring_send(&self) {
         // SAFETY: by the type's invariant.
         let line = unsafe { self.send_wait.as_ref() };
@@ -199,24 +202,24 @@ impl LaneProducer {
         }
     }
 
-    /// Gives the lane up: the last access.
+    /// Detaches from the lane: the last access to it.
     pub(in crate::soft) fn detach(&self) {
         // SYNC(detach): pairs with the Acquire in `Link::reclaim`.
         self.lane.head().producer.detached.store(1, Ordering::Release);
     }
 
-    /// Takes the bits of those who wait for the peer's receive completions, for [`Self::wake_recv`].
+    /// Takes the armed bits of the peer's waiters for receive completions, for [`Self::wake_recv`].
     ///
-    /// This writes the line, so the sender's lock is held: under it the lane is given up, and after that the
-    /// peer may use the line's memory for something else.
+    /// This writes the wait line, so the caller holds the sender's lock: the lane is detached under
+    /// that lock, and afterwards the peer may reuse the line's memory.
     #[inline(always)]
     pub(in crate::soft) fn take_recv(&self) -> u32 {
         // SAFETY: by the type's invariant.
         unsafe { self.recv_wait.as_ref() }.ring()
     }
 
-    /// Wakes those that the bits name; without the lock, since it takes system calls. Writes nothing: if
-    /// the peer uses the line's memory for something else by now, it is woken for nothing.
+    /// Wakes the waiters that `bits` name. Called without the lock, since it takes system calls.
+    /// Writes nothing: if the peer has reused the line's memory by now, it is woken for nothing.
     #[inline(always)]
     pub(in crate::soft) fn wake_recv(&self, bits: u32) {
         if bits != 0 {
@@ -250,7 +253,7 @@ pub(in crate::soft) fn publish(
     Some(())
 }
 
-/// Takes the entry back.
+/// Withdraws the entry.
 pub(in crate::soft) fn withdraw(own: &Mapping, number: QpNum) {
     if let Some(entry) = own_entry(own, number) {
         entry.number.store(0, Ordering::Release);

@@ -1,11 +1,11 @@
 //! Reliable-connected queue pairs.
 //!
-//! A queue pair receives from a lane in its own process's segment, which its peer writes, and
-//! sends into the peer's. `send.rs` (with `place.rs`) and `recv.rs` are the two data paths; this
-//! file makes, moves and ends queue pairs.
+//! A queue pair receives from a lane in its own process's segment, which its peer writes, and sends
+//! into the peer's. `send.rs` (with `submit.rs`) and `recv.rs` are the two data paths; this file
+//! creates queue pairs, changes their state and destroys them.
 //!
-//! Invariants: a queue pair in the error state never touches its peer's lane again. A lane is given
-//! back only when the peer has said the same of it, or is dead.
+//! Invariants: a queue pair in the error state never touches its peer's lane again. A lane is freed
+//! only when the peer's queue pair is in the error state as well, or the peer is dead.
 
 pub(in crate::soft) mod lane;
 mod queue;
@@ -47,13 +47,13 @@ pub struct SoftQp {
     created: CreationStamp,
 }
 
-/// What completion queues hold of a queue pair.
+/// The part of a queue pair that completion queues hold.
 #[derive(Debug)]
 pub(super) struct QpCore {
     shared: FamilyBox<QpShared>,
-    /// What we receive from.
+    /// The lane that this queue pair receives from.
     recv_lane: Lane,
-    /// What we send into, once connected.
+    /// The peer's lane, once connected.
     send_lane: OnceLock<LaneProducer>,
     rq: RecvQueue,
     srq: Option<Arc<SrqCore>>,
@@ -85,7 +85,7 @@ impl SoftQp {
             return Err(Error::Invalid("the shared receive queue is of another domain"));
         }
         let (depth, recv_sge) = match init.srq {
-            // Holds the receive of the message under way.
+            // Room for the receive of the message that is arriving.
             Some(srq) => (1, srq.core().max_sge()),
             None => (cap.max_recv_wr, cap.max_recv_sge),
         };
@@ -128,7 +128,7 @@ impl SoftQp {
             core.recv_lane.head().consumer.posted.store(slots, Ordering::Relaxed);
         }
         link.add_qp(&core);
-        // From here on `Drop` takes everything back.
+        // From here on `Drop` frees everything.
         let qp = Self {
             core,
             send_cq: Arc::clone(init.send_cq),
@@ -145,7 +145,7 @@ impl SoftQp {
         Ok(qp)
     }
 
-    /// Memory for a lane.
+    /// Allocates memory for a lane.
     fn alloc_lane(link: &Link, slots: u32, n_caps: u32) -> Result<(LaneLocation, Lane), Error> {
         let head_at = link.alloc_block()?;
         let zeroed = link.own_segment().at::<LaneHead>(head_at).map(LaneHead::clear);
@@ -173,7 +173,7 @@ impl SoftQp {
         Err(error)
     }
 
-    /// Moves from `from` to `to` under the send lock.
+    /// Changes the state from `from` to `to` under the send lock.
     fn step(
         &self,
         from: QpState,
@@ -193,7 +193,7 @@ impl SoftQp {
 
 #[cfg(test)]
 impl SoftQp {
-    /// Publishes an entry of any content, `ahead` of the right location.
+    /// Publishes an entry of any content, `ahead` slots after the right one.
     pub(super) fn forge(&self, ahead: u32, imm: u32, word: u64) {
         let mut tx = self.core.shared.tx.0.lock();
         if let Some(send_lane) = self.core.send_lane.get() {
@@ -210,7 +210,7 @@ impl SoftQp {
         self.core.shared.rx.drain_until.store(taken, Ordering::Relaxed);
     }
 
-    /// Looks to the peer as if a copy were under way.
+    /// Makes a copy appear to be under way, or to have ended.
     pub(super) fn set_busy(&self, busy: bool) {
         let send_lane = self.core.send_lane.get().expect("connected");
         let word = &send_lane.lane.head().copier.guard;
@@ -251,7 +251,9 @@ impl QueuePair<Soft> for SoftQp {
 
     fn ready_to_receive(&self, path: &Arc<Link>, dest: QpNum) -> Result<(), Error> {
         if !Arc::ptr_eq(path, self.pd.link()) {
-            return Err(Error::Invalid("the path leads to another process than the domain's"));
+            return Err(Error::Invalid(
+                "the path leads to another process than that of the domain",
+            ));
         }
         if !path.is_alive() {
             return Err(Error::PeerGone);
@@ -304,14 +306,15 @@ impl Drop for SoftQp {
         let core = &self.core;
         self.recv_cq.detach(core);
         self.send_cq.detach(core);
-        // A queue pair that lived through a fork is the family's: somebody else may use it.
+        // A queue pair that existed during a fork belongs to the process family: another process
+        // may use it.
         if !self.created.is_unshared() {
             return;
         }
         core.fail(WcStatus::WR_FLUSH, WcStatus::RETRY_EXC);
         let link = self.pd.link();
         lane::withdraw(link.own_segment(), core.number);
-        // Fails if the peer has claimed the lane: then it says when it lets go.
+        // Fails if the peer has claimed the lane: then the peer detaches from it later.
         let _ = core.recv_lane.head().producer.claim.compare_exchange(
             0,
             REVOKED,
@@ -354,7 +357,8 @@ impl QpCore {
         let rx = &self.shared.rx;
         let sum = rx.consumed.load(Ordering::Relaxed).saturating_add(n);
         rx.consumed.store(sum, Ordering::Relaxed);
-        // SYNC(consumed): the bytes have left the ring. Pairs with the Acquire in `LaneProducer::consumed`.
+        // SYNC(consumed): the bytes have left the ring. Pairs with the Acquire in
+        // `LaneProducer::consumed`.
         self.recv_lane.head().consumer.consumed.store(sum, Ordering::Release);
     }
 
@@ -366,7 +370,8 @@ impl QpCore {
         }
     }
 
-    /// For a queue that takes our send completions only: notices the peer's end.
+    /// For a completion queue that takes only send completions: notices that the peer's queue pair
+    /// has failed.
     pub(super) fn poll_end(&self, out: &mut [Completion]) -> usize {
         let closed = self.recv_lane.head().producer.closed.load(Ordering::Acquire) != 0;
         if !closed || !matches!(self.shared.state(), QpState::Rtr | QpState::Rts) {
@@ -376,8 +381,8 @@ impl QpCore {
         self.poll_sends(out)
     }
 
-    /// The fence of this pair's frequent sides: the compiler's, where the rare sides use
-    /// [`barrier`].
+    /// The fence of the frequent side of a store-load pair: only a compiler fence where the rare
+    /// side uses [`barrier`].
     #[inline(always)]
     fn light_fence(&self) {
         if self.link.has_light_fence() {
@@ -387,7 +392,7 @@ impl QpCore {
         }
     }
 
-    /// The fence of this pair's rare sides.
+    /// The fence of the rare side of a store-load pair.
     fn heavy_fence(&self) {
         if self.link.has_light_fence() {
             barrier::full_or_long();
@@ -402,15 +407,15 @@ impl QpCore {
         self.fail(WcStatus::RETRY_EXC, WcStatus::RETRY_EXC);
     }
 
-    /// The peer's queue pair has failed, and said so: so do we.
+    /// The peer's queue pair has announced that it failed: so this one fails, too.
     #[cold]
     fn peer_closed(&self) {
         let why = self.recv_lane.head().producer.closed.load(Ordering::Acquire);
         self.fail(WcStatus(why.wrapping_sub(1)), WcStatus::RETRY_EXC);
     }
 
-    /// To the error state. The oldest send that waits completes with `first`, everything else
-    /// with a flush; a send that waits at the peer completes there with `tell`.
+    /// Enters the error state. The oldest queued send completes with `first`, all other requests
+    /// with a flush; a send that is queued at the peer completes there with `tell`.
     #[cold]
     fn fail(&self, first: WcStatus, tell: WcStatus) {
         let mut tx = self.shared.tx.0.lock();
@@ -423,7 +428,8 @@ impl QpCore {
         if self.shared.state() == QpState::Err {
             return;
         }
-        // What has arrived by now is still received: it was complete before the error.
+        // Messages that have arrived by now are still received: they were complete before the
+        // error.
         let head = self.shared.rx.head.load(Ordering::Relaxed);
         let mut end = head;
         while end.wrapping_sub(head) < self.recv_lane.n_slots()
@@ -447,7 +453,7 @@ impl QpCore {
         if let Some(send_lane) = self.send_lane.get() {
             tx.consumed = send_lane.consumed();
             let producer = &send_lane.lane.head().producer;
-            // SYNC(close): the entries published before are seen by whoever sees this. Pairs with
+            // SYNC(close): a thread that sees this sees the entries published before. Pairs with
             // the Acquire in `peer_closed` and `poll_recvs`.
             producer.closed.store(tell.0.wrapping_add(1), Ordering::Release);
             send_lane.ring_recv();
@@ -461,7 +467,7 @@ impl QpCore {
         self.recv_waiters.notify();
     }
 
-    /// Whether polling would likely find something: `sends` and `recvs` say which half counts.
+    /// Whether polling would likely find something in the half, or the halves, that `role` selects.
     #[inline(always)]
     pub(super) fn is_ready(&self, role: Role) -> bool {
         role.recvs() && self.has_recv() || role.sends() && self.has_send()
@@ -478,7 +484,7 @@ impl QpCore {
         (closed || self.shared.state() == QpState::Err) && self.has_recv_at_end()
     }
 
-    /// An entry is there: whether it can be taken.
+    /// Whether a published entry can be taken.
     #[inline(always)]
     fn can_receive(&self) -> bool {
         match self.shared.state() {
@@ -494,7 +500,7 @@ impl QpCore {
         let rx = &self.shared.rx;
         match self.shared.state() {
             QpState::Reset | QpState::Init => false,
-            // The peer is closed: polling moves us to the error state.
+            // The peer has closed: polling puts this queue pair into the error state.
             QpState::Rtr | QpState::Rts => true,
             QpState::Err => {
                 let posted = rx.posted.load(Ordering::Relaxed);
@@ -516,7 +522,7 @@ impl QpCore {
     fn has_send(&self) -> bool {
         let events = self.shared.events.load(Ordering::Relaxed);
         if events == 0 {
-            // A queue that only sends learns of the peer's end here.
+            // A queue pair that only sends learns here that the peer has closed.
             return self.recv_lane.head().producer.closed.load(Ordering::Relaxed) != 0
                 && self.shared.state() != QpState::Err
                 && self.shared.state() != QpState::Reset;
@@ -524,7 +530,7 @@ impl QpCore {
         events & DONE != 0 || self.has_room(events)
     }
 
-    /// Whether the peer has answered our wish for room.
+    /// Whether the peer has granted the request for room.
     #[cold]
     fn has_room(&self, events: u32) -> bool {
         events & (ROOM_REQUESTED | PENDING) != 0

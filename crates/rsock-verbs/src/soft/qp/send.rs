@@ -1,8 +1,8 @@
 //! The sending half of a queue pair.
 //!
-//! A request is *submitted*: its payload is copied to where the peer finds it, and an entry is
-//! published in the peer's lane. What cannot be submitted at once (no slot, no receive, or older
-//! requests wait) is refused if it is INLINE and queued if not. Placing needs the send lock; waking the
+//! A request is *submitted*: its payload is copied to the peer, and an entry is published in the
+//! peer's lane. A request that cannot be submitted at once (no slot, no receive, or older requests
+//! wait) is refused if it is INLINE and queued if not. Submitting needs the send lock; waking the
 //! peer happens outside of it.
 
 use super::lane::LaneProducer;
@@ -20,18 +20,18 @@ use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// How long one retry of a request without a receive at the peer lasts. Nanoseconds.
+/// Duration of one retry of a request that found no receive at the peer, in nanoseconds.
 const RNR_TIMER: u64 = 1_000_000;
 /// Longest payload of one request.
 const MAX_MSG: u64 = 1 << 30;
 
-/// What has come of the shortest way.
+/// Outcome of the fast path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FastPost {
     Posted,
-    /// Something is unusual: there is another way.
+    /// The request or the state is unusual: the general path handles it.
     Unusual,
-    /// The payload is not there.
+    /// The payload is not mapped.
     Fault,
 }
 
@@ -46,7 +46,7 @@ impl QpCore {
     pub(super) unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let Some(send_lane) = self.send_lane.get() else { return self.post_unconnected(wr) };
         let mut tx = self.shared.tx.0.lock();
-        // The common case: nothing waits, and nobody asked for a completion.
+        // The common case: no request is queued, and no completion was asked for.
         if !self.signal_all
             && wr.flags.contains(SendFlags::INLINE)
             && !wr.flags.contains(SendFlags::SIGNALED)
@@ -73,10 +73,10 @@ impl QpCore {
         posted
     }
 
-    /// The shortest way for a WRITE WITH IMMEDIATE of one piece.
+    /// The fast path: a WRITE WITH IMMEDIATE of one piece.
     ///
     /// # Safety
-    /// The piece names readable memory, or memory that is not there.
+    /// The piece names readable memory, or memory that is not mapped.
     #[inline(always)]
     unsafe fn post_fast(
         &self,
@@ -129,8 +129,8 @@ impl QpCore {
                 if !unsafe { copy::to_peer(src, to.as_ptr(), len, from) } {
                     return FastPost::Fault;
                 }
-                // Announced before we are idle again: an owner that finds us idle and its queue
-                // empty may take the memory for unused.
+                // The entry is published before the copy guard ends: an owner that sees no copy
+                // under way and an empty lane may take the memory for unused.
                 slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
                 FastPost::Posted
             });
@@ -143,14 +143,14 @@ impl QpCore {
         FastPost::Posted
     }
 
-    /// Under the send lock, what [`LaneProducer::wake_recv`] wakes if something was announced. A queue pair that
-    /// has failed meanwhile has rung, and given up the lane.
+    /// Under the send lock: the bits for [`LaneProducer::wake_recv`] if an entry was published. A
+    /// queue pair that has failed meanwhile has already rung and detached from the lane.
     #[inline(always)]
     fn take_recv(&self, send_lane: &LaneProducer, announced: bool) -> u32 {
         if announced && self.shared.state() != QpState::Err { send_lane.take_recv() } else { 0 }
     }
 
-    /// A queue pair without a peer takes requests in the error state only, and flushes them.
+    /// A queue pair without a peer accepts requests only in the error state, and flushes them.
     #[cold]
     fn post_unconnected(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut tx = self.shared.tx.0.lock();
@@ -161,7 +161,7 @@ impl QpCore {
         self.flush_one(&mut tx, wr)
     }
 
-    /// Takes a request in the error state.
+    /// Accepts a request in the error state and flushes it.
     #[cold]
     fn flush_one(&self, tx: &mut Tx, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.sq_is_full(tx) {
@@ -172,7 +172,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// Whether a request could ever work.
+    /// Checks that a request could ever be executed.
     fn check(&self, wr: &SendWr<'_>, len: u64) -> Result<(), PostError> {
         let inline = wr.flags.contains(SendFlags::INLINE);
         let ok = len <= MAX_MSG
@@ -198,7 +198,7 @@ impl QpCore {
         tx.sq_tail.wrapping_sub(tx.sq_head) >= self.sq.capacity()
     }
 
-    /// Any request, in any state. Also says whether something was announced.
+    /// Posts any request, in any state. Also returns whether an entry was published.
     ///
     /// # Safety
     /// As [`crate::QueuePair::post_send`].
@@ -265,14 +265,14 @@ impl QpCore {
         }
     }
 
-    /// Queues a request at the tail.
+    /// Appends a request to the send queue.
     #[inline]
     fn push(&self, tx: &mut Tx, wr: &SendWr<'_>, signaled: bool, sges: &[Sge]) {
         self.sq.put(tx.sq_tail, wr.id, wr.op, signaled, sges);
         tx.sq_tail = tx.sq_tail.wrapping_add(1);
     }
 
-    /// Gives the oldest request without an outcome its outcome.
+    /// Stores the outcome of the oldest request that has none.
     fn finish_first(&self, tx: &mut Tx, status: WcStatus) {
         self.sq.finish(tx.sq_mid, status);
         tx.sq_mid = tx.sq_mid.wrapping_add(1);
@@ -281,11 +281,11 @@ impl QpCore {
         self.send_waiters.notify();
     }
 
-    /// A request that breaks the queue pair.
+    /// Fails the queue pair because of this request.
     #[cold]
     fn fail_now(&self, tx: &mut Tx, wr: &SendWr<'_>, status: WcStatus) -> Result<(), PostError> {
         if self.sq_is_full(tx) {
-            // Nowhere to report it: it fails when it is posted again.
+            // No room to report it: the request fails when it is posted again.
             return Err(PostError::QueueFull);
         }
         self.push(tx, wr, true, &[]);
@@ -297,7 +297,8 @@ impl QpCore {
         self.shared.rnr_retry.load(Ordering::Relaxed)
     }
 
-    /// Places what waits, in order, as far as it goes. Whether something was announced.
+    /// Submits queued requests, in order, as far as possible. Returns whether an entry was
+    /// published.
     #[cold]
     fn advance(&self, tx: &mut Tx, send_lane: &LaneProducer) -> bool {
         let mut announced = false;
@@ -306,8 +307,8 @@ impl QpCore {
             let sges: Sges = self.sq.sges(tx.sq_mid, &queued);
             let sges = sges.as_slice();
             let mut sent = tx.sent;
-            // SAFETY: whoever posted it without INLINE keeps the memory valid until the
-            // completion is polled, which is still to be made.
+            // SAFETY: the caller that posted it without INLINE keeps the memory valid until the
+            // completion is polled, which has not been returned yet.
             let submitted = unsafe {
                 self.submit(tx, send_lane, &queued.op, sges, total(sges), false, &mut sent)
             };
@@ -342,7 +343,7 @@ impl QpCore {
         announced
     }
 
-    /// Whether the first pending request has waited for a receive as long as it may.
+    /// Whether the first queued request has waited for a receive as long as its retries allow.
     fn is_rnr_over(&self, tx: &mut Tx) -> bool {
         let retries = u64::from(self.rnr_retry());
         if retries >= 7 {
@@ -356,7 +357,7 @@ impl QpCore {
         now >= tx.rnr_deadline
     }
 
-    /// Send completions, and progress of what waits.
+    /// Takes send completions, and submits queued requests.
     #[cold]
     pub(in crate::soft) fn poll_sends(&self, out: &mut [Completion]) -> usize {
         let mut tx = self.shared.tx.0.lock();

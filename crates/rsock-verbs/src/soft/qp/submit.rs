@@ -1,7 +1,7 @@
-//! Placing a request where the peer finds it: the payload first, then an entry of the peer's lane.
+//! Submits a request: copies its payload to the peer, then publishes an entry in the peer's lane.
 //!
-//! Everything here runs under the send lock. What the peer wrote about itself (its table of
-//! regions, its progress) is read once and checked; a peer that lies spoils its own lane.
+//! Everything here runs under the send lock. Numbers that the peer wrote (its table of regions, its
+//! progress) are read once and checked; a peer that writes false ones corrupts its own lane.
 
 use super::QpCore;
 use super::lane::LaneProducer;
@@ -17,28 +17,28 @@ use crate::wr::{SendOp, Sge};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// What became of an attempt to place a request.
+/// Outcome of an attempt to submit a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Submitted {
-    /// Copied; nothing to announce (RDMA WRITE).
+    /// Copied without an entry (RDMA WRITE).
     Silent,
     /// An entry was published.
     Announced,
-    /// A part of a long SEND was announced; the rest needs room.
+    /// A part of a long SEND was published; the rest needs room.
     Partly,
-    /// No slot, or no room on the stage.
+    /// No free slot, or no room on the stage.
     NoRoom,
     /// The peer has posted no receive.
     NoReceive,
-    /// It cannot work, and the queue pair with it.
+    /// The request cannot be executed; the queue pair fails with this status.
     Failed(WcStatus),
-    /// The payload is not there; nothing was announced.
+    /// The payload is not mapped; nothing was published.
     Fault,
 }
 
 impl QpCore {
-    /// Tries to place one request. `sent` is how much of a SEND is out already; `whole` forbids
-    /// placing a part.
+    /// Tries to submit one request. `sent` is how many bytes of a SEND have been submitted already;
+    /// `whole` forbids submitting only a part.
     ///
     /// # Safety
     /// The pieces name readable memory, `len` bytes in all.
@@ -70,8 +70,8 @@ impl QpCore {
                 if let Some(short) = self.shortage(tx, send_lane, 1) {
                     return short;
                 }
-                // Announced before we are idle again: an owner that finds us idle and its queue
-                // empty may take the memory for unused.
+                // The entry is published before the copy guard ends: an owner that sees no copy
+                // under way and an empty lane may take the memory for unused.
                 let announce = |tx: &mut Tx| {
                     // SAFETY: the caller's promise is the same.
                     let made = unsafe { self.write_imm(tx, send_lane, remote, rkey, sges, len) };
@@ -92,7 +92,8 @@ impl QpCore {
         }
     }
 
-    /// Runs `write`, and once more if the region's owner keeps writers out, after asking it to ring.
+    /// Runs `write`. If the region's owner keeps writers out, asks it to ring and runs `write` once
+    /// more.
     #[inline(always)]
     pub(super) fn retry_once_if_paused<R>(
         &self,
@@ -105,7 +106,8 @@ impl QpCore {
             Err(refusal) => refusal,
         };
         let refusal = if refusal == Refusal::Paused {
-            // SYNC(want-room): a region that is opened before the peer sees the wish is open here.
+            // SYNC(want-room): if the peer opened the region before it could see the request, the
+            // region is open for this second attempt.
             self.request_room(send_lane);
             match write(tx) {
                 Ok(written) => return Ok(written),
@@ -121,8 +123,8 @@ impl QpCore {
         })
     }
 
-    /// Whether `slots` more entries and one more message cannot be taken. If so the peer has been
-    /// asked to say when they can.
+    /// Checks for room for `slots` more entries and one more message. If there is none, says what
+    /// is short; the peer has then been asked to ring when there is room.
     #[inline(always)]
     pub(super) fn shortage(
         &self,
@@ -143,12 +145,13 @@ impl QpCore {
         send_lane: &LaneProducer,
         slots: u32,
     ) -> Option<Submitted> {
-        if let fits @ None = look(tx, send_lane, slots) {
+        if let fits @ None = read_progress(tx, send_lane, slots) {
             return fits;
         }
         self.request_room(send_lane);
-        // SYNC(want-room): see `request_room`; room made before the peer could see the wish is seen here.
-        let short = look(tx, send_lane, slots);
+        // SYNC(want-room): see `request_room`; room that was made before the peer could see the
+        // request is seen here.
+        let short = read_progress(tx, send_lane, slots);
         if short.is_none() {
             self.withdraw_room_request(send_lane);
         }
@@ -164,8 +167,8 @@ impl QpCore {
     ) -> Option<Submitted> {
         let stage = send_lane.lane.stage_len();
         let fits = |tx: &mut Tx| {
-            // SYNC(stage): the peer has copied what lies below. Pairs with the Release in
-            // `QpCore::scatter`. A peer that lies spoils its own stage.
+            // SYNC(stage): the peer has copied the staged bytes below. Pairs with the Release in
+            // `QpCore::scatter`. A peer that stores a false value corrupts its own stage.
             tx.stage_head = send_lane.lane.head().consumer.stage_head.load(Ordering::Acquire);
             tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage
         };
@@ -200,7 +203,8 @@ impl QpCore {
         self.shared.events.store(events & !ROOM_REQUESTED, Ordering::Relaxed);
     }
 
-    /// The payload of a WRITE WITH IMMEDIATE, in the slot if it is small.
+    /// Copies the payload of a WRITE WITH IMMEDIATE, or puts it into the slot if it is small;
+    /// returns the entry and the slot's payload.
     ///
     /// # Safety
     /// As [`Self::submit`].
@@ -232,8 +236,8 @@ impl QpCore {
         Ok((Entry::WriteImm { len: short }, none))
     }
 
-    /// Copies a payload to its place in the peer's memory. The last byte is stored last. The caller
-    /// has marked us busy.
+    /// Copies a payload to its target in the peer's memory; the last byte is stored last. The
+    /// caller holds the copy guard.
     ///
     /// # Safety
     /// As [`Self::submit`].
@@ -268,7 +272,7 @@ impl QpCore {
         }
     }
 
-    /// Where a WRITE goes, by the peer's own table.
+    /// Looks the target of a WRITE up in the peer's table.
     #[inline(always)]
     pub(super) fn target(
         &self,
@@ -280,7 +284,7 @@ impl QpCore {
     ) -> Result<Target, Refusal> {
         let peer_segment = self.link.peer_segment();
         if !tx.region.is_current(peer_segment, rkey) {
-            // A region is remembered only if the peer's queue pair is open to writes.
+            // A region is cached only if the peer's queue pair is open to writes.
             if !send_lane.access.contains(Access::REMOTE_WRITE) {
                 return Err(WcStatus::REM_ACCESS.into());
             }
@@ -289,8 +293,8 @@ impl QpCore {
         tx.region.target(remote.0, len).ok_or(Refusal::Status(WcStatus::REM_ACCESS))
     }
 
-    /// Whether the peer has sent us anything since we copied last: then it wants its bytes in the
-    /// cache.
+    /// Whether the peer has sent anything since the last copy: then its program reads the payload
+    /// soon, so it should be in the cache.
     #[inline(always)]
     pub(super) fn is_answered(&self, tx: &mut Tx) -> bool {
         let taken = self.shared.rx.taken.load(Ordering::Relaxed);
@@ -299,8 +303,8 @@ impl QpCore {
         answered
     }
 
-    /// Runs `f` while the lane says that we copy into a region: the region's owner reuses its memory
-    /// only after that.
+    /// Runs `f` inside the lane's copy guard: a region's owner reuses its memory only after the
+    /// guard has ended.
     #[inline(always)]
     pub(super) fn with_copy_guard<R>(
         &self,
@@ -333,7 +337,8 @@ impl QpCore {
         if let Some(short) = self.shortage(tx, send_lane, slots) {
             return short;
         }
-        // A receive that is too short is known before anything is sent, except of a shared queue.
+        // A receive that is too short is detected before anything is sent, except with a shared
+        // receive queue.
         if *sent == 0
             && send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len)
         {
@@ -363,7 +368,7 @@ impl QpCore {
             }
             // SAFETY: the caller's promise; `sent + chunk <= len`; the stage has room.
             if !unsafe { stage(tx, send_lane, sges, *sent, chunk) } {
-                // What was announced before is of no use to the peer.
+                // The peer cannot use the part that was published before: the queue pair fails.
                 return if any || *sent != 0 {
                     Submitted::Failed(WcStatus::LOC_PROT)
                 } else {
@@ -384,11 +389,11 @@ impl QpCore {
     }
 }
 
-/// Looks at the peer's progress; what is short, if anything.
-fn look(tx: &mut Tx, send_lane: &LaneProducer, slots: u32) -> Option<Submitted> {
+/// Reads the peer's progress again; returns what is short, if anything.
+fn read_progress(tx: &mut Tx, send_lane: &LaneProducer, slots: u32) -> Option<Submitted> {
     let consumer = &send_lane.lane.head().consumer;
-    // SYNC(slot-free): the peer has read what lies below. Pairs with the Release in
-    // `QpCore::publish_head`. A peer that lies overwrites its own lane.
+    // SYNC(slot-free): the peer has read the slots below. Pairs with the Release in
+    // `QpCore::publish_head`. A peer that stores a false value has its own lane overwritten.
     tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(send_lane.lane.n_slots());
     // SYNC(posted): the peer is ready for these. Pairs with the Release in `QpCore::post_recv`.
     tx.posted = consumer.posted.load(Ordering::Acquire);
@@ -408,12 +413,12 @@ pub(super) fn address(addr: u64) -> usize {
     addr as usize
 }
 
-/// Copies the pieces, in order, to `to`; the last byte is stored last, for readers that spin on it. False if a
-/// piece is not there.
+/// Copies the pieces, in order, to `to`; the last byte is stored last, for readers that spin on it.
+/// False if a piece is not mapped.
 ///
 /// # Safety
-/// The pieces name readable memory, or memory that is not there; as many bytes as they have together are writable
-/// at `to`.
+/// The pieces name readable memory, or memory that is not mapped; as many bytes as they have
+/// together are writable at `to`.
 #[inline]
 unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) -> bool {
     let Some(last) = sges.iter().rposition(|sge| sge.len != 0) else { return true };
@@ -433,10 +438,10 @@ unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) -> bool {
     unsafe { copy::to_peer_last(src, to, len, stream_from) }
 }
 
-/// The pieces as words; `None` if one is not there.
+/// The pieces' bytes as words; `None` if a piece is not mapped.
 ///
 /// # Safety
-/// The pieces name readable memory, or memory that is not there, at most INLINE bytes together.
+/// The pieces name readable memory, or memory that is not mapped, at most INLINE bytes together.
 #[inline]
 unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     if let [sge] = sges {
@@ -449,7 +454,7 @@ unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     for sge in sges {
         let part = &mut bytes[at..at + sge.len as usize];
         let src = ptr::with_exposed_provenance(address(sge.addr));
-        // SAFETY: readable by the caller's promise; `part` is ours and as long.
+        // SAFETY: readable by the caller's promise; `part` is a local array of that length.
         if !unsafe { fault::copy(src, part.as_mut_ptr(), part.len()) } {
             return None;
         }
@@ -459,11 +464,12 @@ unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     Some(unsafe { copy::load_small(bytes.as_ptr(), INLINE) })
 }
 
-/// Copies bytes `from..from + len` of the pieces' sequence to the stage. False if one is not there: then nothing
-/// was staged.
+/// Copies bytes `from..from + len` of the pieces' sequence to the stage. False if a piece is not
+/// mapped: then nothing was staged.
 ///
 /// # Safety
-/// The pieces name readable memory, or memory that is not there, at least `from + len` bytes together.
+/// The pieces name readable memory, or memory that is not mapped, at least `from + len` bytes
+/// together.
 unsafe fn stage(tx: &mut Tx, send_lane: &LaneProducer, sges: &[Sge], from: u32, len: u32) -> bool {
     let before = tx.stage_tail;
     let (mut skip, mut left) = (from as usize, len as usize);

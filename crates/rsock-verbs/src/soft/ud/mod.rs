@@ -1,13 +1,14 @@
 //! Datagram queues: unreliable-datagram queue pairs in shared memory.
 //!
 //! A queue has one lane for each process that may send to it, in the segment that this process
-//! alone writes ([`receiver`]); a process has one sender for each queue that it sends to, whichever
-//! of its queues sends ([`sender`]). A lane that is full loses what comes, and its sender counts it.
+//! alone writes ([`receiver`]); a process has one sender for each queue that it sends to, shared by
+//! all its own queues ([`sender`]). A datagram for a full lane is lost, and its sender counts it.
 //!
-//! Invariants: an entry is whole, payload included, before it is published. A lane whose queue is
-//! gone is given back only when its sender has let go, or its process is dead.
+//! Invariants: an entry is whole, payload included, before it is published. The lane of a closed
+//! queue is freed only when its sender has detached from it, or the sending process is dead.
 //!
-//! Locks: a queue's `rx` before its `receivers`; a sender's `tx`. None is held while anybody waits.
+//! Locks: a queue's `rx` before its `receivers`; a sender's `tx`. No thread waits while it holds
+//! one of them.
 
 mod receiver;
 mod sender;
@@ -46,12 +47,12 @@ pub struct SoftUd {
     key: QKey,
     rx: FamilyBox<Lock<UdRx>>,
     counts: FamilyBox<Counts>,
-    /// Where datagrams arrive. Never waited for on the data path: a child may have been forked while
-    /// another thread held it.
+    /// The lanes of all admitted processes. The data path never waits for this lock: a child may
+    /// have been forked while another thread held it.
     receivers: RwLock<Vec<Arc<UdReceiver>>>,
     /// Changed under the lock of `receivers`.
     is_closed: AtomicBool,
-    /// Bytes of the stage of each lane that is still to be made.
+    /// Bytes of the stage of lanes created from now on.
     stage: AtomicU32,
     waiters: Waiters,
     created: CreationStamp,
@@ -67,7 +68,7 @@ pub struct SoftDestination {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct UdRx {
-    /// The receiver that is looked at first, so that all get their turn.
+    /// Index of the receiver that is checked first, so that all get their turn.
     turn: usize,
 }
 
@@ -80,7 +81,7 @@ struct Counts {
     received: Received,
 }
 
-/// On a line of its own: another thread than the sending one counts here.
+/// On a cache line of its own: another thread than the sending one counts here.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 struct Received {
@@ -119,7 +120,7 @@ impl DatagramBackend for Soft {
 }
 
 impl SoftUd {
-    /// Runs `f` on the receivers, unless somebody is changing them at this moment.
+    /// Runs `f` on the receivers, unless another thread is changing the list.
     #[inline]
     fn with_receivers<R>(&self, f: impl FnOnce(&[Arc<UdReceiver>]) -> R) -> Option<R> {
         match self.receivers.try_read() {
@@ -129,11 +130,11 @@ impl SoftUd {
         }
     }
 
-    /// Hands the oldest datagram to `take`, which says whether it is taken or stays where it is; false if
-    /// there is none. Inside `take` the queue is not used.
+    /// Passes the oldest datagram to `take`, which returns whether it is taken or stays in place;
+    /// false if there is none. `take` must not use the queue.
     #[inline]
     pub fn try_take(&self, take: &mut dyn FnMut(&dyn Arrived) -> bool) -> bool {
-        // Whoever competes for an empty queue would only make it slower for the others.
+        // Without this check, threads that poll an empty queue would slow each other down.
         if !self.is_ready() {
             return false;
         }
@@ -142,15 +143,16 @@ impl SoftUd {
             .unwrap_or(false)
     }
 
-    /// How many bytes of datagrams each process that is admitted from now on has room for, roughly: at least
-    /// 64 KiB, at most 4 MiB, and 1024 datagrams. Pages are taken as they are used.
+    /// Sets roughly how many bytes of datagrams the queue holds for each process that is admitted
+    /// from now on: at least 64 KiB, at most 4 MiB, and 1024 datagrams. Pages are allocated as they
+    /// are used.
     pub fn set_room(&self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(MAX_STAGE).clamp(STAGE, MAX_STAGE);
         self.stage.store(bytes.next_power_of_two(), Ordering::Relaxed);
     }
 
-    /// Lets nobody send any more: whoever tries finds the queue gone. What is in it, and what a sender is
-    /// just putting there, can still be taken.
+    /// Closes the queue: senders find it gone. Datagrams that are in it, or are being sent at this
+    /// moment, can still be taken.
     pub fn close(&self) {
         let receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
         self.is_closed.store(true, Ordering::Relaxed);
@@ -159,21 +161,22 @@ impl SoftUd {
         self.wake_if_ready();
     }
 
-    /// A number that changes when bells that are armed for the queue are rung, or may be: one that stays says that
-    /// a bell which was armed before is armed still.
+    /// A number that changes when bells that are armed for the queue are rung, or may be: while it
+    /// stays the same, a bell that was armed before is still armed.
     #[must_use]
     pub fn n_rung(&self) -> u32 {
         self.waiters.n_rung()
     }
 
-    /// While the list of receivers changes nobody can look into them: who armed then saw nothing.
+    /// Wakes waiters if a datagram is there. A waiter that armed while the list of receivers was
+    /// changing could not check them.
     fn wake_if_ready(&self) {
         if self.is_ready() {
             self.waiters.wake_all();
         }
     }
 
-    /// Takes from the first of `receivers` that has something, beginning with `turn`'s.
+    /// Takes a datagram from the first of `receivers` that has one, beginning at index `turn`.
     fn take_from(
         &self,
         receivers: &[Arc<UdReceiver>],
@@ -184,7 +187,7 @@ impl SoftUd {
         for i in 0..receivers.len() {
             let at = (first + i) % receivers.len();
             let receiver = &receivers[at];
-            // Bounded: a peer that publishes rubbish must not keep us here.
+            // Bounded: a peer that publishes malformed entries must not keep this thread here.
             for _ in 0..SLOTS {
                 match receiver.take(take) {
                     Taken::Datagram => {
@@ -193,7 +196,7 @@ impl SoftUd {
                         return true;
                     }
                     Taken::Left => {
-                        // Whoever comes next finds the same one.
+                        // The next call finds the same datagram.
                         *turn = at;
                         return true;
                     }
@@ -371,15 +374,15 @@ impl DatagramQueue<Soft> for SoftUd {
 
 impl Drop for SoftUd {
     fn drop(&mut self) {
-        // Inlets say to their senders that they are closed when they drop.
-        // Without the lock, which nobody else has: in a child, a thread that does not exist may.
+        // A receiver closes its lane when it drops. The lock is not taken, because no other thread
+        // can hold it; in a forked child it may be marked as held by a thread that does not exist.
         let receivers = self.receivers.get_mut().unwrap_or_else(PoisonError::into_inner);
         drop(std::mem::take(receivers));
-        // A number that lived through a fork may still be known to somebody.
+        // A number that existed during a fork may still be in use by another process.
         if self.created.is_unshared() {
             self.ctx.node().numbers().give_back(self.number);
         }
-        // A child does not know who held its parent's locks.
+        // In a forked child the lock may be held by a thread that does not exist.
         if self.created.is_this_process() {
             self.ctx.node().ud_senders.sweep();
         }

@@ -1,8 +1,9 @@
-//! A process's way into one queue of another: what all of its own queues send through.
+//! The sending end of a datagram lane: a process's only way into one queue of another process,
+//! shared by all its own queues.
 //!
 //! There is one for each link and destination, because a lane has one writing process. It notices
-//! within some milliseconds of sending that the queue or its process is gone; until then datagrams
-//! are lost, as they are with any network.
+//! within a few milliseconds of sending that the queue or its process is gone; until then datagrams
+//! are lost, as on any network.
 
 use super::SLOTS;
 use crate::datagram::{DatagramError, Posted};
@@ -36,22 +37,23 @@ struct UdTx {
     tail: u32,
     /// `tail` may grow to this.
     slot_end: u32,
-    /// Staged bytes written, and taken by the receiver when last looked.
+    /// Staged bytes written, and staged bytes that the receiver had taken when last read.
     stage_tail: u64,
     stage_head: u64,
-    /// When the receiver was last seen alive, in periods of [`LOOK_EVERY_MS`].
-    looked: u64,
-    /// Nothing of the lane is touched any more.
+    /// When the receiver was last seen alive, in periods of [`CHECK_EVERY_MS`].
+    checked: u64,
+    /// The lane is not accessed any more.
     is_over: bool,
 }
 
-/// How often a sender asks whether the receiver is there, in milliseconds. It costs a system call.
-const LOOK_EVERY_MS: u64 = 8;
+/// How often a sender checks that the receiver is alive, in milliseconds. A check costs a system
+/// call.
+const CHECK_EVERY_MS: u64 = 8;
 
-/// Link, by its address, and number of the queue.
+/// Address of the link, and number of the queue.
 type Key = (usize, u32);
 
-/// The senders of a process. A link in use is not another one's address.
+/// The senders of a process. A sender holds its link, so no other link can have the same address.
 #[derive(Debug, Default)]
 pub(in crate::soft) struct UdSenders(Mutex<HashMap<Key, Arc<UdSender>>>);
 
@@ -60,16 +62,17 @@ impl UdSenders {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of lanes whose queue or process is gone.
+    /// Drops senders to queues or processes that are gone.
     pub(super) fn sweep(&self) {
         let gone: Vec<_> = self.lock().extract_if(|_, sender| !sender.is_alive()).collect();
-        // Links end here, without the lock.
+        // Links may end here, so the lock is not held.
         drop(gone);
     }
 }
 
 impl UdSender {
-    /// The sender to queue `dest` over `link`, made if there is none yet; `own` claims it.
+    /// The sender to queue `dest` over `link`, created if there is none yet; it claims the lane as
+    /// queue `own`.
     pub(super) fn to(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
         let key = (Arc::as_ptr(link).addr(), dest.0);
         link.check_owner()?;
@@ -77,11 +80,11 @@ impl UdSender {
         let known = senders.lock().get(&key).map(Arc::clone);
         match known {
             Some(sender) if sender.is_alive() => return Ok(sender),
-            // Of a queue that is gone, and whose number another one has.
+            // It leads to a queue that is gone; another queue may have its number now.
             Some(_) => senders.sweep(),
             None => {}
         }
-        // One thread connects, the others find what it made.
+        // One thread connects; the others find the sender that it made.
         match senders.lock().entry(key) {
             Entry::Occupied(made) => Ok(Arc::clone(made.get())),
             Entry::Vacant(place) => Ok(Arc::clone(place.insert(Self::connect(link, own, dest)?))),
@@ -123,15 +126,17 @@ impl UdSender {
         len: usize,
     ) -> Result<Posted, DatagramError> {
         let mut tx = self.tx.lock();
-        // SYNC(closed): pairs with the Release in `UdReceiver::close`. The line is ours: it is in our cache.
+        // SYNC(closed): pairs with the Release in `UdReceiver::close`. This process writes that
+        // cache line, so it is cached.
         if self.send_lane.lane.head().producer.closed.load(Ordering::Acquire) != 0 {
-            return self.look_now(&mut tx, 0).map(|()| Posted::Lost);
+            return self.check_receiver_now(&mut tx, 0).map(|()| Posted::Lost);
         }
-        self.look(&mut tx)?;
+        self.check_receiver(&mut tx)?;
         let consumer = &self.send_lane.lane.head().consumer;
         if tx.slot_end == tx.tail {
-            // SYNC(slot-free): the receiver has read what lies below. Pairs with the Release in
-            // `UdReceiver::take`. A receiver that lies overwrites its own lane.
+            // SYNC(slot-free): the receiver has read the slots below. Pairs with the Release in
+            // `UdReceiver::take`. A receiver that stores a false value has its own lane
+            // overwritten.
             tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(SLOTS);
             if tx.slot_end == tx.tail {
                 return Ok(Posted::Lost);
@@ -160,8 +165,8 @@ impl UdSender {
         Ok(Posted::Out)
     }
 
-    /// Wakes whoever sleeps at the other end, unless the lane is given up: its wait line would be
-    /// somebody else's.
+    /// Wakes the receiver's waiters, unless this end has detached from the lane: the memory of its
+    /// wait line may have been reused.
     #[inline]
     pub(super) fn ring(&self) {
         let tx = self.tx.lock();
@@ -185,17 +190,17 @@ impl UdSender {
         }
     }
 
-    /// Now and then makes sure that there is somebody to send to.
+    /// Checks from time to time that the receiver is alive.
     #[inline]
-    fn look(&self, tx: &mut UdTx) -> Result<(), DatagramError> {
+    fn check_receiver(&self, tx: &mut UdTx) -> Result<(), DatagramError> {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let ms = now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
-        let now = ms / LOOK_EVERY_MS + 1;
-        if tx.looked == now && !tx.is_over { Ok(()) } else { self.look_now(tx, now) }
+        let now = ms / CHECK_EVERY_MS + 1;
+        if tx.checked == now && !tx.is_over { Ok(()) } else { self.check_receiver_now(tx, now) }
     }
 
     #[cold]
-    fn look_now(&self, tx: &mut UdTx, now: u64) -> Result<(), DatagramError> {
+    fn check_receiver_now(&self, tx: &mut UdTx, now: u64) -> Result<(), DatagramError> {
         let head = self.send_lane.lane.head();
         if tx.is_over {
             return Err(DatagramError::Gone);
@@ -203,18 +208,18 @@ impl UdSender {
         // SYNC(closed): pairs with the Release in `UdReceiver::drop`.
         if head.consumer.posted.load(Ordering::Acquire) == 0 || !self.link.probe() {
             tx.is_over = true;
-            // SYNC(detach): our last access. Pairs with the Acquire in `Link::reclaim`.
+            // SYNC(detach): this process's last access. Pairs with the Acquire in `Link::reclaim`.
             head.producer.detached.store(1, Ordering::Release);
             return Err(DatagramError::Gone);
         }
-        tx.looked = now;
+        tx.checked = now;
         Ok(())
     }
 
-    /// Whether there is somebody to send to; asks the system.
+    /// Whether the queue and its process are alive; costs a system call.
     fn is_alive(&self) -> bool {
         let mut tx = self.tx.lock();
-        self.look_now(&mut tx, 0).is_ok()
+        self.check_receiver_now(&mut tx, 0).is_ok()
     }
 }
 

@@ -1,5 +1,5 @@
-//! What only the soft device promises of datagrams: it knows when its peers end, and what they may
-//! have written.
+//! Datagram behaviour that only the soft device promises: it notices when peers end, and survives
+//! what they may write.
 
 use super::*;
 use crate::conformance::{Endpoint, Fixture, Watchdog};
@@ -45,12 +45,12 @@ fn a_sender_learns_that_its_destination_is_gone() {
     assert_eq!(send(&of_a, &to, b"one"), Ok(Posted::Out));
     drop(of_b);
     while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
-    // For good.
+    // The error is permanent.
     assert_eq!(send(&of_a, &to, b"more"), Err(DatagramError::Gone));
 }
 
 #[test]
-fn what_a_queue_took_of_a_segment_comes_back_once_its_senders_know() {
+fn memory_of_a_queue_is_freed_once_its_senders_have_noticed() {
     let _dog = Watchdog::new("memory");
     let [a, b] = Linked.endpoints();
     let before = b.path.in_use();
@@ -59,18 +59,18 @@ fn what_a_queue_took_of_a_segment_comes_back_once_its_senders_know() {
         let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
         assert_eq!(send(&of_a, &to, &[1; 5000]), Ok(Posted::Out));
         drop(of_b);
-        // Still ours to write, until we have seen that it is over.
+        // The sender may still write the lane until it has noticed that the queue is gone.
         assert!(b.path.in_use() > before);
         while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
         drop((of_a, to));
     }
-    // What is left is reaped by the next who looks.
+    // The next allocation frees what is left.
     drop(queue(&b));
     assert_eq!(b.path.in_use(), before);
 }
 
 #[test]
-fn peers_that_die_are_swept_out_and_what_they_sent_stays() {
+fn dead_peers_are_swept_out_and_their_datagrams_stay() {
     let _dog = Watchdog::new("sweep");
     let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
@@ -88,12 +88,12 @@ fn peers_that_die_are_swept_out_and_what_they_sent_stays() {
 }
 
 #[test]
-fn rubbish_is_skipped_and_counted() {
+fn malformed_entries_are_skipped_and_counted() {
     let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
-    // No operation at all, a write, an inline length beyond the slot, a datagram in parts, one that
-    // is longer than any, and a message that does not fit.
+    // No operation, a write, an inline length beyond the slot, a datagram in parts, one that is
+    // longer than any, and a message that does not fit.
     let words = [0, 255, 1 | 8 << 8, 2 | 9 << 16, 3 | 49 << 8, 4 | 16384 << 16, 5 | 8193 << 16, 6];
     for word in words {
         to.sender.forge(1, word);
@@ -120,7 +120,7 @@ fn lanes_have_the_room_that_the_queue_has_when_they_are_made() {
         of_b.set_room(bytes);
         assert_eq!(of_b.room(LEN), room);
         of_b.admit(&b.path).expect("admit");
-        // For others.
+        // Applies to processes that are admitted later.
         of_b.set_room(usize::MAX);
         assert_eq!(of_b.room(LEN), room);
         let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
@@ -164,21 +164,21 @@ fn a_stream_s_queue_pair_is_no_destination() {
     qp.init(Access::empty()).expect("init");
     let to = of_a.destination(&a.path, qp.qp_num(), KEY);
     assert!(matches!(to, Err(Error::Invalid(_))));
-    // Nor one that has not admitted us.
+    // Nor is a queue that has not admitted this process.
     let hidden = Soft::create_datagrams(&b.ctx, KEY).expect("queue");
     let to = of_a.destination(&a.path, hidden.qp_num(), KEY);
     assert!(matches!(to, Err(Error::Invalid(_))));
 }
 
 #[test]
-fn a_closed_queue_is_gone_for_its_senders_and_gives_what_it_has() {
+fn a_closed_queue_is_gone_for_its_senders_and_keeps_its_datagrams() {
     let _dog = Watchdog::new("closed");
     let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     assert_eq!(send(&of_a, &to, b"before"), Ok(Posted::Out));
     of_b.close();
-    // At once, not at the next look.
+    // At once, not at the next periodic check.
     assert_eq!(send(&of_a, &to, b"after"), Err(DatagramError::Gone));
     assert!(of_b.admit(&b.path).is_err());
     let mut lengths = Vec::new();
@@ -209,21 +209,23 @@ fn a_datagram_that_is_left_is_the_next_one_again() {
     assert_eq!(of_b.counters().n_received, 3);
 }
 
-/// Arms a bell for the queue, which has a datagram, while the list of its receivers is being changed.
+/// Arms a bell for the queue, which has a datagram, while the list of its receivers is being
+/// changed.
 fn arm_unseen(ud: &SoftUd, bell: &SoftBell) {
     let changing = ud.receivers.write().expect("lock");
-    // Nobody can look: it sleeps.
+    // The receivers cannot be checked now, so the bell is armed.
     assert!(ud.arm(bell));
     drop(changing);
     assert!(!bell.take());
 }
 
-/// What changes the list of a queue's receivers, with another peer to let in.
+/// An operation that changes the list of a queue's receivers; it gets another peer to admit.
 type Change<'a> = &'a dyn Fn(&SoftUd, &Endpoint<Soft>);
 
-/// Whoever armed while the list of receivers changed, and so saw nothing, is woken by those who change it.
+/// A waiter that armed while the list of receivers changed, and so could not check them, is woken
+/// by the thread that changed the list.
 #[test]
-fn who_could_not_look_is_woken() {
+fn a_waiter_that_armed_during_a_change_of_receivers_is_woken() {
     let [a, b] = Linked.endpoints();
     let changes: [Change<'_>; 3] =
         [&|ud, _| ud.sweep(), &|ud, another| ud.admit(&another.path).expect("admit"), &|ud, _| {
@@ -241,10 +243,10 @@ fn who_could_not_look_is_woken() {
     }
 }
 
-/// A sender that sees that the lane is closed, and then asks why, must find that the queue wants nothing more: else it
-/// takes the datagram for one that had no room.
+/// A sender that sees that the lane is closed must then find that the queue takes no more;
+/// otherwise it would count the datagram as lost for lack of room.
 #[test]
-fn a_lane_that_is_closed_has_said_before_that_nothing_is_wanted() {
+fn a_closed_lane_was_marked_as_taking_no_more_before() {
     let _dog = Watchdog::new("closing");
     let [a, b] = Linked.endpoints();
     for _ in 0..2000 {

@@ -1,4 +1,4 @@
-//! The lock whose owner may die: exclusion, hand-over to sleepers, and take-over.
+//! Loom models of the lock whose owner may die: exclusion, hand-over to sleepers, and take-over.
 
 use super::{ModelFutex, explore};
 use crate::sync::owner::{Obtained, OwnerWord, Threads};
@@ -10,7 +10,7 @@ use loom::thread;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-/// A lock around a counter that is no atomic: loom reports two threads inside.
+/// A lock around a counter that is not atomic: loom reports it if two threads are inside.
 struct Locked {
     word: OwnerWord<Loom>,
     count: UnsafeCell<u32>,
@@ -27,7 +27,7 @@ unsafe impl Send for Locked {}
 
 const MORTAL: u32 = 1;
 
-/// Sleeps that end only by a wake-up.
+/// Waits that end only by a wake-up.
 struct Sleepy<'a>(&'a ModelFutex);
 
 impl Threads<Loom> for Sleepy<'_> {
@@ -45,7 +45,7 @@ impl Threads<Loom> for Sleepy<'_> {
     }
 }
 
-/// Sleeps that the death of the owner ends too, and of which the first is over at once.
+/// Waits that the owner's death ends, too; the first one times out at once.
 struct Watchful<'a>(&'a Locked, Cell<bool>);
 
 impl<'a> Watchful<'a> {
