@@ -1,4 +1,4 @@
-//! Memory that a process shares with the children it forks, and with nobody else.
+//! Memory that a process shares with the children it forks, and with no other process.
 //!
 //! The state of a stream (cursors, locks, queues) outlives `fork`: parent and child both own the
 //! descriptor, either may go on. State on the heap would split in two at the fork and each copy

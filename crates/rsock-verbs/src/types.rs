@@ -101,7 +101,7 @@ pub enum QpState {
     Rtr,
     /// Ready to send.
     Rts,
-    /// Broken or told to stop: everything posted completes with a flush error.
+    /// Broken or stopped: everything posted completes with a flush error.
     Err,
 }
 
@@ -125,8 +125,8 @@ pub struct DeviceAttr {
     pub rdma_read: bool,
     /// Whether memory that was not allocated by the device can be opened to remote writes.
     pub foreign_remote_write: bool,
-    /// Whether a queue pair learns at once that its peer failed or is gone. Where not, it learns when
-    /// it sends, or from the connection manager.
+    /// Whether a queue pair learns at once that its peer failed or is gone. Where not, it learns
+    /// when it sends, or from the connection manager.
     pub notices_peer: bool,
 }
 
@@ -151,7 +151,7 @@ pub struct QpCap {
 /// How often a sender retries before it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Retries of a request that meets no receive at the peer; 7 means without end.
+    /// Retries of a request that finds no receive at the peer; 7 means without end.
     #[doc(alias = "rnr_retry_count")]
     pub rnr: u8,
 }

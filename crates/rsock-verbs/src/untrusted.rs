@@ -4,7 +4,8 @@
 //! question about a file in user space (FUSE), its close included, waits for the process that
 //! serves it. The same holds for a Unix socket in whose queue such descriptors lie. Invariant:
 //! nothing here asks a file system, takes a lock of a socket that another process holds too, or
-//! closes what could wait: that is left to [`close_helper`], and [`is_flooded`] says when it is enough.
+//! closes what could wait: that is left to [`close_helper`], and [`is_flooded`] says when no more
+//! may be accepted.
 
 mod close_helper;
 
@@ -23,7 +24,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most descriptors that the kernel lets one message carry (`SCM_MAX_FD`). There is room for all:
-/// the kernel closes in our thread those that find none.
+/// the kernel closes those without room in the receiving thread.
 const MOST: usize = 253;
 
 /// A received message.
@@ -35,7 +36,7 @@ pub struct ReceivedMessage {
     pub fds: Vec<UntrustedFd>,
     /// Whether descriptors are missing, for want of room in the descriptor table.
     pub is_cut: bool,
-    /// Credentials of the sender, where `SO_PASSCRED` is on. Process 0 is one outside of our
+    /// Credentials of the sender, where `SO_PASSCRED` is on. Process 0 is one outside of this
     /// process-id namespace.
     pub sender: Option<PeerCred>,
 }
@@ -55,7 +56,8 @@ pub struct UntrustedFd(ManuallyDrop<OwnedFd>);
 #[derive(Debug)]
 pub struct PeerSocket {
     fd: ManuallyDrop<OwnedFd>,
-    /// The process that made or accepted it, if that is known: no stranger has ever had this end.
+    /// The process that made or accepted it, if that is known: no other process has ever had this
+    /// end.
     created_by: Option<ProcessId>,
 }
 
@@ -103,7 +105,8 @@ impl AsFd for UntrustedFd {
 }
 
 impl PeerSocket {
-    /// Wraps a socket that this process made or accepted, and moves it up among ours.
+    /// Wraps a socket that this process made or accepted, and moves its number into the library's
+    /// range.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         Self { fd: ManuallyDrop::new(own_fd::raise(fd)), created_by: Some(process()) }
@@ -134,7 +137,7 @@ impl PeerSocket {
         done.is_ok()
     }
 
-    /// Whether descriptors lie in the queue. What is sent after the look is not seen.
+    /// Whether descriptors lie in the queue. What is sent after the check is not seen.
     fn holds_descriptors(&self) -> bool {
         let mut fds = [PollFd::new(&*self.fd, PollFlags::IN)];
         if poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().is_empty() {
@@ -170,8 +173,8 @@ impl Drop for PeerSocket {
 /// Whether the program may have restricted its own system calls.
 static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to restrict its own system calls: from now on what ends is closed, and not looked
-/// at before, because a look may end the program.
+/// The program is about to restrict its own system calls: from now on descriptors are closed
+/// without an inspection, because a forbidden call may end the program.
 pub fn stop_inspecting() {
     IS_RESTRICTED.store(true, Ordering::Relaxed);
 }
@@ -207,8 +210,8 @@ union Control {
 /// Room for the descriptors and the credentials, each with its header.
 const CONTROL_LEN: usize = 4 * MOST + 128;
 
-/// `recvmsg(2)`, never waiting. Of a message that is longer than `buf` the rest is lost. Raw, because
-/// a sender may have process id 0, for which rustix has no type.
+/// `recvmsg(2)`, never waiting. Of a message that is longer than `buf` the rest is lost. Raw,
+/// because a sender may have process id 0, for which rustix has no type.
 ///
 /// # Errors
 /// As `recvmsg(2)`.
@@ -242,7 +245,7 @@ pub fn receive(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<ReceivedMessa
                     let slot = data.wrapping_add(i * size_of::<RawFd>());
                     // SAFETY: the kernel wrote `bytes` bytes of descriptors there.
                     let raw = unsafe { ptr::read_unaligned(slot.cast::<[u8; 4]>()) };
-                    // SAFETY: the kernel made this descriptor for us just now; it has no other owner.
+                    // SAFETY: the kernel has just made this descriptor; it has no other owner.
                     let fd = unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(raw)) };
                     received.fds.push(fd.into());
                 }

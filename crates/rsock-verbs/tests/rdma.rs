@@ -95,7 +95,7 @@ fn datagrams_go_on_while_their_address_handle_is_renewed() {
     while start.elapsed() < Duration::from_millis(3500) {
         let way = from.destination(&a.path, to.qp_num(), QKey(5)).expect("destination");
         let posted = from.post(&way, &[IoSlice::new(&n.to_ne_bytes())]);
-        // Nobody but the queue has the handle while this is sent.
+        // Only the queue has the handle while this is sent.
         drop(way);
         assert_eq!(posted, Ok(Posted::Out));
         let mut got = [0; 4];
@@ -159,7 +159,7 @@ fn a_device_tells_when_its_port_goes_down_and_comes_back() {
     expect(AsyncEvent::PortDown { port: 1 });
     run("ip link set events0 up");
     expect(AsyncEvent::PortUp { port: 1 });
-    // Soft RoCE goes only when nobody has it open: it has no last word.
+    // Soft RoCE is removed only when no process has it open, so it never reports its removal.
     drop(ctx);
     run("rdma link del rxe_events");
     run("ip link del events0");

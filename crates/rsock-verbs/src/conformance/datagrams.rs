@@ -1,7 +1,8 @@
-//! Datagrams: what a queue takes, what it loses, and that whoever waits learns of it.
+//! Datagrams: what a queue accepts, what it loses, and that a waiting thread is woken.
 //!
-//! A device may lose datagrams. Where it knows what it loses, nothing else may be missing; where it does
-//! not, it loses nothing for which its receiver has room, in these tests as on a wire that is in order.
+//! A device may lose datagrams. Where it knows what it loses, nothing else may be missing; where it
+//! does not, it loses nothing for which its receiver has room, in these tests as on a wire that is
+//! in order.
 
 use super::{Endpoint, Fixture, Watchdog, pattern};
 use crate::datagram::{Arrived, DatagramBackend, DatagramError, DatagramQueue, Posted};
@@ -184,7 +185,7 @@ pub fn datagrams_of_one_sender_arrive_in_order_and_every_loss_is_counted<
     }
 }
 
-/// Nobody waits for a reader: the sender goes on, and what has no room is lost.
+/// The sender does not wait for a receiver: a datagram without room is lost.
 pub fn a_full_queue_loses_what_comes_and_takes_more_once_it_is_read<
     F: Fixture<Backend: DatagramBackend>,
 >(
@@ -229,12 +230,12 @@ pub fn a_full_queue_loses_what_comes_and_takes_more_once_it_is_read<
         if got.any(|(_, bytes)| bytes == b"again") {
             break;
         }
-        assert!(!F::Backend::KNOWS_LOSS, "lost, and nobody knew");
+        assert!(!F::Backend::KNOWS_LOSS, "a loss that was not reported");
     }
 }
 
 /// As many as it says fit; on a device that knows what is lost, no more.
-pub fn a_queue_has_the_room_that_it_tells<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+pub fn a_queue_has_the_room_that_it_states<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("room");
     let [a, b] = pair(f);
     for len in [1, 48, 49, 500, 1000] {
@@ -294,7 +295,7 @@ pub fn several_datagrams_are_taken_at_once<F: Fixture<Backend: DatagramBackend>>
     }
     assert_eq!(got, sent);
     assert_eq!(b.ud.try_recv_up_to(1, &mut |_| panic!("nothing is left")), 0);
-    assert_eq!(b.ud.try_recv_up_to(0, &mut |_| panic!("nobody asked")), 0);
+    assert_eq!(b.ud.try_recv_up_to(0, &mut |_| panic!("no datagram was requested")), 0);
     assert_eq!(b.ud.counters().n_received, 7);
 }
 
@@ -302,7 +303,7 @@ pub fn several_datagrams_are_taken_at_once<F: Fixture<Backend: DatagramBackend>>
 pub fn a_queue_takes_from_many_senders<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     const SENDERS: u8 = 6;
     const EACH: u32 = 500;
-    // Few enough to have room, whoever is slow.
+    // Few enough to have room, however slow the receiver is.
     const AHEAD: u32 = 8;
     let _dog = Watchdog::new("many senders");
     let [a, b] = pair(f);
@@ -338,8 +339,8 @@ pub fn a_queue_takes_from_many_senders<F: Fixture<Backend: DatagramBackend>>(f: 
 }
 
 /// A number that no queue has, and one of a queue that is gone: an error or a loss, nothing worse.
-pub fn datagrams_to_nobody_harm_nobody<F: Fixture<Backend: DatagramBackend>>(f: &F) {
-    let _dog = Watchdog::new("nobody");
+pub fn datagrams_to_a_missing_queue_do_no_harm<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("a missing queue");
     let [a, b] = pair(f);
     if let Ok(to) = a.ud.destination(&a.endpoint.path, QpNum(0x00ff_fff0), KEY) {
         let _ = a.ud.post(&to, &[IoSlice::new(b"lost")]);

@@ -1,8 +1,9 @@
 //! One test suite for every device: what the engine relies on, as the verbs promise it.
 //!
-//! A device's tests implement [`Fixture`] and call [`conformance_tests!`](crate::conformance_tests),
-//! with `@datagrams` before the fixture for those of a [`DatagramBackend`](crate::DatagramBackend).
-//! The suite asks the device what it can do and nothing else: no test knows which one it has.
+//! A device's tests implement [`Fixture`] and call
+//! [`conformance_tests!`](crate::conformance_tests), with `@datagrams` before the fixture for those
+//! of a [`DatagramBackend`](crate::DatagramBackend). The suite asks the device what it can do and
+//! nothing else: no test knows which one it has.
 
 #![expect(clippy::missing_panics_doc, reason = "a test that fails panics")]
 
@@ -70,7 +71,7 @@ macro_rules! conformance_tests {
             sends_are_scattered_over_their_receive
             a_send_longer_than_its_receive_fails_both_ends
             receives_complete_in_order
-            a_shared_receive_queue_feeds_all_its_queue_pairs
+            a_shared_receive_queue_serves_all_its_queue_pairs
             a_message_waits_for_the_shared_receive_queue
             unsignaled_sends_complete_silently
             signaled_sends_complete_in_order
@@ -88,7 +89,7 @@ macro_rules! conformance_tests {
             keys_of_dropped_regions_are_dead
             fresh_regions_are_zero_whatever_was_there
             unregistered_memory_is_refused
-            a_channel_tells_of_a_completion_once
+            a_channel_reports_a_completion_once
             parked_threads_wake_for_completions
             wake_ups_before_the_sleep_are_not_lost
             bells_ring_for_completions
@@ -102,11 +103,11 @@ macro_rules! conformance_tests {
             a_datagram_that_is_too_long_is_refused
             datagrams_of_one_sender_arrive_in_order_and_every_loss_is_counted
             a_full_queue_loses_what_comes_and_takes_more_once_it_is_read
-            a_queue_has_the_room_that_it_tells
+            a_queue_has_the_room_that_it_states
             a_datagram_with_another_key_is_lost
             several_datagrams_are_taken_at_once
             a_queue_takes_from_many_senders
-            datagrams_to_nobody_harm_nobody
+            datagrams_to_a_missing_queue_do_no_harm
             threads_that_park_wake_for_datagrams
             bells_ring_for_datagrams
         }
@@ -266,8 +267,8 @@ impl<B: Backend> End<B> {
         SendOp::Write { remote: self.mr.addr().wrapping_add(offset), rkey: self.mr.rkey() }
     }
 
-    /// Posts pieces of the region, which lives as long as the queue pair. `INLINE` is asked for as far
-    /// as the device can.
+    /// Posts pieces of the region, which lives as long as the queue pair. `INLINE` is asked for as
+    /// far as the device can.
     pub(crate) fn post(
         &self,
         id: u64,

@@ -82,7 +82,7 @@ pub fn receives_complete_in_order<F: Fixture>(f: &F) {
 }
 
 /// Queue pairs of one domain take their receives from one queue.
-pub fn a_shared_receive_queue_feeds_all_its_queue_pairs<F: Fixture>(f: &F) {
+pub fn a_shared_receive_queue_serves_all_its_queue_pairs<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("shared receive queue");
     let setup = Setup { srq_depth: Some(8), ..Setup::default() };
     let [a, b] = setup.build(f);

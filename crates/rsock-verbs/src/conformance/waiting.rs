@@ -17,9 +17,9 @@ fn wait_readable(fd: impl AsFd) {
     while poll(&mut fds, None).expect("poll") == 0 {}
 }
 
-/// After `req_notify` the channel becomes readable at the next completion, and not again until it is
-/// asked for.
-pub fn a_channel_tells_of_a_completion_once<F: Fixture>(f: &F) {
+/// After `req_notify` the channel becomes readable at the next completion, and not again until it
+/// is asked for.
+pub fn a_channel_reports_a_completion_once<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("channel");
     let [a, b] = Setup { channel: true, ..Setup::default() }.build(f);
     let channel = b.channel.as_ref().expect("channel");
@@ -44,7 +44,7 @@ pub fn a_channel_tells_of_a_completion_once<F: Fixture>(f: &F) {
     drop(a.pd.create_qp(&init).expect("qp"));
     let plain = a.endpoint.ctx.create_cq(4, None).expect("cq");
     assert!(matches!(plain.req_notify(), Err(crate::Error::Invalid(_))));
-    // A send of our own is a completion too.
+    // The completion of a local send counts, too.
     a.post_recv(1, &[]).expect("receive");
     b.cq.req_notify().expect("notify");
     b.post(9, SendOp::Send, &[], SendFlags::INLINE | SendFlags::SIGNALED).expect("post");
@@ -86,7 +86,8 @@ pub fn parked_threads_wake_for_completions<F: Fixture>(f: &F) {
     });
 }
 
-/// A thread that waits for what others take from the queue: the epoch carries the news.
+/// A thread that waits for completions which other threads take from the queue: the epoch shows
+/// that they were taken.
 pub fn wake_ups_before_the_sleep_are_not_lost<F: Fixture>(f: &F) {
     const ROUNDS: u32 = 2000;
     let _dog = Watchdog::new("epoch");
@@ -148,7 +149,7 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     a.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
     assert_received(&b.next(&a), 50, WcOp::Recv, 0);
     assert!(!is_readable(&bell), "disarmed");
-    // A device may have no place for many; whoever was promised a ring gets it.
+    // A device may have room for few bells; each bell that was accepted is rung.
     let crowd: Vec<_> = (0..40).map(|_| b.endpoint.ctx.create_bell().expect("bell")).collect();
     let armed: Vec<_> = crowd.iter().filter(|bell| b.cq.arm(bell)).collect();
     assert!(!armed.is_empty());

@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Types that may live in family memory.
 ///
 /// # Safety
-/// The type holds no heap pointer, no reference and no descriptor ownership; all shared mutation goes through
-/// atomics or a [`super::Lock`]; and an all-zero or constructed value stays valid when two processes
-/// use it.
+/// The type holds no heap pointer, no reference and no descriptor ownership; all shared mutation
+/// goes through atomics or a [`super::Lock`]; and an all-zero or constructed value stays valid when
+/// two processes use it.
 pub unsafe trait FamilySafe: Sync {}
 
 /// Types whose all-zero bytes are a value.
@@ -60,9 +60,9 @@ pub struct ForkHold {
     _arena: MutexGuard<'static, Option<Arena>>,
 }
 
-/// Takes the arena over a fork, which a child would find locked for ever if another thread was using
-/// it, and calls [`note_fork`]. Until what it returns is dropped the calling thread gets no family
-/// memory, and what it gives back is lost.
+/// Takes the arena over a fork, which a child would find locked for ever if another thread was
+/// using it, and calls [`note_fork`]. Until what it returns is dropped the calling thread gets no
+/// family memory, and what it gives back is lost.
 pub fn hold_for_fork() -> ForkHold {
     let held = hold();
     // Under the lock: what is made after it, the child does not know.
@@ -107,7 +107,7 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     let mut slot = arena();
     let here = process();
     if slot.as_ref().is_none_or(|a| a.owner != here) {
-        // First use, or we are a forked child: what we inherited belongs to the family as it is.
+        // First use, or this is a forked child: what it inherited belongs to the family as it is.
         *slot = Some(Arena { owner: here, next: 0, end: 0, free: Default::default() });
     }
     let arena = slot.as_mut()?;
@@ -147,7 +147,7 @@ fn clear(at: NonNull<u8>, len: usize) {
     let punched = first < last && {
         let pages = ptr::with_exposed_provenance_mut(first);
         let advice = rustix::mm::Advice::LinuxRemove;
-        // SAFETY: whole pages of a block that nobody uses any more, in a mapping of ours.
+        // SAFETY: whole pages of a block that is no longer in use, in a mapping of this arena.
         unsafe { rustix::mm::madvise(pages, last - first, advice) }.is_ok()
     };
     let (head, tail) = if punched { (first - start, end - last) } else { (len, 0) };
@@ -174,7 +174,8 @@ impl<T: FamilySafe> FamilyBox<T> {
     pub fn new(value: T) -> Option<Self> {
         const { assert!(align_of::<T>() <= ALIGN && !std::mem::needs_drop::<T>()) };
         let at: NonNull<T> = allocate(size_of::<T>())?.cast();
-        // SAFETY: the block is large enough, aligned to 128, and ours alone until we return it.
+        // SAFETY: the block is large enough, aligned to 128, and no other code has it until this
+        // returns it.
         unsafe { at.write(value) };
         // INVARIANT: initialised just now; chunks are never unmapped.
         Some(Self { at, created: (process(), forks()) })
@@ -226,7 +227,7 @@ impl<T: FamilySafe> FamilySlice<T> {
         for i in 0..len {
             // SAFETY: `i < len`, and the block holds `len` values.
             let slot = unsafe { at.add(i) };
-            // SAFETY: inside the block, aligned, and ours alone until we return it.
+            // SAFETY: inside the block, aligned, and no other code has it until this returns it.
             unsafe { slot.write(init(i)) };
         }
         // INVARIANT: all `len` values were initialised just now; chunks are never unmapped.
@@ -299,7 +300,7 @@ mod tests {
         let user = arena();
         std::thread::scope(|s| {
             let forker = s.spawn(|| {
-                // Without telling other tests of a fork.
+                // Does not announce a fork, which would affect other tests.
                 let held = hold();
                 assert!(FamilyBox::new(AtomicU64::new(1)).is_none());
                 // SAFETY: the child takes blocks of memory, and exits at once.

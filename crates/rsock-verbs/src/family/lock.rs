@@ -1,5 +1,5 @@
-//! A lock in family memory: owner-tagged, so that a holder that died is noticed, and cheap when
-//! nobody competes (one compare-and-swap, one swap).
+//! A lock in family memory. Its word names its owner, so that the death of a holder is noticed;
+//! without contention it costs one compare-and-swap and one swap.
 
 use super::arena::FamilySafe;
 use super::process::{is_thread_alive, thread_tag};
@@ -18,8 +18,8 @@ const OWNER_CHECK_NS: i64 = 20_000_000;
 /// A mutual exclusion lock for the threads of a process family.
 ///
 /// Not recursive: a thread that already holds it gets `None` from [`Lock::try_lock`], and
-/// [`Lock::lock`] would wait for itself, so callers keep critical sections short and free of user code,
-/// and signal handlers are kept out of them.
+/// [`Lock::lock`] would wait for itself, so callers keep critical sections short and free of user
+/// code, and signal handlers are kept out of them.
 #[repr(C)]
 pub struct Lock<T> {
     word: OwnerWord,
@@ -28,8 +28,8 @@ pub struct Lock<T> {
 
 // SAFETY: the word admits one thread at a time to `value`.
 unsafe impl<T: Send> Sync for Lock<T> {}
-// SAFETY: the word is atomic; `T: Copy` rules out heap pointers that own, and users place only plain
-// values behind it (no references, by `'static`).
+// SAFETY: the word is atomic; `T: Copy` rules out heap pointers that own, and users place only
+// plain values behind it (no references, by `'static`).
 unsafe impl<T: Copy + Send + 'static> FamilySafe for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -66,7 +66,7 @@ impl<T> fmt::Debug for Lock<T> {
     }
 }
 
-/// Futexes, and thread ids of our process-id namespace.
+/// Futexes, and thread ids of this process-id namespace.
 struct Kernel;
 
 impl Threads<Native> for Kernel {
@@ -161,13 +161,13 @@ mod tests {
     }
 
     /// A process that ran when this test began, and whose memory is not the family's.
-    fn stranger() -> std::process::Child {
+    fn unrelated_process() -> std::process::Child {
         std::process::Command::new("sleep").arg("1000").spawn().expect("sleep starts")
     }
 
     #[test]
-    fn a_holder_whose_id_another_program_has_by_now_is_replaced() {
-        let mut stranger = stranger();
+    fn a_dead_holder_is_replaced_although_its_id_is_in_use_again() {
+        let mut stranger = unrelated_process();
         let lock = Lock::new(7u32);
         lock.word.word.store(stranger.id(), Ordering::Relaxed);
         assert!(lock.lock().is_recovered());
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_holder_in_another_namespace_is_waited_for_although_its_id_means_nothing_here() {
-        let mut gone = stranger();
+        let mut gone = unrelated_process();
         gone.kill().expect("kill");
         gone.wait().expect("wait");
         let lock = Lock::new(7u32);

@@ -1,11 +1,11 @@
-//! Address handles: where datagrams go, as the device wants to be told.
+//! Address handles: the destinations of datagrams, in the device's form.
 //!
-//! A device may look a handle up when it gets round to sending, so a handle outlives the sends that
-//! name it. The book has one for each host in use, makes it anew when it is asked for it later, because a
-//! handle keeps the link address that the host had when it was made, and is bounded.
+//! A device may read a handle as late as when it sends, so a handle outlives the sends that name
+//! it. There is one handle per host in use. A handle keeps the link address that the host had when
+//! it was made, so a request after some time makes a new one. Their number is bounded.
 //!
-//! Invariants, whatever a handle is: the book gives out [`MOST`] at a time at most; what it no longer gives
-//! out stays as long as somebody has it, and then until the sends posted by then are done, and no longer.
+//! Invariants: at most [`MOST`] handles are current. A handle that is no longer current stays as
+//! long as a caller has it, and then until the sends posted by then are done, and no longer.
 
 use super::convert::object;
 use super::{RdmaPath, RdmaPd};
@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 /// An address handle.
 ///
 /// # Invariants
-/// `raw` came from `ibv_create_ah` and is destroyed exactly once, in `drop`, before the domain that it
-/// lies in.
+/// `raw` came from `ibv_create_ah` and is destroyed exactly once, in `drop`, before the domain that
+/// it lies in.
 #[derive(Debug)]
 pub(super) struct Address {
     raw: NonNull<ibv_ah>,
@@ -65,12 +65,12 @@ pub(super) struct AddressHandles<H = Address> {
 #[derive(Debug)]
 struct Handles<H> {
     current: HashMap<Key, (Arc<H>, Instant)>,
-    /// Handles that nobody is given any more. Where nobody has one either, the number of sends that
-    /// had been posted when that was found: when those are done, it goes.
+    /// Handles that are no longer current. Once no caller has one, it is stored with the number of
+    /// sends posted by then, and destroyed when those are done.
     retired: Vec<(Arc<H>, Option<u64>)>,
 }
 
-/// The place of our own address in the port's table, and the host's address.
+/// The index of the local address in the port's table, and the host's address.
 type Key = (u8, Gid);
 
 /// Handles that a queue has for use.
@@ -81,7 +81,7 @@ const AGE: Duration = Duration::from_secs(1);
 impl AddressHandles {
     /// The handle for `path`. `sends` says how many of the queue's sends are posted and done.
     ///
-    /// Making one may wait for the network to say where the host is, if nothing was heard of it lately.
+    /// Making one may wait for address resolution, if the kernel has no recent entry for the host.
     pub(super) fn address(
         &self,
         pd: &Arc<RdmaPd>,
@@ -159,8 +159,8 @@ impl<H> Handles<H> {
             if Arc::strong_count(handle) > 1 {
                 return true;
             }
-            // SYNC(address): whoever had it has posted before it let go. Pairs with the Release of the
-            // count's decrement, so that those sends are among the posted ones.
+            // SYNC(address): the last caller that had it posted before it dropped it. Pairs with
+            // the Release of the count's decrement, so that those sends are among the posted ones.
             fence(Ordering::Acquire);
             let (posted, done) = sends();
             *last.get_or_insert(posted) > done

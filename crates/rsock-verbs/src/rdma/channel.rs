@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 #[derive(Debug)]
 pub struct RdmaChannel {
     epoll: HighFd,
-    /// Rung for a queue whose event somebody else took.
+    /// Rung for a queue whose event another thread took.
     event: Event,
     /// Its queues, by their place in event data.
     queues: Mutex<Vec<Weak<DeviceCq>>>,

@@ -30,7 +30,7 @@ pub struct RdmaContext(Arc<Inner>);
 pub struct WeakRdmaContext(Weak<Inner>);
 
 impl WeakRdmaContext {
-    /// The device, if anybody still has it open.
+    /// The device, if it is still open.
     #[must_use]
     pub fn upgrade(&self) -> Option<RdmaContext> {
         self.0.upgrade().map(RdmaContext)
@@ -38,8 +38,8 @@ impl WeakRdmaContext {
 }
 
 /// # Invariants
-/// `raw` came from `ibv_open_device` and is closed exactly once, in `drop`; whatever is made from it
-/// holds this value.
+/// `raw` came from `ibv_open_device` and is closed exactly once, in `drop`; whatever is made from
+/// it holds this value.
 struct Inner {
     raw: NonNull<ibv_context>,
     verbs: &'static Verbs,
@@ -118,8 +118,8 @@ impl RdmaContext {
         // SAFETY: as above.
         let async_fd = unsafe { &raw mut (*ctx).async_fd };
         for fd in [cmd_fd, async_fd] {
-            // SAFETY: nobody else knows of the context yet, and libibverbs looks its descriptors up in
-            // it at each call.
+            // SAFETY: no other code knows of the context yet, and libibverbs looks its descriptors
+            // up in it at each call.
             unsafe { own_fd::raise_at(fd) };
         }
         let mut inner = Inner {
@@ -197,8 +197,8 @@ impl RdmaContext {
         Ok(found)
     }
 
-    /// Our port that has an address. Where packets can have more than one form, the one that can be
-    /// routed.
+    /// A local port that has an address. Where packets can have more than one form, the one that
+    /// can be routed.
     ///
     /// # Errors
     /// `NoDevice` if no port has it; what the driver answers.
@@ -213,8 +213,8 @@ impl RdmaContext {
         found.ok_or(Error::NoDevice)
     }
 
-    /// The path from our address `from` to the peer's address `to`, with the largest packets that
-    /// our port allows.
+    /// The path from the local address `from` to the peer's address `to`, with the largest packets
+    /// that the local port allows.
     ///
     /// # Errors
     /// What the driver answers.
@@ -265,7 +265,7 @@ impl RdmaContext {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the context is open, and nobody else uses it any longer.
+        // SAFETY: the context is open, and it is no longer in use.
         let ctx = unsafe { self.raw.as_ref() };
         own_fd::forget(ctx.cmd_fd);
         own_fd::forget(ctx.async_fd);
@@ -355,11 +355,11 @@ const NOTHING: DeviceAttr = DeviceAttr {
     notices_peer: false,
 };
 
-/// Scatter/gather entries that a request of ours can have: they are converted on the stack.
+/// Most scatter/gather entries of one request: they are converted on the stack.
 pub(super) const MAX_SGE: u32 = 16;
 
 /// Bytes that the device is asked to copy by itself while posting.
 pub(super) const MAX_INLINE: u32 = 64;
 
-/// Bytes that are copied for a request while posting, by the device or by us.
+/// Bytes that are copied for a request while posting, by the device or by this module.
 const MAX_COPY: u32 = 64 << 10;

@@ -1,19 +1,20 @@
 //! Copying between a program's memory and registered memory.
 //!
 //! A C library copies from a few KiB on with the processor's string instruction where the processor
-//! calls that fast. Under emulation it is the slowest way there is, byte by byte; a loop over vector
-//! registers is as fast on processors and some ten to ninety times as fast there.
+//! calls that fast. Under emulation it is the slowest way there is, byte by byte; a loop over
+//! vector registers is as fast on processors and some ten to ninety times as fast there.
 
 use crate::fault;
 
-/// Bytes from which on copying is a loop of our own: no C library has string instructions below.
+/// Copies of at least this many bytes use string instructions; C libraries use none for shorter
+/// ones.
 const FROM: usize = 2 << 10;
 
 /// Ordinary copy.
 ///
 /// # Safety
-/// `len` bytes are readable at `src` and writable at `dst`; the two do not overlap. The device may write
-/// either meanwhile: the bytes are then torn.
+/// `len` bytes are readable at `src` and writable at `dst`; the two do not overlap. The device may
+/// write either meanwhile: the bytes are then torn.
 #[inline]
 pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]

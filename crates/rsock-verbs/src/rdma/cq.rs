@@ -1,4 +1,4 @@
-//! Completion queues: a share of a shared one, or one of the device's for whoever asks for it.
+//! Completion queues: a share of a shared one, or, on request, one of the device's.
 
 use super::device_cq::DeviceCq;
 use super::outstanding_sends::OutstandingSends;
@@ -57,7 +57,7 @@ impl RdmaCq {
     pub(super) fn gather(&self) {
         match &self.0 {
             Kind::Device(cq) => cq.gather(),
-            // Looking takes all there is.
+            // Polling takes all there is.
             Kind::CqShare(share) => _ = share.is_ready(),
         }
     }

@@ -1,9 +1,9 @@
-//! Who watches a shared's events: of all the threads that sleep on its shares only a few, or each event
-//! would wake every one of them.
+//! Which threads watch the events of a shared queue: of all that sleep on its shares only a few, or
+//! each event would wake every one of them.
 //!
-//! Who goes to sleep watches, for its completion is likely to be the next. Who was woken by an event
-//! for others steps aside if enough watch without it, and relies on them to ring. Who leaves and was
-//! the last to watch rings one that does not, which takes over.
+//! A thread that goes to sleep watches, for its completion is likely to be the next. A thread that
+//! was woken by an event for others stops watching if enough others watch, and relies on them to
+//! ring it. The last watcher that leaves rings a sleeper that does not watch, which takes over.
 //!
 //! Invariant: while a thread sleeps without watching, another one watches, or has been rung to.
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Threads that watch, though it was not for them that the last event came.
 const FEW: usize = 2;
 
-/// The threads that sleep on a shared.
+/// The threads that sleep on a shared queue.
 #[derive(Debug, Default)]
 pub(super) struct EventWatchers(Mutex<Sleepers>);
 
@@ -121,7 +121,7 @@ impl<Take: Fn(), IsWoken: Fn() -> bool> EventSleep<'_, Take, IsWoken> {
             (self.take)();
         }
         if is_rung {
-            // Before looking: a later ring is for something later.
+            // Before the check: a later ring is for a later event.
             self.event.drain();
         }
         match slept {
@@ -129,7 +129,7 @@ impl<Take: Fn(), IsWoken: Fn() -> bool> EventSleep<'_, Take, IsWoken> {
             Ok(0) => Some(Parked::TimedOut),
             Ok(_) => None,
             Err(rustix::io::Errno::INTR) => Some(Parked::Interrupted),
-            // Nothing to sleep on: let the caller look again.
+            // Nothing to sleep on: let the caller check again.
             Err(_) => Some(Parked::Woken),
         }
     }

@@ -29,7 +29,7 @@ pub struct RdmaMr {
     rkey: RKey,
     pd: Arc<RdmaPd>,
     _counted: Counted,
-    /// Memory of our own, if it is: dropped after `drop` has run.
+    /// Memory that this region owns, if it does: dropped after `drop` has run.
     _pages: Option<Pages>,
 }
 
@@ -160,7 +160,7 @@ impl MemoryRegion for RdmaMr {
     }
 }
 
-/// Zeroed pages of our own.
+/// Zeroed pages that the region owns.
 ///
 /// # Invariants
 /// A private anonymous mapping of `len` bytes at `addr`, unmapped exactly once, in `drop`.

@@ -1,9 +1,10 @@
 //! Requests under way: what a queue pair and its completion queue know together.
 //!
-//! A send queue gives its places back only when a *signaled* request completes. So every so often an
-//! unsignaled one is signaled behind the caller's back, and its completion swallowed. The same
-//! completions say which copies of the caller's bytes the device needs no longer: a long request has a
-//! piece of memory to itself and is always signaled, short ones share a piece until it is full.
+//! A send queue gives its places back only when a *signaled* request completes. So every so often
+//! an unsignaled one is signaled behind the caller's back, and its completion swallowed. The same
+//! completions say which copies of the caller's bytes the device needs no longer: a long request
+//! has a piece of memory to itself and is always signaled, short ones share a piece until it is
+//! full.
 //!
 //! Invariants: signaled requests complete in the order of posting, and a completion stands for all
 //! requests before it. Whenever a post finds no room, a signaled request is under way, so that a
@@ -18,7 +19,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// In a request's name for the device: the rest is not the caller's name but a number of ours.
+/// Set in a request's `wr_id` for the device: the other bits are a number of this module, not the
+/// caller's id.
 pub(super) const SIGNALED: u64 = 1 << 63;
 /// In a request's name for the device: a receive.
 pub(super) const RECEIVE: u64 = 1 << 62;
@@ -107,8 +109,8 @@ impl OutstandingSends {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies what `sges` name, for a request that is posted next: how the device finds it, and what
-    /// to say when it is posted.
+    /// Copies what `sges` name, for a request that is posted next: how the device finds it, and
+    /// what to say when it is posted.
     ///
     /// # Safety
     /// The entries name readable memory.
@@ -141,7 +143,8 @@ impl OutstandingSends {
             let from = std::ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
             // SAFETY: the caller promises the memory.
             if !unsafe { mr.try_copy_in(to, from, sge.len as usize) } {
-                // A piece of its own goes back to the pool, and room in a shared one is counted when it is posted.
+                // A piece of its own goes back to the pool, and room in a shared one is counted
+                // when it is posted.
                 return Err(PostError::Fault);
             }
             to += sge.len as usize;
@@ -189,8 +192,8 @@ impl OutstandingSends {
             || matches!(copied, Some(Copied::Own(_)))
     }
 
-    /// Whether the longest request may find no room now, or the few that are kept for short ones are
-    /// all that is left.
+    /// Whether the longest request may find no room now, or the few that are kept for short ones
+    /// are all that is left.
     pub(super) fn is_full(&self) -> bool {
         let ledger = self.lock();
         ledger.posted - ledger.done + RESERVE > self.depth
@@ -208,14 +211,15 @@ impl OutstandingSends {
         self.lock().signaled.is_empty()
     }
 
-    /// If some requests are not known to have completed: how many are, and whether no other is signaled.
+    /// If some requests are not known to have completed: how many are, and whether no other is
+    /// signaled.
     pub(super) fn unsettled(&self) -> Option<(u64, bool)> {
         let ledger = self.lock();
         (ledger.posted != ledger.done).then(|| (ledger.done, ledger.signaled.is_empty()))
     }
 
-    /// What became of signaled request `number`: the caller's name for it, and whether the caller
-    /// wants to know of a success. `None` if it is not ours.
+    /// The outcome of signaled request `number`: the caller's id for it, and whether the caller
+    /// asked for a completion on success. `None` if this module did not assign the number.
     pub(super) fn complete(&self, number: u64) -> Option<(WrId, bool)> {
         let mut ledger = self.lock();
         let known = ledger.signaled.front().is_some_and(|first| first.number <= number);

@@ -9,7 +9,7 @@ use rsock_rdma_sys::verbs::{
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The way to one peer port, from one port of ours.
+/// The route to one peer port, from one local port.
 #[derive(Clone, Debug)]
 pub struct RdmaPath {
     pub(super) port: u8,
@@ -33,8 +33,8 @@ struct Known {
 
 /// Values that a connection manager has negotiated for one queue pair.
 pub trait Negotiated: Debug + Send + Sync {
-    /// What a queue pair needs to go to state `to`, `Rtr` or `Rts`: values, and a mask of those that
-    /// count.
+    /// What a queue pair needs to go to state `to`, `Rtr` or `Rts`: values, and a mask of those
+    /// that count.
     ///
     /// # Errors
     /// `PeerGone` when the connection is over; what the connection manager answers.
@@ -62,8 +62,8 @@ impl RdmaPath {
         }
     }
 
-    /// The same path with packets of at most `bytes` of payload, and of at least 256; where that is
-    /// not for somebody else to say.
+    /// The same path with packets of at most `bytes` of payload, and of at least 256; unless the
+    /// connection manager decides that.
     #[must_use]
     pub fn with_mtu(mut self, bytes: u32) -> Self {
         if let Route::Known(known) = &mut self.route {
@@ -74,7 +74,8 @@ impl RdmaPath {
         self
     }
 
-    /// What an address handle is for: the place of our own address, and the peer's.
+    /// The destination of an address handle: the index of the local address, and the peer's
+    /// address.
     pub(super) fn key(&self) -> Option<(u8, Gid)> {
         match &self.route {
             Route::Known(known) => Some((known.gid_index, self.peer)),
@@ -82,7 +83,7 @@ impl RdmaPath {
         }
     }
 
-    /// For datagrams: from which of our addresses, and to where; `None` on a path of a connection.
+    /// For datagrams: from which local address, and to where; `None` on a path of a connection.
     pub(super) fn address(&self) -> Option<ibv_ah_attr> {
         match &self.route {
             Route::Known(known) => Some(known.address(self.port, self.peer)),
@@ -90,7 +91,7 @@ impl RdmaPath {
         }
     }
 
-    /// For a queue pair whose peer is `dest`.
+    /// The attributes of a queue pair whose peer is `dest`.
     pub(super) fn to_receive(&self, dest: QpNum) -> Result<(ibv_qp_attr, i32), Error> {
         let (mut attr, mask) = match &self.route {
             Route::Known(known) => {
@@ -178,6 +179,6 @@ pub const RETRIES: u8 = 6;
 /// Until a request without an answer is sent again, as an exponent: 4.096 us * 2^14 are 67 ms.
 const TIMEOUT: u8 = 14;
 
-/// How long a peer waits whose message found no receive, as a code: 0.64 ms. The connection
-/// manager's own choice would be 655 ms.
+/// How long a peer waits before it repeats a message that found no receive, as a code: 0.64 ms. The
+/// connection manager's own choice would be 655 ms.
 const MIN_RNR_TIMER: u8 = 12;

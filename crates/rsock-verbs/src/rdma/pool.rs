@@ -1,5 +1,5 @@
-//! Memory for the bytes of sends that are under way: registered once, and shared by the queue pairs of a
-//! domain, so that a queue pair which sends nothing has none.
+//! Memory for the bytes of sends that are under way: registered once, and shared by the queue pairs
+//! of a domain, so that a queue pair which sends nothing has none.
 //!
 //! It comes in pieces of a few sizes, cut from slabs. A piece belongs to one queue pair until its
 //! requests have completed; the piece that was given back last is the next one to be used. Peers
@@ -23,7 +23,7 @@ const SLAB: usize = 256 << 10;
 /// The memory of one domain.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// Pieces that nobody has, by size: a slab, and where there.
+    /// Free pieces, by size: a slab, and the offset in it.
     free: Mutex<Free>,
 }
 

@@ -1,4 +1,5 @@
-//! Queue pairs: reliable-connected ones, and what those for datagrams (`ud.rs`) have in common with them.
+//! Queue pairs: reliable-connected ones, and what those for datagrams (`ud.rs`) have in common with
+//! them.
 
 use super::context::{MAX_INLINE, MAX_SGE};
 use super::convert::{self, int, object, posted, zero};
@@ -23,19 +24,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A queue pair.
 ///
 /// # Invariants
-/// `raw` came from `ibv_create_qp` and is destroyed exactly once, in `drop`, before the queues and the
-/// domain that it holds.
+/// `raw` came from `ibv_create_qp` and is destroyed exactly once, in `drop`, before the queues and
+/// the domain that it holds.
 #[derive(Debug)]
 pub struct RdmaQp {
     raw: NonNull<ibv_qp>,
     qp_num: QpNum,
-    /// What we made of it, as [`STATES`] counts; the device may have gone on to `Err` by itself.
+    /// The state that this module set, as an index into [`STATES`]; the device may have moved to
+    /// `Err` by itself.
     state: AtomicU8,
     /// Held while it moves.
     moving: Mutex<()>,
     /// In `Rtr`, for the next step.
     path: Mutex<Option<RdmaPath>>,
-    /// What the device itself copies while posting, in bytes; longer requests are copied by us.
+    /// Bytes that the device itself copies while posting; this module copies longer requests.
     max_inline: u32,
     signal_all: bool,
     sends: Arc<OutstandingSends>,
@@ -198,8 +200,8 @@ impl RdmaQp {
 
     /// To the error state, also from there: what was posted meanwhile completes.
     fn flush(&self) {
-        // In `Reset` there is nothing to flush; elsewhere it cannot be refused, but by a device that
-        // is gone.
+        // In `Reset` there is nothing to flush; elsewhere it cannot be refused, but by a device
+        // that is gone.
         let mask = int(ibv_qp_attr_mask::IBV_QP_STATE.0);
         let _ = self.modify(&mut blank(ibv_qp_state::IBV_QPS_ERR), mask);
     }
@@ -291,7 +293,7 @@ impl QueuePair<Rdma> for RdmaQp {
 
     #[inline]
     unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        // SAFETY: our caller promises the same.
+        // SAFETY: the caller of this function promises the same.
         unsafe { self.post(wr, |_| ()) }
     }
 
@@ -322,11 +324,11 @@ impl QueuePair<Rdma> for RdmaQp {
         }
         with_recv_wr(wr, |wr, bad| {
             // SAFETY: the queue pair is live, the request is on the stack of the caller of this
-            // closure, and our own caller promises the memory that it names.
+            // closure, and the caller of this function promises the memory that it names.
             posted(unsafe { inline::post_recv(self.raw.as_ptr(), wr, bad) })
         })?;
         if state == QpState::Err {
-            // A driver may look at receives only when something arrives.
+            // A driver may read receives only when something arrives.
             self.flush();
         }
         Ok(())
@@ -337,7 +339,8 @@ impl RdmaQp {
     /// Posts a send; `address` says where a datagram goes.
     ///
     /// # Safety
-    /// As for `post_send` of the trait; an address handle that `address` names outlives the request.
+    /// As for `post_send` of the trait; an address handle that `address` names outlives the
+    /// request.
     #[inline]
     pub(super) unsafe fn post(
         &self,
@@ -405,8 +408,8 @@ impl RdmaQp {
         }
         address(&mut raw);
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live, the request and its entries are on this stack, and the caller
-        // promises the memory that they name.
+        // SAFETY: the queue pair is live, the request and its entries are on this stack, and the
+        // caller promises the memory that they name.
         posted(unsafe { inline::post_send(self.raw.as_ptr(), &raw mut raw, &raw mut bad) })?;
         ledger.posted(wr.id, number, is_wanted, copied);
         Ok(())

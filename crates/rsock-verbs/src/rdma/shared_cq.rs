@@ -1,13 +1,14 @@
-//! Completion queues that many queue pairs share: *shared_cqs*, and each queue pair's part of one, its
-//! *share*.
+//! Completion queues that many queue pairs share: *shared queues*, and each queue pair's part of
+//! one, its *share*.
 //!
-//! Nobody owns a shared. Whoever polls a share polls the shared: completions go into the stashes of their
-//! shares, and wake who waits there. Sleepers watch the shared's events, or rely on others that do
-//! (`event_watchers.rs`): whoever takes one arms the shared again for all that sleep, and then polls for all.
+//! No thread owns a shared queue. To poll a share is to poll the shared queue: completions go into
+//! the stashes of their shares, and wake the threads that wait there. Sleepers watch the shared
+//! queue's events, or rely on others that do (`event_watchers.rs`): a thread that takes an event
+//! arms the queue again for all sleepers, and then polls for all.
 //!
-//! Invariants. While somebody sleeps, the device has been asked for an event that nobody has taken yet,
-//! or who took it is about to poll. A shared is never asked to hold more completions than it has room
-//! for: shares reserve theirs.
+//! Invariants. While a thread sleeps, the device has been asked for an event that no thread has
+//! taken yet, or the thread that took it is about to poll. A shared queue never holds more
+//! completions than it has room for: shares reserve theirs.
 
 use super::device_cq::{BATCH, DeviceCq};
 use super::event_watchers::{EventSleep, EventWatchers};
@@ -32,11 +33,11 @@ struct SharedCq {
     n_reserved: Mutex<u32>,
     /// By queue pair.
     shares: Mutex<BTreeMap<u32, Weak<CqShare>>>,
-    /// Held by who polls the device.
+    /// Held by the thread that polls the device.
     pump: Mutex<()>,
     /// Threads that sleep, and armings of bells.
     n_sleepers: AtomicUsize,
-    /// The device was asked for an event, or is about to be, and nobody has taken it.
+    /// The device was asked for an event, or is about to be, and no thread has taken it.
     is_armed: AtomicBool,
     /// Threads that sleep, other than with a bell.
     watch: EventWatchers,
@@ -44,7 +45,7 @@ struct SharedCq {
     bells: Mutex<Vec<(Arc<Event>, usize)>>,
 }
 
-/// One queue pair's part of a shared.
+/// One queue pair's part of a shared queue.
 #[derive(Debug)]
 pub(super) struct CqShare {
     stash: Mutex<VecDeque<Completion>>,
@@ -54,7 +55,7 @@ pub(super) struct CqShare {
     shared: Arc<SharedCq>,
 }
 
-/// The shared_cqs of a device.
+/// The shared queues of a device.
 #[derive(Debug, Default)]
 pub(super) struct SharedCqs(Mutex<Vec<Weak<SharedCq>>>);
 
@@ -100,7 +101,8 @@ impl SharedCq {
         self.poll_batches(MOST_BATCHES);
     }
 
-    /// Hands out everything that has completed so far: a device's queue holds no more than this takes.
+    /// Hands out everything that has completed so far: a device's queue holds no more than this
+    /// takes.
     fn poll_all(&self) {
         self.poll_batches(self.depth as usize / BATCH + 1);
     }
@@ -138,8 +140,8 @@ impl SharedCq {
     /// For a sleeper that has counted itself: what has completed so far is handed out, and the next
     /// completion raises an event.
     fn arm(&self) -> Result<(), Error> {
-        // SYNC(shared-arm): the sleeper counts itself, then looks here; who takes an event says so here,
-        // then looks at the count. SeqCst, or both could miss.
+        // SYNC(shared-cq-arm): the sleeper counts itself, then reads this; a thread that takes an
+        // event clears this, then reads the count. SeqCst, or both could miss.
         if !self.is_armed.load(Ordering::SeqCst) {
             self.arm_device()?;
         }
@@ -149,8 +151,8 @@ impl SharedCq {
     }
 
     fn arm_device(&self) -> Result<(), Error> {
-        // Said first: said afterwards it could hide that the event was raised and taken meanwhile. Who
-        // trusts it polls, and so do we after asking.
+        // Set first: set afterwards it could hide that the event was raised and taken meanwhile. A
+        // thread that relies on it polls, and so does this one after asking.
         self.is_armed.store(true, Ordering::SeqCst);
         self.queue.request_event().inspect_err(|_| self.is_armed.store(false, Ordering::SeqCst))
     }
@@ -160,10 +162,10 @@ impl SharedCq {
         if !self.queue.take_event() {
             return;
         }
-        // SYNC(shared-arm): pairs with `arm`.
+        // SYNC(shared-cq-arm): pairs with `arm`.
         self.is_armed.store(false, Ordering::SeqCst);
         if self.n_sleepers.load(Ordering::SeqCst) != 0 {
-            // If it fails the device is gone, of which sleepers hear elsewhere.
+            // If it fails the device is gone, which sleepers learn from its asynchronous events.
             let _ = self.arm_device();
         }
         self.poll_all();
@@ -257,7 +259,7 @@ impl CqShare {
     }
 
     pub(super) fn poll(&self, out: &mut [Completion]) -> usize {
-        // What is here already needs no look at the device: whoever polls on comes back for the rest.
+        // What is in the stash needs no poll of the device: a caller that wants more polls again.
         if !self.is_ready() {
             return 0;
         }
@@ -309,13 +311,13 @@ impl CqShare {
             return Parked::Woken;
         }
         let Ok(event) = self.waiters.borrow() else {
-            // No descriptor to sleep on: let the caller look again.
+            // No descriptor to sleep on: let the caller check again.
             return Parked::Woken;
         };
         let shared = &*self.shared;
         self.waiters.register(&event);
         shared.n_sleepers.fetch_add(1, Ordering::SeqCst);
-        // Registered and counted first: who rings from here on rings us.
+        // Registered and counted first: every ring from here on reaches this waiter.
         let is_woken = || self.waiters.epoch() != epoch || self.is_stashed();
         let parked = if shared.arm().is_err() || is_woken() {
             Parked::Woken
@@ -337,9 +339,10 @@ impl Drop for CqShare {
     }
 }
 
-/// Lanes of the first shared; each further one has room for four times as many, up to [`LONGEST`].
+/// Shares of the first shared queue; each further one has room for four times as many, up to
+/// [`LONGEST`].
 const FEW: u32 = 8;
-/// Most completions of a shared.
+/// Most completions of a shared queue.
 const LONGEST: u32 = 32_000;
 /// Batches handed out in one go.
 const MOST_BATCHES: usize = 16;

@@ -1,11 +1,14 @@
-//! Datagrams: an unreliable queue pair, the slots that it receives in, and the handles that it sends with.
+//! Datagrams: an unreliable queue pair, the slots that it receives in, and the handles that it
+//! sends with.
 //!
-//! Each slot begins with 40 bytes in which the device puts the packet's network header. A slot belongs to
-//! the device from the moment it is posted until its completion is taken; then its datagram is copied out,
-//! under the lock of the receiving side, and the slot is posted again. It is as long as the longest packet
-//! that the port could ever carry, because a longer one breaks the queue.
+//! Each slot begins with 40 bytes in which the device puts the packet's network header. A slot
+//! belongs to the device from the moment it is posted until its completion is taken; then its
+//! datagram is copied out, under the lock of the receiving side, and the slot is posted again. It
+//! is as long as the longest packet that the port could ever carry, because a longer one breaks the
+//! queue.
 //!
-//! OutstandingSends are copied while they are posted (`outstanding_sends.rs`), and nothing waits for their completion but room.
+//! OutstandingSends are copied while they are posted (`outstanding_sends.rs`), and nothing waits
+//! for their completion but room.
 
 use super::address_handles::{Address, AddressHandles};
 use super::device_cq::DeviceCq;
@@ -45,7 +48,7 @@ pub struct RdmaUd {
     cq: Arc<RdmaCq>,
 }
 
-/// The receiving side: who holds its lock polls, and has the slots whose completions it takes.
+/// The receiving side: the holder of its lock polls, and owns the slots whose completions it takes.
 #[derive(Debug, Default)]
 struct UdRx {
     /// Slots that the device refused to take back.
@@ -82,8 +85,8 @@ impl Arrived for Found<'_> {
     }
 
     /// # Source
-    /// InfiniBand specification, volume 1, annex A17 (RoCEv2), section 4.5.2: an IPv4 header takes the
-    /// second half of the 40 bytes.
+    /// InfiniBand specification, volume 1, annex A17 (RoCEv2), section 4.5.2: an IPv4 header takes
+    /// the second half of the 40 bytes.
     fn source(&self) -> Option<IpAddr> {
         let mut header = [0; HEADER];
         self.slots.copy_out(self.at, &mut header);
@@ -174,7 +177,8 @@ impl RdmaUd {
         Ok(this)
     }
 
-    /// Whether the device has not sent yet what was posted before, so that a datagram may find no room.
+    /// Whether the device has not sent yet what was posted before, so that a datagram may find no
+    /// room.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.cq.gather();
@@ -187,8 +191,8 @@ impl RdmaUd {
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Address handles that it has, for tests: of hosts that it was asked a way to lately, a bounded number,
-    /// and of ways and sends that are under way.
+    /// Address handles that it has, for tests: of hosts that it was asked a way to lately, a
+    /// bounded number, and of ways and sends that are under way.
     #[must_use]
     pub fn n_address_handles(&self) -> usize {
         self.address_handles.len()
@@ -198,13 +202,13 @@ impl RdmaUd {
         self.rx.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a slot, which is nobody's, to the device.
+    /// Gives an unused slot to the device.
     fn post_slot(&self, slot: u64) -> Result<(), PostError> {
         let at = self.place(slot);
         let sge = self.slots.sge(at, u32::try_from(self.slot_len).unwrap_or(0));
-        // SAFETY: the slot lies in a region that lives as long as the queue pair, and nobody touches it
-        // until its completion is taken; whoever polls and posts holds the lock of the receiving side,
-        // or is the only one who knows of the queue.
+        // SAFETY: the slot lies in a region that lives as long as the queue pair, and no thread
+        // touches it until its completion is taken; a thread that polls and posts holds the lock of
+        // the receiving side, or is the only one that knows of the queue.
         unsafe { self.qp.post_recv(&RecvWr { id: WrId(slot), sges: &[sge] }) }
     }
 
@@ -236,8 +240,9 @@ impl RdmaUd {
                 ud: ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn, remote_qkey },
             };
         };
-        // SAFETY: the caller promises the memory. The handle outlives the request: the destination holds
-        // it until this returns, and the address_handles after that, until the request is done.
+        // SAFETY: the caller promises the memory. The handle outlives the request: the destination
+        // holds it until this returns, and the address_handles after that, until the request is
+        // done.
         unsafe { self.qp.post(&wr, address) }
     }
 }
@@ -295,7 +300,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
         // SAFETY: the pieces are borrowed, so readable, for the whole call.
         let post = || unsafe { self.post_copied(to, &few[..n]) };
         let posted = match post() {
-            // What was sent is told by the queue.
+            // The completion queue shows what was sent.
             Err(PostError::QueueFull) => {
                 self.cq.gather();
                 post()
@@ -308,7 +313,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
                 Ok(Posted::Out)
             }
             Err(PostError::QueueFull) => Err(DatagramError::Full),
-            // Programs whose memory may be missing send no datagrams here.
+            // Programs with memory that may be unmapped send no datagrams here.
             Err(PostError::State | PostError::Invalid | PostError::Fault) => {
                 Err(DatagramError::Broken)
             }

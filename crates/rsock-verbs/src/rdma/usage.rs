@@ -1,5 +1,5 @@
-//! What this process has on RDMA devices: queues, and registered bytes. Counted where they are made, so
-//! that `rsock stat` can show it without asking anybody.
+//! What this process has on RDMA devices: queues, and registered bytes. Counted where they are
+//! made, so that `rsock stat` can show it without a query to the device.
 //!
 //! Invariant: the counts are of one process. A forked child begins at nothing, shows nothing on its
 //! parent's [`UsageBoard`], and does not count what it inherited when it lets go of it.
@@ -116,11 +116,11 @@ fn claim_counts() -> u32 {
             return here;
         }
         if owner == here | CLAIMING {
-            // Another thread of ours, a few instructions long.
+            // Another thread of this process, for a few instructions.
             std::hint::spin_loop();
             continue;
         }
-        // SYNC(usage-owner): what was the parent's is gone before anybody counts here.
+        // SYNC(usage-owner): the parent's counts are gone before this process counts.
         let claimed =
             OWNER.compare_exchange(owner, here | CLAIMING, Ordering::Acquire, Ordering::Relaxed);
         if claimed.is_ok() {
@@ -135,8 +135,9 @@ fn claim_counts() -> u32 {
 
 /// Shows a count that has changed.
 fn note(kind: Kind) {
-    // SYNC(usage-board): who changes a count looks for a board afterwards, and who puts up a board shows
-    // all counts afterwards: one of them sees the other. SeqCst, or both could miss.
+    // SYNC(usage-board): a thread that changes a count reads the board pointer afterwards, and a
+    // thread that sets the board publishes all counts afterwards: one of them sees the other.
+    // SeqCst, or both could miss.
     let board = BOARD.load(Ordering::SeqCst);
     // SAFETY: what is there came from a `&'static UsageBoard`.
     if let Some(board) = unsafe { board.as_ref() } {
@@ -144,7 +145,8 @@ fn note(kind: Kind) {
     }
 }
 
-/// Two that show at once might show the older count last: so each looks whether it has grown old.
+/// Of two threads that publish at once one might publish the older count last, so each checks its
+/// count again afterwards.
 fn show(board: &UsageBoard, kind: usize) {
     loop {
         let total = TOTALS[kind].load(Ordering::SeqCst);

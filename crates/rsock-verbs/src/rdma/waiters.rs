@@ -1,7 +1,7 @@
-//! Who waits for a completion queue: event descriptors to ring, and a count of the rings.
+//! The waiters of a completion queue: event descriptors to ring, and a count of the rings.
 //!
-//! The invariant: a waiter that registered before a ring is rung; one that registers after it sees the
-//! count changed. Both sides store first and look second, in one total order.
+//! The invariant: a waiter that registered before a ring is rung; one that registers after it sees
+//! the count changed. Both sides store first and load second, in one total order.
 #![forbid(unsafe_code)]
 
 use crate::error::Error;
@@ -65,7 +65,7 @@ impl Waiters {
         if is_new {
             list.push(Arc::clone(event));
         }
-        // SYNC(waiters): before the waiter looks at the epoch; pairs with `wake_all`.
+        // SYNC(waiters): before the waiter reads the epoch; pairs with `wake_all`.
         self.n.store(list.len(), Ordering::SeqCst);
         is_new
     }

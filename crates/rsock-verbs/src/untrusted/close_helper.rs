@@ -1,5 +1,5 @@
-//! Closes a descriptor where nothing waits for it: in a process of our own that shares this one's
-//! descriptor table and does that one thing.
+//! Closes a descriptor in a helper process that shares this process's descriptor table and does
+//! nothing else, so that a close that blocks delays no thread of the program.
 //!
 //! Closing first takes the number out of the table, which never waits, and then tells the file.
 //! The closer puts a memory file in the descriptor's place, so that the number does not become
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// Closers that may be at work at the same time.
 const MOST: usize = 8;
-/// Checks whether a closer has begun, and nanoseconds between two of them: more than ten seconds in all. On a busy
-/// machine a new process may get its first turn on a CPU after a second.
+/// Checks whether a closer has begun, and nanoseconds between two of them: more than ten seconds in
+/// all. On a busy machine a new process may get its first turn on a CPU after a second.
 const CHECKS: (u32, i64) = (100_000, 100_000);
 
 /// Process ids of closers that were not yet seen to end; 0 is a free place. Only hints: one that is
 /// lost leaves an ended process unwaited for until this one ends.
 static HELPERS: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
-/// A place whose closer is being started.
+/// A slot whose helper is being started.
 const TAKEN: i32 = -1;
 /// Descriptors that could not be given to a closer and stay open.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether other processes have sent so many descriptors whose close waits that no more of their
-/// messages should be taken: every closer is at work.
+/// messages should be taken: every helper is busy.
 #[must_use]
 pub fn is_flooded() -> bool {
     HELPERS.iter().all(is_at_work) || KEPT.load(Ordering::Relaxed) >= MOST
@@ -127,7 +127,7 @@ fn begin(fd: i32, harmless: i32) -> Option<i32> {
         let name = c"rsock-closer".as_ptr();
         // SAFETY: a string that ends.
         let _ = unsafe { raw::syscall!(libc::SYS_prctl, libc::PR_SET_NAME, name) };
-        // SAFETY: takes no pointers; the number's owner has given it up to us.
+        // SAFETY: takes no pointers; the number's owner has given it up.
         let _ = unsafe { raw::syscall!(libc::SYS_dup3, harmless, fd, libc::O_CLOEXEC) };
         loop {
             // SAFETY: ends the process at once; takes no pointers.
@@ -148,6 +148,7 @@ fn has_ended(pid: i32) -> bool {
     let flags = libc::WNOHANG | libc::__WALL;
     // SAFETY: neither a status nor a usage is asked for.
     let ended = unsafe { raw::syscall!(libc::SYS_wait4, pid, nothing, flags, 0usize) };
-    // An error means that it is no child of ours any more, or of a process that forked us.
+    // An error means that it is no longer a child of this process, or is one of the process that
+    // forked this one.
     !matches!(ended, Ok(0))
 }

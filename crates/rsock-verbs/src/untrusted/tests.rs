@@ -107,7 +107,7 @@ fn a_bell_rung_with_a_lingering_socket_does_not_wait() {
 }
 
 #[test]
-fn all_descriptors_of_a_message_arrive_whoever_sent_it() {
+fn all_descriptors_of_a_message_arrive_from_any_sender() {
     let (ours, theirs) = pair(SocketType::SEQPACKET);
     sockopt::set_socket_passcred(&ours, true).expect("credentials");
     let fds = [theirs.as_fd(); 9];

@@ -27,7 +27,7 @@ impl Drop for Handle {
     }
 }
 
-/// A queue and its handles: which handles there are, who has one, and what its sends name.
+/// A queue and its handles: which handles exist, which are in use, and what its sends name.
 struct Queue {
     handles: AddressHandles<Handle>,
     alive: Alive,
@@ -116,7 +116,7 @@ fn a_handle_is_made_anew_when_it_is_old() {
     queue.now += Duration::from_millis(1);
     let second = queue.ask(1);
     assert_ne!(second, first);
-    assert!(queue.is_alive(first), "somebody has it");
+    assert!(queue.is_alive(first), "a caller has it");
     queue.held.clear();
     queue.tidy();
     assert!(!queue.is_alive(first) && queue.is_alive(second));
@@ -200,7 +200,7 @@ proptest! {
             prop_assert_eq!(queue.handles.len(), queue.alive.borrow().len());
         }
         queue.held.clear();
-        // Finds that nobody has them, and posts more, which do not name them.
+        // Finds that no caller has them, and posts more, which do not name them.
         queue.tidy();
         queue.complete(usize::MAX);
         queue.tidy();

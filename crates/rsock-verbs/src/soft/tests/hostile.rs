@@ -27,7 +27,8 @@ enum Spot {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Writes a word into the victim's segment, or into the hostile one's own, which the victim reads.
+    /// Writes a word into the victim's segment, or into the hostile one's own, which the victim
+    /// reads.
     Scribble {
         victims: bool,
         spot: Spot,
@@ -66,7 +67,7 @@ fn spot() -> impl Strategy<Value = Spot> {
     ]
 }
 
-/// Values that are wrong in telling ways, and any.
+/// Boundary values, and arbitrary ones.
 fn value() -> impl Strategy<Value = u32> {
     prop_oneof![
         Just(0),
@@ -191,7 +192,7 @@ fn act(victim: &End, hostile: &End, bell: &SoftBell, op: &Op) {
     }
 }
 
-/// That a link nobody attacks still works.
+/// Checks that a link that is not attacked still works.
 fn assert_works(a: &End, b: &End, seed: u8) {
     let to = (b.mr.addr(), b.mr.rkey());
     for len in [1, 40, 3000] {
@@ -361,7 +362,7 @@ fn false_offers_are_refused() {
     assert!(refused(&hello, vec![dup(segment), dup(segment)], me));
     let stranger = PeerCred { uid: me.uid.wrapping_add(7), ..me };
     assert!(refused(&hello, vec![dup(segment), dup(socket)], stranger));
-    // Magic, version and size; what follows only misleads those who believe its sender.
+    // Magic, version and size; the reader never trusts what follows.
     for i in (0..12).chain(16..24) {
         let mut wrong = hello;
         wrong[i] ^= 0x40;
