@@ -18,7 +18,8 @@ pub enum PortSpace {
     /// Datagrams.
     #[doc(alias = "RDMA_PS_UDP")]
     Udp = 0x0111,
-    /// Kernel UDP sockets that have a queue of ours beside them. Of this host alone: no device knows it.
+    /// Kernel UDP sockets that have a datagram queue beside them. Known on this host only, and to
+    /// no device.
     KernelUdp = 0xfd11,
 }
 

@@ -1,8 +1,8 @@
 //! One test suite for the connection managers of all devices: what the sockets above rely on.
 //!
-//! A device's tests implement [`Fixture`] and call [`cm_conformance_tests!`](crate::cm_conformance_tests).
-//! Queue pairs are mere numbers here: no test makes one. Time is an argument, so no test waits for a
-//! clock.
+//! A device's tests implement [`Fixture`] and call
+//! [`cm_conformance_tests!`](crate::cm_conformance_tests). Queue pairs are mere numbers here: no
+//! test makes one. Time is an argument, so no test waits for a clock.
 
 #![expect(clippy::missing_panics_doc, reason = "a test that fails panics")]
 
@@ -43,13 +43,13 @@ macro_rules! cm_conformance_tests {
             a_connection_carries_addresses_queue_pairs_and_padded_private_data
             a_rejected_client_gets_the_listeners_private_data
             private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter
-            nobody_listening_means_refused
-            a_listener_that_goes_away_refuses_who_waits
+            a_connect_without_a_listener_is_refused
+            a_dropped_listener_refuses_waiting_clients
             a_client_that_gives_up_is_abandoned
             a_connect_gives_up_at_its_deadline
-            the_end_of_a_connection_is_seen_by_the_peer
+            the_peer_sees_the_end_of_a_connection
             a_wildcard_listener_serves_every_address
-            an_ipv6_wildcard_serves_ipv4_unless_told_otherwise
+            an_ipv6_wildcard_serves_ipv4_unless_it_is_v6_only
             a_port_is_not_given_twice
             many_clients_connect_at_once
             connections_come_and_go_and_leave_no_descriptor
@@ -87,9 +87,9 @@ fn listen<F: Fixture>(f: &F, at: IpAddr) -> <F::Manager as Manager>::Listener {
     f.manager().listen(port((at, 0).into()), 128).expect("listen")
 }
 
-/// What `take` makes of an address that was given up just now. A process that another test starts has
-/// its descriptors too, until it runs a program or ends: the address comes free soon, or the watchdog
-/// says that it does not.
+/// What `take` makes of an address that was given up just now. A process that another test starts
+/// has its descriptors too, until it runs a program or ends: the address comes free soon, or the
+/// watchdog says that it does not.
 pub(crate) fn once_free<T>(take: impl Fn() -> io::Result<T>) -> T {
     loop {
         match take() {
@@ -117,7 +117,7 @@ fn errno(e: Error) -> Option<i32> {
     io::Error::from(e).raw_os_error()
 }
 
-/// Either side's news.
+/// An event of either end.
 pub(crate) enum Either<M: Manager> {
     Client(Result<Progress<M>, Error>),
     Server(Event<M>),
@@ -145,7 +145,7 @@ pub(crate) fn drive<M: Manager>(
     }
 }
 
-/// Waits for a client's own news.
+/// Waits for an event of the client.
 fn wait<M: Manager>(client: &mut M::Connecting) -> Result<Progress<M>, Error> {
     loop {
         match client.progress(Instant::now()) {
@@ -316,8 +316,8 @@ fn failure<F: Fixture>(f: &F, to: SocketAddr) -> io::Error {
 }
 
 /// A free port, one that kernel TCP listens on, and port 0.
-pub fn nobody_listening_means_refused<F: Fixture>(f: &F) {
-    let _dog = Watchdog::new("nobody listens");
+pub fn a_connect_without_a_listener_is_refused<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("no listener");
     for at in f.addresses() {
         let free = port((at, 0).into()).local_addr().expect("name");
         let tcp = std::net::TcpListener::bind((at, 0)).expect("tcp");
@@ -328,7 +328,7 @@ pub fn nobody_listening_means_refused<F: Fixture>(f: &F) {
 }
 
 /// Whether the listener has seen the request or not.
-pub fn a_listener_that_goes_away_refuses_who_waits<F: Fixture>(f: &F) {
+pub fn a_dropped_listener_refuses_waiting_clients<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("listener gone");
     for is_seen in [false, true] {
         let mut listener = listen(f, f.addresses()[0]);
@@ -409,8 +409,8 @@ pub fn a_connect_gives_up_at_its_deadline<F: Fixture>(f: &F) {
     assert_eq!(errno(late), Some(libc::ETIMEDOUT));
 }
 
-/// Whoever ends it, and whether in good order or not.
-pub fn the_end_of_a_connection_is_seen_by_the_peer<F: Fixture>(f: &F) {
+/// Whichever end closes it, and whether in good order or not.
+pub fn the_peer_sees_the_end_of_a_connection<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("end");
     let mut listener = listen(f, f.addresses()[0]);
     for way in 0..6 {
@@ -455,7 +455,7 @@ pub fn a_wildcard_listener_serves_every_address<F: Fixture>(f: &F) {
 }
 
 /// As on TCP.
-pub fn an_ipv6_wildcard_serves_ipv4_unless_told_otherwise<F: Fixture>(f: &F) {
+pub fn an_ipv6_wildcard_serves_ipv4_unless_it_is_v6_only<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("IPv6 wildcard");
     let v4 = f.addresses().into_iter().find(IpAddr::is_ipv4).expect("an IPv4 address");
     for v6_only in [false, true] {
@@ -541,7 +541,7 @@ pub fn many_clients_connect_at_once<F: Fixture>(f: &F) {
 pub fn connections_come_and_go_and_leave_no_descriptor<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("descriptors");
     let mut listener = listen(f, f.addresses()[0]);
-    // Descriptors of other tests come and go, too; these are told by what they lead to.
+    // Descriptors of other tests come and go, too; these are recognized by their targets.
     let mut numbers = Vec::new();
     for _ in 0..30 {
         let connecting = connect(f, listener.local_addr());

@@ -1,4 +1,4 @@
-//! Connection manager: who connects to whom, and the private data they exchange.
+//! Connection manager: connects queue pairs, and exchanges the private data of both ends.
 //!
 //! This is the layer between the verbs device and the stream protocol, with the part that librdmacm
 //! plays for C rsockets: addresses and ports, listen, connect, accept, reject, disconnect. A queue

@@ -54,13 +54,13 @@ pub type ContextOf<M> = <<M as Manager>::Backend as Backend>::Context;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u64);
 
-/// Somebody wants to connect: answer with [`Listening::accept`] or [`Listening::reject`].
+/// A client wants to connect: answer with [`Listening::accept`] or [`Listening::reject`].
 #[derive(Clone, Debug)]
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
 pub struct Request<M: Manager> {
     /// For the answer.
     pub id: RequestId,
-    /// The canonical address of ours that the client connects to.
+    /// The local canonical address that the client connects to.
     pub local_addr: SocketAddr,
     /// The client's canonical address.
     pub peer_addr: SocketAddr,
@@ -106,8 +106,8 @@ pub enum Progress<M: Manager> {
     /// Nothing new.
     Pending,
     /// The way to the peer is known: make a queue pair on this device for this path and call
-    /// [`Connecting::send_request`]. Said again if the peer cannot take that queue pair's number: make
-    /// another one before the first is dropped, and request anew.
+    /// [`Connecting::send_request`]. Said again if the peer cannot take that queue pair's number:
+    /// make another one before the first is dropped, and request anew.
     Path(ContextOf<M>, PathOf<M>),
     /// The listener accepted: bring the queue pair up, then call [`Connecting::establish`].
     Accepted(Answer),
@@ -134,13 +134,13 @@ pub enum Status {
     Disconnected,
     /// It threw the connection away, and what was under way with it.
     Reset,
-    /// It ended without a word, or broke the rules: its process, the connection or our device is
-    /// gone.
+    /// It ended without a message, or violated the protocol: its process, the connection or the
+    /// local device is gone.
     Gone,
 }
 
 /// A listener. Its one descriptor is readable when [`Self::try_next`] has something to do. Dropping
-/// it refuses whoever is not established.
+/// it refuses clients that are not established.
 pub trait Listening<M: Manager>: AsFd + Debug + Send {
     /// The canonical address.
     fn local_addr(&self) -> SocketAddr;
@@ -159,7 +159,7 @@ pub trait Listening<M: Manager>: AsFd + Debug + Send {
     /// right. A client's fault is an [`Event`].
     fn try_next(&mut self, now: Instant) -> Result<Option<Event<M>>, Error>;
 
-    /// Accepts a request: our queue pair, ready to send and receive, and at most
+    /// Accepts a request with the local queue pair, ready to send and receive, and at most
     /// [`PrivateData::REPLY`] bytes. [`Event::Established`] follows, or [`Event::Abandoned`].
     ///
     /// # Errors
@@ -182,27 +182,27 @@ pub trait Connecting<M: Manager>: AsFd + Debug + Send {
     /// Makes what progress there is; never waits.
     ///
     /// # Errors
-    /// The connect has failed: `Refused`, `TimedOut`, `Unreachable`, `PeerUntrusted`, `PeerVersion`,
-    /// `PeerViolation`, or what the device and the system answer.
+    /// The connect has failed: `Refused`, `TimedOut`, `Unreachable`, `PeerUntrusted`,
+    /// `PeerVersion`, `PeerViolation`, or what the device and the system answer.
     fn progress(&mut self, now: Instant) -> Result<Progress<M>, Error>;
 
-    /// Sends the request: our queue pair, ready to be connected, and at most
+    /// Sends the request with the local queue pair, ready to be connected, and at most
     /// [`PrivateData::REQUEST`] bytes.
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `PeerGone`.
     fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error>;
 
-    /// Tells the listener that our queue pair runs.
+    /// Reports to the listener that the local queue pair runs.
     ///
     /// # Errors
     /// `LocalState` unless the answer has come; `PeerGone`.
     fn establish(&mut self) -> Result<M::Connection, Error>;
 
-    /// Our canonical address.
+    /// The local canonical address.
     fn local_addr(&self) -> SocketAddr;
 
-    /// The canonical address that we connect to.
+    /// The canonical address of the peer.
     fn peer_addr(&self) -> SocketAddr;
 
     /// What to poll the descriptor for; nothing while only time can help.
@@ -218,7 +218,7 @@ pub trait Connected<M: Manager>: AsFd + Debug + Send + Sync {
     /// How queue pairs of this connection reach their peer.
     fn path(&self) -> &PathOf<M>;
 
-    /// Our canonical address.
+    /// The local canonical address.
     fn local_addr(&self) -> SocketAddr;
 
     /// The peer's canonical address.
@@ -231,7 +231,7 @@ pub trait Connected<M: Manager>: AsFd + Debug + Send + Sync {
     /// device can.
     fn reset(&self);
 
-    /// What has become of the peer; looks, without waiting.
+    /// The state of the peer; never blocks.
     fn status(&self) -> Status;
 
     /// What to poll the descriptor for; a hang-up counts, too.

@@ -1,7 +1,8 @@
-//! Whether the kernel knows where to send what goes to an address: the neighbour's link-layer address.
+//! Whether the kernel knows where to send what goes to an address: the neighbour's link-layer
+//! address.
 //!
-//! Some calls need it and wait for it where it is not known, for a second or so (making an address handle of
-//! RoCE); who must not wait asks here first.
+//! Some calls need it and wait for it where it is not known, for a second or so (making an address
+//! handle of RoCE); a caller that must not wait asks this module first.
 
 use crate::route::{self, NLMSG_ERROR, as_request, attribute, route_to};
 use std::net::IpAddr;
@@ -21,8 +22,9 @@ const STATE: usize = 16 + 8;
 /// `NUD_REACHABLE`, `NUD_STALE`, `NUD_DELAY`, `NUD_PROBE`, `NUD_NOARP` and `NUD_PERMANENT`.
 const HAS_ADDRESS: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 
-/// Whether packets to `ip` can leave at once. Not where it leads nowhere, nor where the neighbour that they go to
-/// first has not answered; a packet of any kind makes the kernel ask it. Addresses of this host can always be reached.
+/// Whether packets to `ip` can leave at once. Not where it leads nowhere, nor where the neighbour
+/// that they go to first has not answered; a packet of any kind makes the kernel ask it. Addresses
+/// of this host can always be reached.
 #[must_use]
 pub fn knows_neighbour(ip: IpAddr) -> bool {
     let Some(route) = route_to(ip) else { return false };
@@ -57,7 +59,7 @@ fn question_about(interface: u32) -> Vec<u8> {
     as_request(q, RTM_GETLINK)
 }
 
-/// Whether nobody is asked for addresses on an interface.
+/// Whether an interface has no address resolution.
 fn needs_none(answer: &[u8]) -> bool {
     let flags = answer.get(LINK_FLAGS..LINK_FLAGS + 4).and_then(|b| b.try_into().ok());
     answer.get(4..6) == Some(&RTM_NEWLINK.to_ne_bytes())

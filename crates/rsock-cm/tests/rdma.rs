@@ -38,7 +38,7 @@ impl Fixture for Lab {
 
 rsock_cm::cm_conformance_tests!(Lab);
 
-/// No way at all, or a way to where nobody is.
+/// No route at all, or a route to an address that no host has.
 #[test]
 fn an_address_that_no_device_reaches_is_unreachable() {
     let _dog = Watchdog::new("unreachable");
@@ -189,8 +189,8 @@ fn queue_pairs_of_a_connection_exchange_messages() {
     }
 }
 
-/// Connects with the queue pair number that `number` gives for each path that is offered, to a peer that
-/// accepts whatever comes. How many were asked for, and the connection's two ends.
+/// Connects with the queue pair number that `number` gives for each path that is offered, to a peer
+/// that accepts whatever comes. How many were asked for, and the connection's two ends.
 fn connect_as(
     listener: &mut RdmaListener,
     mut number: impl FnMut(usize) -> QpNum,
@@ -233,8 +233,8 @@ fn connect_as(
     }
 }
 
-/// The peer's kernel refuses a queue pair that it believes to be connected: another one will do, and
-/// if none does it is a refusal.
+/// The peer's kernel refuses a queue pair that it believes to be connected: another one will do,
+/// and if none does it is a refusal.
 #[test]
 fn a_number_that_the_peer_still_knows_is_exchanged_for_another() {
     let _dog = Watchdog::new("stale numbers");
@@ -278,20 +278,20 @@ fn a_neighbour_is_known_once_it_has_an_address() {
     ip(&format!("link set {dev} arp on up"));
     ip(&format!("addr add {net}.1/24 dev {dev}"));
     let knows = |last: &str| knows_neighbour(format!("{net}.{last}").parse().expect("an IP"));
-    assert!(knows("1"), "our own");
-    assert!(!knows("77"), "nobody has sent there");
+    assert!(knows("1"), "the local address");
+    assert!(!knows("77"), "no packet was sent there");
     for (state, is_known) in [("permanent", true), ("failed", false), ("stale", true)] {
         ip(&format!("neigh replace {net}.77 lladdr 52:54:00:12:34:56 dev {dev} nud {state}"));
         assert_eq!(knows("77"), is_known, "{state}");
     }
     assert!(!knows("78"));
     ip(&format!("link set {dev} arp off"));
-    assert!(knows("78"), "nobody is asked there");
+    assert!(knows("78"), "no address resolution there");
     ip(&format!("link del {dev}"));
 }
 
-/// On a device of its own, which other tests do not miss. Soft RoCE goes on to the end only when the
-/// process is gone, because librdmacm keeps it open; what it says comes first.
+/// On a device of its own, which other tests do not miss. Soft RoCE goes on to the end only when
+/// the process is gone, because librdmacm keeps it open; what it says comes first.
 #[test]
 fn the_end_of_the_device_ends_its_connections_and_listeners() {
     let dog = Watchdog::new("device removal");
@@ -311,7 +311,7 @@ fn the_end_of_the_device_ends_its_connections_and_listeners() {
     drop((dog, removal.spawn().expect("run")));
     let dog = Watchdog::new("connections of a removed device");
     let ends = [ending(&client), ending(&server)];
-    // The end of the first one may reach the other before the news of the device.
+    // The end of the first one may reach the other before the event of the device.
     assert!(ends.contains(&Status::Gone), "{ends:?}");
     drop(dog);
     let _dog = Watchdog::new("a listener of a removed device");

@@ -12,7 +12,7 @@ use std::fmt;
 /// A library that could not be opened, or that lacks a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotLoaded {
-    /// Its file name, as the dynamic linker looks for it.
+    /// The file name that the dynamic linker searches for.
     pub library: &'static str,
     /// What the dynamic linker said.
     pub why: String,

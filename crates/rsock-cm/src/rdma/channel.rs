@@ -13,8 +13,9 @@ use std::sync::Arc;
 /// An event channel.
 ///
 /// # Invariants
-/// `raw` came from `rdma_create_event_channel` and is destroyed exactly once, in `drop`, by the process
-/// that made it; identifiers on it hold this value. Every event taken is acknowledged at once.
+/// `raw` came from `rdma_create_event_channel` and is destroyed exactly once, in `drop`, by the
+/// process that made it; identifiers on it hold this value. Every event taken is acknowledged at
+/// once.
 pub(super) struct Channel {
     raw: NonNull<rdma_event_channel>,
     cm: &'static Cm,
@@ -76,7 +77,7 @@ impl Channel {
                 _ => Error::System { call: "rdma_create_event_channel", source },
             });
         };
-        // SAFETY: the channel is live, and nobody else knows of it yet.
+        // SAFETY: the channel is live, and no other thread knows of it yet.
         let fd = unsafe { &raw mut (*raw.as_ptr()).fd };
         // SAFETY: librdmacm looks the descriptor up in the channel at each call.
         unsafe { own_fd::raise_at(fd) };
@@ -130,7 +131,7 @@ unsafe fn copy(raw: *const rdma_cm_event) -> CmEvent {
     let kind = unsafe { (*raw).event };
     // SAFETY: as above.
     let status = unsafe { (*raw).status };
-    // SAFETY: as above; identifiers of ours are connected ones, so this is the union's form.
+    // SAFETY: as above; identifiers of this crate are connected ones, so this is the union's form.
     let conn = unsafe { &raw const (*raw).param.conn };
     // SAFETY: as above; the form has numbers and a pointer, whatever is in there.
     let param = unsafe { conn.cast::<rsock_rdma_sys::cm::rdma_conn_param>().read() };
@@ -160,7 +161,8 @@ impl Drop for Channel {
         } else {
             // A copy keeps the parent's listeners and connections in the kernel alive.
             let copy = self.as_fd().as_raw_fd();
-            // SAFETY: this process's copy of the parent's descriptor; nothing of ours names it any more.
+            // SAFETY: this process's copy of the parent's descriptor; nothing in this process names
+            // it any more.
             unsafe { rustix::io::close(copy) };
         }
     }

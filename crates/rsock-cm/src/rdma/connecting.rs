@@ -42,10 +42,10 @@ pub struct RdmaConnecting {
 enum State {
     Address,
     Route,
-    /// The caller owes us its request.
+    /// The caller has to send its request.
     Routed(RdmaPath),
     Requested(RdmaPath),
-    /// The caller owes us [`manager::Connecting::establish`].
+    /// The caller has to call [`manager::Connecting::establish`].
     Answered(RdmaPath),
     Over,
 }
@@ -61,8 +61,8 @@ impl RdmaConnecting {
         Self::new(local, Some(port), remote, now, deadline)
     }
 
-    /// Starts to connect from our address `local`, and a port of the connection manager's own choice:
-    /// for somebody who has the ports of kernel TCP already.
+    /// Starts to connect from the local address `local`, and a port that the connection manager
+    /// chooses: for callers that hold the ports of kernel TCP already.
     ///
     /// # Errors
     /// `Unreachable` if no device has that address; as [`manager::Manager::connect`].
@@ -169,7 +169,8 @@ impl RdmaConnecting {
             }
             (_, Kind::RDMA_CM_EVENT_REJECTED) => {
                 if event.status != REJECTED_BY_CONSUMER {
-                    // Nobody listens; or, as in C, anything else that keeps the peer's kernel from it.
+                    // There is no listener; or, as in C, anything else for which the peer's kernel
+                    // rejects the request.
                     return Err(Error::Refused);
                 }
                 return Ok(Some(RdmaProgress::Rejected(padded(event, PrivateData::REJECT)?)));
@@ -290,8 +291,8 @@ const FIRST_TRY: Duration = Duration::from_secs(1);
 /// Linux, `include/rdma/ib_cm.h`: `IB_CM_REJ_CONSUMER_DEFINED`.
 const REJECTED_BY_CONSUMER: i32 = 28;
 
-/// The kernel's word: the peer has, or had a moment ago, a connection with a queue pair of ours that
-/// has this number.
+/// The kernel's code for: the peer has, or had a moment ago, a connection with a local queue pair
+/// of this number.
 ///
 /// # Source
 /// Linux, `include/rdma/ib_cm.h`: `IB_CM_REJ_STALE_CONN`.

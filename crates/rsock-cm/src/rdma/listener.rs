@@ -29,7 +29,7 @@ pub struct RdmaListener {
     local: SocketAddr,
     backlog: u32,
     next: u64,
-    /// Holds the port for as long as we listen.
+    /// Holds the port for as long as the listener lives.
     _port: Option<Arc<Port>>,
 }
 
@@ -50,8 +50,8 @@ impl RdmaListener {
         Ok(Self { _port: Some(port), ..this })
     }
 
-    /// Listens on the device that has the address `local`, at its port, whatever kernel TCP does there:
-    /// for somebody who has a TCP connection of that address.
+    /// Listens on the device that has the address `local`, at its port, whatever kernel TCP does
+    /// there: for callers that have a TCP connection with that address.
     ///
     /// # Errors
     /// `AddressInUse`; `System` with `ENODEV` if no device has the address.
@@ -59,8 +59,9 @@ impl RdmaListener {
         Self::begin(local, local.is_ipv6(), backlog)
     }
 
-    /// Listens on every device that has the address `local`, which may be a wildcard, at its port, whatever
-    /// kernel TCP does there: for somebody who has a listening TCP socket of that address.
+    /// Listens on every device that has the address `local`, which may be a wildcard, at its port,
+    /// whatever kernel TCP does there: for callers that have a listening TCP socket with that
+    /// address.
     ///
     /// # Errors
     /// As [`Self::at`].
@@ -73,7 +74,8 @@ impl RdmaListener {
         let id = Id::new(&channel)?;
         id.bind(local, v6_only).map_err(bind_error)?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        // The kernel's own limit cannot be changed later, and is on requests that nobody has seen.
+        // The kernel's own limit cannot be changed later, and counts only requests that have not
+        // been read.
         id.listen(MAX_BACKLOG)?;
         let pending = HashMap::new();
         Ok(Self { pending, id, channel, local, backlog, next: 0, _port: None })
@@ -82,8 +84,8 @@ impl RdmaListener {
     /// What an event means; `None` if there may be another.
     fn take(&mut self, event: &CmEvent) -> Result<Option<RdmaEvent>, Error> {
         if event.kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST {
-            // SAFETY: the event of a request brings an identifier on the listener's channel, which is
-            // the listener's to destroy; this is the event's only taker.
+            // SAFETY: the event of a request brings an identifier on the listener's channel, which
+            // is the listener's to destroy; this is the event's only taker.
             let id = unsafe { Id::from_request(event.id, &self.channel) };
             return Ok(id.map(|id| match self.request(id, event) {
                 Ok(request) => RdmaEvent::Request(request),

@@ -9,10 +9,10 @@
 //!   DREQ / DREP                <->    either end disconnects
 //! ```
 //!
-//! The kernel does the talking; librdmacm hands its events to whoever looks. Every listener and every
-//! connection has an event channel, whose descriptor is the one to poll; there is no thread. Queue
-//! pairs are the caller's own: the numbers that the kernel negotiated for them reach them through
-//! their path (`negotiated_path.rs`).
+//! The kernel exchanges the messages; librdmacm delivers its events to the thread that reads them.
+//! Every listener and every connection has an event channel, whose descriptor is the one to poll;
+//! there is no thread. Queue pairs are the caller's own: the numbers that the kernel negotiated for
+//! them reach them through their path (`negotiated_path.rs`).
 
 mod address;
 mod channel;
@@ -32,7 +32,7 @@ pub use manager::RdmaManager;
 
 /// What happened at a listener.
 pub type RdmaEvent = crate::manager::Event<RdmaManager>;
-/// Somebody wants to connect.
+/// A client wants to connect.
 pub type RdmaRequest = crate::manager::Request<RdmaManager>;
 /// What a connect found.
 pub type RdmaProgress = crate::manager::Progress<RdmaManager>;

@@ -19,7 +19,7 @@ pub(super) struct Channel {
     fd: PeerSocket,
 }
 
-/// Most descriptors that one message of ours carries.
+/// Most descriptors that one message of this handshake carries.
 const MAX_FDS: usize = 4;
 
 /// A message taken from a [`Channel`].
@@ -28,7 +28,7 @@ pub(super) struct Received {
     buf: [u8; MAX_LEN + 1],
     len: usize,
     pub(super) fds: Vec<UntrustedFd>,
-    /// Who sent it; known after [`Channel::enable_credentials`].
+    /// Credentials of its sender; known after [`Channel::enable_credentials`].
     pub(super) sender: Option<PeerCred>,
 }
 

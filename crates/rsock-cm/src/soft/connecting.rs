@@ -50,19 +50,19 @@ enum State {
     Greeted { channel: Channel, likely: Option<Path> },
     /// OFFER is sent.
     Offered { channel: Channel, offer: Offer, peer: PeerCred },
-    /// The path is known; the caller owes us its request.
+    /// The path is known; the caller has to send its request.
     Linked { channel: Channel, path: Path, is_told: bool },
     /// REQUEST is sent.
     Requested { channel: Channel, path: Path },
-    /// REPLY has come; the caller owes us [`SoftConnecting::establish`].
+    /// REPLY has come; the caller has to call [`SoftConnecting::establish`].
     Answered { channel: Channel, path: Path },
     /// Failed, or rejected.
     Over,
 }
 
 impl SoftConnecting {
-    /// Starts to connect to `remote` from `port`, which is bound here if it is not yet. It is `now`;
-    /// the connect gives up at `deadline`.
+    /// Starts to connect to `remote` from `port`, which is bound here if it is not yet. It is
+    /// `now`; the connect gives up at `deadline`.
     ///
     /// # Errors
     /// `Refused`, `Unreachable`, `PeerUntrusted`, or `System` as `bind(2)` and `connect(2)`.
@@ -82,8 +82,8 @@ impl SoftConnecting {
         Self::start_as(ctx, space, port, (local, dest), now, deadline)
     }
 
-    /// As [`Self::start`], between canonical addresses `local` and `dest`: for who has `local` otherwise than by
-    /// `port`, which holds nothing then.
+    /// As [`Self::start`], between canonical addresses `local` and `dest`: for callers that hold
+    /// `local` by other means than `port`, which is unbound then.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -163,7 +163,8 @@ impl SoftConnecting {
         Ok(None)
     }
 
-    /// Sends the request: our queue pair and at most [`PrivateData::REQUEST`](crate::PrivateData::REQUEST) bytes.
+    /// Sends the request: the number of the local queue pair and at most
+    /// [`PrivateData::REQUEST`](crate::PrivateData::REQUEST) bytes.
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `Refused` if the
@@ -181,7 +182,7 @@ impl SoftConnecting {
         Ok(())
     }
 
-    /// Says that our queue pair runs. The connection exists from here on.
+    /// Reports that the local queue pair runs. The connection exists from here on.
     ///
     /// # Errors
     /// `LocalState` before [`SoftProgress::Accepted`]; `PeerGone`.
@@ -200,13 +201,13 @@ impl SoftConnecting {
         }
     }
 
-    /// Our canonical address.
+    /// The local canonical address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The canonical address that we connect to.
+    /// The canonical address of the peer.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.dest
@@ -232,7 +233,7 @@ impl SoftConnecting {
         }
     }
 
-    /// Tries the names in turn; greets whoever answers.
+    /// Tries the names in turn; sends HELLO to the first listener that accepts.
     fn dial(&mut self) -> Result<(), Error> {
         let State::Full { socket, .. } = &self.state else { return Ok(()) };
         let mut found = false;

@@ -45,7 +45,7 @@ impl SoftConnection {
         &self.path
     }
 
-    /// Our canonical address.
+    /// The local canonical address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
@@ -57,7 +57,7 @@ impl SoftConnection {
         self.peer
     }
 
-    /// Tells the peer that this is the end. Its anchor hangs up; so does ours. Does nothing the
+    /// Ends the connection with a message to the peer. Both anchors hang up. Does nothing the
     /// second time.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) {
@@ -70,12 +70,12 @@ impl SoftConnection {
     }
 
     fn end(&self, kind: Kind) {
-        // A peer that is gone, or whose socket is full of our words, learns it from the hang-up.
+        // A peer that is gone, or whose socket is full, learns it from the hang-up.
         let _ = self.channel.send(Bare::new(kind).as_bytes(), &[]);
         let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
     }
 
-    /// What has become of the peer; looks, without waiting.
+    /// The state of the peer; never blocks.
     #[must_use]
     pub fn status(&self) -> Status {
         let known = Status::from_byte(self.ended.load(Ordering::Relaxed));

@@ -16,23 +16,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// A message, by a socket; the first byte says how many descriptors come with it.
 ///
 /// # Panics
-/// If something else is understood than was said.
+/// If a message is parsed differently from how it was sent.
 pub fn wire(data: &[u8]) {
     let Some((&n_fds, bytes)) = data.split_first() else { return };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let Ok((ours, theirs)) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    let Ok((receiver, sender)) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
     else {
         return;
     };
-    let [ours, theirs] = [ours, theirs].map(|socket| Channel::new(PeerSocket::new(socket)));
+    let [receiver, sender] = [receiver, sender].map(|socket| Channel::new(PeerSocket::new(socket)));
     let Ok(file) = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING) else {
         return;
     };
     let fds = [file.as_fd(); 4];
-    if theirs.send(bytes, &fds[..usize::from(n_fds) % 5]).is_err() {
+    if sender.send(bytes, &fds[..usize::from(n_fds) % 5]).is_err() {
         return;
     }
-    match ours.receive() {
+    match receiver.receive() {
         Ok(Some(received)) => {
             assert_eq!((received.bytes(), received.fds.len()), (bytes, usize::from(n_fds) % 5));
             message(received.bytes());
@@ -43,7 +44,7 @@ pub fn wire(data: &[u8]) {
     }
 }
 
-/// Every way to understand a message.
+/// Parses a message as every kind.
 fn message(bytes: &[u8]) {
     if let Some(hello) = same::<Hello>(bytes, Kind::Hello) {
         address(&hello.source);

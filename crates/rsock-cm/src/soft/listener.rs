@@ -41,12 +41,12 @@ const BATCH: usize = 32;
 /// A listener on the soft device.
 ///
 /// Its one descriptor is readable when [`Self::try_next`] has something to do. Clients beyond the
-/// backlog wait on their side. Dropping the listener refuses whoever is not established.
+/// backlog wait on their side. Dropping the listener refuses clients that are not established.
 #[derive(Debug)]
 pub struct SoftListener {
     ctx: SoftContext,
     service: Service,
-    /// Holds the port for as long as we listen, unless somebody else does.
+    /// Holds the port for as long as the listener lives, unless the caller holds it.
     port: Option<Arc<Port>>,
     socket: PeerSocket,
     set: Set,
@@ -85,8 +85,8 @@ impl SoftListener {
         Ok(listener)
     }
 
-    /// Listens for those who look for canonical `local`, a port that somebody else holds: who calls knows
-    /// for how long.
+    /// Listens for clients of the canonical address `local`, whose port the caller holds by other
+    /// means for as long as this listener lives.
     ///
     /// # Errors
     /// As [`Self::listen`].
@@ -125,7 +125,7 @@ impl SoftListener {
         self.service.local
     }
 
-    /// The port that we hold.
+    /// The port that this listener holds.
     #[must_use]
     pub fn port(&self) -> Option<&Arc<Port>> {
         self.port.as_ref()
@@ -139,8 +139,8 @@ impl SoftListener {
     /// right. A client's fault is an [`SoftEvent`].
     pub fn try_next(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
         if self.set.owner != process() {
-            // We are a forked child: the parent's clients and its part of the device are the
-            // parent's, the listening socket is everybody's.
+            // This is a forked child: the clients and the open device belong to the parent, the
+            // listening socket to both.
             self.ctx = peer_link::of_this_process(&self.ctx)?;
             self.set = Set::new(&self.socket)?;
         }
@@ -172,8 +172,9 @@ impl SoftListener {
         }
     }
 
-    /// Accepts a request: our queue pair, ready to send and receive, and at most
-    /// [`PrivateData::REPLY`](crate::PrivateData::REPLY) bytes. [`SoftEvent::Established`] follows, or [`SoftEvent::Abandoned`].
+    /// Accepts a request with the local queue pair, ready to send and receive, and at most
+    /// [`PrivateData::REPLY`](crate::PrivateData::REPLY) bytes. [`SoftEvent::Established`] follows,
+    /// or [`SoftEvent::Abandoned`].
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` for a request that is no longer there; `PeerGone`.
@@ -295,7 +296,7 @@ impl SoftListener {
             Err(error) => {
                 let pending = self.remove(id)?;
                 if matches!(error, Error::PeerVersion { .. }) {
-                    // Its header tells the client which version we speak.
+                    // Its header tells the client the listener's version.
                     let _ = pending.reject(&[]);
                 }
                 Some(given_up(id, &pending, error))
@@ -321,7 +322,7 @@ fn given_up(id: u64, pending: &Pending, error: Error) -> SoftEvent {
 }
 
 fn set_backlog(socket: &PeerSocket, backlog: u32) -> Result<(), Error> {
-    // The kernel lets one more wait than it is told.
+    // The kernel lets one more wait than the backlog says.
     let n = i32::try_from(backlog - 1).unwrap_or(i32::MAX);
     net::listen(socket, n).map_err(Error::system("listen"))
 }
@@ -369,7 +370,7 @@ impl Set {
                 it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
                 it_value: Timespec { tv_sec: 1, tv_nsec: 0 },
             };
-            // A timer that cannot be set again stays expired, and we look again at once.
+            // A timer that cannot be set again stays expired, so the listener checks again at once.
             let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
         }
     }
@@ -377,7 +378,7 @@ impl Set {
     fn unpause(&mut self, socket: &PeerSocket) {
         if let Some(timer) = self.pause.take() {
             // Closing is not enough: a child forked meanwhile keeps the timer open, and an epoll
-            // set lets go of what nobody has open alone.
+            // set drops an entry only when no process has its file open.
             let _ = epoll::delete(&self.epoll, &timer);
             let data = epoll::EventData::new_u64(LISTENING);
             let _ = epoll::modify(&self.epoll, socket, data, epoll::EventFlags::IN);

@@ -21,13 +21,13 @@ pub(super) fn check(peer: PeerCred) -> Result<(), Error> {
     cred::check(peer).map_err(|_| Error::PeerUntrusted { uid: peer.uid })
 }
 
-/// A link that we may share with the process that listens as `peer`. It need not be the one that
-/// will answer.
+/// A link that this process may share with the process that listens as `peer`. Another process may
+/// answer.
 pub(super) fn likely(ctx: &SoftContext, peer: PeerCred) -> Option<Path> {
     ctx.link_to_pid(peer.pid).filter(|link| peer.pid != 0 && link.probe())
 }
 
-/// Our end of the link that `peer` names, if it is one with that very process.
+/// The local end of the link that `peer` names, if it is a link with that very process.
 pub(super) fn named(ctx: &SoftContext, id: LinkId, peer: PeerCred) -> Option<Path> {
     ctx.link_by_id(id).filter(|link| is_with(link, peer))
 }

@@ -33,13 +33,13 @@ pub(super) struct Pending {
 /// Where the client is.
 #[derive(Clone, Debug)]
 enum Stage {
-    /// It owes us HELLO.
+    /// Waits for HELLO.
     New,
-    /// WELCOME is sent; it owes us OFFER, or REQUEST where there is a link.
+    /// WELCOME is sent; waits for OFFER, or for REQUEST where there is a link.
     Welcomed { local: SocketAddr, peer: SocketAddr, path: Option<Path> },
     /// The upper layer owes it an answer.
     Requested { local: SocketAddr, peer: SocketAddr, path: Path },
-    /// REPLY is sent; it owes us READY.
+    /// REPLY is sent; waits for READY.
     Accepted { local: SocketAddr, peer: SocketAddr, path: Path },
 }
 

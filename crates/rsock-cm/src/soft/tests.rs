@@ -209,13 +209,13 @@ fn private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter() {
 }
 
 #[test]
-fn nobody_listening_means_refused() {
+fn a_connect_without_a_listener_is_refused() {
     let _watchdog = watchdog();
     let free = port("127.0.0.1:0").local_addr().expect("name");
     assert!(matches!(try_connect(free), Err(Error::Refused)));
-    // A port that kernel TCP listens on is no listener of ours.
+    // A listening kernel TCP socket is not a listener of this crate.
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("tcp");
-    let refused = try_connect(tcp.local_addr().expect("name")).expect_err("not ours");
+    let refused = try_connect(tcp.local_addr().expect("name")).expect_err("a kernel TCP listener");
     assert_eq!(IoError::from(refused).kind(), ErrorKind::ConnectionRefused);
 }
 
@@ -229,7 +229,7 @@ fn an_address_of_another_host_is_unreachable_even_if_a_wildcard_listener_has_the
 }
 
 #[test]
-fn a_listener_that_goes_away_refuses_who_waits() {
+fn a_dropped_listener_refuses_waiting_clients() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let unseen = connect(listener.local_addr());
@@ -373,7 +373,7 @@ fn an_unbound_listener_and_an_unbound_connector_get_ports_of_their_own() {
     assert!(at.port() != 0 && at.ip().is_unspecified());
     let client = connect(addr(&format!("127.0.0.1:{}", at.port())));
     let own = client.local_addr();
-    // Held: nobody else gets it, kernel TCP neither.
+    // Held: no other socket gets it, not even one of kernel TCP.
     let taken = std::net::TcpListener::bind(own);
     assert_eq!(taken.expect_err("held").kind(), ErrorKind::AddrInUse);
     let (server_end, client_end, _) = establish(&mut listener, client);
@@ -394,7 +394,7 @@ fn a_connector_bound_to_one_family_does_not_reach_the_other() {
 }
 
 #[test]
-fn disconnecting_resetting_and_vanishing_all_hang_up_and_can_be_told_apart() {
+fn disconnect_reset_and_exit_hang_up_and_are_distinguished() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let hangs_up = |connection: &SoftConnection| {

@@ -53,7 +53,8 @@ pub(super) struct WireAddr {
     ip: [u8; 16],
 }
 
-/// Connector: who I am, whom I look for, and the link that I think we share.
+/// Connector: its address, the listener's address, and the link that the two processes probably
+/// share.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Hello {
@@ -141,7 +142,7 @@ pub(super) fn kind(bytes: &[u8]) -> Result<u16, Error> {
     }
     match header.version.get() {
         VERSION => Ok(header.kind.get()),
-        theirs => Err(Error::PeerVersion { theirs }),
+        version => Err(Error::PeerVersion { version }),
     }
 }
 
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_looks_on_the_wire_as_it_always_did() {
+    fn the_first_message_keeps_its_wire_format() {
         let ready = Bare::new(Kind::Ready);
         assert_eq!(ready.as_bytes(), b"rscm\x01\0\x08\0");
     }
@@ -302,7 +303,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(violation(with(0, b'x')), Violation::Magic);
-        assert!(matches!(with(4, 2), Err(Error::PeerVersion { theirs: 2 })));
+        assert!(matches!(with(4, 2), Err(Error::PeerVersion { version: 2 })));
         assert_eq!(violation(with(6, 1)), Violation::Kind(1));
         for len in 0..good.len() {
             let short = parse::<Bare>(&good[..len], Kind::Ready).map(|_| ());

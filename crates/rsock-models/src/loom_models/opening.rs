@@ -1,4 +1,5 @@
-//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through what comes by it.
+//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through what comes by
+//! it.
 
 #[path = "../../../rsock-core/src/udp/opening.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -30,7 +31,7 @@ fn a_socket_does_not_open_past_a_thread_that_sleeps_in_the_kernel() {
         if opening_words.deafen() {
             // Asleep, for as long as the other one likes.
             opening.join().expect("a thread");
-            assert!(!has_opened.load(Ordering::Relaxed), "asleep past the queue");
+            assert!(!has_opened.load(Ordering::Relaxed), "asleep although the queue is open");
             opening_words.hear();
         } else {
             opening_words.hear();
@@ -47,7 +48,7 @@ fn a_socket_does_not_open_past_an_epoll_set_that_begins_to_watch_it() {
             let opening = Arc::clone(&opening);
             thread::spawn(move || {
                 let was_watched = opening.is_watched();
-                // Here the sets get the stand-in, if there are any.
+                // Here the epoll sets get their second descriptor, if there are any.
                 match opening.attempt(was_watched) {
                     Tried::Open => Some(was_watched),
                     _ => {

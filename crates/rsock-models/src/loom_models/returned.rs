@@ -52,7 +52,7 @@ fn a_returned_slot_is_given_out_once() {
         let mine = slots.take();
         assert!(mine.is_some());
         other.join().expect("a thread");
-        // One is with us and one with the other: a third is left, and no more.
+        // Each of the two threads has one: a third is left, and no more.
         assert!(slots.take().is_some());
         assert_eq!(slots.take(), None);
     });

@@ -34,7 +34,7 @@ pub fn conn_data(data: &[u8]) {
         }
         Err(PeerError::ShortConnData(len)) => assert!(len == data.len() && len < CONN_DATA_LEN),
         Err(PeerError::Version(version)) => assert!(version == data[0] && version != 1),
-        Err(e) => panic!("decoding does not look for {e:?}"),
+        Err(e) => panic!("decoding does not return {e:?}"),
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// Where each end's receive ring is, in its own address space.
 pub(super) const RING: u64 = 0x7f00_0010_0000;
 pub(super) const RING_KEY: u32 = 0x55;
-/// Where the ring that ends of ours turn to is, and back from.
+/// Address of the second ring, which replaces the first and is replaced by it.
 const OTHER_RING: u64 = 0x7f00_0200_0000;
 const OTHER_KEY: u32 = 0x66;
 /// Where each end's tables are.
@@ -22,7 +22,7 @@ pub(super) const TABLE_KEY: u32 = 0xAA;
 /// What kind of end, and its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndConfig {
-    /// Our halves.
+    /// This crate's halves.
     Rsock {
         /// Bytes of each receive buffer.
         buf_len: u32,
@@ -49,7 +49,7 @@ pub enum EndConfig {
 }
 
 impl EndConfig {
-    /// An end of ours with sizes that follow from `words`: often tiny.
+    /// An end of this crate with sizes that follow from `words`: often tiny.
     #[must_use]
     pub fn rsock(words: [u32; 2]) -> Self {
         let [a, b] = words;
@@ -102,7 +102,7 @@ pub(super) struct End {
     half: Half,
     cfg: EndConfig,
     ring: Vec<u8>,
-    /// The ring before the last turn, or for the next one.
+    /// The ring before the last replacement, or for the next one.
     other_ring: Vec<u8>,
     /// Whether `ring` is the one at [`OTHER_RING`].
     is_replaced: bool,
@@ -140,7 +140,7 @@ impl End {
                 };
                 // Replaced when the peer is known.
                 let send = SendHalf::new(SendConfig { max_message, n_slots }, &data);
-                let send = send.expect("our own block");
+                let send = send.expect("a valid block");
                 let half = Half::Rsock { send, recv, iomaps: None };
                 (half, data, buf_len as usize * usize::from(n_bufs))
             }
@@ -170,7 +170,7 @@ impl End {
 
     /// The private data of the peer arrived.
     pub(super) fn connect(&mut self, block: &[u8]) {
-        let peer = ConnData::decode(block).expect("a block that we encoded");
+        let peer = ConnData::decode(block).expect("a block that this crate encoded");
         match (&mut self.half, self.cfg) {
             (Half::Rsock { send, recv, iomaps }, EndConfig::Rsock { n_slots, max_message, .. }) => {
                 let cfg = SendConfig { max_message, n_slots };
@@ -258,7 +258,7 @@ impl End {
         Some(Flight { write, imm, is_ctrl: true })
     }
 
-    /// A control message of ours has arrived.
+    /// A control message of the other end has arrived.
     pub(super) fn control_done(&mut self, imm: Imm) {
         self.ctrl.done(1);
         if imm == Imm::ctrl(Ctrl::Disconnect) {
@@ -266,7 +266,7 @@ impl End {
         }
     }
 
-    /// Opens a buffer to the peer. C needs a credit for that, we do not.
+    /// Opens a buffer to the peer. C needs a credit for that, this crate does not.
     pub(super) fn iomap(&mut self) -> Option<Flight> {
         if !self.lifecycle.is_writable() {
             return None;
@@ -293,7 +293,7 @@ impl End {
         Some(Flight { write: Some(write), imm, is_ctrl: false })
     }
 
-    /// The bytes of a message reach our memory.
+    /// The bytes of a message reach local memory.
     pub(super) fn land(&mut self, write: &Write) {
         let (memory, base) = match (write.key.0, self.is_replaced) {
             (RING_KEY, false) => (&mut self.ring, RING),
@@ -344,7 +344,7 @@ impl End {
             msg @ (Msg::Ctrl(Ctrl::Keepalive)
             | Msg::Ext(Ext::Unknown { .. })
             | Msg::Ext(_)
-            | Msg::Ignored) => panic!("nobody sends {msg:?}"),
+            | Msg::Ignored) => panic!("no end sends {msg:?}"),
         }
     }
 
@@ -397,7 +397,7 @@ impl End {
         done
     }
 
-    /// Looks at every readable byte without taking it.
+    /// Peeks at every readable byte.
     pub(super) fn peek_all(&self, value: impl Fn(u64) -> u8) {
         let Half::Rsock { recv, .. } = &self.half else { return };
         let mut skip = 0;

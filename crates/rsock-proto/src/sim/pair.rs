@@ -186,7 +186,7 @@ impl Pair {
     fn needs_credit(&self, from: Side, flight: &Flight) -> bool {
         match flight.imm.decode() {
             Ok(Msg::Data { .. }) => true,
-            // Our iomap messages need no credit, C's do.
+            // This crate's iomap messages need no credit, C's do.
             Ok(Msg::Iomap { .. }) => !self.ends[from as usize].is_rsock(),
             _ => false,
         }

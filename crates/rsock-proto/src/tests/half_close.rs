@@ -1,4 +1,4 @@
-//! Ends in each order, between two of ours and between us and C.
+//! Closes in each order, between two ends of this crate and between one and C.
 
 use crate::sim::{EndConfig, Op, Pair, Side};
 

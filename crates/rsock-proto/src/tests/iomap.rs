@@ -88,7 +88,7 @@ fn the_other_byte_order_swaps_each_field() {
 }
 
 #[test]
-fn an_index_outside_our_table_is_a_violation() {
+fn an_index_outside_the_local_table_is_a_violation() {
     assert_eq!(checked_index(3, 4), Ok(3));
     assert_eq!(checked_index(4, 4), Err(PeerError::IomapIndex(4)));
     assert_eq!(checked_index(0, 0), Err(PeerError::IomapIndex(0)));

@@ -32,12 +32,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_byte_is_lost_doubled_or_moved_between_two_of_ours(a in rsock(), b in rsock(), ops in ops()) {
+    fn no_byte_is_lost_doubled_or_moved_between_two_rsock_ends(a in rsock(), b in rsock(), ops in ops()) {
         run_pair([a, b], ops);
     }
 
     #[test]
-    fn no_byte_is_lost_doubled_or_moved_between_us_and_c(a in rsock(), b in c(), ops in ops()) {
+    fn no_byte_is_lost_doubled_or_moved_between_rsock_and_c(a in rsock(), b in c(), ops in ops()) {
         run_pair([a, b], ops);
     }
 
@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_peer_says_stays_inside_our_memory(
+    fn no_message_of_a_peer_reaches_outside_local_memory(
         buf_len in 1..2000_u32,
         n_bufs in 2..6_u8,
         window in 1..50_u16,

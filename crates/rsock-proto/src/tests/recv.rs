@@ -291,7 +291,8 @@ fn only_what_is_neither_unread_nor_announced_is_idle() {
     half.handle_data(10).unwrap();
     grant(&mut half).unwrap();
     assert_eq!(idle(&half), [(300, 100)]);
-    // What was read is ours again, in the middle of a buffer too; it lies round the ring's end.
+    // What was read is free again, in the middle of a buffer, too; here it wraps around the ring's
+    // end.
     half.consume(105);
     assert_eq!(idle(&half), [(300, 100), (0, 105)]);
 }

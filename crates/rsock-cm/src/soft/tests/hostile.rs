@@ -108,14 +108,14 @@ fn every_bad_first_message_is_refused_for_its_own_reason() {
 }
 
 #[test]
-fn a_client_of_another_version_is_told_ours() {
+fn a_client_of_another_version_gets_the_listeners_version() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let client = raw_client(&listener);
     let mut bytes = hello(listener.local_addr()).as_bytes().to_vec();
     bytes[4] = 0xFE;
     send(&client, &bytes, &[]);
-    assert!(matches!(refusal(&mut listener), Error::PeerVersion { theirs: 0xFE }));
+    assert!(matches!(refusal(&mut listener), Error::PeerVersion { version: 0xFE }));
     let mut answer = [0; 256];
     let (_, len) = net::recv(&client, &mut answer, net::RecvFlags::empty()).expect("answer");
     assert_eq!(wire::kind(&answer[..len]).expect("header"), Kind::Reject as u16);
@@ -156,7 +156,7 @@ fn messages_out_of_order_and_false_promises_are_refused() {
 }
 
 #[test]
-fn silent_clients_hold_up_nobody_and_lose_their_place_when_it_is_needed() {
+fn silent_clients_delay_no_other_and_lose_their_place_when_it_is_needed() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 64);
     let silent: Vec<_> = (0..63).map(|_| raw_client(&listener)).collect();
@@ -223,13 +223,13 @@ impl Impostor {
         Self { socket, at, _port: port }
     }
 
-    /// A client that has sent its HELLO, and our end of it.
+    /// A client that has sent its HELLO, and the accepted socket.
     fn client(&self) -> (SoftConnecting, OwnedFd) {
         let client = connect(self.at);
-        let ours = net::accept(&self.socket).expect("accept");
+        let accepted = net::accept(&self.socket).expect("accept");
         let mut hello = [0; 512];
-        net::recv(&ours, &mut hello, net::RecvFlags::empty()).expect("hello");
-        (client, ours)
+        net::recv(&accepted, &mut hello, net::RecvFlags::empty()).expect("hello");
+        (client, accepted)
     }
 }
 
@@ -252,27 +252,27 @@ fn a_listener_that_lies_fails_the_connect_with_a_typed_error() {
         (ready.as_bytes(), &[], Violation::Kind(Kind::Ready as u16)),
     ];
     for (bytes, fds, expected) in cases {
-        let (mut client, ours) = impostor.client();
-        send(&ours, bytes, fds);
+        let (mut client, accepted) = impostor.client();
+        send(&accepted, bytes, fds);
         let error = client.progress(Instant::now()).expect_err("a lie");
         assert_eq!(violation(error), *expected);
     }
 
-    let (mut client, ours) = impostor.client();
-    send(&ours, &other_version, &[]);
+    let (mut client, accepted) = impostor.client();
+    send(&accepted, &other_version, &[]);
     let error = client.progress(Instant::now()).expect_err("version");
-    assert!(matches!(error, Error::PeerVersion { theirs: 9 }));
+    assert!(matches!(error, Error::PeerVersion { version: 9 }));
     assert_eq!(errno(error), Some(libc::ENOTSUP));
 
     // An offer is answered with too few descriptors.
-    let (mut client, ours) = impostor.client();
-    send(&ours, welcome.as_bytes(), &[]);
+    let (mut client, accepted) = impostor.client();
+    send(&accepted, welcome.as_bytes(), &[]);
     assert!(matches!(client.progress(Instant::now()), Ok(SoftProgress::Pending)));
-    send(&ours, LinkHalf::new(Kind::Linked, [0; HELLO_LEN]).as_bytes(), &[]);
+    send(&accepted, LinkHalf::new(Kind::Linked, [0; HELLO_LEN]).as_bytes(), &[]);
     assert!(matches!(client.progress(Instant::now()), Err(Error::Device(_))));
 
-    let (mut client, ours) = impostor.client();
-    drop(ours);
+    let (mut client, accepted) = impostor.client();
+    drop(accepted);
     assert!(matches!(client.progress(Instant::now()), Err(Error::Refused)));
 }
 
@@ -281,8 +281,8 @@ fn a_listener_that_lies_fails_the_connect_with_a_typed_error() {
 fn a_listener_that_claims_a_link_that_does_not_exist_is_not_believed() {
     let _watchdog = watchdog();
     let child = processes::in_child(|| {
-        let (mut client, ours) = Impostor::new().client();
-        send(&ours, Welcome::new(true).as_bytes(), &[]);
+        let (mut client, accepted) = Impostor::new().client();
+        send(&accepted, Welcome::new(true).as_bytes(), &[]);
         let error = client.progress(Instant::now()).expect_err("no link");
         violation(error) == Violation::Link
     });
