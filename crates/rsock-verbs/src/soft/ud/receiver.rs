@@ -245,10 +245,6 @@ impl Drop for UdReceiver {
         let _ = claim.compare_exchange(0, REVOKED, Ordering::AcqRel, Ordering::Acquire);
         let spans = vec![(self.location.slots_at, self.location.len())];
         let _wait_lines = vec![Arc::clone(&self.wait_line)];
-        self.link.retire_lane(RetiredLane {
-            head_at: self.location.head_at,
-            spans,
-            _wait_lines: _wait_lines,
-        });
+        self.link.retire_lane(RetiredLane { head_at: self.location.head_at, spans, _wait_lines });
     }
 }
