@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn connecting_to_a_wildcard_means_this_host() {
+    fn connecting_to_a_wildcard_reaches_this_host() {
         assert_eq!(destination(addr("0.0.0.0:5")), addr("127.0.0.1:5"));
         assert_eq!(destination(addr("[::]:5")), addr("[::1]:5"));
         assert_eq!(destination(addr("[::ffff:1.2.3.4]:5")), addr("1.2.3.4:5"));

@@ -87,9 +87,9 @@ fn listen<F: Fixture>(f: &F, at: IpAddr) -> <F::Manager as Manager>::Listener {
     f.manager().listen(port((at, 0).into()), 128).expect("listen")
 }
 
-/// What `take` makes of an address that was given up just now. A process that another test starts
-/// has its descriptors too, until it runs a program or ends: the address comes free soon, or the
-/// watchdog says that it does not.
+/// The result of `take` for an address that was just released. A process that another test starts
+/// has its descriptors, too, until it runs a program or ends, so `take` is repeated until the
+/// address is free or the watchdog ends the test.
 pub(crate) fn once_free<T>(take: impl Fn() -> io::Result<T>) -> T {
     loop {
         match take() {
@@ -205,7 +205,7 @@ fn establish<M: Manager>(listener: &mut M::Listener, client: M::Connecting) -> M
     }
 }
 
-/// What a connection says once it has something to say.
+/// The first status of the connection that is not `Connected`.
 fn ending<M: Manager>(connection: &M::Connection) -> Status {
     loop {
         let status = connection.status();
@@ -240,7 +240,7 @@ pub fn a_connection_carries_addresses_queue_pairs_and_padded_private_data<F: Fix
     }
 }
 
-/// A rejection carries private data, too, and is said once.
+/// A rejection carries private data, too, and is sent once.
 pub fn a_rejected_client_gets_the_listeners_private_data<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("rejection");
     let mut listener = listen(f, f.addresses()[0]);
@@ -373,7 +373,7 @@ pub fn a_client_that_gives_up_is_abandoned<F: Fixture>(f: &F) {
             listener.accept(request.id, fresh(), &[]).expect("accept");
         }
         drop(client);
-        // A device may keep it to itself until it is asked.
+        // A device may report it only with the next call.
         if !is_accepted && listener.accept(request.id, fresh(), &[]).is_err() {
             let _ = listener.reject(request.id, &[]);
             assert_eq!(listener.n_pending(), 0);

@@ -25,8 +25,8 @@ pub enum Error {
         /// That user.
         uid: u32,
     },
-    /// The peer speaks another version of the handshake. (`ENOTSUP`)
-    #[error("the peer speaks version {version} of the connection handshake")]
+    /// The peer uses another version of the handshake. (`ENOTSUP`)
+    #[error("the peer uses version {version} of the connection handshake")]
     PeerVersion {
         /// Its version.
         version: u16,
@@ -80,7 +80,7 @@ pub enum Violation {
     /// An address of an unknown family, or one that this listener does not serve.
     #[error("wrong address")]
     Address,
-    /// Asked to use a shared segment that does not exist.
+    /// The peer named a shared segment that does not exist.
     #[error("no such link")]
     Link,
     /// A value outside its range.

@@ -1,4 +1,4 @@
-//! What a connection manager must provide, whatever the device: `soft` and `rdma` do.
+//! The interface of connection managers, which `soft` and `rdma` implement.
 //!
 //! The shapes are those of librdmacm. Nothing blocks: every object has a descriptor to poll and a
 //! method that makes what progress there is. Read this before either device.
@@ -79,7 +79,7 @@ pub struct Request<M: Manager> {
 #[non_exhaustive]
 #[expect(clippy::large_enum_variant, reason = "an event lives for one match")]
 pub enum Event<M: Manager> {
-    /// A client asks.
+    /// A client requests a connection.
     Request(Request<M>),
     /// A client that was accepted has its queue pair running.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
@@ -89,14 +89,16 @@ pub enum Event<M: Manager> {
         /// The connection.
         connection: M::Connection,
     },
-    /// A client that has asked went away, or broke the handshake, before it was established.
+    /// A client that had sent a request went away, or violated the handshake, before it was
+    /// established.
     Abandoned {
         /// Which one.
         id: RequestId,
         /// Why.
         error: Error,
     },
-    /// A client was turned away before it could ask: a wrong user, wrong bytes, too slow.
+    /// A client was refused before its request: a user that is not trusted, malformed messages, or
+    /// too slow.
     Refused(Error),
 }
 
@@ -105,9 +107,9 @@ pub enum Event<M: Manager> {
 pub enum Progress<M: Manager> {
     /// Nothing new.
     Pending,
-    /// The way to the peer is known: make a queue pair on this device for this path and call
-    /// [`Connecting::send_request`]. Said again if the peer cannot take that queue pair's number:
-    /// make another one before the first is dropped, and request anew.
+    /// The path to the peer is known: make a queue pair on this device for this path and call
+    /// [`Connecting::send_request`]. Returned again if the peer cannot use that queue pair's
+    /// number: create another queue pair before the first is dropped, and send the request again.
     Path(ContextOf<M>, PathOf<M>),
     /// The listener accepted: bring the queue pair up, then call [`Connecting::establish`].
     Accepted(Answer),
@@ -212,8 +214,8 @@ pub trait Connecting<M: Manager>: AsFd + Debug + Send {
     fn next_timeout(&self) -> Instant;
 }
 
-/// An established connection. Its descriptor tells when the peer disconnects or dies
-/// ([`Self::interest`]); [`Self::status`] tells which. Dropping it disconnects without a word.
+/// An established connection. Its descriptor becomes ready when the peer disconnects or dies
+/// ([`Self::interest`]); [`Self::status`] says which. Dropping it disconnects without a message.
 pub trait Connected<M: Manager>: AsFd + Debug + Send + Sync {
     /// How queue pairs of this connection reach their peer.
     fn path(&self) -> &PathOf<M>;

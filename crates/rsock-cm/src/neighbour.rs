@@ -22,9 +22,9 @@ const STATE: usize = 16 + 8;
 /// `NUD_REACHABLE`, `NUD_STALE`, `NUD_DELAY`, `NUD_PROBE`, `NUD_NOARP` and `NUD_PERMANENT`.
 const HAS_ADDRESS: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 
-/// Whether packets to `ip` can leave at once. Not where it leads nowhere, nor where the neighbour
-/// that they go to first has not answered; a packet of any kind makes the kernel ask it. Addresses
-/// of this host can always be reached.
+/// Whether packets to `ip` can leave at once. False without a route, and while the link address of
+/// the next hop is unknown; a packet of any kind makes the kernel resolve it. Addresses of this
+/// host can always be reached.
 #[must_use]
 pub fn knows_neighbour(ip: IpAddr) -> bool {
     let Some(route) = route_to(ip) else { return false };
@@ -66,7 +66,7 @@ fn needs_none(answer: &[u8]) -> bool {
         && flags.is_some_and(|flags| u32::from_ne_bytes(flags) & IFF_NOARP != 0)
 }
 
-/// Kernels before 5.0 cannot be asked for one neighbour: there it may be known.
+/// Kernels before 5.0 cannot query one neighbour: there it counts as known.
 fn has_address(answer: &[u8]) -> bool {
     let half = |at: usize| Some(u16::from_ne_bytes(answer.get(at..at + 2)?.try_into().ok()?));
     match half(4) {

@@ -1,16 +1,16 @@
 //! One query of the kernel's routing table: is an address local, and which local address is the
 //! source of packets to it?
 //!
-//! Asked over `rtnetlink(7)`, because nothing else tells a local address from a remote one
-//! reliably: binding to it may be allowed for any address (`ip_nonlocal_bind`), and a wildcard
-//! listener of this host must never answer for another.
+//! Sent over `rtnetlink(7)`, because nothing else tells a local address from a remote one reliably:
+//! binding to it may be allowed for any address (`ip_nonlocal_bind`), and a wildcard listener of
+//! this host must never answer for another.
 
 use crate::error::Error;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What the routing table says of a destination.
+/// The routing table's entry for a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// It is an address of this host.
@@ -51,7 +51,7 @@ pub(crate) fn lookup(dest: SocketAddr) -> Result<Route, Error> {
     read_answer(&ask(&question(dest))?)
 }
 
-/// Asks the kernel something that it answers with one message.
+/// Sends the kernel a query that it answers with one message.
 pub(crate) fn ask(question: &[u8]) -> Result<Vec<u8>, Error> {
     let fd = net::socket_with(
         AddressFamily::NETLINK,
@@ -76,13 +76,13 @@ impl Route {
     }
 }
 
-/// What the routing table says of `ip`; `None` if it leads nowhere.
+/// The routing table's entry for `ip`; `None` if there is no route.
 #[must_use]
 pub fn route_to(ip: IpAddr) -> Option<Route> {
     lookup(SocketAddr::new(ip, 0)).ok()
 }
 
-/// Whether `ip` is an address of this host; false if the kernel does not say.
+/// Whether `ip` is an address of this host; false if the kernel does not answer.
 #[must_use]
 pub fn is_local(ip: IpAddr) -> bool {
     route_to(ip).is_some_and(|route| route.is_local)

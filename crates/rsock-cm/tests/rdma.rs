@@ -190,7 +190,7 @@ fn queue_pairs_of_a_connection_exchange_messages() {
 }
 
 /// Connects with the queue pair number that `number` gives for each path that is offered, to a peer
-/// that accepts whatever comes. How many were asked for, and the connection's two ends.
+/// that accepts whatever comes. Returns how many were used, and the connection's two ends.
 fn connect_as(
     listener: &mut RdmaListener,
     mut number: impl FnMut(usize) -> QpNum,
@@ -233,8 +233,8 @@ fn connect_as(
     }
 }
 
-/// The peer's kernel refuses a queue pair that it believes to be connected: another one will do,
-/// and if none does it is a refusal.
+/// The peer's kernel refuses a queue pair that it has listed as connected: another one is accepted,
+/// and if none is, the connect is refused.
 #[test]
 fn a_number_that_the_peer_still_knows_is_exchanged_for_another() {
     let _dog = Watchdog::new("stale numbers");
@@ -290,8 +290,8 @@ fn a_neighbour_is_known_once_it_has_an_address() {
     ip(&format!("link del {dev}"));
 }
 
-/// On a device of its own, which other tests do not miss. Soft RoCE goes on to the end only when
-/// the process is gone, because librdmacm keeps it open; what it says comes first.
+/// On a device of its own, so that other tests are not affected. Soft RoCE is removed completely
+/// only when the process is gone, because librdmacm keeps it open; its event comes before.
 #[test]
 fn the_end_of_the_device_ends_its_connections_and_listeners() {
     let dog = Watchdog::new("device removal");
@@ -326,7 +326,8 @@ fn the_end_of_the_device_ends_its_connections_and_listeners() {
     drop((a, b, client, server, listener));
 }
 
-/// However small the backlog is, this many may ask; then the device's way is to refuse, at once.
+/// However small the backlog is, this many requests are accepted; further ones the device refuses
+/// at once.
 #[test]
 fn a_full_backlog_refuses_and_has_room_again() {
     const MOST: u32 = 16;
@@ -336,7 +337,7 @@ fn a_full_backlog_refuses_and_has_room_again() {
     port.bind(at).expect("bind");
     let mut listener = RdmaManager.listen(Arc::new(port), 1).expect("listen");
     let to = listener.local_addr();
-    // None that this device, or the conformance suite, has given or said lately.
+    // A number that neither this device nor the conformance suite used recently.
     let number = |n| QpNum(0x80_0000 | (std::process::id() & 0x7ff) << 12 | n);
     let ask = |n: u32| {
         let port = Arc::new(Port::open(false).expect("socket"));

@@ -34,7 +34,7 @@ bitflags! {
 }
 
 impl ConnFlags {
-    /// What this implementation says of itself on this machine.
+    /// The flags that this implementation sends on this machine.
     pub const LOCAL: Self = if cfg!(target_endian = "big") {
         Self::NET.union(Self::IOMAP).union(Self::EXT)
     } else {

@@ -10,7 +10,7 @@
 #[doc(alias = "RS_QP_CTRL_SIZE")]
 pub const CTRL_DEPTH: u8 = 4;
 
-/// Places that grants leave free: SHUTDOWN and DISCONNECT, each of which is said once, never wait.
+/// Places that grants leave free: SHUTDOWN and DISCONNECT, each of which is sent once, never wait.
 pub const CTRL_RESERVE: u8 = 2;
 
 /// Counts the control messages that are posted and not completed.

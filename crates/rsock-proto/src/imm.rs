@@ -75,7 +75,7 @@ impl Imm {
         Self::new(OP_WRITE, (code << EXT_CODE_SHIFT) | (value & EXT_VALUE_MASK))
     }
 
-    /// What the word says.
+    /// The decoded word.
     ///
     /// COMPAT: operations 1, 3 and 5 are reserved, and C takes them for data; so does this decoder.
     /// An unknown control code is ignored, as in C.
@@ -136,7 +136,7 @@ pub enum Msg {
 }
 
 impl Msg {
-    /// The word that says this. [`Msg::Ignored`] is never sent; its word decodes to itself.
+    /// The encoded word. [`Msg::Ignored`] is never sent; its word decodes to itself.
     #[must_use]
     pub const fn encode(self) -> Imm {
         match self {

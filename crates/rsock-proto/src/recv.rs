@@ -336,8 +336,8 @@ impl RecvHalf {
     /// The message that lets the peer send more, if one is due: when a buffer can be announced, or
     /// at least half the window has arrived since the last one.
     ///
-    /// Post it and [`commit_grant`](Self::commit_grant) it before anything else happens to this
-    /// half; then ask again.
+    /// Post it and [`commit_grant`](Self::commit_grant) it before any other call on this half; then
+    /// call this again.
     #[inline]
     #[must_use]
     pub fn next_grant(&self) -> Option<Grant> {

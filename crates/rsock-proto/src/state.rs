@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_twice() {
+    fn no_control_message_is_sent_twice() {
         // Along every path of events, DISCONNECT is sent at most once, SHUTDOWN at most once, and
         // SHUTDOWN never after DISCONNECT.
         fn walk(state: Lifecycle, said: &[Ctrl], depth: usize) {

@@ -14,7 +14,7 @@ use std::fmt;
 pub struct NotLoaded {
     /// The file name that the dynamic linker searches for.
     pub library: &'static str,
-    /// What the dynamic linker said.
+    /// The dynamic linker's message.
     pub why: String,
 }
 
@@ -79,7 +79,7 @@ mod tests {
         assert!(error.why.contains("cannot open shared object file"), "{error}");
     }
 
-    /// With or without rdma-core, the answer is the same whenever it is asked for.
+    /// With or without rdma-core, the result is the same at each call.
     #[test]
     fn opening_is_done_once() {
         match (open(), open()) {

@@ -51,7 +51,7 @@ pub enum DatagramError {
     /// It is longer than [`DatagramQueue::max_len`]. (`EMSGSIZE`)
     #[error("the datagram is too long")]
     TooLong,
-    /// There is no such queue any more: find out anew where the peer is.
+    /// That queue is gone: look the peer up again.
     #[error("the destination is gone")]
     Gone,
     /// The device has not sent yet what was posted before; it makes room by itself, soon.

@@ -3,7 +3,7 @@
 //!
 //! The shapes are those of libibverbs: protection domain, memory region, completion queue,
 //! completion channel, shared receive queue, queue pair. Two additions let one engine serve both
-//! kinds of device without asking which it has:
+//! kinds of device:
 //!
 //! * [`ProtectionDomain::alloc_mr`]: memory that the device itself provides, so that a device in
 //!   shared memory can hand out memory that is shared from the start;
@@ -71,7 +71,7 @@ pub trait Context<B: Backend>: Clone + Debug + Send + Sync {
     /// A new protection domain for queue pairs whose peer is at `path`.
     ///
     /// A domain is the memory that one peer may write: on the soft device a process, on an RDMA
-    /// device a host. Asking twice for the same peer gives the same domain.
+    /// device a host. Two calls for the same peer give the same domain.
     ///
     /// # Errors
     /// When memory or descriptors run out.
@@ -249,8 +249,8 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
 
     /// Asks for one ring of `bell` at the next completion, until [`Self::disarm`]. Returns false if
     /// the queue is already ready (then nothing was armed), or has no room for another bell (then
-    /// the caller must not sleep without a bound). After a `true`, poll once more is not needed:
-    /// arming re-checks behind a full fence.
+    /// the caller must not sleep without a bound). After `true` no further poll is needed: arming
+    /// checks again behind a full fence.
     fn arm(&self, bell: &B::Bell) -> bool;
 
     /// Takes back an [`Self::arm`]. A ring that is on its way may still arrive.
@@ -351,14 +351,14 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     }
 
     /// Sends that are known to have completed, by the completions that were polled. Where sends do
-    /// not wait it says nothing.
+    /// not wait it is meaningless.
     fn n_done(&self) -> u64 {
         0
     }
 
     /// Records that the program has consumed `n` more bytes of what arrived, where the peer can
-    /// read it even if this process is killed. The sum stops at `u64::MAX`, which says that nothing
-    /// is missed. One caller at a time.
+    /// read it even if this process is killed. The sum stops at `u64::MAX`, which means that
+    /// nothing is missing. One caller at a time.
     fn note_consumed(&self, n: u64) {
         _ = n;
     }
@@ -369,8 +369,8 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         None
     }
 
-    /// Whether the peer's process has ended. Asks, at the price of a system call; false where the
-    /// device cannot tell.
+    /// Whether the peer's process has ended. Costs a system call; false where the device does not
+    /// know.
     fn is_peer_dead(&self) -> bool {
         false
     }

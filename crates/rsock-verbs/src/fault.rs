@@ -1,9 +1,9 @@
 //! Copies to and from a program's memory that may not be there.
 //!
 //! The kernel answers `EFAULT` when a program gives it memory that is not mapped, or that lies past
-//! the end of a file. A copy through shared memory gets a signal instead. Here such a copy ends and
-//! says so: the handler of `SIGSEGV` and `SIGBUS` calls [`recover`], which lets the interrupted
-//! thread go on behind the copy.
+//! the end of a file. A copy through shared memory gets a signal instead. Here such a copy ends
+//! with an error: the handler of `SIGSEGV` and `SIGBUS` calls [`recover`], which lets the
+//! interrupted thread go on behind the copy.
 //!
 //! Without the handler ([`arm`]) copies are ordinary ones.
 //!

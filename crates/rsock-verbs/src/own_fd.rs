@@ -53,7 +53,7 @@ pub(crate) fn register(fd: RawFd) {
 /// `place` is valid for reads and writes, and its descriptor is open. Every user reads the number
 /// there each time, and only after its own call of this.
 pub unsafe fn raise_at(place: *mut RawFd) {
-    // SAFETY: valid and aligned, says the caller, and every writer is this function.
+    // SAFETY: valid and aligned, as the caller promises, and this function is the only writer.
     let number = unsafe { AtomicI32::from_ptr(place) };
     let low = number.load(Ordering::Acquire);
     if is_own(low) {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_are_nobodys() {
+    fn numbers_out_of_range_are_not_registered() {
         assert!(!is_own(-1) && !is_own(i32::MAX));
         assert_eq!(first_in(u32::MAX, u32::MAX), None);
     }

@@ -71,7 +71,7 @@ pub(crate) fn map(len: usize, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<
 mod tests {
     use super::*;
 
-    /// What `/proc/self/smaps` says of the mapping at `at`: the line that begins with `name`.
+    /// The line of `/proc/self/smaps` that begins with `name`, for the mapping at `at`.
     fn smaps_field(at: *mut c_void, name: &str) -> String {
         let all = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
         let start = format!("{:x}-", at.expose_provenance());

@@ -119,7 +119,8 @@ pub struct DeviceAttr {
     pub max_msg: u32,
     /// Largest payload of one work request that can be copied while posting, in bytes.
     pub max_inline: u32,
-    /// Whether RDMA WRITE WITH IMMEDIATE exists. iWARP has none, and a soft device can say so too.
+    /// Whether RDMA WRITE WITH IMMEDIATE exists. iWARP has none; the soft device can be configured
+    /// so, too.
     pub write_with_imm: bool,
     /// Whether RDMA READ exists.
     pub rdma_read: bool,

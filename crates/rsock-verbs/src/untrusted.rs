@@ -1,11 +1,11 @@
 //! Messages from processes that are not trusted yet, and the descriptors that come with them.
 //!
-//! A descriptor can be a trap: the close of a socket that lingers waits for its peer, and any
-//! question about a file in user space (FUSE), its close included, waits for the process that
+//! A received descriptor can block the receiver: the close of a socket that lingers waits for its
+//! peer, and any call on a file in user space (FUSE), close included, waits for the process that
 //! serves it. The same holds for a Unix socket in whose queue such descriptors lie. Invariant:
-//! nothing here asks a file system, takes a lock of a socket that another process holds too, or
-//! closes what could wait: that is left to [`close_helper`], and [`is_flooded`] says when no more
-//! may be accepted.
+//! nothing here calls a file system, takes a lock of a socket that another process holds, too, or
+//! closes a descriptor whose close could wait: [`close_helper`] does that, and [`is_flooded`] says
+//! when no more may be accepted.
 
 mod close_helper;
 

@@ -16,7 +16,8 @@ impl WcStatus {
     /// The payload does not fit the receive, or exceeds the device's limit.
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     pub const LOC_LEN: Self = Self(1);
-    /// The queue pair could not do it. Soft RoCE says so of wrong local keys, too.
+    /// The queue pair could not execute the request. Soft RoCE reports wrong local keys with this,
+    /// too.
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     pub const LOC_QP_OP: Self = Self(2);
     /// A local key or bound is wrong.

@@ -65,7 +65,7 @@ mod datagrams_over_ipv6 {
 }
 
 #[test]
-fn a_datagram_tells_where_it_comes_from() {
+fn a_datagram_names_its_source() {
     let _dog = Watchdog::new("source");
     for over in ["10.9.0.1", "fd09::1"] {
         let [a, b] = Loopback { over, ..OVER_IPV4 }.endpoints();
@@ -83,7 +83,7 @@ fn a_datagram_tells_where_it_comes_from() {
     }
 }
 
-/// A handle is made anew every second; nothing is lost to the change.
+/// A handle is replaced every second; no datagram is lost by that.
 #[test]
 fn datagrams_go_on_while_their_address_handle_is_renewed() {
     let _dog = Watchdog::new("handles");
@@ -110,7 +110,7 @@ fn datagrams_go_on_while_their_address_handle_is_renewed() {
 }
 
 #[test]
-fn a_device_is_found_by_name_and_says_what_it_can() {
+fn a_device_is_found_by_name_and_reports_its_capabilities() {
     let ctx = open();
     assert!(RdmaContext::device_names().iter().any(|name| name == ctx.name()));
     let attr = ctx.attr();
@@ -137,7 +137,7 @@ fn addresses_of_both_families_lead_to_the_device() {
 
 /// On a network device of its own, which other tests do not miss.
 #[test]
-fn a_device_tells_when_its_port_goes_down_and_comes_back() {
+fn a_device_reports_when_its_port_goes_down_and_comes_back() {
     let _dog = Watchdog::new("events");
     let run = |line: &str| {
         let mut words = line.split(' ');

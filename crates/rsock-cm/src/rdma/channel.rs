@@ -125,7 +125,7 @@ impl Channel {
 /// # Safety
 /// `raw` is live.
 unsafe fn copy(raw: *const rdma_cm_event) -> CmEvent {
-    // SAFETY: live, says the caller; so in what follows.
+    // SAFETY: live, as the caller promises; so below.
     let id = unsafe { (*raw).id };
     // SAFETY: as above.
     let kind = unsafe { (*raw).event };
@@ -133,7 +133,8 @@ unsafe fn copy(raw: *const rdma_cm_event) -> CmEvent {
     let status = unsafe { (*raw).status };
     // SAFETY: as above; identifiers of this crate are connected ones, so this is the union's form.
     let conn = unsafe { &raw const (*raw).param.conn };
-    // SAFETY: as above; the form has numbers and a pointer, whatever is in there.
+    // SAFETY: as above; this form of the union has numbers and a pointer, for which all bits are
+    // valid.
     let param = unsafe { conn.cast::<rsock_rdma_sys::cm::rdma_conn_param>().read() };
     let mut event =
         CmEvent { id, kind, status, qp_num: QpNum(param.qp_num), data: [0; 255], len: 0 };

@@ -162,7 +162,7 @@ impl RdmaConnecting {
             (State::Requested(_), Kind::RDMA_CM_EVENT_REJECTED)
                 if event.status == REJECTED_AS_STALE && self.n_stale < MOST_STALE =>
             {
-                // Another queue pair has another number. An identifier asks only once.
+                // Another queue pair has another number. An identifier sends only one request.
                 self.n_stale += 1;
                 self.id = Id::new(&self.channel)?;
                 self.begin(now)?;

@@ -140,7 +140,7 @@ impl Id {
         check("rdma_reject", unsafe { self.channel().cm().rdma_reject(self.raw(), at, len) })
     }
 
-    /// Asks the peer to end the connection, or agrees that it does.
+    /// Asks the peer to end the connection, or confirms its request.
     pub(super) fn disconnect(&self) {
         let channel = self.channel();
         if channel.is_own() {
@@ -214,8 +214,8 @@ impl Id {
     }
 }
 
-/// COMPAT: as C rsockets ask, but for the retries: without RDMA READ, and waiting for receives
-/// without end.
+/// COMPAT: as in C rsockets, except for the retries: without RDMA READ, and with unlimited RNR
+/// retries.
 fn conn_param(qp_num: QpNum, data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),

@@ -33,7 +33,7 @@ pub struct RdmaListener {
     _port: Option<Arc<Port>>,
 }
 
-/// A client that has asked.
+/// A client that has sent a request.
 #[derive(Debug)]
 struct Pending {
     id: Arc<Id>,

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Connections over whatever RDMA device an address leads to.
+/// Connections over the RDMA device of an address.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RdmaManager;
 

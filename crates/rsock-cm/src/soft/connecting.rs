@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// How soon a full listener is asked again, at first; doubles up to [`RETRY_MAX`].
+/// First delay before a full listener is tried again; doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(64);
 
@@ -376,7 +376,7 @@ fn gone_means_refused(e: Error) -> Error {
     }
 }
 
-/// Parses a message where a listener may also say no.
+/// Parses a message in a place where a listener may also send REJECT.
 fn parse_or_reject<T: zerocopy::FromBytes>(message: &Received, kind: Kind) -> Result<T, Error> {
     if wire::kind(message.bytes())? == Kind::Reject as u16 {
         return Err(Error::Refused);

@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 /// An established connection: two addresses, a path, and the anchor.
 ///
 /// The anchor's descriptor hangs up (`POLLHUP`) when the peer disconnects or dies; [`Self::status`]
-/// tells which. Dropping a connection disconnects without a word.
+/// says which. Dropping a connection disconnects without a message.
 #[derive(Debug)]
 pub struct SoftConnection {
     channel: Channel,

@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::os::fd::AsFd;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A message, by a socket; the first byte says how many descriptors come with it.
+/// A message, sent through a socket; the first byte says how many descriptors come with it.
 ///
 /// # Panics
 /// If a message is parsed differently from how it was sent.
@@ -70,7 +70,7 @@ fn message(bytes: &[u8]) {
     }
 }
 
-/// The message as one of `expected`, which says what it said.
+/// Parses the message as one of kind `expected`, and checks that it encodes to the same bytes.
 fn same<T>(bytes: &[u8], expected: Kind) -> Option<T>
 where
     T: FromBytes + IntoBytes + Immutable + Debug,

@@ -1,4 +1,4 @@
-//! What the handshake asks of the soft device: links between processes.
+//! The soft device's part of the handshake: links between processes.
 
 use crate::error::Error;
 use rsock_verbs::soft::{LinkId, PeerCred, Soft, SoftContext, cred};

@@ -37,7 +37,7 @@ enum Stage {
     New,
     /// WELCOME is sent; waits for OFFER, or for REQUEST where there is a link.
     Welcomed { local: SocketAddr, peer: SocketAddr, path: Option<Path> },
-    /// The upper layer owes it an answer.
+    /// Waits for the upper layer's answer.
     Requested { local: SocketAddr, peer: SocketAddr, path: Path },
     /// REPLY is sent; waits for READY.
     Accepted { local: SocketAddr, peer: SocketAddr, path: Path },
@@ -162,7 +162,7 @@ impl Pending {
         Ok(())
     }
 
-    /// Says no, as well as it can be said.
+    /// Sends a refusal, if the socket has room for it.
     pub(super) fn reject(&self, data: &[u8]) -> Result<(), Error> {
         self.channel.send(Reject::new(data)?.as_bytes(), &[])
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 /// A stream: a completion that either thread may dispatch, and what comes of it for the other one.
 struct Stream {
     marks: Marks,
-    /// What the dispatch leaves: credits, say.
+    /// The effect of the dispatch, for example credits.
     left: AtomicU32,
     /// The queue's epoch, which a wake-up changes.
     epoch: AtomicU32,

@@ -29,7 +29,7 @@ fn a_socket_does_not_open_past_a_thread_that_sleeps_in_the_kernel() {
         };
         let (opening_words, has_opened) = &*socket;
         if opening_words.deafen() {
-            // Asleep, for as long as the other one likes.
+            // Asleep until the other thread wakes it.
             opening.join().expect("a thread");
             assert!(!has_opened.load(Ordering::Relaxed), "asleep although the queue is open");
             opening_words.hear();
@@ -70,7 +70,7 @@ fn a_socket_does_not_open_past_an_epoll_set_that_begins_to_watch_it() {
 }
 
 #[test]
-fn what_is_over_does_not_open_again() {
+fn a_closed_socket_does_not_open_again() {
     explore(|| {
         let opening = Arc::new(Opening::new());
         let opener = {

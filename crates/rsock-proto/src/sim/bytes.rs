@@ -6,7 +6,7 @@ use super::{EndConfig, Op, run_hostile, run_pair};
 use crate::{CONN_DATA_LEN, ConnData, Imm, PeerError, RecvConfig};
 use rsock_verbs::{RKey, RemoteAddr};
 
-/// Words of the wire: each decodes, and what it says survives encoding.
+/// Words of the wire: each decodes, and encodes to an equal word.
 ///
 /// # Panics
 /// When it does not.
@@ -18,8 +18,8 @@ pub fn imm(data: &[u8]) {
     }
 }
 
-/// A block of connection data: it is refused for a reason, or survives encoding, and whatever ends
-/// are made of it stand up to a few messages.
+/// A block of connection data: it is refused for a reason, or survives encoding, and ends made from
+/// it handle a few messages.
 ///
 /// # Panics
 /// When they do not.

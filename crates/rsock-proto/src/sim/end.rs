@@ -353,7 +353,7 @@ impl End {
         let Ok((next, ctrl)) = self.lifecycle.on(event) else { return };
         let mut ctrl = ctrl;
         if !self.is_rsock() && event == LifecycleEvent::LocalShutWr && next == self.lifecycle {
-            // C says it again.
+            // C sends it again.
             ctrl = (next == Lifecycle::WriteClosed).then_some(Ctrl::Shutdown);
         }
         self.ctrl_queue.extend(ctrl);

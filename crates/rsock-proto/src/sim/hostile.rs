@@ -1,4 +1,4 @@
-//! Halves that are fed whatever a hostile peer may say.
+//! Halves that get any message of a hostile peer.
 
 use crate::{
     CONN_DATA_LEN, ConnData, ConnFlags, Imm, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf,

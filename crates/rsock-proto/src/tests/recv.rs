@@ -262,7 +262,7 @@ fn what_is_announced_in_the_old_ring_comes_before_the_new_one() {
 }
 
 #[test]
-fn there_is_no_turn_before_the_peer_is_known_or_after_it_ended() {
+fn the_ring_is_not_replaced_before_the_peer_is_known_or_after_it_ended() {
     let mut half = RecvHalf::new(CFG);
     assert!(!half.replace_ring(OTHER));
     half.set_peer(&peer(ConnFlags::LOCAL, 2)).unwrap();

@@ -29,7 +29,7 @@ fn half(credits: u16, len: u32) -> SendHalf {
     SendHalf::new(CFG, &peer(credits, sge(0x1000, len))).unwrap()
 }
 
-/// Sends one message of at most `want` bytes and answers its address and length.
+/// Sends one message of at most `want` bytes and returns its address and length.
 fn send(half: &mut SendHalf, want: usize) -> Result<(u64, u32), SendBlocked> {
     let write = half.peek(want)?;
     assert_eq!(write.imm, Imm::data(write.len));
@@ -138,7 +138,7 @@ fn a_closed_half_sends_nothing() {
 }
 
 #[test]
-fn announcements_without_sense_are_refused() {
+fn invalid_announcements_are_refused() {
     let wraps = peer(1, sge(u64::MAX - 5, 10));
     assert_eq!(SendHalf::new(CFG, &wraps).unwrap_err(), PeerError::RangeWraps);
     let mut half = half(10, 10);

@@ -234,7 +234,7 @@ pub fn a_full_queue_loses_what_comes_and_takes_more_once_it_is_read<
     }
 }
 
-/// As many as it says fit; on a device that knows what is lost, no more.
+/// As many as it states fit; on a device that reports losses, no more.
 pub fn a_queue_has_the_room_that_it_states<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("room");
     let [a, b] = pair(f);

@@ -85,7 +85,7 @@ pub fn a_send_without_a_receive_fails_when_retries_run_out<F: Fixture>(f: &F) {
 }
 
 /// More requests than the send queue holds are refused, until completions are polled.
-pub fn a_full_send_queue_says_so<F: Fixture>(f: &F) {
+pub fn a_full_send_queue_is_reported<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("full send queue");
     let [a, b] = connected(f);
     let mut posted = 0;
@@ -104,9 +104,9 @@ pub fn a_full_send_queue_says_so<F: Fixture>(f: &F) {
     a.post(posted, SendOp::Send, &[a.sge(0, 100)], SendFlags::SIGNALED).expect("room again");
 }
 
-/// What was posted with `INLINE` may change at once, however long it waits, and however much of it the
-/// device takes; when there is no more room, there will be.
-pub fn copied_payloads_are_the_senders_again_at_once<F: Fixture>(f: &F) {
+/// What was posted with `INLINE` may change at once, however long it waits, and however much of it
+/// the device takes; when there is no more room, there will be.
+pub fn copied_payloads_may_be_reused_at_once<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("copied payloads");
     let [a, b] = connected(f);
     let too_long = vec![0; a.max_inline as usize + 1];
@@ -143,7 +143,7 @@ pub fn copied_payloads_are_the_senders_again_at_once<F: Fixture>(f: &F) {
 }
 
 /// More receives than the queue holds are refused.
-pub fn a_full_receive_queue_says_so<F: Fixture>(f: &F) {
+pub fn a_full_receive_queue_is_reported<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("full receive queue");
     let [a, b] = connected(f);
     let mut posted = 0;

@@ -2,8 +2,8 @@
 //!
 //! A device's tests implement [`Fixture`] and call
 //! [`conformance_tests!`](crate::conformance_tests), with `@datagrams` before the fixture for those
-//! of a [`DatagramBackend`](crate::DatagramBackend). The suite asks the device what it can do and
-//! nothing else: no test knows which one it has.
+//! of a [`DatagramBackend`](crate::DatagramBackend). The suite depends only on the capabilities
+//! that the device reports.
 
 #![expect(clippy::missing_panics_doc, reason = "a test that fails panics")]
 
@@ -61,11 +61,11 @@ macro_rules! conformance_tests {
         $crate::conformance_tests! { @each $fixture;
             writes_with_immediate_deliver_payload_and_word
             writes_gather_their_pieces
-            writes_are_silent_and_land_before_what_follows
+            writes_are_silent_and_land_before_later_messages
             empty_writes_need_no_key
-            a_region_opens_to_writes_only_as_it_says
-            a_queue_pair_opens_to_writes_only_as_it_says
-            memory_of_the_caller_can_be_written_where_the_device_says_so
+            a_region_admits_writes_only_as_registered
+            a_queue_pair_admits_writes_only_as_configured
+            memory_of_the_caller_can_be_written_if_the_device_supports_it
             a_device_without_write_with_immediate_refuses_it
             sends_of_any_length_arrive
             sends_are_scattered_over_their_receive
@@ -77,9 +77,9 @@ macro_rules! conformance_tests {
             signaled_sends_complete_in_order
             a_send_without_a_receive_waits_for_one
             a_send_without_a_receive_fails_when_retries_run_out
-            a_full_send_queue_says_so
-            copied_payloads_are_the_senders_again_at_once
-            a_full_receive_queue_says_so
+            a_full_send_queue_is_reported
+            copied_payloads_may_be_reused_at_once
+            a_full_receive_queue_is_reported
             a_long_stream_keeps_its_order
             states_forbid_what_verbs_forbid
             failing_flushes_everything_in_order
@@ -87,7 +87,7 @@ macro_rules! conformance_tests {
             requests_after_the_error_are_flushed
             the_end_of_one_queue_pair_is_seen_by_the_other
             keys_of_dropped_regions_are_dead
-            fresh_regions_are_zero_whatever_was_there
+            new_regions_are_zero_after_reuse
             unregistered_memory_is_refused
             a_channel_reports_a_completion_once
             parked_threads_wake_for_completions
@@ -123,7 +123,7 @@ macro_rules! conformance_tests {
     };
 }
 
-/// Aborts the process, with a word, if it is not dropped within a minute.
+/// Aborts the process, with a message, if it is not dropped within a minute.
 #[derive(Debug)]
 pub struct Watchdog {
     _alive: Sender<()>,
@@ -267,8 +267,8 @@ impl<B: Backend> End<B> {
         SendOp::Write { remote: self.mr.addr().wrapping_add(offset), rkey: self.mr.rkey() }
     }
 
-    /// Posts pieces of the region, which lives as long as the queue pair. `INLINE` is asked for as
-    /// far as the device can.
+    /// Posts pieces of the region, which lives as long as the queue pair. `INLINE` is set up to the
+    /// device's limit.
     pub(crate) fn post(
         &self,
         id: u64,
@@ -325,13 +325,13 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// What is asked of a receive completion.
+/// The checks of a receive completion.
 pub(crate) fn assert_received(wc: &Completion, id: u64, op: WcOp, len: usize) {
     assert_eq!((wc.id, wc.status, wc.op), (WrId(id), WcStatus::SUCCESS, op));
     assert_eq!(wc.len as usize, len);
 }
 
-/// What is asked of a failed request.
+/// The checks of a failed request.
 pub(crate) fn assert_failed(wc: &Completion, id: u64, status: WcStatus) {
     assert_eq!((wc.id, wc.status), (WrId(id), status));
 }

@@ -105,8 +105,8 @@ pub fn requests_after_the_error_are_flushed<F: Fixture>(f: &F) {
     assert!(b.read(0, 60).iter().all(|b| *b == 0));
 }
 
-/// A queue pair that is dropped takes its peer to the error state: receives flush, and requests that
-/// wait fail.
+/// A queue pair that is dropped takes its peer to the error state: receives flush, and requests
+/// that wait fail.
 pub fn the_end_of_one_queue_pair_is_seen_by_the_other<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("dropped queue pair");
     let [a, b] = connected(f);
@@ -148,7 +148,7 @@ pub fn keys_of_dropped_regions_are_dead<F: Fixture>(f: &F) {
 }
 
 /// Regions of every length read as zero at first, where others have been before.
-pub fn fresh_regions_are_zero_whatever_was_there<F: Fixture>(f: &F) {
+pub fn new_regions_are_zero_after_reuse<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("fresh regions");
     let [a, _b] = connected(f);
     for len in [1, 100, 4096, 4097, 10_000] {

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_finds_the_arena_free_whatever_other_threads_do_at_the_fork() {
+    fn a_child_finds_the_arena_unlocked_even_if_another_thread_used_it_at_the_fork() {
         let _dog = crate::conformance::Watchdog::new("fork");
         let user = arena();
         std::thread::scope(|s| {

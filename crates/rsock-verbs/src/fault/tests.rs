@@ -47,7 +47,7 @@ fn byte(i: usize) -> u8 {
 }
 
 #[test]
-fn a_copy_of_any_length_is_whole_or_says_that_it_faulted() {
+fn a_copy_of_any_length_is_whole_or_reports_the_fault() {
     armed();
     let pages = half();
     for len in (0..200).chain([1000, 3000, 4096]) {

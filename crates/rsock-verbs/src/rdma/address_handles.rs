@@ -109,7 +109,7 @@ impl<H> AddressHandles<H> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle for `key`, by `make` if there is none, or an old one. It is `now`.
+    /// The handle for `key`; `make` makes one if there is none or it is too old at the time `now`.
     fn handle(
         &self,
         key: Key,

@@ -38,7 +38,7 @@ impl WeakRdmaContext {
 }
 
 /// # Invariants
-/// `raw` came from `ibv_open_device` and is closed exactly once, in `drop`; whatever is made from
+/// `raw` came from `ibv_open_device` and is closed exactly once, in `drop`; every object made from
 /// it holds this value.
 struct Inner {
     raw: NonNull<ibv_context>,
@@ -223,7 +223,7 @@ impl RdmaContext {
         Ok(RdmaPath::new(from.port, from.index, to, attr.active_mtu))
     }
 
-    /// A path that only says which port.
+    /// A path that consists of a port alone.
     pub(super) fn path_from(&self, port: u8, to: Gid) -> Result<RdmaPath, Error> {
         Ok(RdmaPath::new(port, 0, to, self.port(port)?.active_mtu))
     }

@@ -26,7 +26,7 @@ pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
 }
 
-/// As [`copy`], of memory that may be missing as [`fault::copy`] says; false then.
+/// As [`copy`], of memory that may be unmapped, as in [`fault::copy`]; false then.
 ///
 /// # Safety
 /// As [`copy`] but for that.

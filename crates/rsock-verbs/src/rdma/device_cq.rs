@@ -187,7 +187,7 @@ impl DeviceCq {
         let mut id = WrId(wc.wr_id & !(SIGNALED | RECEIVE));
         if wc.wr_id & SIGNALED != 0 {
             let sends = self.senders().get(&wc.qp_num).and_then(Weak::upgrade);
-            // A queue pair that is gone wants nothing any more.
+            // A completion of a queue pair that is gone is dropped.
             let (name, is_wanted) = sends?.complete(id.0)?;
             if !is_wanted && status == WcStatus::SUCCESS {
                 return None;

@@ -173,7 +173,7 @@ struct Pages {
 impl Pages {
     fn new(len: usize) -> Result<Self, Error> {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever the system likes.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let addr = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, MapFlags::PRIVATE) };
         let addr = NonNull::new(addr.map_err(verb("mmap"))?.cast::<u8>());
         // INVARIANT: mapped just here.

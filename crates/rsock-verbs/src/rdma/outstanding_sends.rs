@@ -1,8 +1,8 @@
 //! Requests under way: what a queue pair and its completion queue know together.
 //!
-//! A send queue gives its places back only when a *signaled* request completes. So every so often
-//! an unsignaled one is signaled behind the caller's back, and its completion swallowed. The same
-//! completions say which copies of the caller's bytes the device needs no longer: a long request
+//! Slots of a send queue become free only when a *signaled* request completes. So now and then an
+//! unsignaled request is posted as signaled, and its completion is not passed on. The same
+//! completions show which copies of the caller's bytes the device no longer needs: a long request
 //! has a piece of memory to itself and is always signaled, short ones share a piece until it is
 //! full.
 //!
@@ -109,8 +109,8 @@ impl OutstandingSends {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies what `sges` name, for a request that is posted next: how the device finds it, and
-    /// what to say when it is posted.
+    /// Copies the bytes that `sges` name, for the request that is posted next. Returns the copy's
+    /// entry for the device, and the value to record when the request is posted.
     ///
     /// # Safety
     /// The entries name readable memory.

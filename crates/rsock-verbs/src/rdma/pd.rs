@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// regions of streams with its own host, and no others.
 ///
 /// # Invariants
-/// `raw` came from `ibv_alloc_pd` and is freed exactly once, in `drop`; whatever lies in the domain
+/// `raw` came from `ibv_alloc_pd` and is freed exactly once, in `drop`; every object in the domain
 /// holds this value.
 #[derive(Debug)]
 pub struct RdmaPd {

@@ -206,7 +206,7 @@ impl RdmaQp {
         let _ = self.modify(&mut blank(ibv_qp_state::IBV_QPS_ERR), mask);
     }
 
-    /// What the driver says.
+    /// The state of the queue pair at the device; `None` if the query fails.
     fn device_state(&self) -> Option<QpState> {
         let mut attr = MaybeUninit::<ibv_qp_attr>::zeroed();
         let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();

@@ -121,7 +121,7 @@ impl SharedCq {
         let mut to: Option<(QpNum, Option<Arc<CqShare>>)> = None;
         let is_full = self.queue.take_batch(|qp_num, completion| {
             if to.as_ref().is_none_or(|(last, _)| *last != qp_num) {
-                // A queue pair that is gone wants nothing any more.
+                // A completion of a queue pair that is gone is dropped.
                 let next = lock(&self.shares).get(&qp_num.0).and_then(Weak::upgrade);
                 if let Some((_, Some(share))) = to.replace((qp_num, next)) {
                     share.waiters.wake_all();

@@ -191,8 +191,8 @@ impl RdmaUd {
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Address handles that it has, for tests: of hosts that it was asked a way to lately, a
-    /// bounded number, and of ways and sends that are under way.
+    /// Number of address handles, for tests: a bounded number for recent hosts, and those that
+    /// callers or posted sends still use.
     #[must_use]
     pub fn n_address_handles(&self) -> usize {
         self.address_handles.len()

@@ -20,7 +20,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::R
 }
 
 #[test]
-fn letting_go_of_a_lingering_socket_does_not_wait() {
+fn dropping_a_lingering_socket_does_not_wait() {
     let _dog = Watchdog::new("a lingering socket");
     let (socket, peer) = lingering();
     drop(UntrustedFd::from(socket));

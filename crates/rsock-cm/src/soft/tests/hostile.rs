@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::IntoBytes;
 
-/// A socket connected to `listener` that has said nothing.
+/// A socket connected to `listener` that has sent nothing.
 pub(super) fn raw_client(listener: &SoftListener) -> PeerSocket {
     let socket = channel::socket().expect("socket");
     let name = &connect_names(PortSpace::Tcp, listener.local_addr())[0];
@@ -123,7 +123,7 @@ fn a_client_of_another_version_gets_the_listeners_version() {
 }
 
 #[test]
-fn messages_out_of_order_and_false_promises_are_refused() {
+fn messages_out_of_order_and_false_claims_are_refused() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let request = RequestMessage::new(QpNum(1), &[]).expect("fits");
@@ -165,7 +165,7 @@ fn silent_clients_delay_no_other_and_lose_their_place_when_it_is_needed() {
     let _ = establish(&mut listener, client);
     assert_eq!(listener.n_pending(), silent.len());
 
-    // Now every place is taken, and one more asks.
+    // Now every place is taken, and one more client connects.
     let _last = raw_client(&listener);
     settle(&mut listener);
     let mut client = connect(listener.local_addr());
@@ -177,7 +177,7 @@ fn silent_clients_delay_no_other_and_lose_their_place_when_it_is_needed() {
     let _ = establish(&mut listener, client);
 }
 
-/// A client that is accepted and never says that it is ready.
+/// A client that is accepted and never sends READY.
 #[test]
 fn accepted_clients_that_never_go_on_lose_their_place_too() {
     let _watchdog = watchdog();
@@ -205,7 +205,7 @@ fn accepted_clients_that_never_go_on_lose_their_place_too() {
     let _ = establish(&mut listener, client);
 }
 
-/// A listener that says what it likes.
+/// A listener that sends arbitrary messages.
 struct Impostor {
     socket: PeerSocket,
     at: SocketAddr,
@@ -234,7 +234,7 @@ impl Impostor {
 }
 
 #[test]
-fn a_listener_that_lies_fails_the_connect_with_a_typed_error() {
+fn a_malformed_answer_fails_the_connect_with_a_typed_error() {
     let _watchdog = watchdog();
     let impostor = Impostor::new();
     let welcome = Welcome::new(false);
@@ -278,7 +278,7 @@ fn a_listener_that_lies_fails_the_connect_with_a_typed_error() {
 
 /// In a process of its own: one that has no link, not even to itself.
 #[test]
-fn a_listener_that_claims_a_link_that_does_not_exist_is_not_believed() {
+fn a_listener_that_claims_a_link_that_does_not_exist_is_refused() {
     let _watchdog = watchdog();
     let child = processes::in_child(|| {
         let (mut client, accepted) = Impostor::new().client();

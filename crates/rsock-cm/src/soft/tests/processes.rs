@@ -114,7 +114,7 @@ fn enter_new_namespace() {
     let up = i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).expect("flags");
     request.ifr_ifru.ifru_flags = up;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket.as_fd());
-    // SAFETY: `request` is an interface request, as SIOCSIFFLAGS wants.
+    // SAFETY: `request` is an interface request, as SIOCSIFFLAGS requires.
     let r = unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) };
     assert_eq!(r, 0, "lo up: {}", IoError::last_os_error());
 }

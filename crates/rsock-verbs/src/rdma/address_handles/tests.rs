@@ -108,7 +108,7 @@ fn the_oldest_handle_goes_when_there_are_too_many() {
 }
 
 #[test]
-fn a_handle_is_made_anew_when_it_is_old() {
+fn an_old_handle_is_replaced() {
     let mut queue = Queue::new();
     let first = queue.ask(1);
     queue.now += AGE - Duration::from_millis(1);
@@ -143,7 +143,7 @@ fn a_handle_stays_until_the_sends_that_name_it_are_done() {
 }
 
 #[test]
-fn what_cannot_be_made_changes_nothing() {
+fn a_handle_that_cannot_be_made_changes_nothing() {
     let mut queue = Queue::new();
     let first = queue.ask(1);
     let later = queue.now + AGE;

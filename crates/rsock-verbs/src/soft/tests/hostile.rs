@@ -1,5 +1,5 @@
-//! A peer that writes what it likes: nothing crashes, nothing is reached outside of the pair's
-//! segments, and other links go on.
+//! A peer that writes arbitrary bytes: nothing crashes, nothing outside of the pair's segments is
+//! accessed, and other links go on.
 //!
 //! The hostile end is played through its own mappings, exactly as another process would have them.
 
@@ -299,9 +299,9 @@ fn assert_every_receive_completes(end: &End, had: u32) {
 }
 
 #[test]
-fn parts_of_a_send_that_bring_it_no_further_break_its_queue_pair() {
-    // A sender cuts a long SEND into full chunks and a last part with the rest. With parts of
-    // nothing, or of next to nothing, one poll could be kept busy for as long as the peer likes.
+fn empty_parts_of_a_send_break_its_queue_pair() {
+    // A sender cuts a long SEND into full chunks and a last part with the rest. With empty or tiny
+    // parts a peer could keep one poll busy without a bound.
     let parts = [(0, false), (1, false), (CHUNK - 1, false), (0, true)];
     for (len, last) in parts {
         let (a, b) = pair();
@@ -313,7 +313,7 @@ fn parts_of_a_send_that_bring_it_no_further_break_its_queue_pair() {
 }
 
 #[test]
-fn a_payload_for_a_place_outside_the_segment_is_refused() {
+fn a_payload_for_an_offset_outside_the_segment_is_refused() {
     let (a, b) = pair();
     let at = (1u64 << 48) - 10;
     b.qp.forge(0, 1, Entry::WriteImmInline { at, len: 48 }.encode());
@@ -321,7 +321,7 @@ fn a_payload_for_a_place_outside_the_segment_is_refused() {
 }
 
 #[test]
-fn a_queue_pair_that_lies_about_its_lane_is_not_connected_to() {
+fn a_queue_pair_with_a_false_lane_location_is_refused() {
     let ctx = SoftContext::open().expect("device");
     let spoil: [fn(&QpEntry); 9] = [
         |e| e.slots.store(0, Ordering::Relaxed),

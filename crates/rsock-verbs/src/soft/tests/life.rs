@@ -31,7 +31,7 @@ fn queue_pairs_and_regions_leave_nothing_behind() {
 }
 
 #[test]
-fn a_lane_stays_until_its_sender_lets_go() {
+fn a_lane_stays_until_its_sender_detaches() {
     let ctx = SoftContext::open().expect("device");
     let (x, y) = linked_pair(&ctx).expect("link");
     let before = y.in_use();

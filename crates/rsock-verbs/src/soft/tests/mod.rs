@@ -106,7 +106,7 @@ fn write_imm(to: &(RemoteAddr, RKey), offset: u64, imm: u32) -> SendOp {
 }
 
 #[test]
-fn a_process_talks_to_itself() {
+fn a_process_exchanges_messages_with_itself() {
     let _dog = Watchdog::new("soft device");
     let (a, b) = pair();
     let to = (b.mr.addr(), b.mr.rkey());
@@ -126,7 +126,7 @@ fn a_process_talks_to_itself() {
 
 /// Places for bells run out, and come back.
 #[test]
-fn a_queue_has_places_for_a_few_bells() {
+fn a_queue_has_room_for_a_few_bells() {
     let (a, _b) = pair();
     let ctx = SoftContext::open().expect("device");
     let crowd: Vec<_> = (0..40).map(|_| ctx.create_bell().expect("bell")).collect();
