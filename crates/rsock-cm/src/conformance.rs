@@ -295,8 +295,8 @@ pub fn private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter<F
     let long = [1; PrivateData::REPLY + 1];
     let refused = listener.accept(request.id, QpNum(1), &long).expect_err("too long");
     assert_eq!(errno(refused), Some(libc::EINVAL));
-    let nobody = listener.accept(RequestId(u64::MAX), QpNum(1), &[]).expect_err("no request");
-    assert_eq!(errno(nobody), Some(libc::EINVAL));
+    let unknown = listener.accept(RequestId(u64::MAX), QpNum(1), &[]).expect_err("no request");
+    assert_eq!(errno(unknown), Some(libc::EINVAL));
 }
 
 /// Runs a connect to its failure.

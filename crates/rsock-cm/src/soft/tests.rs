@@ -127,27 +127,6 @@ fn establish(
 }
 
 #[test]
-fn a_connection_carries_addresses_queue_pairs_and_padded_private_data() {
-    let _watchdog = watchdog();
-    for at in ["127.0.0.1:0", "[::1]:0"] {
-        let mut listener = listen(at, 4);
-        let client = connect(listener.local_addr());
-        let (server_end, client_end, request) = establish(&mut listener, client);
-        assert_eq!(request.qp_num, QpNum(0x11));
-        assert_eq!(&request.private_data.as_bytes()[..7], b"please\0");
-        assert_eq!(request.private_data.as_bytes().len(), PrivateData::REQUEST);
-        assert_eq!(server_end.local_addr(), listener.local_addr());
-        assert_eq!(server_end.peer_addr(), client_end.local_addr());
-        assert_eq!(server_end.local_addr(), client_end.peer_addr());
-        assert_eq!(
-            (server_end.status(), client_end.status()),
-            (Status::Connected, Status::Connected)
-        );
-        assert_eq!(listener.n_pending(), 0);
-    }
-}
-
-#[test]
 fn a_second_connection_between_two_processes_uses_the_same_link() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
@@ -157,66 +136,6 @@ fn a_second_connection_between_two_processes_uses_the_same_link() {
     let (second_server, second_client, _) = establish(&mut listener, second);
     assert!(Arc::ptr_eq(first_server.path(), second_server.path()));
     assert!(Arc::ptr_eq(first_client.path(), second_client.path()));
-}
-
-#[test]
-fn a_rejected_client_gets_the_listeners_private_data() {
-    let _watchdog = watchdog();
-    let mut listener = listen("127.0.0.1:0", 4);
-    let mut client = connect(listener.local_addr());
-    loop {
-        match drive(&mut listener, &mut client) {
-            Either::Client(Ok(SoftProgress::Path(..))) => {
-                client.send_request(QpNum(1), &[]).expect("request");
-            }
-            Either::Server(SoftEvent::Request(r)) => {
-                let long = [1; PrivateData::REJECT + 1];
-                assert!(matches!(
-                    listener.reject(r.id, &long),
-                    Err(Error::LocalPrivateData { len: 149, max: 148 })
-                ));
-                listener.reject(r.id, b"no").expect("reject");
-                assert_eq!(
-                    errno(listener.reject(r.id, b"no").expect_err("gone")),
-                    Some(libc::EINVAL)
-                );
-            }
-            Either::Client(Ok(SoftProgress::Rejected(data))) => {
-                assert_eq!(&data.as_bytes()[..3], b"no\0");
-                assert_eq!(listener.n_pending(), 0);
-                return;
-            }
-            Either::Client(other) => panic!("{other:?}"),
-            Either::Server(other) => panic!("{other:?}"),
-        }
-    }
-}
-
-#[test]
-fn private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter() {
-    let _watchdog = watchdog();
-    let mut listener = listen("127.0.0.1:0", 4);
-    let mut client = connect(listener.local_addr());
-    let Either::Client(Ok(SoftProgress::Path(..))) = drive(&mut listener, &mut client) else {
-        panic!("path first");
-    };
-    let long = [1; PrivateData::REQUEST + 1];
-    let refused = client.send_request(QpNum(1), &long).expect_err("too long");
-    assert_eq!(errno(refused), Some(libc::EINVAL));
-    client.send_request(QpNum(1), &long[1..]).expect("fits");
-    let again = client.send_request(QpNum(1), &[]).expect_err("sent already");
-    assert_eq!(errno(again), Some(libc::EINVAL));
-}
-
-#[test]
-fn a_connect_without_a_listener_is_refused() {
-    let _watchdog = watchdog();
-    let free = port("127.0.0.1:0").local_addr().expect("name");
-    assert!(matches!(try_connect(free), Err(Error::Refused)));
-    // A listening kernel TCP socket is not a listener of this crate.
-    let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("tcp");
-    let refused = try_connect(tcp.local_addr().expect("name")).expect_err("a kernel TCP listener");
-    assert_eq!(IoError::from(refused).kind(), ErrorKind::ConnectionRefused);
 }
 
 #[test]
