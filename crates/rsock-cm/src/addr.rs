@@ -1,4 +1,4 @@
-//! Addresses, and the names that stand for them.
+//! Addresses, and the abstract socket names made from them.
 //!
 //! On one host a listening address is an abstract Unix socket name: such names belong to the
 //! network namespace, vanish with their owner, and need no file. A connector tries the specific

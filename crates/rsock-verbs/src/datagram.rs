@@ -180,7 +180,7 @@ pub trait DatagramQueue<B: DatagramBackend>: Debug + Send + Sync {
     /// Wakes every thread that parks or has armed a bell here.
     fn wake_waiters(&self);
 
-    /// Lets go of what belongs to peers that have died. Costs a system call for each peer.
+    /// Frees what belongs to peers that have died. Costs a system call for each peer.
     fn sweep(&self);
 
     /// What was sent, received and lost.

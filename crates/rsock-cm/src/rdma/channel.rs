@@ -16,22 +16,22 @@ use std::sync::Arc;
 /// `raw` came from `rdma_create_event_channel` and is destroyed exactly once, in `drop`, by the
 /// process that made it; identifiers on it hold this value. Every event taken is acknowledged at
 /// once.
-pub(super) struct Channel {
+pub(super) struct EventChannel {
     raw: NonNull<rdma_event_channel>,
     cm: &'static Cm,
     owner: ProcessId,
 }
 
-impl std::fmt::Debug for Channel {
+impl std::fmt::Debug for EventChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Channel").field("fd", &self.as_fd()).finish_non_exhaustive()
+        f.debug_struct("EventChannel").field("fd", &self.as_fd()).finish_non_exhaustive()
     }
 }
 
 // SAFETY: librdmacm's channels may be used from any thread.
-unsafe impl Send for Channel {}
+unsafe impl Send for EventChannel {}
 // SAFETY: as above, by several at once.
-unsafe impl Sync for Channel {}
+unsafe impl Sync for EventChannel {}
 
 /// An event, copied.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(super) fn check(call: &'static str, rc: i32) -> Result<(), Error> {
     Err(Error::System { call, source: io::Error::last_os_error() })
 }
 
-impl Channel {
+impl EventChannel {
     pub(super) fn new() -> Result<Arc<Self>, Error> {
         const NO_DEVICE: Error = Error::Device(rsock_verbs::Error::NoDevice);
         // librdmacm complains aloud where the kernel has no connection manager.
@@ -153,7 +153,7 @@ unsafe fn copy(raw: *const rdma_cm_event) -> CmEvent {
     event
 }
 
-impl Drop for Channel {
+impl Drop for EventChannel {
     fn drop(&mut self) {
         own_fd::forget(self.as_fd().as_raw_fd());
         if self.is_own() {
@@ -169,7 +169,7 @@ impl Drop for Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is live; its descriptor does not change.
         let fd = unsafe { (*self.raw.as_ptr()).fd };

@@ -1,7 +1,7 @@
 //! The connecting side of a handshake.
 #![forbid(unsafe_code)]
 
-use super::channel::{Channel, CmEvent};
+use super::channel::{CmEvent, EventChannel};
 use super::connection::RdmaConnection;
 use super::id::Id;
 use super::manager::RdmaManager;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct RdmaConnecting {
     id: Arc<Id>,
-    channel: Arc<Channel>,
+    channel: Arc<EventChannel>,
     /// Where to connect from, if that is not left to the connection manager.
     local: Option<SocketAddr>,
     port: Option<Arc<Port>>,
@@ -94,7 +94,7 @@ impl RdmaConnecting {
         if dest.port() == 0 {
             return Err(Error::Refused);
         }
-        let channel = Channel::new()?;
+        let channel = EventChannel::new()?;
         let id = Id::new(&channel)?;
         let state = State::Address;
         let (attempts, n_stale) = (0, 0);

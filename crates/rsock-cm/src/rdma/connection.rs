@@ -1,7 +1,7 @@
 //! Established connections.
 #![forbid(unsafe_code)]
 
-use super::channel::Channel;
+use super::channel::EventChannel;
 use super::id::Id;
 use super::manager::RdmaManager;
 use crate::manager::{Connected, Status};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Debug)]
 pub struct RdmaConnection {
     id: Arc<Id>,
-    channel: Arc<Channel>,
+    channel: Arc<EventChannel>,
     path: RdmaPath,
     local: SocketAddr,
     peer: SocketAddr,
@@ -33,7 +33,7 @@ impl RdmaConnection {
     /// Of an identifier alone on its channel.
     pub(super) fn new(
         id: Arc<Id>,
-        channel: Arc<Channel>,
+        channel: Arc<EventChannel>,
         path: RdmaPath,
         (local, peer): (SocketAddr, SocketAddr),
         port: Option<Arc<Port>>,

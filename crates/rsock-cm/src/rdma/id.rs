@@ -1,7 +1,7 @@
 //! Identifiers: one end of a connection, or a listener, in the kernel's connection manager.
 
 use super::address::{self, Raw};
-use super::channel::{Channel, check};
+use super::channel::{EventChannel, check};
 use crate::error::Error;
 use rsock_rdma_sys::cm::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, rdma_cm_id, rdma_conn_param, rdma_port_space,
@@ -23,7 +23,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Id {
     raw: NonNull<rdma_cm_id>,
-    channel: Mutex<Arc<Channel>>,
+    channel: Mutex<Arc<EventChannel>>,
 }
 
 // SAFETY: librdmacm's identifiers may be used from any thread.
@@ -32,7 +32,7 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
-    pub(super) fn new(channel: &Arc<Channel>) -> Result<Arc<Self>, Error> {
+    pub(super) fn new(channel: &Arc<EventChannel>) -> Result<Arc<Self>, Error> {
         let mut raw = ptr::null_mut();
         let space = rdma_port_space::RDMA_PS_TCP;
         let cm = channel.cm();
@@ -50,7 +50,7 @@ impl Id {
     /// It is live, on `channel`, and owned by this value.
     pub(super) unsafe fn from_request(
         raw: *mut rdma_cm_id,
-        channel: &Arc<Channel>,
+        channel: &Arc<EventChannel>,
     ) -> Option<Arc<Self>> {
         // INVARIANT: the caller gives it away.
         let raw = NonNull::new(raw)?;
@@ -62,12 +62,12 @@ impl Id {
         self.raw.as_ptr()
     }
 
-    fn channel(&self) -> Arc<Channel> {
+    fn channel(&self) -> Arc<EventChannel> {
         Arc::clone(&self.channel.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// From now on its events come to `channel`, including those that are pending.
-    pub(super) fn migrate(&self, channel: &Arc<Channel>) -> Result<(), Error> {
+    pub(super) fn migrate(&self, channel: &Arc<EventChannel>) -> Result<(), Error> {
         let mut old = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: both are live; no event of it waits to be acknowledged.
         let rc = unsafe { channel.cm().rdma_migrate_id(self.raw(), channel.raw()) };

@@ -1,6 +1,6 @@
 //! Listeners.
 
-use super::channel::{Channel, CmEvent};
+use super::channel::{CmEvent, EventChannel};
 use super::connecting::{bind_error, padded};
 use super::connection::RdmaConnection;
 use super::id::Id;
@@ -25,7 +25,7 @@ pub struct RdmaListener {
     /// Before the listening identifier, which they came from.
     pending: HashMap<u64, Pending>,
     id: Arc<Id>,
-    channel: Arc<Channel>,
+    channel: Arc<EventChannel>,
     local: SocketAddr,
     backlog: u32,
     next: u64,
@@ -70,7 +70,7 @@ impl RdmaListener {
     }
 
     fn begin(local: SocketAddr, v6_only: bool, backlog: u32) -> Result<Self, Error> {
-        let channel = Channel::new()?;
+        let channel = EventChannel::new()?;
         let id = Id::new(&channel)?;
         id.bind(local, v6_only).map_err(bind_error)?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
@@ -150,7 +150,7 @@ impl RdmaListener {
 
 /// The connection, with an event channel of its own.
 fn connection(pending: Pending) -> Result<RdmaConnection, Error> {
-    let channel = Channel::new()?;
+    let channel = EventChannel::new()?;
     pending.id.migrate(&channel)?;
     Ok(RdmaConnection::new(pending.id, channel, pending.path, pending.addrs, None))
 }

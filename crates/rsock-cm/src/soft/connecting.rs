@@ -1,8 +1,8 @@
 //! The connecting side of a handshake.
 
 use super::SoftProgress;
-use super::channel::{self, Channel, Received};
 use super::connection::SoftConnection;
+use super::message_socket::{self, MessageSocket, Received};
 use super::peer_link::{self, Path};
 use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, RequestMessage, Welcome};
 use crate::addr::{PortSpace, connect_names, destination};
@@ -47,15 +47,15 @@ enum State {
     /// The listener's backlog is full. The socket is not connected yet.
     Full { socket: PeerSocket, again: Instant, pause: Duration },
     /// HELLO is sent, with the name of `likely`.
-    Greeted { channel: Channel, likely: Option<Path> },
+    HelloSent { message_socket: MessageSocket, likely: Option<Path> },
     /// OFFER is sent.
-    Offered { channel: Channel, offer: Offer, peer: PeerCred },
+    OfferSent { message_socket: MessageSocket, offer: Offer, peer: PeerCred },
     /// The path is known; the caller has to send its request.
-    Linked { channel: Channel, path: Path, is_told: bool },
+    Linked { message_socket: MessageSocket, path: Path, is_reported: bool },
     /// REQUEST is sent.
-    Requested { channel: Channel, path: Path },
+    RequestSent { message_socket: MessageSocket, path: Path },
     /// REPLY has come; the caller has to call [`SoftConnecting::establish`].
-    Answered { channel: Channel, path: Path },
+    Answered { message_socket: MessageSocket, path: Path },
     /// Failed, or rejected.
     Over,
 }
@@ -97,8 +97,11 @@ impl SoftConnecting {
     ) -> Result<Self, Error> {
         let hello = Hello::new(space as u16, local, dest);
         let names = connect_names(space, dest);
-        let state =
-            State::Full { socket: channel::socket()?, again: now + RETRY_MIN, pause: RETRY_MIN };
+        let state = State::Full {
+            socket: message_socket::socket()?,
+            again: now + RETRY_MIN,
+            pause: RETRY_MIN,
+        };
         let mut this = Self { ctx: ctx.clone(), port, local, dest, names, deadline, hello, state };
         this.dial()?;
         Ok(this)
@@ -139,23 +142,23 @@ impl SoftConnecting {
                     *pause = (*pause * 2).min(RETRY_MAX);
                 }
             }
-            State::Greeted { channel, .. } => {
-                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+            State::HelloSent { message_socket, .. } => {
+                let Some(message) = receive(message_socket)? else { return Ok(PENDING) };
                 self.welcomed(&message)?;
             }
-            State::Offered { channel, .. } => {
-                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+            State::OfferSent { message_socket, .. } => {
+                let Some(message) = receive(message_socket)? else { return Ok(PENDING) };
                 self.linked(message)?;
             }
-            State::Linked { path, is_told, .. } => {
-                if *is_told {
+            State::Linked { path, is_reported, .. } => {
+                if *is_reported {
                     return Ok(PENDING);
                 }
-                *is_told = true;
+                *is_reported = true;
                 return Ok(Some(SoftProgress::Path(self.ctx.clone(), path.clone())));
             }
-            State::Requested { channel, .. } => {
-                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+            State::RequestSent { message_socket, .. } => {
+                let Some(message) = receive(message_socket)? else { return Ok(PENDING) };
                 return self.answered(&message).map(Some);
             }
             State::Answered { .. } | State::Over => return Ok(PENDING),
@@ -171,12 +174,14 @@ impl SoftConnecting {
     /// listener has gone away.
     pub fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
         let request = RequestMessage::new(qp_num, private_data)?;
-        let State::Linked { channel, .. } = &self.state else {
+        let State::Linked { message_socket, .. } = &self.state else {
             return Err(Error::LocalState("the path is not known, or the request is sent"));
         };
-        channel.send(request.as_bytes(), &[]).map_err(gone_means_refused)?;
+        message_socket.send(request.as_bytes(), &[]).map_err(gone_means_refused)?;
         self.state = match std::mem::replace(&mut self.state, State::Over) {
-            State::Linked { channel, path, .. } => State::Requested { channel, path },
+            State::Linked { message_socket, path, .. } => {
+                State::RequestSent { message_socket, path }
+            }
             other => other,
         };
         Ok(())
@@ -189,10 +194,10 @@ impl SoftConnecting {
     #[doc(alias = "rdma_establish")]
     pub fn establish(&mut self) -> Result<SoftConnection, Error> {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Answered { channel, path } => {
-                channel.send(Bare::new(Kind::Ready).as_bytes(), &[])?;
+            State::Answered { message_socket, path } => {
+                message_socket.send(Bare::new(Kind::Ready).as_bytes(), &[])?;
                 let port = Some(Arc::clone(&self.port));
-                Ok(SoftConnection::new(channel, path, self.local, self.dest, port))
+                Ok(SoftConnection::new(message_socket, path, self.local, self.dest, port))
             }
             other => {
                 self.state = other;
@@ -238,7 +243,7 @@ impl SoftConnecting {
         let State::Full { socket, .. } = &self.state else { return Ok(()) };
         let mut found = false;
         for name in &self.names {
-            match net::connect(socket, &channel::name(name)?) {
+            match net::connect(socket, &message_socket::name(name)?) {
                 Ok(()) => {
                     found = true;
                     break;
@@ -254,14 +259,14 @@ impl SoftConnecting {
         let State::Full { socket, .. } = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
         };
-        let channel = Channel::new(socket);
-        let peer = channel.peer()?;
+        let message_socket = MessageSocket::new(socket);
+        let peer = message_socket.peer()?;
         peer_link::check(peer)?;
-        channel.enable_credentials()?;
+        message_socket.enable_credentials()?;
         let likely = peer_link::likely(&self.ctx, peer);
         self.hello.set_link(likely.as_ref().map(|link| link.id()));
-        channel.send(self.hello.as_bytes(), &[]).map_err(gone_means_refused)?;
-        self.state = State::Greeted { channel, likely };
+        message_socket.send(self.hello.as_bytes(), &[]).map_err(gone_means_refused)?;
+        self.state = State::HelloSent { message_socket, likely };
         Ok(())
     }
 
@@ -270,29 +275,30 @@ impl SoftConnecting {
         no_descriptors(message)?;
         let peer = message.sender.ok_or(Violation::Value)?;
         peer_link::check(peer)?;
-        let State::Greeted { channel, likely } = std::mem::replace(&mut self.state, State::Over)
+        let State::HelloSent { message_socket, likely } =
+            std::mem::replace(&mut self.state, State::Over)
         else {
             return Ok(());
         };
         if welcome.is_linked.get() != 0 {
             let path =
                 likely.filter(|link| peer_link::is_with(link, peer)).ok_or(Violation::Link)?;
-            self.state = State::Linked { channel, path, is_told: false };
+            self.state = State::Linked { message_socket, path, is_reported: false };
             return Ok(());
         }
         let offer = self.ctx.offer()?;
         {
             let (hello, fds) = offer.hello();
             let half = LinkHalf::new(Kind::Offer, hello);
-            channel.send(half.as_bytes(), &fds).map_err(gone_means_refused)?;
+            message_socket.send(half.as_bytes(), &fds).map_err(gone_means_refused)?;
         }
-        self.state = State::Offered { channel, offer, peer };
+        self.state = State::OfferSent { message_socket, offer, peer };
         Ok(())
     }
 
     fn linked(&mut self, message: Received) -> Result<(), Error> {
         let half: LinkHalf = parse_or_reject(&message, Kind::Linked)?;
-        let State::Offered { channel, offer, peer } =
+        let State::OfferSent { message_socket, offer, peer } =
             std::mem::replace(&mut self.state, State::Over)
         else {
             return Ok(());
@@ -301,7 +307,7 @@ impl SoftConnecting {
             return Err(Violation::Value.into());
         }
         let path = offer.complete(&half.hello, message.fds, peer)?;
-        self.state = State::Linked { channel, path, is_told: false };
+        self.state = State::Linked { message_socket, path, is_reported: false };
         Ok(())
     }
 
@@ -313,9 +319,10 @@ impl SoftConnecting {
         }
         let reply: Reply = wire::parse(message.bytes(), Kind::Reply)?;
         let answer = Answer { qp_num: reply.qp_num()?, private_data: reply.private_data()? };
-        if let State::Requested { channel, path } = std::mem::replace(&mut self.state, State::Over)
+        if let State::RequestSent { message_socket, path } =
+            std::mem::replace(&mut self.state, State::Over)
         {
-            self.state = State::Answered { channel, path };
+            self.state = State::Answered { message_socket, path };
         }
         Ok(SoftProgress::Accepted(answer))
     }
@@ -326,11 +333,11 @@ impl AsFd for SoftConnecting {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.state {
             State::Full { socket, .. } => socket.as_fd(),
-            State::Greeted { channel, .. }
-            | State::Offered { channel, .. }
-            | State::Linked { channel, .. }
-            | State::Requested { channel, .. }
-            | State::Answered { channel, .. } => channel.as_fd(),
+            State::HelloSent { message_socket, .. }
+            | State::OfferSent { message_socket, .. }
+            | State::Linked { message_socket, .. }
+            | State::RequestSent { message_socket, .. }
+            | State::Answered { message_socket, .. } => message_socket.as_fd(),
             State::Over => self.port.as_fd(),
         }
     }
@@ -364,8 +371,8 @@ fn is_reachable_from(local: IpAddr, dest: IpAddr) -> bool {
     local.is_ipv4() == dest.is_ipv4()
 }
 
-fn receive(channel: &Channel) -> Result<Option<Received>, Error> {
-    channel.receive().map_err(gone_means_refused)
+fn receive(message_socket: &MessageSocket) -> Result<Option<Received>, Error> {
+    message_socket.receive().map_err(gone_means_refused)
 }
 
 /// A listener that hangs up before it answered has refused.

@@ -1,6 +1,6 @@
 //! An established connection's anchor.
 
-use super::channel::{Channel, Received};
+use super::message_socket::{MessageSocket, Received};
 use super::peer_link::Path;
 use super::wire::{self, Bare, Kind};
 use crate::error::Error;
@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 /// says which. Dropping a connection disconnects without a message.
 #[derive(Debug)]
 pub struct SoftConnection {
-    channel: Channel,
+    message_socket: MessageSocket,
     path: Path,
     local: SocketAddr,
     peer: SocketAddr,
@@ -29,14 +29,14 @@ pub struct SoftConnection {
 
 impl SoftConnection {
     pub(super) fn new(
-        channel: Channel,
+        message_socket: MessageSocket,
         path: Path,
         local: SocketAddr,
         peer: SocketAddr,
         port: Option<Arc<Port>>,
     ) -> Self {
         let ended = AtomicU8::new(Status::Connected as u8);
-        Self { channel, path, local, peer, _port: port, ended }
+        Self { message_socket, path, local, peer, _port: port, ended }
     }
 
     /// How queue pairs of this connection reach their peer.
@@ -71,8 +71,8 @@ impl SoftConnection {
 
     fn end(&self, kind: Kind) {
         // A peer that is gone, or whose socket is full, learns it from the hang-up.
-        let _ = self.channel.send(Bare::new(kind).as_bytes(), &[]);
-        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
+        let _ = self.message_socket.send(Bare::new(kind).as_bytes(), &[]);
+        let _ = rustix::net::shutdown(&self.message_socket, rustix::net::Shutdown::Both);
     }
 
     /// The state of the peer; never blocks.
@@ -82,7 +82,7 @@ impl SoftConnection {
         if known != Status::Connected {
             return known;
         }
-        let status = match self.channel.receive() {
+        let status = match self.message_socket.receive() {
             Ok(None) | Err(Error::System { .. }) => return Status::Connected,
             Ok(Some(m)) if is(&m, Kind::Disconnect) => Status::Disconnected,
             Ok(Some(m)) if is(&m, Kind::Reset) => Status::Reset,
@@ -107,6 +107,6 @@ fn is(message: &Received, kind: Kind) -> bool {
 
 impl AsFd for SoftConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.message_socket.as_fd()
     }
 }

@@ -1,6 +1,6 @@
 //! What a fuzzer calls: messages of the handshake as any process may send them.
 
-use super::channel::Channel;
+use super::message_socket::MessageSocket;
 use super::wire::{
     Bare, Hello, Kind, LinkHalf, MAX_LEN, Reject, Reply, RequestMessage, Welcome, WireAddr, kind,
     parse,
@@ -25,7 +25,8 @@ pub fn wire(data: &[u8]) {
     else {
         return;
     };
-    let [receiver, sender] = [receiver, sender].map(|socket| Channel::new(PeerSocket::new(socket)));
+    let [receiver, sender] =
+        [receiver, sender].map(|socket| MessageSocket::new(PeerSocket::new(socket)));
     let Ok(file) = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING) else {
         return;
     };

@@ -1,7 +1,7 @@
 //! The listening side: many handshakes at once, none of them able to hold up the others.
 
-use super::channel::{self, Channel};
 use super::connection::SoftConnection;
+use super::message_socket::{self, MessageSocket};
 use super::peer_link;
 use super::pending::{Pending, Service, Step};
 use super::{SoftEvent, SoftRequest};
@@ -98,8 +98,8 @@ impl SoftListener {
         backlog: u32,
     ) -> Result<Self, Error> {
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        let socket = channel::socket()?;
-        let name = channel::name(&listen_name(space, local, v6_only))?;
+        let socket = message_socket::socket()?;
+        let name = message_socket::name(&listen_name(space, local, v6_only))?;
         net::bind(&socket, &name).map_err(|e| match e {
             Errno::ADDRINUSE => Error::AddressInUse,
             e => Error::System { call: "bind", source: e.into() },
@@ -233,10 +233,11 @@ impl SoftListener {
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
             Err(e) => return Err(Error::System { call: "accept", source: e.into() }),
         };
-        let pending = match Pending::new(Channel::new(PeerSocket::with_fixed_number(socket)), now) {
-            Ok(pending) => pending,
-            Err(e) => return Ok(Some(SoftEvent::Refused(e))),
-        };
+        let pending =
+            match Pending::new(MessageSocket::new(PeerSocket::with_fixed_number(socket)), now) {
+                Ok(pending) => pending,
+                Err(e) => return Ok(Some(SoftEvent::Refused(e))),
+            };
         let id = self.set.next_id;
         self.set.next_id += 1;
         self.set.watch(id, &pending)?;
@@ -289,8 +290,8 @@ impl SoftListener {
                 }))
             }
             Ok(Some(Step::Established { local, peer, path })) => {
-                let channel = self.remove(id)?.channel;
-                let connection = SoftConnection::new(channel, path, local, peer, None);
+                let message_socket = self.remove(id)?.message_socket;
+                let connection = SoftConnection::new(message_socket, path, local, peer, None);
                 Some(SoftEvent::Established { id: RequestId(id), connection })
             }
             Err(error) => {
@@ -306,7 +307,7 @@ impl SoftListener {
 
     fn remove(&mut self, id: u64) -> Option<Pending> {
         let pending = self.set.pending.remove(&id)?;
-        let _ = epoll::delete(&self.set.epoll, &pending.channel);
+        let _ = epoll::delete(&self.set.epoll, &pending.message_socket);
         self.set.unpause(&self.socket);
         Some(pending)
     }
@@ -345,7 +346,7 @@ impl Set {
 
     fn watch(&self, id: u64, pending: &Pending) -> Result<(), Error> {
         let data = epoll::EventData::new_u64(id);
-        epoll::add(&self.epoll, &pending.channel, data, epoll::EventFlags::IN)
+        epoll::add(&self.epoll, &pending.message_socket, data, epoll::EventFlags::IN)
             .map_err(Error::system("epoll_ctl"))
     }
 

@@ -19,13 +19,13 @@
 //! listen as one user and accept as another. The Unix socket stays as the connection's *anchor*:
 //! when it hangs up the peer is gone, however it ended.
 
-mod channel;
 mod connecting;
 mod connection;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod listener;
 mod manager;
+mod message_socket;
 mod peer_link;
 mod pending;
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub(super) fn named(ctx: &SoftContext, id: LinkId, peer: PeerCred) -> Option<Pat
     ctx.link_by_id(id).filter(|link| is_with(link, peer))
 }
 
-/// Whether `link` leads to process `peer`.
+/// Whether `link` is a link with process `peer`.
 pub(super) fn is_with(link: &Path, peer: PeerCred) -> bool {
     peer.pid != 0 && link.peer_cred().pid == peer.pid && link.is_alive()
 }

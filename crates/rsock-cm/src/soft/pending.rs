@@ -1,6 +1,6 @@
 //! One client of a listener, from its HELLO until it is established.
 
-use super::channel::{Channel, Received};
+use super::message_socket::{MessageSocket, Received};
 use super::peer_link::{self, Path};
 use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, RequestMessage, Welcome};
 use crate::addr::{PortSpace, covers};
@@ -24,7 +24,7 @@ pub(super) struct Service {
 /// A client in the middle of the handshake.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) channel: Channel,
+    pub(super) message_socket: MessageSocket,
     pub(super) since: Instant,
     client: PeerCred,
     stage: Stage,
@@ -57,10 +57,10 @@ pub(super) enum Step {
 
 impl Pending {
     /// A new client; refuses other users at once.
-    pub(super) fn new(channel: Channel, now: Instant) -> Result<Self, Error> {
-        let client = channel.peer()?;
+    pub(super) fn new(message_socket: MessageSocket, now: Instant) -> Result<Self, Error> {
+        let client = message_socket.peer()?;
         peer_link::check(client)?;
-        Ok(Self { channel, since: now, client, stage: Stage::New })
+        Ok(Self { message_socket, since: now, client, stage: Stage::New })
     }
 
     /// Whether the upper layer holds it: then no time runs against the client.
@@ -79,9 +79,9 @@ impl Pending {
         ctx: &SoftContext,
         service: &Service,
     ) -> Result<Option<Step>, Error> {
-        let Some(message) = self.channel.receive()? else { return Ok(None) };
+        let Some(message) = self.message_socket.receive()? else { return Ok(None) };
         let step = match &self.stage {
-            Stage::New => self.greet(ctx, service, &message)?,
+            Stage::New => self.handle_hello(ctx, service, &message)?,
             Stage::Welcomed { local, peer, path } => {
                 let (local, peer) = (*local, *peer);
                 match path.clone() {
@@ -102,7 +102,7 @@ impl Pending {
         Ok(Some(step))
     }
 
-    fn greet(
+    fn handle_hello(
         &mut self,
         ctx: &SoftContext,
         service: &Service,
@@ -117,7 +117,7 @@ impl Pending {
             return Err(Violation::Address.into());
         }
         let path = hello.link().and_then(|id| peer_link::named(ctx, id, self.client));
-        self.channel.send(Welcome::new(path.is_some()).as_bytes(), &[])?;
+        self.message_socket.send(Welcome::new(path.is_some()).as_bytes(), &[])?;
         self.stage = Stage::Welcomed { local, peer, path };
         Ok(Step::More)
     }
@@ -132,7 +132,7 @@ impl Pending {
         let half: LinkHalf = wire::parse(message.bytes(), Kind::Offer)?;
         let (path, reply, segment) = ctx.accept(&half.hello, message.fds, self.client)?;
         let answer = LinkHalf::new(Kind::Linked, reply);
-        self.channel.send(answer.as_bytes(), &[segment.as_fd()])?;
+        self.message_socket.send(answer.as_bytes(), &[segment.as_fd()])?;
         self.stage = Stage::Welcomed { local, peer, path: Some(path) };
         Ok(Step::More)
     }
@@ -157,14 +157,14 @@ impl Pending {
         let Stage::Requested { local, peer, path } = &self.stage else {
             return Err(Error::LocalState("no such request"));
         };
-        self.channel.send(reply.as_bytes(), &[])?;
+        self.message_socket.send(reply.as_bytes(), &[])?;
         self.stage = Stage::Accepted { local: *local, peer: *peer, path: path.clone() };
         Ok(())
     }
 
     /// Sends a refusal, if the socket has room for it.
     pub(super) fn reject(&self, data: &[u8]) -> Result<(), Error> {
-        self.channel.send(Reject::new(data)?.as_bytes(), &[])
+        self.message_socket.send(Reject::new(data)?.as_bytes(), &[])
     }
 }
 

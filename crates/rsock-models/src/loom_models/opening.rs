@@ -1,5 +1,4 @@
-//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through what comes by
-//! it.
+//! When the queue of a UDP socket opens, no thread and no epoll set misses what arrives in it.
 
 #[path = "../../../rsock-core/src/udp/opening.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]

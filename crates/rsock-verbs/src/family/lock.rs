@@ -196,7 +196,7 @@ mod tests {
                 n += 1;
             }
             assert!(!waiting.is_finished());
-            // The holder lets go.
+            // The holder releases the lock.
             lock.word.word.store(FREE, Ordering::Release);
             let _ = futex::wake(&lock.word.word, futex::Flags::empty(), u32::MAX >> 1);
             assert!(!waiting.join().expect("no panic"), "not from the dead");

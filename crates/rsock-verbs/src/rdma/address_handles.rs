@@ -135,7 +135,7 @@ impl<H> AddressHandles<H> {
         Ok(new)
     }
 
-    /// Lets go of handles that no send names any longer.
+    /// Frees handles that no send names any longer.
     pub(super) fn tidy(&self, sends: impl Fn() -> (u64, u64)) {
         self.handles().tidy(sends);
     }

@@ -11,7 +11,7 @@ use super::channel::RdmaChannel;
 use super::convert::{int, object, zero};
 use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED};
 use super::usage::{Counted, Kind as Counts};
-use super::waiters::Waiters;
+use super::waiters::CqWaiters;
 use super::{RdmaBell, RdmaContext};
 use crate::device::Parked;
 use crate::error::Error;
@@ -47,7 +47,7 @@ pub(super) struct DeviceCq {
     n_stashed: AtomicUsize,
     /// Queue pairs that complete their sends here.
     senders: Mutex<BTreeMap<u32, Weak<OutstandingSends>>>,
-    waiters: Waiters,
+    waiters: CqWaiters,
     channel: Option<(Arc<RdmaChannel>, u64)>,
     /// Whether the caller's channel waits for the next event.
     wanted: AtomicBool,
@@ -93,7 +93,7 @@ impl DeviceCq {
             stash: Mutex::new(VecDeque::with_capacity(BATCH)),
             n_stashed: AtomicUsize::new(0),
             senders: Mutex::default(),
-            waiters: Waiters::default(),
+            waiters: CqWaiters::default(),
             channel: channel.map(|channel| (Arc::clone(channel), channel.join(this.clone()))),
             wanted: AtomicBool::new(false),
             ctx: ctx.clone(),
@@ -138,8 +138,8 @@ impl DeviceCq {
     }
 
     /// Takes completions from the device until `sink` has `room` more or the queue is empty.
-    /// Returns whether a completion was swallowed: room in a send queue, and nothing for the
-    /// caller.
+    /// Returns whether a completion was not passed on: it made room in a send queue, but the caller
+    /// did not ask for it.
     fn take(&self, room: usize, mut sink: impl FnMut(Completion)) -> bool {
         let mut left = room;
         let mut swallowed = false;

@@ -183,7 +183,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and the device has let go of it.
+        // SAFETY: mapped by `new`, and no longer registered at the device.
         let _ = unsafe { munmap(self.addr.as_ptr().cast(), self.len) };
     }
 }

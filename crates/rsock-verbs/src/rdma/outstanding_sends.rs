@@ -6,9 +6,9 @@
 //! has a piece of memory to itself and is always signaled, short ones share a piece until it is
 //! full.
 //!
-//! Invariants: signaled requests complete in the order of posting, and a completion stands for all
-//! requests before it. Whenever a post finds no room, a signaled request is under way, so that a
-//! completion tells when there is some again.
+//! Invariants: signaled requests complete in the order of posting, and a completion covers all
+//! requests before it. Whenever a post finds no room, a signaled request is under way, whose
+//! completion makes room.
 
 use super::RdmaPd;
 use super::pool::{LARGEST, Piece, Pool, SMALLEST};

@@ -13,7 +13,7 @@
 use super::device_cq::{BATCH, DeviceCq};
 use super::event_watchers::{EventSleep, EventWatchers};
 use super::outstanding_sends::OutstandingSends;
-use super::waiters::{Event, Waiters};
+use super::waiters::{CqWaiters, Event};
 use super::{RdmaBell, RdmaContext};
 use crate::device::{Context, Parked};
 use crate::error::Error;
@@ -50,7 +50,7 @@ struct SharedCq {
 pub(super) struct CqShare {
     stash: Mutex<VecDeque<Completion>>,
     n_stashed: AtomicUsize,
-    waiters: Waiters,
+    waiters: CqWaiters,
     n_reserved: u32,
     shared: Arc<SharedCq>,
 }
@@ -206,7 +206,7 @@ impl CqShare {
         Some(Arc::new(Self {
             stash: Mutex::default(),
             n_stashed: AtomicUsize::new(0),
-            waiters: Waiters::default(),
+            waiters: CqWaiters::default(),
             n_reserved: n,
             shared: Arc::clone(shared),
         }))

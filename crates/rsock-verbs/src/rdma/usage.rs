@@ -1,8 +1,8 @@
 //! What this process has on RDMA devices: queues, and registered bytes. Counted where they are
 //! made, so that `rsock stat` can show it without a query to the device.
 //!
-//! Invariant: the counts are of one process. A forked child begins at nothing, shows nothing on its
-//! parent's [`UsageBoard`], and does not count what it inherited when it lets go of it.
+//! Invariant: the counts are of one process. A forked child begins at zero, publishes nothing on
+//! its parent's [`UsageBoard`], and does not count the release of what it inherited.
 
 use crate::family::process;
 use std::ptr;
@@ -64,7 +64,7 @@ pub(super) enum Kind {
     Bytes,
 }
 
-/// Counted as long as this value lives: keep it beside what it stands for.
+/// Counted as long as this value lives: keep it beside the counted object.
 #[derive(Debug)]
 pub(super) struct Counted {
     kind: Kind,

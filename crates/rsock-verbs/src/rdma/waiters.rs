@@ -40,7 +40,7 @@ impl AsFd for Event {
 
 /// The waiters of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Waiters {
+pub(super) struct CqWaiters {
     epoch: AtomicU32,
     n: AtomicUsize,
     list: Mutex<Vec<Arc<Event>>>,
@@ -48,7 +48,7 @@ pub(super) struct Waiters {
     idle: Mutex<Vec<Arc<Event>>>,
 }
 
-impl Waiters {
+impl CqWaiters {
     pub(super) fn epoch(&self) -> u32 {
         // SYNC(waiters): after the registration, in the one order of SeqCst; pairs with `wake_all`.
         self.epoch.load(Ordering::SeqCst)

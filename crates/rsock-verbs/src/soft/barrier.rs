@@ -35,9 +35,9 @@ pub(super) fn full_or_long() {
     if full() {
         return;
     }
-    // SYNC(barrier): if the peer's load missed our store, the peer's earlier store is in its store
-    // buffer or its instruction window. Both drain in far less time than this, and at once when its
-    // thread is interrupted, so the caller's next load sees what the peer stored.
+    // SYNC(barrier): if the peer's load missed this side's store, the peer's earlier store is in
+    // its store buffer or its instruction window. Both drain in far less time than this, and at
+    // once when its thread is interrupted, so the caller's next load sees what the peer stored.
     std::sync::atomic::fence(Ordering::SeqCst);
     let begun = Instant::now();
     while begun.elapsed() < LONG {

@@ -161,7 +161,7 @@ impl Node {
                 links_by_id.insert(link.id(), Arc::clone(link));
                 Ok(())
             }
-            // The process is linked to itself: the map has the offering end, which leads to the
+            // The process is linked to itself: the map has the offering end, which refers to the
             // accepting one.
             Some(other) => match Link::join_ends(other, link) {
                 Some(offering) => {

@@ -200,7 +200,7 @@ pub(super) unsafe fn try_load_small(src: *const u8, len: usize) -> Option<[u64; 
         let mut bytes = [0u8; INLINE];
         // SAFETY: the caller's promise, and room for so many bytes.
         let is_there = unsafe { fault::copy(src, bytes.as_mut_ptr(), len) };
-        // SAFETY: bytes of our own.
+        // SAFETY: the bytes are local to this function.
         is_there.then(|| unsafe { load_small(bytes.as_ptr(), INLINE) })
     }
 }

@@ -142,7 +142,7 @@ fn begin(fd: i32, harmless: i32) -> Option<i32> {
     begun
 }
 
-/// Takes note of the end of process `pid`, if it has come.
+/// Reaps process `pid` if it has ended; says whether it has.
 fn has_ended(pid: i32) -> bool {
     let nothing = std::ptr::null_mut::<i32>();
     let flags = libc::WNOHANG | libc::__WALL;

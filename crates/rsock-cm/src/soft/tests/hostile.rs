@@ -1,8 +1,8 @@
-//! Peers that do not keep to the handshake: raw sockets against a listener, and a raw listener
-//! against a connector.
+//! Peers that violate the handshake: raw sockets against a listener, and a raw listener against a
+//! connector.
 
 use super::super::wire::{Bare, Hello, LinkHalf, Reply, RequestMessage, VERSION, Welcome};
-use super::super::{channel, wire};
+use super::super::{message_socket, wire};
 use super::*;
 use crate::Violation;
 use crate::addr::{connect_names, listen_name};
@@ -16,9 +16,9 @@ use zerocopy::IntoBytes;
 
 /// A socket connected to `listener` that has sent nothing.
 pub(super) fn raw_client(listener: &SoftListener) -> PeerSocket {
-    let socket = channel::socket().expect("socket");
+    let socket = message_socket::socket().expect("socket");
     let name = &connect_names(PortSpace::Tcp, listener.local_addr())[0];
-    net::connect(&socket, &channel::name(name).expect("name")).expect("connect");
+    net::connect(&socket, &message_socket::name(name).expect("name")).expect("connect");
     socket
 }
 
@@ -127,29 +127,29 @@ fn messages_out_of_order_and_false_claims_are_refused() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let request = RequestMessage::new(QpNum(1), &[]).expect("fits");
-    let greeted = |listener: &mut SoftListener| {
+    let after_welcome = |listener: &mut SoftListener| {
         let client = raw_client(listener);
         send(&client, hello(listener.local_addr()).as_bytes(), &[]);
         settle(listener);
         client
     };
 
-    let client = greeted(&mut listener);
+    let client = after_welcome(&mut listener);
     send(&client, request.as_bytes(), &[]);
     let kind = Violation::Kind(Kind::Request as u16);
     assert_eq!(violation(refusal(&mut listener)), kind, "no link was made");
 
-    let client = greeted(&mut listener);
+    let client = after_welcome(&mut listener);
     send(&client, LinkHalf::new(Kind::Offer, [0; HELLO_LEN]).as_bytes(), &[]);
     assert!(matches!(refusal(&mut listener), Error::Device(_)), "a link without memory");
 
-    let client = greeted(&mut listener);
+    let client = after_welcome(&mut listener);
     let null = std::fs::File::open("/dev/null").expect("null");
     let offer = LinkHalf::new(Kind::Offer, [0xAA; HELLO_LEN]);
     send(&client, offer.as_bytes(), &[null.as_fd(), null.as_fd(), null.as_fd()]);
     assert!(matches!(refusal(&mut listener), Error::Device(_)), "one descriptor too many");
 
-    let client = greeted(&mut listener);
+    let client = after_welcome(&mut listener);
     drop(client);
     assert!(matches!(refusal(&mut listener), Error::PeerGone));
     assert_eq!(listener.n_pending(), 0);
@@ -216,9 +216,9 @@ impl Impostor {
     fn new() -> Self {
         let port = port("127.0.0.1:0");
         let at = port.local_addr().expect("name");
-        let socket = channel::socket().expect("socket");
+        let socket = message_socket::socket().expect("socket");
         let name = listen_name(PortSpace::Tcp, at, false);
-        net::bind(&socket, &channel::name(&name).expect("name")).expect("bind");
+        net::bind(&socket, &message_socket::name(&name).expect("name")).expect("bind");
         net::listen(&socket, 4).expect("listen");
         Self { socket, at, _port: port }
     }

@@ -251,9 +251,7 @@ impl QueuePair<Soft> for SoftQp {
 
     fn ready_to_receive(&self, path: &Arc<Link>, dest: QpNum) -> Result<(), Error> {
         if !Arc::ptr_eq(path, self.pd.link()) {
-            return Err(Error::Invalid(
-                "the path leads to another process than that of the domain",
-            ));
+            return Err(Error::Invalid("the path's process is not that of the domain"));
         }
         if !path.is_alive() {
             return Err(Error::PeerGone);

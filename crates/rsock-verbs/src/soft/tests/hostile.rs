@@ -27,8 +27,8 @@ enum Spot {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Writes a word into the victim's segment, or into the hostile one's own, which the victim
-    /// reads.
+    /// Writes a word into the attacked process's segment, or into the hostile one's own, which the
+    /// attacked process reads.
     Scribble {
         victims: bool,
         spot: Spot,

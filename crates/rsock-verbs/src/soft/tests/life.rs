@@ -81,7 +81,7 @@ fn a_peer_that_seems_busy_for_ever_costs_the_end_of_a_region_one_barrier() {
 }
 
 #[test]
-fn a_link_that_lies_idle_goes_when_its_peer_has_died_although_no_other_is_made() {
+fn an_idle_link_is_removed_after_its_peer_died_without_a_new_link() {
     let ctx = SoftContext::open().expect("device");
     let (x, y) = linked_pair(&ctx).expect("link");
     let used = linked_pair(&ctx).expect("another link");

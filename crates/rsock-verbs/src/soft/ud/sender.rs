@@ -80,7 +80,7 @@ impl UdSender {
         let known = senders.lock().get(&key).map(Arc::clone);
         match known {
             Some(sender) if sender.is_alive() => return Ok(sender),
-            // It leads to a queue that is gone; another queue may have its number now.
+            // Its queue is gone; another queue may have its number now.
             Some(_) => senders.sweep(),
             None => {}
         }
@@ -93,7 +93,7 @@ impl UdSender {
 
     fn connect(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
         let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
-        let none = Error::Invalid("the peer has no such queue, or has not admitted us");
+        let none = Error::Invalid("the peer has no such queue, or has not admitted this process");
         let Some(entry) = link.peer_segment().at::<QpEntry>(at) else { return Err(none) };
         // SYNC(qp-entry): pairs with the Release in `publish`.
         if entry.number.load(Ordering::Acquire) != dest.0

@@ -15,20 +15,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// A connected sequential-packet socket.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct MessageSocket {
     fd: PeerSocket,
 }
 
 /// Most descriptors that one message of this handshake carries.
 const MAX_FDS: usize = 4;
 
-/// A message taken from a [`Channel`].
+/// A message taken from a [`MessageSocket`].
 #[derive(Debug)]
 pub(super) struct Received {
     buf: [u8; MAX_LEN + 1],
     len: usize,
     pub(super) fds: Vec<UntrustedFd>,
-    /// Credentials of its sender; known after [`Channel::enable_credentials`].
+    /// Credentials of its sender; known after [`MessageSocket::enable_credentials`].
     pub(super) sender: Option<PeerCred>,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn name(text: &str) -> Result<SocketAddrUnix, Error> {
     SocketAddrUnix::new_abstract_name(text.as_bytes()).map_err(Error::system("bind"))
 }
 
-impl Channel {
+impl MessageSocket {
     /// Wraps a connected socket.
     pub(super) fn new(fd: PeerSocket) -> Self {
         Self { fd }
@@ -115,7 +115,7 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for MessageSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
