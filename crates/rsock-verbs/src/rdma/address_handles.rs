@@ -73,9 +73,9 @@ struct Handles<H> {
 /// The index of the local address in the port's table, and the host's address.
 type Key = (u8, Gid);
 
-/// Handles that a queue has for use.
+/// Most current handles of a queue.
 const MOST: usize = 1024;
-/// How old one gets.
+/// Longest age of a current handle.
 const AGE: Duration = Duration::from_secs(1);
 
 impl AddressHandles {
@@ -140,7 +140,7 @@ impl<H> AddressHandles<H> {
         self.handles().tidy(sends);
     }
 
-    /// Handles that there are: those for use, and those that wait to go.
+    /// Number of handles: the current ones, and those that wait for their sends.
     pub(super) fn len(&self) -> usize {
         let handles = self.handles();
         handles.current.len() + handles.retired.len()

@@ -1,7 +1,7 @@
 //! Completion channels: one descriptor over the queues that were asked to notify.
 //!
-//! Not the device's own channel: each queue has one of those to itself (`cq.rs`), and lies in this
-//! set from `req_notify` to the next event.
+//! This is not the device's completion channel, of which each queue has its own (`cq.rs`): it is an
+//! epoll set, in which that channel is from `req_notify` to the next event.
 
 use super::device_cq::DeviceCq;
 use super::waiters::Event;
@@ -19,11 +19,11 @@ pub struct RdmaChannel {
     epoll: HighFd,
     /// Rung for a queue whose event another thread took.
     event: Event,
-    /// Its queues, by their place in event data.
+    /// Its queues, by the index in event data.
     queues: Mutex<Vec<Weak<DeviceCq>>>,
 }
 
-/// Event data of `event`; queues have their place.
+/// Event data of `event`; queues have their index.
 const RUNG: u64 = u64::MAX;
 
 impl RdmaChannel {
@@ -35,7 +35,7 @@ impl RdmaChannel {
         Ok(Self { epoll, event, queues: Mutex::default() })
     }
 
-    /// A place for a queue.
+    /// The entry of a queue.
     pub(super) fn join(&self, cq: Weak<DeviceCq>) -> u64 {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let free = queues.iter().position(|queue| queue.strong_count() == 0);

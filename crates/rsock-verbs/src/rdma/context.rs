@@ -68,7 +68,7 @@ impl std::fmt::Debug for Inner {
 pub struct GidEntry {
     /// The port, from 1.
     pub port: u8,
-    /// Its place in the port's table.
+    /// Its index in the port's table.
     pub index: u8,
     /// The address.
     pub gid: Gid,
@@ -91,7 +91,7 @@ impl RdmaContext {
     /// Opens a device by its name, or the first one.
     ///
     /// # Errors
-    /// `NoDevice`, also where rdma-core is not installed (`ENODEV`); what the driver answers.
+    /// `NoDevice`, also where rdma-core is not installed (`ENODEV`); the driver's error.
     pub fn open(name: Option<&str>) -> Result<Self, Error> {
         with_devices(|verbs, device| {
             let found = name_of(verbs, device);
@@ -156,7 +156,7 @@ impl RdmaContext {
         Ok(this)
     }
 
-    /// The same, without keeping it open.
+    /// A weak reference, which does not keep it open.
     #[must_use]
     pub fn downgrade(&self) -> WeakRdmaContext {
         WeakRdmaContext(Arc::downgrade(&self.0))
@@ -171,7 +171,7 @@ impl RdmaContext {
     /// The addresses of a port.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's error.
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, Error> {
         let attr = self.port(port)?;
         let mut found = Vec::new();
@@ -184,7 +184,7 @@ impl RdmaContext {
                 verbs._ibv_query_gid_ex(raw, u32::from(port), u32::from(index), at, 0, n)
             };
             if rc != 0 {
-                // An empty place in the table.
+                // An empty entry of the table.
                 continue;
             }
             // SAFETY: all of its fields are numbers, zero where nothing was written.
@@ -201,7 +201,7 @@ impl RdmaContext {
     /// can be routed.
     ///
     /// # Errors
-    /// `NoDevice` if no port has it; what the driver answers.
+    /// `NoDevice` if no port has it; the driver's error.
     pub fn find_gid(&self, addr: Gid) -> Result<GidEntry, Error> {
         let mut found = None;
         for port in 1..=self.0.n_ports {
@@ -217,7 +217,7 @@ impl RdmaContext {
     /// that the local port allows.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's error.
     pub fn path(&self, from: &GidEntry, to: Gid) -> Result<RdmaPath, Error> {
         let attr = self.port(from.port)?;
         Ok(RdmaPath::new(from.port, from.index, to, attr.active_mtu))
@@ -311,7 +311,7 @@ impl Context<Rdma> for RdmaContext {
     }
 }
 
-/// Calls `f` with each device of the host until it answers.
+/// Calls `f` with each device of the host until it returns a value.
 fn with_devices<T>(mut f: impl FnMut(&'static Verbs, *mut ibv_device) -> Option<T>) -> Option<T> {
     let verbs = rsock_rdma_sys::open().ok()?;
     let mut n = 0;

@@ -1,4 +1,4 @@
-//! The conventions of libibverbs, one converter each. Nothing else reads `errno`.
+//! Converters for the error conventions of libibverbs. Nothing else reads `errno`.
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, PostError};

@@ -29,7 +29,7 @@ pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 /// As [`copy`], of memory that may be unmapped, as in [`fault::copy`]; false then.
 ///
 /// # Safety
-/// As [`copy`] but for that.
+/// As for [`copy`], except that it may be unmapped.
 #[inline]
 #[must_use]
 pub(super) unsafe fn try_copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
@@ -55,7 +55,7 @@ mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::_mm256_zeroupper;
 
-    /// Bytes per turn of the loops.
+    /// Bytes per iteration of the loops.
     const STEP: usize = 128;
 
     /// # Safety
@@ -79,7 +79,7 @@ mod x86 {
         unsafe { std::ptr::copy_nonoverlapping(from, to, len - body) };
     }
 
-    // In assembly, or the compiler takes each for what it is, a copy, and calls the C library.
+    // In assembly, because the compiler would recognize a copy and call the C library.
 
     /// # Safety
     /// As for `copy` above; `len` is a multiple of `STEP` and not 0, and the processor has AVX.
@@ -112,7 +112,7 @@ mod x86 {
                 options(nostack),
             );
         }
-        // Or code without AVX would be slowed down by what is left in the upper halves.
+        // Otherwise the set upper halves would slow down code without AVX.
         _mm256_zeroupper();
     }
 

@@ -22,7 +22,7 @@ enum Kind {
     CqShare(Arc<CqShare>),
 }
 
-/// Runs the same call on whichever kind it is.
+/// Runs the same call on either kind.
 macro_rules! on {
     ($cq:expr, $inner:ident => $do:expr) => {
         match &$cq.0 {
@@ -53,7 +53,7 @@ impl RdmaCq {
         on!(self, cq => cq.attach(qp_num, sends));
     }
 
-    /// Learns what has been sent, whether or not what has come is taken.
+    /// Polls for completed sends, even if received completions are not taken.
     pub(super) fn gather(&self) {
         match &self.0 {
             Kind::Device(cq) => cq.gather(),
@@ -62,7 +62,7 @@ impl RdmaCq {
         }
     }
 
-    /// The queue pair is gone.
+    /// Removes a queue pair that is gone.
     pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         on!(self, cq => cq.detach(qp_num, sends));
     }

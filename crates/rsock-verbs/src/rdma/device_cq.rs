@@ -1,4 +1,4 @@
-//! A completion queue of the device's, whole.
+//! Completion queues that wrap one queue of the device each.
 //!
 //! Each has a completion channel of its own, whose descriptor becomes readable at the next
 //! completion after the queue was armed. Bells, parked threads and the caller's channel watch that
@@ -119,7 +119,7 @@ impl DeviceCq {
 
     pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         let mut senders = self.senders();
-        // The number may be another one's by now.
+        // Another queue pair may have the number by now.
         if senders.get(&qp_num.0).is_some_and(|other| other.as_ptr() == Arc::as_ptr(sends)) {
             senders.remove(&qp_num.0);
         }
@@ -271,7 +271,7 @@ impl DeviceCq {
         }
     }
 
-    /// The caller's channel has seen an event here.
+    /// The caller's channel has taken an event of this queue.
     pub(super) fn notified(&self) {
         if let Some((channel, _)) = &self.channel {
             self.wanted.store(false, Ordering::Release);
@@ -341,7 +341,7 @@ impl DeviceCq {
         let Some((channel, place)) = &self.channel else {
             return Err(Error::Invalid("no completion channel"));
         };
-        // An old event is not the next completion's.
+        // An old event is not for the next completion.
         self.take_events();
         self.wanted.store(true, Ordering::Release);
         channel.watch(self.fd(), *place)?;

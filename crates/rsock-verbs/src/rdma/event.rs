@@ -1,4 +1,5 @@
-//! What a device tells of itself unasked: ports that go down, queue pairs that fail, its own end.
+//! Asynchronous events of a device: ports that go down, queue pairs that fail, the removal of the
+//! device.
 
 use super::RdmaContext;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 #[non_exhaustive]
 #[doc(alias = "ibv_event_type")]
 pub enum AsyncEvent {
-    /// The device is gone, or of no more use: everything on it has ended.
+    /// The device is gone, or unusable: everything on it has ended.
     DeviceGone,
     /// A port carries nothing now.
     PortDown {

@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads that watch, though it was not for them that the last event came.
+/// Most threads that go on watching after an event for others.
 const FEW: usize = 2;
 
 /// The threads that sleep on a shared queue.
@@ -25,15 +25,15 @@ pub(super) struct EventWatchers(Mutex<Sleepers>);
 #[derive(Debug, Default)]
 struct Sleepers {
     n_watching: usize,
-    /// Those that do not.
+    /// The threads that do not watch.
     others: Vec<Arc<Event>>,
 }
 
-/// What a thread sleeps for.
+/// The condition and the descriptors of a sleep.
 pub(super) struct EventSleep<'a, Take, IsWoken> {
     /// Where the device's events arrive.
     pub(super) events: BorrowedFd<'a>,
-    /// Takes one of them, and hands completions out.
+    /// Takes one of them, and distributes completions.
     pub(super) take: Take,
     /// Rung for the thread alone.
     pub(super) event: &'a Arc<Event>,
@@ -65,10 +65,11 @@ impl EventWatchers {
                 break parked;
             }
             let mut sleepers = self.lock();
-            // One that is not on the list any more was rung to take over, and is counted.
+            // A thread that is no longer on the list was rung to take over, and is counted as a
+            // watcher.
             is_watching |= !sleepers.forget(sleep.event);
             if !is_watching {
-                // Rung, and for nothing: it may as well watch.
+                // Rung without a completion: it watches from here on.
                 sleepers.n_watching += 1;
                 is_watching = true;
             } else if sleepers.n_watching > FEW {
@@ -87,13 +88,13 @@ impl EventWatchers {
 }
 
 impl Sleepers {
-    /// Strikes `event` from the list; whether it was there.
+    /// Removes `event` from the list; returns whether it was there.
     fn forget(&mut self, event: &Arc<Event>) -> bool {
         let place = self.others.iter().position(|other| Arc::ptr_eq(other, event));
         place.map(|place| self.others.swap_remove(place)).is_some()
     }
 
-    /// One thread less watches.
+    /// Counts one watcher less.
     fn leave(&mut self) {
         self.n_watching -= 1;
         if self.n_watching == 0
@@ -107,7 +108,7 @@ impl Sleepers {
 }
 
 impl<Take: Fn(), IsWoken: Fn() -> bool> EventSleep<'_, Take, IsWoken> {
-    /// Sleeps once; `None` if it was for nothing.
+    /// Sleeps once; `None` if it woke without a reason.
     fn sleep(&self, is_watching: bool, deadline: Option<Instant>) -> Option<Parked> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());

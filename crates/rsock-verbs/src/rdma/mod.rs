@@ -3,9 +3,9 @@
 //! Mirrors `soft/` file by file where the two have the same parts. Two things that verbs leave to
 //! their users are done here, so that the engine need not know which device it has:
 //!
-//! * a send queue gives its places back only when a *signaled* request completes, and a device
-//!   copies only a few bytes while it posts: `outstanding_sends.rs` signals requests behind the
-//!   caller's back, and copies;
+//! * slots of a send queue become free only when a *signaled* request completes, and a device
+//!   copies only a few bytes while it posts: `outstanding_sends.rs` signals some unsignaled
+//!   requests, and copies;
 //! * sleeping: every completion queue has a completion channel of its own, which bells, parked
 //!   threads and the caller's channel all watch (`cq.rs`, `waiters.rs`).
 //!
@@ -55,8 +55,8 @@ pub struct Rdma;
 
 impl crate::device::Backend for Rdma {
     const NAME: &'static str = "rdma";
-    // One less than a power of two: drivers round up, soft RoCE what is one more than this, and the
-    // places of a send queue are the most of what the kernel has to keep for a stream.
+    // One less than a power of two: drivers round up, and soft RoCE rounds up one more than this.
+    // The slots of a send queue are most of the kernel memory of a stream.
     const SEND_DEPTH: u32 = 127;
     const SENDS_WAIT: bool = true;
     const PINS: bool = true;

@@ -154,7 +154,7 @@ impl MemoryRegion for RdmaMr {
         unsafe { try_copy(from, dst.as_mut_ptr(), dst.len()) }
     }
 
-    /// The device has pinned them: nothing is given back.
+    /// The device has pinned the pages, so none can be released.
     fn punch(&self, offset: usize, len: usize) {
         let _ = self.at(offset, len);
     }

@@ -1,4 +1,4 @@
-//! Requests under way: what a queue pair and its completion queue know together.
+//! Requests under way: the state that a queue pair shares with its completion queue.
 //!
 //! Slots of a send queue become free only when a *signaled* request completes. So now and then an
 //! unsignaled request is posted as signaled, and its completion is not passed on. The same
@@ -234,7 +234,7 @@ impl OutstandingSends {
     }
 }
 
-/// The name of the next signaled request.
+/// The number of the next signaled request.
 pub(super) fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed) & (RECEIVE - 1)
 }

@@ -1,4 +1,4 @@
-//! Paths: what a queue pair needs to know of the way to its peer.
+//! Paths: the route from a queue pair to its peer.
 #![forbid(unsafe_code)]
 
 use crate::error::Error;
@@ -24,7 +24,7 @@ enum Route {
     Negotiated(Arc<dyn Negotiated>),
 }
 
-/// A way that is known from the start; queue pairs number their packets from 0.
+/// A route that is known from the start; queue pairs number their packets from 0.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     gid_index: u8,
@@ -37,7 +37,7 @@ pub trait Negotiated: Debug + Send + Sync {
     /// that count.
     ///
     /// # Errors
-    /// `PeerGone` when the connection is over; what the connection manager answers.
+    /// `PeerGone` when the connection is over; the connection manager's error.
     fn qp_attr(&self, to: QpState) -> Result<(ibv_qp_attr, i32), Error>;
 }
 
@@ -172,8 +172,8 @@ const TO_SEND: [ibv_qp_attr_mask; 6] = [
     ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
 ];
 
-/// How often a request without an answer is sent again. Seven means seven, but to the kernel's soft
-/// RoCE, where it means without end.
+/// How often a request without an answer is sent again. Seven means seven, except for the kernel's
+/// soft RoCE, where it means without limit.
 pub const RETRIES: u8 = 6;
 
 /// Until a request without an answer is sent again, as an exponent: 4.096 us * 2^14 are 67 ms.

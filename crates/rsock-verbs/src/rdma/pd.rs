@@ -24,7 +24,7 @@ pub struct RdmaPd {
     raw: NonNull<ibv_pd>,
     port: u8,
     peer: Gid,
-    /// For the sends of queue pairs, which keep it.
+    /// Memory for the sends of queue pairs, which hold it.
     pool: Mutex<Weak<Pool>>,
     ctx: RdmaContext,
 }

@@ -17,7 +17,7 @@ pub(super) const SMALLEST: u32 = 4 << 10;
 const N_SIZES: usize = 5;
 /// Bytes of the largest piece.
 pub(super) const LARGEST: u32 = SMALLEST << (N_SIZES - 1);
-/// Bytes of a slab: registering takes long.
+/// Bytes of a slab: registration is slow.
 const SLAB: usize = 256 << 10;
 
 /// The memory of one domain.
@@ -68,7 +68,7 @@ impl Piece {
         SMALLEST << self.size
     }
 
-    /// The region that it lies in, and where there.
+    /// Its region, and its offset there.
     pub(super) fn place(&self) -> (&RdmaMr, usize) {
         (&self.slab, self.at)
     }

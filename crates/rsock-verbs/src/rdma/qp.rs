@@ -33,9 +33,9 @@ pub struct RdmaQp {
     /// The state that this module set, as an index into [`STATES`]; the device may have moved to
     /// `Err` by itself.
     state: AtomicU8,
-    /// Held while it moves.
+    /// Held during a change of state.
     moving: Mutex<()>,
-    /// In `Rtr`, for the next step.
+    /// Set in `Rtr`, for the step to `Rts`.
     path: Mutex<Option<RdmaPath>>,
     /// Bytes that the device itself copies while posting; this module copies longer requests.
     max_inline: u32,
@@ -83,7 +83,7 @@ impl RdmaQp {
                 max_send_wr: cap.max_send_wr.max(1),
                 max_recv_wr: if init.srq.is_some() { 0 } else { cap.max_recv_wr },
                 max_send_sge: cap.max_send_sge.max(1),
-                // Drivers differ in whether a receive may have no place for entries.
+                // Some drivers refuse receives without any entry.
                 max_recv_sge: cap.max_recv_sge.max(1),
                 max_inline_data,
             },
@@ -96,7 +96,7 @@ impl RdmaQp {
             let raw = unsafe { pd.ctx().verbs().ibv_create_qp(pd.raw(), attr) };
             object("ibv_create_qp", raw)
         };
-        // No call tells what the device can carry inline.
+        // No call reports the device's inline limit.
         let raw = create(&mut attr).or_else(|_| {
             attr = init_attr(0);
             create(&mut attr)
@@ -136,7 +136,7 @@ impl RdmaQp {
         self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to move on, if the state is `from`.
+    /// The right to change the state, if it is `from`.
     fn moving_from(&self, from: QpState) -> Result<MutexGuard<'_, ()>, Error> {
         let moving = self.moving();
         if self.local_state() == from {
@@ -189,7 +189,7 @@ impl RdmaQp {
         Ok(())
     }
 
-    /// What was posted and what is known to have completed, of its sends.
+    /// How many of its sends were posted, and how many are known to have completed.
     pub(super) fn sends(&self) -> &OutstandingSends {
         &self.sends
     }
@@ -200,8 +200,7 @@ impl RdmaQp {
 
     /// To the error state, also from there: what was posted meanwhile completes.
     fn flush(&self) {
-        // In `Reset` there is nothing to flush; elsewhere it cannot be refused, but by a device
-        // that is gone.
+        // In `Reset` there is nothing to flush; in other states only a device that is gone refuses.
         let mask = int(ibv_qp_attr_mask::IBV_QP_STATE.0);
         let _ = self.modify(&mut blank(ibv_qp_state::IBV_QPS_ERR), mask);
     }
@@ -272,7 +271,7 @@ impl QueuePair<Rdma> for RdmaQp {
         let moving = self.moving_from(QpState::Init)?;
         let (mut attr, mask) = path.to_receive(dest)?;
         self.step(moving, QpState::Rtr, &mut attr, mask)?;
-        // Its sending side is for the next step.
+        // Its send attributes are set in the next step.
         *self.path.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
         Ok(())
     }
@@ -373,7 +372,7 @@ impl RdmaQp {
                 copied = Some(place);
             } else if len != 0 {
                 if fault::is_armed() {
-                    // The driver would copy where no fault can be recovered from.
+                    // The driver would copy outside of the code that recovers from faults.
                     // SAFETY: the caller promises readable memory, or memory that is not there.
                     let sge = unsafe { gather(wr.sges, &mut own) }?;
                     n = entries(&[sge], &mut sges)?;
@@ -422,7 +421,7 @@ impl RdmaQp {
 /// [`PostError::Fault`].
 ///
 /// # Safety
-/// The entries name readable memory, or memory that is not there.
+/// The entries name readable memory, or unmapped memory.
 unsafe fn gather(from: &[Sge], to: &mut [MaybeUninit<u8>]) -> Result<Sge, PostError> {
     let mut len = 0;
     for sge in from {
@@ -455,7 +454,7 @@ pub(super) fn with_recv_wr(
     f(&raw mut raw, &raw mut bad)
 }
 
-/// Entries in C's form; how many.
+/// Entries in C's form; returns how many.
 #[inline]
 fn entries(from: &[Sge], to: &mut [ibv_sge]) -> Result<i32, PostError> {
     let to = to.get_mut(..from.len()).ok_or(PostError::Invalid)?;
@@ -465,7 +464,7 @@ fn entries(from: &[Sge], to: &mut [ibv_sge]) -> Result<i32, PostError> {
     i32::try_from(from.len()).map_err(|_| PostError::Invalid)
 }
 
-/// As their numbers in an atomic.
+/// The states, in the order of their numbers in the atomic.
 const STATES: [QpState; 5] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Err];
 

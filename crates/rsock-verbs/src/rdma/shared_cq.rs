@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// A completion queue for many.
+/// A completion queue for many queue pairs.
 #[derive(Debug)]
 struct SharedCq {
     queue: Arc<DeviceCq>,
@@ -95,13 +95,13 @@ impl SharedCqs {
 }
 
 impl SharedCq {
-    /// Takes what the device has, up to a bound, and hands it out.
+    /// Takes what the device has, up to a bound, and distributes it.
     fn poll(&self) {
-        // Bounded, or peers that never rest would keep this thread.
+        // Bounded, or busy peers would occupy this thread without end.
         self.poll_batches(MOST_BATCHES);
     }
 
-    /// Hands out everything that has completed so far: a device's queue holds no more than this
+    /// Distributes everything that has completed so far: a device's queue holds no more than this
     /// takes.
     fn poll_all(&self) {
         self.poll_batches(self.depth as usize / BATCH + 1);
@@ -137,8 +137,8 @@ impl SharedCq {
         is_full
     }
 
-    /// For a sleeper that has counted itself: what has completed so far is handed out, and the next
-    /// completion raises an event.
+    /// For a sleeper that has counted itself: what has completed so far is distributed, and the
+    /// next completion raises an event.
     fn arm(&self) -> Result<(), Error> {
         // SYNC(shared-cq-arm): the sleeper counts itself, then reads this; a thread that takes an
         // event clears this, then reads the count. SeqCst, or both could miss.
@@ -171,7 +171,7 @@ impl SharedCq {
         self.poll_all();
     }
 
-    /// `bell` rings for one share more.
+    /// Counts one more share that `bell` rings for.
     fn add_bell(&self, bell: &RdmaBell) -> Result<(), Error> {
         let mut bells = lock(&self.bells);
         if let Some((_, n)) = bells.iter_mut().find(|(event, _)| Arc::ptr_eq(event, bell.event())) {
@@ -219,16 +219,16 @@ impl CqShare {
 
     /// Completions of a queue pair come here from now on.
     pub(super) fn attach(self: &Arc<Self>, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
-        // What another one with this number has left is not for the new one.
+        // Completions of an earlier queue pair with this number are not for the new one.
         self.shared.poll_all();
         self.shared.queue.attach(qp_num, sends);
         lock(&self.shared.shares).insert(qp_num.0, Arc::downgrade(self));
     }
 
-    /// The queue pair is gone.
+    /// Removes a queue pair that is gone.
     pub(super) fn detach(self: &Arc<Self>, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         let mut shares = lock(&self.shared.shares);
-        // The number may be another one's by now.
+        // Another queue pair may have the number by now.
         if shares.get(&qp_num.0).is_some_and(|share| share.as_ptr() == Arc::as_ptr(self)) {
             shares.remove(&qp_num.0);
         }
@@ -344,5 +344,5 @@ impl Drop for CqShare {
 const FEW: u32 = 8;
 /// Most completions of a shared queue.
 const LONGEST: u32 = 32_000;
-/// Batches handed out in one go.
+/// Most batches that one poll distributes.
 const MOST_BATCHES: usize = 16;

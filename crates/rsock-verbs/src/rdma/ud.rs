@@ -7,8 +7,8 @@
 //! is as long as the longest packet that the port could ever carry, because a longer one breaks the
 //! queue.
 //!
-//! OutstandingSends are copied while they are posted (`outstanding_sends.rs`), and nothing waits
-//! for their completion but room.
+//! Sends are copied while they are posted (`outstanding_sends.rs`), and their completions only make
+//! room.
 
 use super::address_handles::{Address, AddressHandles};
 use super::device_cq::DeviceCq;
@@ -36,7 +36,7 @@ use std::time::Duration;
 /// A datagram queue.
 #[derive(Debug)]
 pub struct RdmaUd {
-    /// Goes before the memory and the handles that it uses.
+    /// Dropped before the memory and the handles that it uses.
     qp: RdmaQp,
     slots: RdmaMr,
     slot_len: usize,
@@ -115,17 +115,17 @@ impl DatagramBackend for Rdma {
     type Destination = RdmaDestination;
     const KNOWS_LOSS: bool = false;
 
-    /// On the device's first port; [`RdmaContext::create_datagrams`] is for any.
+    /// On the device's first port; [`RdmaContext::create_datagrams`] takes any port.
     fn create_datagrams(ctx: &RdmaContext, key: QKey) -> Result<RdmaUd, Error> {
         ctx.create_datagrams(1, key)
     }
 }
 
 impl RdmaContext {
-    /// A datagram queue on `port` that takes what carries `key`.
+    /// A datagram queue on `port` that accepts datagrams with `key`.
     ///
     /// # Errors
-    /// When memory, numbers or descriptors run out; what the driver answers.
+    /// When memory, numbers or descriptors run out; the driver's error.
     pub fn create_datagrams(&self, port: u8, key: QKey) -> Result<RdmaUd, Error> {
         RdmaUd::new(self, port, key)
     }
@@ -134,7 +134,7 @@ impl RdmaContext {
 impl RdmaUd {
     fn new(ctx: &RdmaContext, port: u8, key: QKey) -> Result<Self, Error> {
         let (mtu, max_mtu) = ctx.mtus(port)?;
-        // A domain of its own: no peer ever learns a key.
+        // A domain of its own, so no peer learns a key.
         let pd = RdmaPd::new(ctx, &ctx.path_from(port, Gid([0; 16]))?)?;
         let slot_len = (HEADER + max_mtu).next_multiple_of(64);
         let mut n_slots = N_SLOTS.min(ctx.attr().max_qp_wr);
@@ -142,7 +142,7 @@ impl RdmaUd {
             let len = slot_len * n_slots as usize;
             match pd.alloc_mr(len, Access::LOCAL_WRITE) {
                 Ok(slots) => break slots,
-                // Little memory may be pinned: better few slots than none.
+                // The limit of pinned memory may be low: few slots are better than none.
                 Err(_) if n_slots > FEWEST => n_slots /= 2,
                 Err(e) => return Err(e),
             }
@@ -185,7 +185,7 @@ impl RdmaUd {
         self.qp.sends().is_full()
     }
 
-    /// Whether nothing is sent or received any more: the device has given the queue up.
+    /// Whether the queue has failed: nothing is sent or received any more.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Relaxed)
@@ -216,7 +216,7 @@ impl RdmaUd {
         usize::try_from(slot).unwrap_or(usize::MAX).saturating_mul(self.slot_len)
     }
 
-    /// What a completion means; its slot is the caller's then.
+    /// Decodes a completion; the caller owns its slot then.
     fn found(&self, wc: &Completion) -> Option<Found<'_>> {
         if wc.status != WcStatus::SUCCESS {
             self.is_broken.store(true, Ordering::Relaxed);
@@ -228,7 +228,7 @@ impl RdmaUd {
         is_sound.then(|| Found { slots: &self.slots, at, len: len - HEADER, src: QpNum(wc.imm) })
     }
 
-    /// Posts what `sges` name, which is copied.
+    /// Posts a copy of the bytes that `sges` name.
     ///
     /// # Safety
     /// The entries name readable memory.
@@ -387,13 +387,13 @@ impl DatagramQueue<Rdma> for RdmaUd {
     }
 }
 
-/// What the device puts before each datagram, in bytes.
+/// Bytes that the device puts before each datagram.
 const HEADER: usize = 40;
-/// Slots of a queue, if so much memory may be pinned.
+/// Slots of a queue, if the limit of pinned memory permits.
 const N_SLOTS: u32 = 128;
-/// Slots that a queue has at least.
+/// Fewest slots of a queue.
 const FEWEST: u32 = 16;
-/// OutstandingSends under way.
+/// Sends under way.
 const SEND_DEPTH: u32 = 127;
-/// Pieces of a datagram that need not be put together first.
+/// Most pieces of a datagram that are not joined first.
 const PIECES: usize = 8;

@@ -21,11 +21,11 @@ pub struct Usage {
     pub registered: u64,
 }
 
-/// Where the counts are shown: in the order of [`Usage`]'s fields.
+/// Shared words that publish the counts, in the order of [`Usage`]'s fields.
 pub type UsageBoard = [AtomicU64; 4];
 
 impl Usage {
-    /// What `board` shows.
+    /// Reads `board`.
     #[must_use]
     pub fn from_board([n_qps, n_cqs, n_srqs, registered]: [u64; 4]) -> Self {
         Self { n_qps, n_cqs, n_srqs, registered }
@@ -46,7 +46,7 @@ pub fn peak_usage() -> Usage {
     Usage::from_board(PEAKS.each_ref().map(|peak| peak.load(Ordering::Relaxed)))
 }
 
-/// From now on what this process has is shown on `board`, too.
+/// Publishes this process's counts on `board` from now on.
 pub fn show_usage(board: &'static UsageBoard) {
     claim_counts();
     BOARD.store(ptr::from_ref(board).cast_mut(), Ordering::SeqCst);
@@ -102,12 +102,12 @@ impl Drop for Counted {
 static TOTALS: UsageBoard = [const { AtomicU64::new(0) }; 4];
 static PEAKS: UsageBoard = [const { AtomicU64::new(0) }; 4];
 static BOARD: AtomicPtr<UsageBoard> = AtomicPtr::new(ptr::null_mut());
-/// The process that the counts are of; with [`CLAIMING`], while it makes them its own.
+/// The process that owns the counts; with [`CLAIMING`] while it takes them over.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Above every process id.
 const CLAIMING: u32 = 1 << 31;
 
-/// Makes the counts the calling process's own, which it returns.
+/// Makes the calling process the owner of the counts; returns its id.
 fn claim_counts() -> u32 {
     let here = process().0;
     loop {
@@ -133,7 +133,7 @@ fn claim_counts() -> u32 {
     }
 }
 
-/// Shows a count that has changed.
+/// Publishes a count that has changed.
 fn note(kind: Kind) {
     // SYNC(usage-board): a thread that changes a count reads the board pointer afterwards, and a
     // thread that sets the board publishes all counts afterwards: one of them sees the other.
@@ -168,7 +168,7 @@ mod tests {
         Usage::from_board(SHOWN.each_ref().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// The one test of the counts, which all of this process share; nothing else here has a device.
+    /// The only test of the counts, which are global; no other test here has a device.
     #[test]
     fn what_lives_is_counted_and_shown_and_the_most_is_remembered() {
         let early = Counted::one(Kind::QueuePair);

@@ -22,7 +22,7 @@ impl Event {
     }
 
     pub(super) fn ring(&self) {
-        // Full means rung.
+        // A full counter means that it was rung.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -58,7 +58,7 @@ impl CqWaiters {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on `event` is rung. False if it was before.
+    /// Registers `event` for rings. False if it was registered before.
     pub(super) fn register(&self, event: &Arc<Event>) -> bool {
         let mut list = self.list();
         let is_new = !list.iter().any(|other| Arc::ptr_eq(other, event));

@@ -28,7 +28,7 @@ impl<P: Platform> RoomRequest<P> {
     /// Asks for room. The caller checks for room after this.
     pub(crate) fn ask(&self, fence: impl FnOnce()) {
         self.word.store(1, Ordering::Relaxed);
-        // SYNC(want-room): orders the request before the second check for room. Pairs with `grant`.
+        // SYNC(room-request): orders the request before the second check for room. Pairs with `grant`.
         fence();
     }
 
@@ -47,7 +47,7 @@ impl<P: Platform> RoomRequest<P> {
     /// rung.
     #[inline(always)]
     pub(crate) fn grant(&self, fence: impl FnOnce()) -> bool {
-        // SYNC(want-room): orders the room before the load of the request. Pairs with `ask`.
+        // SYNC(room-request): orders the room before the load of the request. Pairs with `ask`.
         fence();
         if self.word.load(Ordering::Relaxed) == 0 {
             return false;

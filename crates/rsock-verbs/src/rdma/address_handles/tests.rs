@@ -1,4 +1,4 @@
-//! The handles, with handles that are none, and a queue that is a list.
+//! The handles, with model handles, and a list as the queue.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,10 +12,10 @@ fn key(host: u8) -> Key {
     (1, Gid([host; 16]))
 }
 
-/// The handles that live, by number.
+/// The live handles, by number.
 type Alive = Rc<RefCell<BTreeSet<u64>>>;
 
-/// A handle that shows whether it lives.
+/// A handle that records whether it is alive.
 struct Handle {
     number: u64,
     alive: Alive,
@@ -100,7 +100,7 @@ fn the_oldest_handle_goes_when_there_are_too_many() {
     queue.tidy();
     assert!(!queue.is_alive(first[0]), "the first is still there");
     assert_eq!(queue.handles.len(), ROOM);
-    // The others are still for use.
+    // The others are still current.
     for (host, number) in (0..).zip(&first).skip(1) {
         assert_eq!(queue.ask(host), *number);
     }

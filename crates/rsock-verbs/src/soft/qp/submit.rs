@@ -106,7 +106,7 @@ impl QpCore {
             Err(refusal) => refusal,
         };
         let refusal = if refusal == Refusal::Paused {
-            // SYNC(want-room): if the peer opened the region before it could see the request, the
+            // SYNC(room-request): if the peer opened the region before it could see the request, the
             // region is open for this second attempt.
             self.request_room(send_lane);
             match write(tx) {
@@ -149,7 +149,7 @@ impl QpCore {
             return fits;
         }
         self.request_room(send_lane);
-        // SYNC(want-room): see `request_room`; room that was made before the peer could see the
+        // SYNC(room-request): see `request_room`; room that was made before the peer could see the
         // request is seen here.
         let short = read_progress(tx, send_lane, slots);
         if short.is_none() {
@@ -176,7 +176,7 @@ impl QpCore {
             return None;
         }
         self.request_room(send_lane);
-        // SYNC(want-room): as in `shortage_slow`.
+        // SYNC(room-request): as in `shortage_slow`.
         if fits(tx) {
             self.withdraw_room_request(send_lane);
             return None;
