@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Which ports: those of streams and those of datagrams are different ports.
+/// Port space: the ports of streams and those of datagrams are distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "rdma_port_space")]
 #[repr(u16)]
@@ -39,7 +39,7 @@ pub fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// A canonical address as a socket of one family shows it: an IPv6 socket maps IPv4 addresses.
+/// A canonical address as a socket of one family reports it: an IPv6 socket maps IPv4 addresses.
 #[must_use]
 pub fn in_family(addr: SocketAddr, v6: bool) -> SocketAddr {
     match addr {
@@ -55,7 +55,7 @@ pub fn in_family(addr: SocketAddr, v6: bool) -> SocketAddr {
     }
 }
 
-/// What connecting to a wildcard address means: this host.
+/// The destination of a connect to a wildcard address: this host.
 pub(crate) fn destination(addr: SocketAddr) -> SocketAddr {
     let addr = canonical(addr);
     match addr.ip() {

@@ -66,7 +66,7 @@ macro_rules! cm_conformance_tests {
     };
 }
 
-/// Longer than any test.
+/// A timeout that is longer than any test.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A number that no queue pair has had lately: a connection manager remembers those of connections
@@ -123,7 +123,7 @@ pub(crate) enum Either<M: Manager> {
     Server(Event<M>),
 }
 
-/// Lets both sides run until one of them has something to tell.
+/// Lets both ends run until one of them has an event.
 pub(crate) fn drive<M: Manager>(
     listener: &mut M::Listener,
     client: &mut M::Connecting,
@@ -217,7 +217,7 @@ fn ending<M: Manager>(connection: &M::Connection) -> Status {
     }
 }
 
-/// Everything that a handshake brings arrives as it was sent, with zeroes behind it.
+/// All data of a handshake arrives as it was sent, padded with zeroes.
 pub fn a_connection_carries_addresses_queue_pairs_and_padded_private_data<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("handshake");
     for at in f.addresses() {
@@ -327,7 +327,7 @@ pub fn a_connect_without_a_listener_is_refused<F: Fixture>(f: &F) {
     }
 }
 
-/// Whether the listener has seen the request or not.
+/// Before and after the listener has received the request.
 pub fn a_dropped_listener_refuses_waiting_clients<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("listener gone");
     for is_seen in [false, true] {
@@ -392,7 +392,7 @@ pub fn a_client_that_gives_up_is_abandoned<F: Fixture>(f: &F) {
     }
 }
 
-/// However far it has come.
+/// At each stage of the handshake.
 pub fn a_connect_gives_up_at_its_deadline<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("deadline");
     let mut listener = listen(f, f.addresses()[0]);
@@ -422,7 +422,7 @@ pub fn the_peer_sees_the_end_of_a_connection<F: Fixture>(f: &F) {
                 ends.disconnect();
                 ends.disconnect();
                 assert_eq!(ending::<F::Manager>(&sees), Status::Disconnected);
-                // What ended stays ended.
+                // An ended connection stays ended.
                 drop(ends);
                 assert_eq!(ending::<F::Manager>(&sees), Status::Disconnected);
             }
@@ -438,7 +438,7 @@ pub fn the_peer_sees_the_end_of_a_connection<F: Fixture>(f: &F) {
     }
 }
 
-/// Connections to a wildcard listener have the address that the client meant.
+/// Connections to a wildcard listener have the address that the client connected to.
 pub fn a_wildcard_listener_serves_every_address<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("wildcard");
     for at in f.addresses() {
@@ -474,7 +474,7 @@ pub fn an_ipv6_wildcard_serves_ipv4_unless_it_is_v6_only<F: Fixture>(f: &F) {
     }
 }
 
-/// Neither by the system nor by the device; and it is free once the listener is gone.
+/// Neither the kernel nor the device gives it twice, and it is free once the listener is gone.
 pub fn a_port_is_not_given_twice<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("port");
     let held = SocketAddr::new(f.addresses()[0], f.free_port());
@@ -489,7 +489,7 @@ pub fn a_port_is_not_given_twice<F: Fixture>(f: &F) {
     });
 }
 
-/// All of them get through, each to its own end.
+/// Each of them is established with its own peer.
 pub fn many_clients_connect_at_once<F: Fixture>(f: &F) {
     const CLIENTS: usize = 40;
     let _dog = Watchdog::new("many clients");
@@ -528,7 +528,7 @@ pub fn many_clients_connect_at_once<F: Fixture>(f: &F) {
         let mut fds = vec![PollFd::new(&listener, PollFlags::IN)];
         let open = waiting.iter().flatten();
         fds.extend(open.map(|(_, c)| PollFd::from_borrowed_fd(c.as_fd(), c.interest())));
-        // A client may be due again by the clock alone.
+        // A client may make progress by a timeout alone.
         let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         let _ = poll(&mut fds, Some(&pause));
     }
@@ -551,6 +551,6 @@ pub fn connections_come_and_go_and_leave_no_descriptor<F: Fixture>(f: &F) {
         client.disconnect();
         assert_eq!(ending::<F::Manager>(&server), Status::Disconnected);
     }
-    // A leak would make each number larger than the one before.
+    // With a leak each number would be larger than the one before.
     assert!(numbers.windows(2).any(|pair| pair[1] <= pair[0]), "{numbers:?}");
 }

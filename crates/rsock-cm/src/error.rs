@@ -9,7 +9,7 @@ pub enum Error {
     /// There is no listener, or it went away before it answered. (`ECONNREFUSED`)
     #[error("connection refused")]
     Refused,
-    /// No answer in the time given. (`ETIMEDOUT`)
+    /// No answer before the deadline. (`ETIMEDOUT`)
     #[error("no answer in time")]
     TimedOut,
     /// No device reaches that address. (the kernel's errno, usually `ENETUNREACH`; `EHOSTUNREACH`
@@ -56,7 +56,7 @@ pub enum Error {
     System {
         /// The call, as its manual page names it.
         call: &'static str,
-        /// What it answered.
+        /// Its error.
         source: io::Error,
     },
 }

@@ -51,7 +51,7 @@
 //! # Who is let in
 //!
 //! Both ends of a soft connection check the other's credentials before any descriptor is handed
-//! over: the same user or root. On an RDMA device the fabric decides.
+//! over: the same user or root. On an RDMA device the fabric decides which peers are reachable.
 
 mod addr;
 #[cfg(any(test, feature = "conformance"))]

@@ -29,13 +29,13 @@ pub trait Manager: Clone + Debug + Send + Sync + 'static {
     /// bound yet. At most `backlog` clients wait for their turn.
     ///
     /// # Errors
-    /// `AddressInUse`; `System` as `bind(2)` and `listen(2)`; what the device answers.
+    /// `AddressInUse`; `System` as `bind(2)` and `listen(2)`; the device's error.
     fn listen(&self, port: Arc<Port>, backlog: u32) -> Result<Self::Listener, Error>;
 
     /// Starts to connect to `remote` from `port`. It is `now`; the connect gives up at `deadline`.
     ///
     /// # Errors
-    /// `Refused`, `Unreachable`, `System`; what the device answers.
+    /// `Refused`, `Unreachable`, `System`; the device's error.
     fn connect(
         &self,
         port: Arc<Port>,
@@ -84,7 +84,7 @@ pub enum Event<M: Manager> {
     /// A client that was accepted has its queue pair running.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established {
-        /// Which one.
+        /// The request.
         id: RequestId,
         /// The connection.
         connection: M::Connection,
@@ -92,7 +92,7 @@ pub enum Event<M: Manager> {
     /// A client that had sent a request went away, or violated the handshake, before it was
     /// established.
     Abandoned {
-        /// Which one.
+        /// The request.
         id: RequestId,
         /// Why.
         error: Error,
@@ -105,7 +105,7 @@ pub enum Event<M: Manager> {
 /// What [`Connecting::progress`] found.
 #[derive(Debug)]
 pub enum Progress<M: Manager> {
-    /// Nothing new.
+    /// Nothing has changed.
     Pending,
     /// The path to the peer is known: make a queue pair on this device for this path and call
     /// [`Connecting::send_request`]. Returned again if the peer cannot use that queue pair's
@@ -126,15 +126,15 @@ pub struct Answer {
     pub private_data: PrivateData,
 }
 
-/// What has become of the peer.
+/// The state of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// It is there.
+    /// It is connected.
     Connected,
     /// It disconnected in good order.
     Disconnected,
-    /// It threw the connection away, and what was under way with it.
+    /// It reset the connection; data under way is lost.
     Reset,
     /// It ended without a message, or violated the protocol: its process, the connection or the
     /// local device is gone.
@@ -153,12 +153,12 @@ pub trait Listening<M: Manager>: AsFd + Debug + Send {
     /// As `listen(2)`.
     fn set_backlog(&mut self, backlog: u32) -> Result<(), Error>;
 
-    /// Makes what progress there is, never waiting, up to the next event. Call it until it answers
+    /// Makes what progress there is, never waiting, up to the next event. Call it until it returns
     /// `None`; then wait for the descriptor.
     ///
     /// # Errors
-    /// The listener itself is in trouble, for instance out of descriptors: trying again later is
-    /// right. A client's fault is an [`Event`].
+    /// The listener itself failed, for instance for lack of descriptors: try again later. A
+    /// client's fault is an [`Event`].
     fn try_next(&mut self, now: Instant) -> Result<Option<Event<M>>, Error>;
 
     /// Accepts a request with the local queue pair, ready to send and receive, and at most
@@ -185,7 +185,7 @@ pub trait Connecting<M: Manager>: AsFd + Debug + Send {
     ///
     /// # Errors
     /// The connect has failed: `Refused`, `TimedOut`, `Unreachable`, `PeerUntrusted`,
-    /// `PeerVersion`, `PeerViolation`, or what the device and the system answer.
+    /// `PeerVersion`, `PeerViolation`, or the errors of the device and the system.
     fn progress(&mut self, now: Instant) -> Result<Progress<M>, Error>;
 
     /// Sends the request with the local queue pair, ready to be connected, and at most
@@ -207,7 +207,7 @@ pub trait Connecting<M: Manager>: AsFd + Debug + Send {
     /// The canonical address of the peer.
     fn peer_addr(&self) -> SocketAddr;
 
-    /// What to poll the descriptor for; nothing while only time can help.
+    /// Events to poll the descriptor for; none while only a timeout can lead on.
     fn interest(&self) -> PollFlags;
 
     /// When to call [`Self::progress`] even if nothing happened.
@@ -226,20 +226,19 @@ pub trait Connected<M: Manager>: AsFd + Debug + Send + Sync {
     /// The peer's canonical address.
     fn peer_addr(&self) -> SocketAddr;
 
-    /// Tells the peer that this is the end. Does nothing the second time.
+    /// Ends the connection with a message to the peer. Does nothing the second time.
     fn disconnect(&self);
 
-    /// As [`Self::disconnect`], but tells the peer that the connection was thrown away, where the
-    /// device can.
+    /// As [`Self::disconnect`], but reports a reset to the peer, where the device can.
     fn reset(&self);
 
     /// The state of the peer; never blocks.
     fn status(&self) -> Status;
 
-    /// What to poll the descriptor for; a hang-up counts, too.
+    /// Events to poll the descriptor for, and a hang-up.
     fn interest(&self) -> PollFlags;
 
-    /// The peer's process, where it is one of this host that is known; 0 elsewhere.
+    /// The id of the peer's process, if it is on this host and known; 0 otherwise.
     fn peer_pid(&self) -> u32 {
         0
     }

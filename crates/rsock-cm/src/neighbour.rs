@@ -1,5 +1,4 @@
-//! Whether the kernel knows where to send what goes to an address: the neighbour's link-layer
-//! address.
+//! Whether the kernel knows the link-layer address of the next hop to an address.
 //!
 //! Some calls need it and wait for it where it is not known, for a second or so (making an address
 //! handle of RoCE); a caller that must not wait asks this module first.
@@ -9,7 +8,7 @@ use std::net::IpAddr;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
-/// Where `ifi_flags` is.
+/// Offset of `ifi_flags`.
 const LINK_FLAGS: usize = 16 + 8;
 const IFF_NOARP: u32 = 0x80;
 const RTM_NEWNEIGH: u16 = 28;
@@ -17,7 +16,7 @@ const RTM_GETNEIGH: u16 = 30;
 const NDA_DST: u16 = 1;
 /// `struct nlmsghdr` and `struct ndmsg`.
 const HEADERS: usize = 16 + 12;
-/// Where `ndm_state` is.
+/// Offset of `ndm_state`.
 const STATE: usize = 16 + 8;
 /// `NUD_REACHABLE`, `NUD_STALE`, `NUD_DELAY`, `NUD_PROBE`, `NUD_NOARP` and `NUD_PERMANENT`.
 const HAS_ADDRESS: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;

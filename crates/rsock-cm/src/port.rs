@@ -10,7 +10,7 @@ use rustix::net::{self, AddressFamily, SocketAddrAny, SocketFlags, SocketType, s
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A kernel TCP socket that holds a port, or will.
+/// A kernel TCP socket that holds a port once it is bound.
 #[derive(Debug)]
 pub struct Port {
     fd: OwnedFd,
@@ -107,7 +107,7 @@ impl Port {
     }
 }
 
-/// An internet address as the standard library has it.
+/// An internet address as a type of the standard library.
 pub(crate) fn socket_addr(addr: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(addr).ok()
 }

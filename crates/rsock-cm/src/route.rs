@@ -1,9 +1,9 @@
 //! One query of the kernel's routing table: is an address local, and which local address is the
 //! source of packets to it?
 //!
-//! Sent over `rtnetlink(7)`, because nothing else tells a local address from a remote one reliably:
-//! binding to it may be allowed for any address (`ip_nonlocal_bind`), and a wildcard listener of
-//! this host must never answer for another.
+//! Sent over `rtnetlink(7)`, because nothing else distinguishes a local address from a remote one
+//! reliably: binding to it may be allowed for any address (`ip_nonlocal_bind`), and a wildcard
+//! listener of this host must never answer for another.
 
 use crate::error::Error;
 use rustix::io::Errno;

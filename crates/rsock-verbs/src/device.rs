@@ -32,7 +32,7 @@ mod sealed {
 
 /// A family of device objects.
 pub trait Backend: sealed::Sealed + Sized + Copy + Debug + Send + Sync + 'static {
-    /// Name for people: `soft`, `rdma`.
+    /// The name that is shown: `soft`, `rdma`.
     const NAME: &'static str;
     /// Send requests worth queueing at once.
     const SEND_DEPTH: u32;
@@ -57,7 +57,7 @@ pub trait Backend: sealed::Sealed + Sized + Copy + Debug + Send + Sync + 'static
     type Srq: SharedReceiveQueue;
     /// Reliable-connected queue pair.
     type Qp: QueuePair<Self>;
-    /// Where a queue pair's peer lives: what `RTR` needs besides the peer's number.
+    /// The path to a queue pair's peer: what `RTR` needs besides the peer's number.
     type Path: Clone + Debug + Send + Sync;
     /// A thread's own doorbell, for waiting on many queues at once.
     type Bell: Bell;
@@ -104,7 +104,7 @@ pub struct QpInit<'a, B: Backend> {
     pub send_cq: &'a Arc<B::Cq>,
     /// Where receives complete; may be the same queue.
     pub recv_cq: &'a Arc<B::Cq>,
-    /// Take receives from here instead of a queue of its own.
+    /// The queue to take receives from, instead of one of its own.
     pub srq: Option<&'a Arc<B::Srq>>,
     /// Sizes.
     pub cap: QpCap,
@@ -214,7 +214,7 @@ pub trait CompletionChannel: AsFd + Debug + Send + Sync {
     /// poll the queues, then wait: anything else loses wake-ups.
     ///
     /// # Errors
-    /// What the system answers.
+    /// The system's error.
     #[doc(alias = "ibv_get_cq_event")]
     fn drain(&self) -> io::Result<bool>;
 }
@@ -224,7 +224,7 @@ pub trait CompletionChannel: AsFd + Debug + Send + Sync {
 pub enum Parked {
     /// Something may have completed: poll.
     Woken,
-    /// The time given is over.
+    /// The timeout is over.
     TimedOut,
     /// A signal handler ran.
     Interrupted,
@@ -253,7 +253,7 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
     /// checks again behind a full fence.
     fn arm(&self, bell: &B::Bell) -> bool;
 
-    /// Takes back an [`Self::arm`]. A ring that is on its way may still arrive.
+    /// Undoes an [`Self::arm`]. A ring that is on its way may still arrive.
     fn disarm(&self, bell: &B::Bell);
 
     /// Sleeps until a completion may be there, `timeout` is over, or a signal handler ran. Returns

@@ -68,13 +68,13 @@ impl From<OwnedFd> for UntrustedFd {
 }
 
 impl UntrustedFd {
-    /// Seals of a memory file; `None` for anything else. The kernel answers by itself.
+    /// Seals of a memory file; `None` for anything else. The call involves no other process.
     pub(crate) fn seals(&self) -> Option<SealFlags> {
         rustix::fs::fcntl_get_seals(&*self.0).ok()
     }
 
-    /// The connected Unix socket with message boundaries that this is. The questions take no lock
-    /// of the socket.
+    /// This descriptor as a connected Unix socket with message boundaries, if it is one. The checks
+    /// take no lock of the socket.
     pub(crate) fn into_socket(self) -> Option<PeerSocket> {
         let is_fit = sockopt::socket_domain(&*self.0) == Ok(AddressFamily::UNIX)
             && sockopt::socket_type(&*self.0) == Ok(SocketType::SEQPACKET)
@@ -112,7 +112,7 @@ impl PeerSocket {
         Self { fd: ManuallyDrop::new(own_fd::raise(fd)), created_by: Some(process()) }
     }
 
-    /// As [`Self::new`], but the number stays: a program knows the socket by it.
+    /// As [`Self::new`], but keeps the number, because the program uses it.
     #[must_use]
     pub fn with_fixed_number(fd: OwnedFd) -> Self {
         Self { fd: ManuallyDrop::new(fd), created_by: Some(process()) }
@@ -185,7 +185,7 @@ impl AsFd for PeerSocket {
     }
 }
 
-/// Descriptors in the queue of Unix socket `fd`, as `/proc` tells (`scm_fds`, from Linux 5.10 on).
+/// Descriptors in the queue of Unix socket `fd`, as `/proc` shows (`scm_fds`, from Linux 5.10 on).
 fn n_queued(fd: RawFd) -> Option<u32> {
     const NAME: &[u8] = b"scm_fds:";
     let mut path = [0u8; 40];

@@ -1,4 +1,4 @@
-//! Event channels: a descriptor, and what the kernel tells of the identifiers on it.
+//! Event channels: a descriptor, and the kernel's events of the identifiers on it.
 
 use crate::error::Error;
 use rsock_rdma_sys::cm::{Cm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
@@ -41,7 +41,7 @@ pub(super) struct CmEvent {
     pub(super) kind: rdma_cm_event_type,
     /// A negative errno, or the reason of a rejection.
     pub(super) status: i32,
-    /// The peer's queue pair, where it comes along.
+    /// The peer's queue pair, if the event has it.
     pub(super) qp_num: QpNum,
     data: [u8; 255],
     len: usize,
@@ -64,7 +64,7 @@ pub(super) fn check(call: &'static str, rc: i32) -> Result<(), Error> {
 impl EventChannel {
     pub(super) fn new() -> Result<Arc<Self>, Error> {
         const NO_DEVICE: Error = Error::Device(rsock_verbs::Error::NoDevice);
-        // librdmacm complains aloud where the kernel has no connection manager.
+        // librdmacm writes to standard error where the kernel has no connection manager.
         rustix::fs::access(DEVICE, rustix::fs::Access::EXISTS).map_err(|_| NO_DEVICE)?;
         let cm = rsock_rdma_sys::open_cm().map_err(|_| NO_DEVICE)?;
         // SAFETY: needs nothing.

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 pub struct RdmaConnecting {
     id: Arc<Id>,
     channel: Arc<EventChannel>,
-    /// Where to connect from, if that is not left to the connection manager.
+    /// The address to connect from, unless the connection manager chooses it.
     local: Option<SocketAddr>,
     port: Option<Arc<Port>>,
     dest: SocketAddr,
@@ -126,7 +126,7 @@ impl RdmaConnecting {
         .map_err(unreachable)
     }
 
-    /// What an event means; `None` if there may be another.
+    /// Handles an event; `None` if there may be another.
     fn take(&mut self, event: &CmEvent, now: Instant) -> Result<Option<RdmaProgress>, Error> {
         match (&self.state, event.kind) {
             (State::Address, Kind::RDMA_CM_EVENT_ADDR_RESOLVED) => {
@@ -193,7 +193,7 @@ pub(super) fn padded(event: &CmEvent, len: usize) -> Result<PrivateData, Error> 
     PrivateData::padded(&event.data()[..event.data().len().min(len)], len)
 }
 
-/// No device, or no way.
+/// No device, or no route.
 fn unreachable(e: Error) -> Error {
     match e {
         Error::System { source, .. } => Error::Unreachable(source),
@@ -255,7 +255,7 @@ impl manager::Connecting<RdmaManager> for RdmaConnecting {
     }
 
     fn local_addr(&self) -> SocketAddr {
-        // Unknown until the route is.
+        // Unknown until the route is known.
         let held = || self.port.as_ref().and_then(|port| port.local_addr().ok());
         self.id.local_addr().or_else(held).unwrap_or(self.dest)
     }
@@ -282,10 +282,10 @@ impl AsFd for RdmaConnecting {
     }
 }
 
-/// For an address or a route, at first.
+/// First timeout of the resolution of an address or a route.
 const FIRST_TRY: Duration = Duration::from_secs(1);
 
-/// The listener's own word, not the kernel's: its status in a rejection.
+/// The status in a rejection that the listener sent, not its kernel.
 ///
 /// # Source
 /// Linux, `include/rdma/ib_cm.h`: `IB_CM_REJ_CONSUMER_DEFINED`.

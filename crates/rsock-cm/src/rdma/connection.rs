@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// An established connection.
 ///
-/// Its descriptor is readable when the kernel has something to tell. The peer's words are one:
-/// `DREQ`, whether it disconnected, reset the connection or died.
+/// Its descriptor is readable when the kernel has an event. The event is the same, `DREQ`, whether
+/// the peer disconnected, reset the connection or died.
 #[derive(Debug)]
 pub struct RdmaConnection {
     id: Arc<Id>,
@@ -30,7 +30,7 @@ pub struct RdmaConnection {
 }
 
 impl RdmaConnection {
-    /// Of an identifier alone on its channel.
+    /// A connection of an identifier that is alone on its channel.
     pub(super) fn new(
         id: Arc<Id>,
         channel: Arc<EventChannel>,
@@ -60,7 +60,7 @@ impl Connected<RdmaManager> for RdmaConnection {
         self.id.disconnect();
     }
 
-    /// The device cannot tell the peer more than that it is over.
+    /// The device has no message for a reset.
     fn reset(&self) {
         self.id.disconnect();
     }
@@ -70,14 +70,14 @@ impl Connected<RdmaManager> for RdmaConnection {
             let status = match event.kind {
                 Kind::RDMA_CM_EVENT_DISCONNECTED => Status::Disconnected,
                 Kind::RDMA_CM_EVENT_DEVICE_REMOVAL => Status::Gone,
-                // Its time to linger is over, or its address has moved.
+                // Its TIME_WAIT state is over, or its address has changed.
                 _ => continue,
             };
             if status == Status::Disconnected {
                 // The peer waits for the answer.
                 self.id.disconnect();
             }
-            // The first event stay.
+            // The first event stays.
             let (old, new) = (Status::Connected as u8, status as u8);
             let _ = self.ended.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }

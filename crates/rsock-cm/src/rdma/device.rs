@@ -52,7 +52,7 @@ pub(super) fn open(name: &str) -> Result<RdmaContext, Error> {
 /// turn until one has it.
 ///
 /// # Errors
-/// `NoDevice` (`ENODEV`) if none has it; what the drivers answer.
+/// `NoDevice` (`ENODEV`) if none has it; the drivers' errors.
 pub fn at(ip: IpAddr) -> Result<(RdmaContext, GidEntry), Error> {
     let mut result = Err(rsock_verbs::Error::NoDevice.into());
     let names = RdmaContext::device_names();
@@ -109,5 +109,5 @@ fn port_dir(device: &str, port: u8) -> PathBuf {
 
 /// Where a port's table has the link-local address of its own interface.
 const OWN: u8 = 0;
-/// Ports that are looked at.
+/// Most ports that are checked.
 const MOST_PORTS: u8 = 8;

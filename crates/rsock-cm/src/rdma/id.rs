@@ -57,7 +57,7 @@ impl Id {
         Some(Arc::new(Self { raw, channel: Mutex::new(Arc::clone(channel)) }))
     }
 
-    /// To compare with an event's.
+    /// The address, to compare with an event's.
     pub(super) fn raw(&self) -> *mut rdma_cm_id {
         self.raw.as_ptr()
     }
@@ -180,8 +180,8 @@ impl Id {
         Ok((name, unsafe { (*self.raw()).port_num }))
     }
 
-    /// librdmacm's context of the device that it is bound to, if it is. Its descriptors are out of
-    /// the program's way from then on.
+    /// librdmacm's context of the device that it is bound to, if it is. Its descriptors are moved
+    /// to the library's range.
     fn raise_descriptors(&self) -> Option<NonNull<ibv_context>> {
         // SAFETY: the identifier is live.
         let ctx = NonNull::new(unsafe { (*self.raw()).verbs })?;

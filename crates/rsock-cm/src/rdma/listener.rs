@@ -22,7 +22,7 @@ use std::time::Instant;
 /// A listener on every RDMA device that has its address.
 #[derive(Debug)]
 pub struct RdmaListener {
-    /// Before the listening identifier, which they came from.
+    /// Dropped before the listening identifier, which they came from.
     pending: HashMap<u64, Pending>,
     id: Arc<Id>,
     channel: Arc<EventChannel>,
@@ -81,7 +81,7 @@ impl RdmaListener {
         Ok(Self { pending, id, channel, local, backlog, next: 0, _port: None })
     }
 
-    /// What an event means; `None` if there may be another.
+    /// Handles an event; `None` if there may be another.
     fn take(&mut self, event: &CmEvent) -> Result<Option<RdmaEvent>, Error> {
         if event.kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST {
             // SAFETY: the event of a request brings an identifier on the listener's channel, which

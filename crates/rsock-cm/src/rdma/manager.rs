@@ -1,4 +1,4 @@
-//! The connection manager of RDMA devices, as the one of any device is seen.
+//! The connection manager of RDMA devices, through the traits of `manager.rs`.
 #![forbid(unsafe_code)]
 
 use super::{RdmaConnecting, RdmaConnection, RdmaListener};

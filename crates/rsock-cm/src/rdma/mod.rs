@@ -34,5 +34,5 @@ pub use manager::RdmaManager;
 pub type RdmaEvent = crate::manager::Event<RdmaManager>;
 /// A client wants to connect.
 pub type RdmaRequest = crate::manager::Request<RdmaManager>;
-/// What a connect found.
+/// The progress of a connect.
 pub type RdmaProgress = crate::manager::Progress<RdmaManager>;

@@ -1,4 +1,4 @@
-//! How a queue pair of a connection learns what the kernel negotiated for it.
+//! The path of a connection: gives its queue pair the values that the kernel negotiated.
 #![forbid(unsafe_code)]
 
 use super::id::Id;

@@ -111,7 +111,7 @@ impl SoftConnecting {
     ///
     /// # Errors
     /// The connect has failed: `Refused`, `TimedOut`, `PeerUntrusted`, `PeerVersion`,
-    /// `PeerViolation`, or what the device and the system answer.
+    /// `PeerViolation`, or the errors of the device and the system.
     pub fn progress(&mut self, now: Instant) -> Result<SoftProgress, Error> {
         loop {
             let result = self.step(now);
@@ -218,7 +218,7 @@ impl SoftConnecting {
         self.dest
     }
 
-    /// Events to poll the descriptor for; nothing while only time can help.
+    /// Events to poll the descriptor for; none while only a timeout can lead on.
     #[must_use]
     pub fn interest(&self) -> PollFlags {
         match self.state {
@@ -366,7 +366,7 @@ fn local_address(port: &Port, dest: SocketAddr) -> Result<SocketAddr, Error> {
     Ok(local)
 }
 
-/// A bound IPv4 address does not talk to IPv6, nor the other way round.
+/// A socket bound to an IPv4 address reaches no IPv6 address, and the other way round.
 fn is_reachable_from(local: IpAddr, dest: IpAddr) -> bool {
     local.is_ipv4() == dest.is_ipv4()
 }
@@ -375,7 +375,7 @@ fn receive(message_socket: &MessageSocket) -> Result<Option<Received>, Error> {
     message_socket.receive().map_err(gone_means_refused)
 }
 
-/// A listener that hangs up before it answered has refused.
+/// A hang-up before the answer is a refusal.
 fn gone_means_refused(e: Error) -> Error {
     match e {
         Error::PeerGone => Error::Refused,

@@ -64,7 +64,7 @@ impl SoftConnection {
         self.end(Kind::Disconnect);
     }
 
-    /// As [`Self::disconnect`], but tells the peer that the connection was thrown away.
+    /// As [`Self::disconnect`], but reports a reset to the peer.
     pub fn reset(&self) {
         self.end(Kind::Reset);
     }
@@ -88,7 +88,7 @@ impl SoftConnection {
             Ok(Some(m)) if is(&m, Kind::Reset) => Status::Reset,
             Ok(Some(_)) | Err(_) => Status::Gone,
         };
-        // The first answer stays: another thread may have taken the message meanwhile.
+        // The first result stays: another thread may have taken the message meanwhile.
         match self.ended.compare_exchange(
             Status::Connected as u8,
             status as u8,

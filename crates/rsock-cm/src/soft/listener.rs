@@ -1,4 +1,4 @@
-//! The listening side: many handshakes at once, none of them able to hold up the others.
+//! The listening side: many handshakes at once, none of which delays the others.
 
 use super::connection::SoftConnection;
 use super::message_socket::{self, MessageSocket};
@@ -131,12 +131,12 @@ impl SoftListener {
         self.port.as_ref()
     }
 
-    /// Makes what progress there is, never waiting, up to the next event. Call it until it answers
+    /// Makes what progress there is, never waiting, up to the next event. Call it until it returns
     /// `None`; then wait for the descriptor.
     ///
     /// # Errors
-    /// The listener itself is in trouble, for instance out of descriptors: trying again later is
-    /// right. A client's fault is an [`SoftEvent`].
+    /// The listener itself failed, for instance for lack of descriptors: try again later. A
+    /// client's fault is an [`SoftEvent`].
     pub fn try_next(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
         if self.set.owner != process() {
             // This is a forked child: the clients and the open device belong to the parent, the
@@ -164,7 +164,7 @@ impl SoftListener {
                     TIMER => self.resume(now),
                     id => self.advance(id, event.flags),
                 };
-                // What other events there are stays in the set: it is level-triggered.
+                // Other events stay in the set, which is level-triggered.
                 if found.is_some() {
                     return Ok(found);
                 }
@@ -245,7 +245,7 @@ impl SoftListener {
         Ok(None)
     }
 
-    /// Turns the slowest client away, if one is slow enough and the next step is its.
+    /// Refuses the slowest client, if it is slow enough and the next step is its own.
     fn evict(&mut self, now: Instant) -> Option<SoftEvent> {
         let slowest = self
             .set
@@ -313,7 +313,7 @@ impl SoftListener {
     }
 }
 
-/// The end of a client that did not get through.
+/// Ends a handshake that failed.
 fn given_up(id: u64, pending: &Pending, error: Error) -> SoftEvent {
     if pending.is_known_to_caller() {
         SoftEvent::Abandoned { id: RequestId(id), error }

@@ -1,4 +1,4 @@
-//! The soft device's connection manager, as the one of any device is seen.
+//! The soft device's connection manager, through the traits of `manager.rs`.
 #![forbid(unsafe_code)]
 
 use super::peer_link::Path;
@@ -21,7 +21,7 @@ pub struct SoftManager {
 }
 
 impl SoftManager {
-    /// On an opened device.
+    /// A manager on an opened device.
     #[must_use]
     pub fn new(ctx: SoftContext) -> Self {
         Self { ctx }
@@ -134,7 +134,7 @@ impl Connected<SoftManager> for SoftConnection {
         self.path().peer_cred().pid
     }
 
-    /// Its hang-up only.
+    /// Only its hang-up.
     fn interest(&self) -> PollFlags {
         PollFlags::empty()
     }

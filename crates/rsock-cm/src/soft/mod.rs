@@ -43,5 +43,5 @@ pub use rsock_verbs::soft::SoftContext;
 pub type SoftEvent = crate::manager::Event<SoftManager>;
 /// A client wants to connect.
 pub type SoftRequest = crate::manager::Request<SoftManager>;
-/// What a connect found.
+/// The progress of a connect.
 pub type SoftProgress = crate::manager::Progress<SoftManager>;

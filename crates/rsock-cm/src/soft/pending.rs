@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
-/// What a listener serves.
+/// The address and port space of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Service {
     pub(super) space: PortSpace,
@@ -30,7 +30,7 @@ pub(super) struct Pending {
     stage: Stage,
 }
 
-/// Where the client is.
+/// The stage of the handshake.
 #[derive(Clone, Debug)]
 enum Stage {
     /// Waits for HELLO.
@@ -43,11 +43,11 @@ enum Stage {
     Accepted { local: SocketAddr, peer: SocketAddr, path: Path },
 }
 
-/// What a message led to.
+/// The effect of a message.
 #[expect(clippy::large_enum_variant, reason = "lives for one call")]
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Go on.
+    /// No event; wait for the next message.
     More,
     /// A request for the upper layer.
     Request { local: SocketAddr, peer: SocketAddr, path: Path, qp_num: QpNum, data: PrivateData },
@@ -63,7 +63,7 @@ impl Pending {
         Ok(Self { message_socket, since: now, client, stage: Stage::New })
     }
 
-    /// Whether the upper layer holds it: then no time runs against the client.
+    /// Whether the upper layer has to answer: then the client is not counted as slow.
     pub(super) fn is_requested(&self) -> bool {
         matches!(self.stage, Stage::Requested { .. })
     }
@@ -89,7 +89,7 @@ impl Pending {
                     None => self.link(ctx, local, peer, message)?,
                 }
             }
-            // Nothing is due from the client.
+            // No message of the client is expected.
             Stage::Requested { .. } => {
                 return Err(Violation::Kind(wire::kind(message.bytes())?).into());
             }

@@ -1,6 +1,6 @@
-//! Listeners and connectors in one process, honest and not; what needs several processes is in the
-//! sibling `processes` module. Time is an argument everywhere, so no test waits for a clock,
-//! except where a timer descriptor is what is tested.
+//! Listeners and connectors in one process, well-behaved and hostile; tests that need several
+//! processes are in the sibling `processes` module. Time is an argument everywhere, so no test
+//! waits for a clock, except where a timer descriptor is what is tested.
 
 mod hostile;
 mod processes;
@@ -224,7 +224,7 @@ fn wildcard_listeners_serve_the_addresses_that_they_cover() {
         match try_connect(to) {
             Ok(client) => {
                 let (server_end, _, _) = establish(&mut listener, client);
-                // What the client connected to, not the wildcard.
+                // The address that the client connected to, not the wildcard.
                 assert_eq!(server_end.local_addr(), crate::addr::destination(to));
                 true
             }

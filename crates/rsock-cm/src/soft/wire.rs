@@ -15,10 +15,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 const MAGIC: u32 = u32::from_le_bytes(*b"rscm");
 /// Version of these messages.
 pub(super) const VERSION: u16 = 1;
-/// No message is longer.
+/// Length of the longest message.
 pub(super) const MAX_LEN: usize = 512;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Kind {
@@ -67,7 +67,7 @@ pub(super) struct Hello {
     link: [u8; 16],
 }
 
-/// Listener: go on, with the link that you named or an offer.
+/// Listener: answers HELLO; the client goes on with the link that it named or with an offer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Welcome {
@@ -103,7 +103,7 @@ pub(super) struct Reply {
     private: [u8; PrivateData::REPLY],
 }
 
-/// Listener: no.
+/// Listener: rejects the request.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Reject {

@@ -18,7 +18,7 @@ const KEY: QKey = QKey(0x0123_4567);
 /// More than any queue has room for.
 const MANY: u32 = 4000;
 
-/// A queue, and the way from it to the other end's.
+/// A queue, and the route from it to the other end's.
 struct End<B: DatagramBackend> {
     ud: B::Datagrams,
     to: B::Destination,
@@ -39,7 +39,7 @@ fn pair<F: Fixture<Backend: DatagramBackend>>(f: &F) -> [End<F::Backend>; 2] {
     [End { ud: of_a, to: to_b, endpoint: a }, End { ud: of_b, to: to_a, endpoint: b }]
 }
 
-/// Sends, as soon as the device has room for it.
+/// Sends a datagram as soon as the device has room for it.
 fn post<B: DatagramBackend>(
     ud: &B::Datagrams,
     to: &B::Destination,
@@ -126,7 +126,7 @@ pub fn datagrams_are_gathered_and_read_in_pieces<F: Fixture<Backend: DatagramBac
     }
 }
 
-/// Longer than the longest is an error, and nothing arrives of it.
+/// A datagram that is too long is an error, and no part of it arrives.
 pub fn a_datagram_that_is_too_long_is_refused<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("too long");
     let [a, b] = pair(f);
@@ -223,7 +223,7 @@ pub fn a_full_queue_loses_what_comes_and_takes_more_once_it_is_read<
     loop {
         let posted = a.send(b"again");
         assert_eq!(posted, Posted::Out);
-        // What was sent before may come before.
+        // Datagrams sent before may arrive before.
         let epoch = b.ud.wake_epoch();
         b.ud.park_since(epoch, Some(Duration::from_millis(100)));
         let mut got = std::iter::from_fn(|| b.try_recv());
@@ -256,7 +256,7 @@ pub fn a_queue_has_the_room_that_it_states<F: Fixture<Backend: DatagramBackend>>
     assert_eq!(counters.n_malformed, 0);
 }
 
-/// The Q_Key is looked at.
+/// The Q_Key is checked.
 pub fn a_datagram_with_another_key_is_lost<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("key");
     let [a, b] = pair(f);
@@ -272,7 +272,7 @@ pub fn a_datagram_with_another_key_is_lost<F: Fixture<Backend: DatagramBackend>>
     assert_eq!(seen, (2, u64::from(is_known), 0));
 }
 
-/// Taking several hands them over in order, as many as there are and as were asked for.
+/// Several datagrams are taken in order, at most as many as there are and as were requested.
 pub fn several_datagrams_are_taken_at_once<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("several");
     let [a, b] = pair(f);
@@ -357,7 +357,7 @@ pub fn datagrams_to_a_missing_queue_do_no_harm<F: Fixture<Backend: DatagramBacke
     // A successor is reached, under its own number.
     let ud = queue(&endpoint);
     let to = a.ud.destination(&a.endpoint.path, ud.qp_num(), KEY).expect("destination");
-    // What was for its predecessor may be on its way still, and in this one's way.
+    // Datagrams for its predecessor may still be under way, and use its room.
     let mut got = 0;
     while got != 5 {
         assert_eq!(post::<F::Backend>(&a.ud, &to, &[IoSlice::new(b"hello")]), Posted::Out);

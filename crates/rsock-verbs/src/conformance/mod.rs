@@ -39,7 +39,7 @@ pub trait Fixture {
     type Backend: Backend;
     /// Two ends that reach each other; they may be in one process, even one context.
     fn endpoints(&self) -> [Endpoint<Self::Backend>; 2];
-    /// Whether ends get their completion queues as streams do, where a test can do with that.
+    /// Whether ends share completion queues, as streams do, in tests that permit it.
     fn shares_cqs(&self) -> bool {
         false
     }
@@ -50,7 +50,7 @@ pub trait Fixture {
 pub struct Endpoint<B: Backend> {
     /// The device.
     pub ctx: B::Context,
-    /// Where the other end lives.
+    /// The path to the other end.
     pub path: B::Path,
 }
 
@@ -144,7 +144,7 @@ impl Watchdog {
     }
 }
 
-/// How to set two ends up.
+/// The configuration of two ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) cap: QpCap,
@@ -336,7 +336,7 @@ pub(crate) fn assert_failed(wc: &Completion, id: u64, status: WcStatus) {
     assert_eq!((wc.id, wc.status), (WrId(id), status));
 }
 
-/// The same where devices differ in what they call it.
+/// The same, for failures that devices report with different codes.
 pub(crate) fn assert_failed_as(wc: &Completion, id: u64, statuses: &[WcStatus]) {
     assert_eq!(wc.id, WrId(id));
     assert!(statuses.contains(&wc.status), "{}", wc.status);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::types::QpState;
 
-/// Posting and moving in the wrong state is refused, and changes nothing.
+/// Posts and state changes in the wrong state are refused, and change nothing.
 pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("states");
     let setup = Setup { connected: false, ..Setup::default() };
@@ -74,7 +74,7 @@ pub fn what_arrived_before_the_error_is_still_received<F: Fixture>(f: &F) {
         for i in 0..3usize {
             a.post(1, SendOp::Send, &[a.sge(0, 60 + i)], SendFlags::SIGNALED).expect("post");
         }
-        // They have left, so they have arrived.
+        // The sends have completed, so they have arrived.
         for _ in 0..3 {
             assert_eq!(a.next(&b).status, WcStatus::SUCCESS);
         }
@@ -129,7 +129,7 @@ pub fn the_end_of_one_queue_pair_is_seen_by_the_other<F: Fixture>(f: &F) {
     drop(cq);
 }
 
-/// A key is worth nothing once its region is gone, even if the memory is used again.
+/// A key is invalid once its region is gone, even if the memory is used again.
 pub fn keys_of_dropped_regions_are_dead<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("dropped region");
     let [a, b] = connected(f);
@@ -147,7 +147,7 @@ pub fn keys_of_dropped_regions_are_dead<F: Fixture>(f: &F) {
     assert!(seen.iter().all(|b| *b == 0), "fresh memory is zero");
 }
 
-/// Regions of every length read as zero at first, where others have been before.
+/// Regions of every length read as zero at first, also where other regions were before.
 pub fn new_regions_are_zero_after_reuse<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("fresh regions");
     let [a, _b] = connected(f);

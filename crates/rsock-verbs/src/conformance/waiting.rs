@@ -17,8 +17,8 @@ fn wait_readable(fd: impl AsFd) {
     while poll(&mut fds, None).expect("poll") == 0 {}
 }
 
-/// After `req_notify` the channel becomes readable at the next completion, and not again until it
-/// is asked for.
+/// After `req_notify` the channel becomes readable at the next completion, and not again before the
+/// next `req_notify`.
 pub fn a_channel_reports_a_completion_once<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("channel");
     let [a, b] = Setup { channel: true, ..Setup::default() }.build(f);
@@ -164,7 +164,7 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
 pub fn many_queue_pairs_share_a_completion_queue<F: Fixture>(f: &F) {
     const PAIRS: usize = 20;
     let _dog = Watchdog::new("shared completion queue");
-    // With a channel the queue is not a lane, which has one queue pair.
+    // A queue with a channel is not a share, which has one queue pair.
     let setup = Setup { channel: true, ..Setup::default() };
     let [a, b] = setup.build(f);
     let make = |end: &End<F::Backend>| -> Vec<_> {
@@ -197,7 +197,7 @@ pub fn many_queue_pairs_share_a_completion_queue<F: Fixture>(f: &F) {
             expected.sort();
             assert_eq!(sleeper.join().expect("thread"), expected);
         });
-        // One goes now and then.
+        // Now and then one is removed.
         if round % 10 == 9 {
             drop(to.pop());
         }

@@ -18,7 +18,7 @@ pub fn writes_with_immediate_deliver_payload_and_word<F: Fixture>(f: &F) {
     }
     for (i, len) in LENGTHS.into_iter().enumerate() {
         let (id, seed) = (i as u64, len.to_le_bytes()[0]);
-        // Copied while posting, then from the region.
+        // First with a payload that is copied while posting, then with one in the region.
         for (flags, offset) in [(SendFlags::INLINE, 5), (SendFlags::empty(), 64)] {
             let data = a.fill(0, len, seed);
             b.mr.copy_in(0, &vec![0; len + 200]);

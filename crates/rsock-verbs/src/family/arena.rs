@@ -19,7 +19,7 @@ pub unsafe trait FamilySafe: Sync {}
 /// Types whose all-zero bytes are a value.
 ///
 /// # Safety
-/// They are.
+/// All-zero bytes are a valid value of the type.
 pub unsafe trait ZeroInit: FamilySafe {}
 
 // SAFETY: an atomic 0.
@@ -115,7 +115,7 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
         return NonNull::new(ptr::with_exposed_provenance_mut(at));
     }
     if arena.end - arena.next < size {
-        // The program may need what there is of a limited address space.
+        // The program may need the rest of a limited address space.
         let chunk = if sparse::is_limited() { SMALL_CHUNK } else { CHUNK };
         let len = chunk.max(size);
         arena.next = sparse::map(len, None).ok()?.expose_provenance();
@@ -324,7 +324,7 @@ mod tests {
             for _ in 0..1000 {
                 std::thread::yield_now();
             }
-            // The forking thread may have come this far, and no further.
+            // The forking thread gets to this point, and no further.
             assert!(!forker.is_finished() && FORKING.load(Ordering::Relaxed) == 0);
             drop(user);
             assert_eq!(forker.join().expect("no panic"), 0);

@@ -12,7 +12,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU32;
 
-/// How long a sleeper waits before it asks whether the owner is still alive. Nanoseconds.
+/// How long a sleeper waits before it checks whether the owner is still alive. Nanoseconds.
 const OWNER_CHECK_NS: i64 = 20_000_000;
 
 /// A mutual exclusion lock for the threads of a process family.
@@ -38,8 +38,8 @@ impl<T> Lock<T> {
         Self { word: OwnerWord { word: AtomicU32::new(0) }, value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, waiting for it. A holder that died is replaced; what it was doing may be
-    /// half done, which [`Guard::is_recovered`] says.
+    /// Takes the lock, waiting for it. A holder that died is replaced; its change may be
+    /// incomplete, which [`Guard::is_recovered`] reports.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let me = thread_tag();
@@ -92,7 +92,7 @@ pub struct Guard<'a, T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Whether the previous holder died inside: the value may be half changed.
+    /// Whether the previous holder died inside: the value may be changed in part.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.recovered
@@ -184,7 +184,7 @@ mod tests {
         lock.word.word.store(gone.id() | 3 << 22, Ordering::Relaxed);
         std::thread::scope(|s| {
             let waiting = s.spawn(|| lock.lock().is_recovered());
-            // Its end is looked for once in each of its sleeps.
+            // Each sleep of the waiter checks once whether the owner has ended.
             let mut n = 0;
             while n < 3 && !waiting.is_finished() {
                 while lock.word.word.load(Ordering::Relaxed) & CONTENDED == 0 {

@@ -21,12 +21,12 @@ struct Page {
     key: AtomicU32,
 }
 
-/// What all processes of a family share.
+/// The state that all processes of a family share.
 #[repr(C)]
 struct Common {
     /// Process-id namespaces that processes of the family are in, beside the first one.
     n_namespaces: AtomicU32,
-    /// By which a process of the family is known.
+    /// The identity of a process of the family.
     word: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// namespace.
 const TID: u32 = (1 << 22) - 1;
 const NAMESPACE_SHIFT: u32 = 22;
-/// Of more namespaces than there are numbers for, and where none can be counted.
+/// The number for namespaces beyond the last number, and where namespaces cannot be counted.
 const UNKNOWN: u32 = (1 << 9) - 1;
 
 thread_local! {
@@ -185,7 +185,7 @@ fn refresh() -> ProcessId {
     ProcessId(pid)
 }
 
-/// Makes what the family will share, in the process that it begins with.
+/// Makes the shared state of the family, in its first process.
 fn make_common() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let access = ProtFlags::READ | ProtFlags::WRITE;

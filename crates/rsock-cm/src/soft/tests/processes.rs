@@ -1,4 +1,4 @@
-//! What takes another process: another user, another network namespace, a forked child.
+//! Tests with another process: another user, another network namespace, a forked child.
 
 use super::*;
 use rsock_verbs::soft::PeerCred;
