@@ -42,7 +42,7 @@ pub(crate) fn is_armed() -> bool {
 ///
 /// # Safety
 /// `src` is as long as `len` says, and so is `dst`; either may be memory that is not there, if
-/// [`is_armed`]. The two do not overlap. Another process may write either meanwhile: the bytes are
+/// `is_armed`. The two do not overlap. Another process may write either meanwhile: the bytes are
 /// then torn.
 #[inline]
 pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {

@@ -4,7 +4,7 @@
 //! peer, and any call on a file in user space (FUSE), close included, waits for the process that
 //! serves it. The same holds for a Unix socket in whose queue such descriptors lie. Invariant:
 //! nothing here calls a file system, takes a lock of a socket that another process holds, too, or
-//! closes a descriptor whose close could wait: [`close_helper`] does that, and [`is_flooded`] says
+//! closes a descriptor whose close could wait: `close_helper` does that, and [`is_flooded`] says
 //! when no more may be accepted.
 
 mod close_helper;
