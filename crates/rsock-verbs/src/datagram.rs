@@ -78,7 +78,8 @@ pub struct DatagramCounters {
     pub n_malformed: u64,
 }
 
-/// A process that may send to this one. Nothing in it comes from the sender itself, so it cannot be forged.
+/// A process that may send to this one. Nothing in it comes from the sender itself, so it cannot be
+/// forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// What this process calls it; never given to another one.

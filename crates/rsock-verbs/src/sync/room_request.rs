@@ -28,7 +28,8 @@ impl<P: Platform> RoomRequest<P> {
     /// Asks for room. The caller checks for room after this.
     pub(crate) fn ask(&self, fence: impl FnOnce()) {
         self.word.store(1, Ordering::Relaxed);
-        // SYNC(room-request): orders the request before the second check for room. Pairs with `grant`.
+        // SYNC(room-request): orders the request before the second check for room. Pairs with
+        // `grant`.
         fence();
     }
 

@@ -106,8 +106,8 @@ impl QpCore {
             Err(refusal) => refusal,
         };
         let refusal = if refusal == Refusal::Paused {
-            // SYNC(room-request): if the peer opened the region before it could see the request, the
-            // region is open for this second attempt.
+            // SYNC(room-request): if the peer opened the region before it could see the request,
+            // the region is open for this second attempt.
             self.request_room(send_lane);
             match write(tx) {
                 Ok(written) => return Ok(written),
