@@ -93,7 +93,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/own_fd.rs",
     "crates/rsock-verbs/src/fault",
     "crates/rsock-verbs/src/raw.rs",
-    "crates/rsock-verbs/src/received",
+    "crates/rsock-verbs/src/untrusted",
     "crates/rsock-verbs/src/sparse.rs",
     "crates/rsock-verbs/src/soft/",
     // Marks of what may lie in family memory, and posts and registrations of memory.

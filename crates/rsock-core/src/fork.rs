@@ -26,7 +26,7 @@ use rsock_verbs::family;
 #[derive(Debug)]
 pub struct Held {
     _streams: engine::HeldStreams,
-    _memory: family::Held,
+    _memory: family::ForkHold,
 }
 
 /// To be called by the thread that forks, last of what it prepares; what it returns is to be dropped first

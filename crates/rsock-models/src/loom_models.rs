@@ -19,12 +19,12 @@ fn explore(f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// A place to sleep until something holds.
-struct Bed {
+struct ModelFutex {
     lock: Mutex<()>,
     wake: Condvar,
 }
 
-impl Bed {
+impl ModelFutex {
     fn new() -> Self {
         Self { lock: Mutex::new(()), wake: Condvar::new() }
     }

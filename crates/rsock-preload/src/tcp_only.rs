@@ -7,7 +7,7 @@
 use crate::{fdtable, guard, handover, log};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
-use rsock_verbs::received;
+use rsock_verbs::untrusted;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 /// Why; 0 as long as streams may leave TCP.
@@ -37,7 +37,7 @@ pub(crate) fn before_sandbox() -> Result<(), c_int> {
     log::line(format_args!("a filter of system calls: everything stays on TCP"));
     begin(FallbackReason::Sandbox)?;
     log::end();
-    received::look_no_more();
+    untrusted::stop_inspecting();
     fdtable::forget();
     Ok(())
 }

@@ -13,7 +13,10 @@ use super::{
 use crate::malformed;
 use rsock_cm::Error;
 use rsock_cm::manager::{Connecting as _, Listening as _};
-use rsock_cm::rdma::{Connecting, Event, Listener, Progress};
+use rsock_cm::rdma::{
+    RdmaConnecting as Connecting, RdmaEvent as Event, RdmaListener as Listener,
+    RdmaProgress as Progress,
+};
 use rsock_core::accelerate::FallbackReason;
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, copy_program, run, tools};

@@ -18,7 +18,7 @@ use crate::engine::{
 use crate::interrupt::Watch;
 use crate::metrics;
 use rsock_cm::manager::{Connected, Status};
-use rsock_cm::rdma::Connection;
+use rsock_cm::rdma::RdmaConnection as Connection;
 use rsock_proto::{Ext, Keepalive};
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::rdma::{Rdma, RdmaBell, RdmaContext};

@@ -1,5 +1,5 @@
-//! The invitation to the ring against threads that sleep in the kernel: none of them sleeps through what
-//! the peer then writes to the ring.
+//! The invitation to the ring against threads that sleep in the kernel: none of them sleeps through
+//! what the peer then writes to the ring.
 
 #[path = "../../../rsock-core/src/accelerate/receive/kernel_only_waiter.rs"]
 mod deaf;
@@ -47,7 +47,7 @@ impl Direction {
             let deaf = (!is_invited).then(|| KernelOnlyWaiter::new(&self.deaf, &*rx));
             drop(rx);
             let mut peer = self.peer.lock().expect("lock");
-            // A deaf thread wakes for TCP alone.
+            // A thread that sleeps in the kernel wakes for TCP alone.
             while peer.on_tcp == 0 && (deaf.is_some() || peer.on_ring == 0) {
                 peer = self.wake.wait(peer).expect("lock");
             }

@@ -1,4 +1,4 @@
-//! The list of returned slots of the preload library: no slot is given out twice, none is lost.
+//! The list of returned slots of the preload library: no slot is allocated twice, none is lost.
 
 #[path = "../../../rsock-preload/src/slot/returned.rs"]
 mod returned;
@@ -22,7 +22,7 @@ impl Slots {
     fn take(&self) -> Option<u32> {
         let index = self.list.take(|index| self.next.get(index as usize))?;
         let was_out = self.is_out[index as usize].swap(true, Ordering::AcqRel);
-        assert!(!was_out, "given out twice");
+        assert!(!was_out, "allocated twice");
         Some(index)
     }
 
@@ -33,7 +33,7 @@ impl Slots {
 }
 
 #[test]
-fn a_returned_slot_is_given_out_once() {
+fn a_returned_slot_is_allocated_once() {
     explore(|| {
         let slots = Arc::new(Slots {
             list: Returned(AtomicU64::new(0)),
@@ -52,7 +52,7 @@ fn a_returned_slot_is_given_out_once() {
         let mine = slots.take();
         assert!(mine.is_some());
         other.join().expect("a thread");
-        // One is with us and one with the other: a third is left, and no more.
+        // Each of the two threads has one: a third is left, and no more.
         assert!(slots.take().is_some());
         assert_eq!(slots.take(), None);
     });

@@ -1,7 +1,10 @@
 //! Addresses, listening, connecting, and what can go wrong with them.
 
 use crate::rsocket::tests::*;
-use rsock_cm::soft::{Connecting, Event, Listener, Progress};
+use rsock_cm::soft::{
+    SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
+    SoftProgress as Progress,
+};
 use rsock_cm::{Port, PortSpace};
 use rsock_verbs::QpNum;
 use rsock_verbs::soft::SoftContext;

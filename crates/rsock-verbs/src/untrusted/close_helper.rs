@@ -1,10 +1,10 @@
-//! Closes a descriptor where nothing waits for it: in a process of our own that shares this one's
-//! descriptor table and does that one thing.
+//! Closes a descriptor in a helper process that shares this process's descriptor table and does
+//! nothing else, so that a close that blocks delays no thread of the program.
 //!
-//! Closing first takes the number out of the table, which never waits, and then tells the file.
-//! The closer puts a memory file in the descriptor's place, so that the number does not become
-//! free at a moment that this process does not know; then this process closes that. Nothing is
-//! asked of the kernel that could wait, except for the closer to be given a CPU.
+//! A close first takes the number out of the table, which never waits, and then notifies the file.
+//! The helper puts a memory file in the descriptor's place, so that the number does not become free
+//! at a moment that this process does not know; then this process closes that. No call of this
+//! process can wait, except for the helper to get a CPU.
 
 use crate::own_fd;
 use crate::raw;
@@ -12,28 +12,28 @@ use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// Closers that may be at work at the same time.
+/// Most helpers that run at the same time.
 const MOST: usize = 8;
-/// Checks whether a closer has begun, and nanoseconds between two of them: more than ten seconds in all. On a busy
-/// machine a new process may get its first turn on a CPU after a second.
-const LOOKS: (u32, i64) = (100_000, 100_000);
+/// How often to check whether a helper has begun, and nanoseconds between two checks: more than ten
+/// seconds in all. On a busy machine a new process may not run for a second.
+const CHECKS: (u32, i64) = (100_000, 100_000);
 
-/// Process ids of closers that were not yet seen to end; 0 is a free place. Only hints: one that is
-/// lost leaves an ended process unwaited for until this one ends.
-static CLOSERS: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
-/// A place whose closer is being started.
+/// Process ids of helpers that have not been reaped; 0 is a free slot. If an id is lost, an ended
+/// helper stays a defunct process until this process ends; nothing else depends on them.
+static HELPERS: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
+/// A slot whose helper is being started.
 const TAKEN: i32 = -1;
-/// Descriptors that could not be given to a closer and stay open.
+/// Descriptors that could not be given to a helper and stay open.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether other processes have sent so many descriptors whose close waits that no more of their
-/// messages should be taken: every closer is at work.
+/// messages should be taken: every helper is busy.
 #[must_use]
 pub fn is_flooded() -> bool {
-    CLOSERS.iter().all(is_at_work) || KEPT.load(Ordering::Relaxed) >= MOST
+    HELPERS.iter().all(is_at_work) || KEPT.load(Ordering::Relaxed) >= MOST
 }
 
-/// Whether the closer of this place runs. One that has ended is waited for, which takes no time.
+/// Whether the helper of this slot runs. Reaps it if it has ended, which never blocks.
 fn is_at_work(place: &AtomicI32) -> bool {
     match place.load(Ordering::Relaxed) {
         0 => false,
@@ -47,7 +47,7 @@ fn is_at_work(place: &AtomicI32) -> bool {
     }
 }
 
-/// Closes `fd`, or keeps it open for good where there is no closer for it.
+/// Closes `fd`, or keeps it open for good if no helper can be started.
 pub(super) fn close(fd: OwnedFd) {
     // While it is open, programs that close all descriptors leave it alone.
     own_fd::register(fd.as_raw_fd());
@@ -71,7 +71,7 @@ fn replace(fd: &OwnedFd) -> bool {
             && place.compare_exchange(0, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     };
     let mut is_replaced = false;
-    if let Some(place) = CLOSERS.iter().find(take) {
+    if let Some(place) = HELPERS.iter().find(take) {
         let pid = begin(fd.as_raw_fd(), harmless.as_raw_fd()).unwrap_or(0);
         is_replaced = pid != 0 && has_begun(fd, pid);
         place.store(pid, Ordering::Relaxed);
@@ -80,10 +80,10 @@ fn replace(fd: &OwnedFd) -> bool {
     is_replaced
 }
 
-/// Waits until closer `pid` has put the memory file in the place of `fd`, which is as long as it
-/// takes to be given a CPU; false if it never does.
+/// Waits until helper `pid` has put the memory file in the place of `fd`, which it does as soon as
+/// it gets a CPU; false if it never does.
 fn has_begun(fd: &OwnedFd, pid: i32) -> bool {
-    for _ in 0..LOOKS.0 {
+    for _ in 0..CHECKS.0 {
         let is_over = has_ended(pid);
         if fcntl_get_seals(fd).is_ok() {
             return true;
@@ -91,13 +91,13 @@ fn has_begun(fd: &OwnedFd, pid: i32) -> bool {
         if is_over {
             return false;
         }
-        let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: LOOKS.1 };
+        let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: CHECKS.1 };
         let _ = rustix::thread::nanosleep(&pause);
     }
     false
 }
 
-/// Starts a closer: its process id.
+/// Starts a helper; returns its process id.
 fn begin(fd: i32, harmless: i32) -> Option<i32> {
     const SIGSET: usize = 8;
     let none = std::ptr::null_mut::<u64>();
@@ -127,7 +127,7 @@ fn begin(fd: i32, harmless: i32) -> Option<i32> {
         let name = c"rsock-closer".as_ptr();
         // SAFETY: a string that ends.
         let _ = unsafe { raw::syscall!(libc::SYS_prctl, libc::PR_SET_NAME, name) };
-        // SAFETY: takes no pointers; the number's owner has given it up to us.
+        // SAFETY: takes no pointers; the number's owner has given it up.
         let _ = unsafe { raw::syscall!(libc::SYS_dup3, harmless, fd, libc::O_CLOEXEC) };
         loop {
             // SAFETY: ends the process at once; takes no pointers.
@@ -135,19 +135,20 @@ fn begin(fd: i32, harmless: i32) -> Option<i32> {
         }
     }
     let begun = pid.ok().and_then(|pid| i32::try_from(pid).ok());
-    // SAFETY: as above; the old mask is not asked for.
+    // SAFETY: as above; the old mask is not requested.
     let _ = unsafe {
         raw::syscall!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, SIGSET)
     };
     begun
 }
 
-/// Takes note of the end of process `pid`, if it has come.
+/// Reaps process `pid` if it has ended; says whether it has.
 fn has_ended(pid: i32) -> bool {
     let nothing = std::ptr::null_mut::<i32>();
     let flags = libc::WNOHANG | libc::__WALL;
-    // SAFETY: neither a status nor a usage is asked for.
+    // SAFETY: neither a status nor a usage is requested.
     let ended = unsafe { raw::syscall!(libc::SYS_wait4, pid, nothing, flags, 0usize) };
-    // An error means that it is no child of ours any more, or of a process that forked us.
+    // An error means that it is no longer a child of this process, or is one of the process that
+    // forked this one.
     !matches!(ended, Ok(0))
 }

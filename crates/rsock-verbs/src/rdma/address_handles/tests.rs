@@ -1,4 +1,4 @@
-//! The book, with handles that are none, and a queue that is a list.
+//! The handles, with model handles, and a list as the queue.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,10 +12,10 @@ fn key(host: u8) -> Key {
     (1, Gid([host; 16]))
 }
 
-/// The handles that live, by number.
+/// The live handles, by number.
 type Alive = Rc<RefCell<BTreeSet<u64>>>;
 
-/// A handle that shows whether it lives.
+/// A handle that records whether it is alive.
 struct Handle {
     number: u64,
     alive: Alive,
@@ -27,9 +27,9 @@ impl Drop for Handle {
     }
 }
 
-/// A queue and its book: which handles there are, who has one, and what its sends name.
+/// A queue and its handles: which handles exist, which are in use, and what its sends name.
 struct Queue {
-    book: Book<Handle>,
+    handles: AddressHandles<Handle>,
     alive: Alive,
     n_made: u64,
     now: Instant,
@@ -42,7 +42,7 @@ struct Queue {
 impl Queue {
     fn new() -> Self {
         Self {
-            book: Book::with_room(ROOM),
+            handles: AddressHandles::with_room(ROOM),
             alive: Alive::default(),
             n_made: 0,
             now: Instant::now(),
@@ -62,7 +62,7 @@ impl Queue {
             self.alive.borrow_mut().insert(number);
             Ok(Handle { number, alive: Rc::clone(&self.alive) })
         };
-        let handle = self.book.handle(key(host), self.now, make, || self.sends());
+        let handle = self.handles.handle(key(host), self.now, make, || self.sends());
         let handle = handle.expect("made");
         self.n_made += u64::from(handle.number == number);
         self.held.push(handle);
@@ -80,7 +80,7 @@ impl Queue {
     }
 
     fn tidy(&self) {
-        self.book.tidy(|| self.sends());
+        self.handles.tidy(|| self.sends());
     }
 
     fn is_alive(&self, number: u64) -> bool {
@@ -99,8 +99,8 @@ fn the_oldest_handle_goes_when_there_are_too_many() {
     queue.held.clear();
     queue.tidy();
     assert!(!queue.is_alive(first[0]), "the first is still there");
-    assert_eq!(queue.book.len(), ROOM);
-    // The others are still for use.
+    assert_eq!(queue.handles.len(), ROOM);
+    // The others are still current.
     for (host, number) in (0..).zip(&first).skip(1) {
         assert_eq!(queue.ask(host), *number);
     }
@@ -108,7 +108,7 @@ fn the_oldest_handle_goes_when_there_are_too_many() {
 }
 
 #[test]
-fn a_handle_is_made_anew_when_it_is_old() {
+fn an_old_handle_is_replaced() {
     let mut queue = Queue::new();
     let first = queue.ask(1);
     queue.now += AGE - Duration::from_millis(1);
@@ -116,7 +116,7 @@ fn a_handle_is_made_anew_when_it_is_old() {
     queue.now += Duration::from_millis(1);
     let second = queue.ask(1);
     assert_ne!(second, first);
-    assert!(queue.is_alive(first), "somebody has it");
+    assert!(queue.is_alive(first), "a caller has it");
     queue.held.clear();
     queue.tidy();
     assert!(!queue.is_alive(first) && queue.is_alive(second));
@@ -143,16 +143,16 @@ fn a_handle_stays_until_the_sends_that_name_it_are_done() {
 }
 
 #[test]
-fn what_cannot_be_made_changes_nothing() {
+fn a_handle_that_cannot_be_made_changes_nothing() {
     let mut queue = Queue::new();
     let first = queue.ask(1);
     let later = queue.now + AGE;
     let refuse = || Err(Error::Exhausted("handles"));
     for host in [1, 2] {
-        assert!(queue.book.handle(key(host), later, refuse, || (0, 0)).is_err());
+        assert!(queue.handles.handle(key(host), later, refuse, || (0, 0)).is_err());
     }
     assert_eq!(queue.ask(1), first);
-    assert_eq!(queue.book.len(), 1);
+    assert_eq!(queue.handles.len(), 1);
 }
 
 #[derive(Clone, Debug)]
@@ -192,18 +192,18 @@ proptest! {
                 Op::Wait(ms) => queue.now += Duration::from_millis(ms),
                 Op::Tidy => queue.tidy(),
             }
-            let n_for_use = queue.book.pages().current.len();
+            let n_for_use = queue.handles.handles().current.len();
             prop_assert!(n_for_use <= ROOM);
             for number in &queue.posted[queue.n_done.get()..] {
                 prop_assert!(queue.is_alive(*number), "{number} is named by a send");
             }
-            prop_assert_eq!(queue.book.len(), queue.alive.borrow().len());
+            prop_assert_eq!(queue.handles.len(), queue.alive.borrow().len());
         }
         queue.held.clear();
-        // Finds that nobody has them, and posts more, which do not name them.
+        // Finds that no caller has them, and posts more, which do not name them.
         queue.tidy();
         queue.complete(usize::MAX);
         queue.tidy();
-        prop_assert_eq!(queue.book.len(), queue.book.pages().current.len());
+        prop_assert_eq!(queue.handles.len(), queue.handles.handles().current.len());
     }
 }

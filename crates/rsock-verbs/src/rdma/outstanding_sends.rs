@@ -1,13 +1,14 @@
-//! Requests under way: what a queue pair and its completion queue know together.
+//! Requests under way: the state that a queue pair shares with its completion queue.
 //!
-//! A send queue gives its places back only when a *signaled* request completes. So every so often an
-//! unsignaled one is signaled behind the caller's back, and its completion swallowed. The same
-//! completions say which copies of the caller's bytes the device needs no longer: a long request has a
-//! piece of memory to itself and is always signaled, short ones share a piece until it is full.
+//! Slots of a send queue become free only when a *signaled* request completes. So now and then an
+//! unsignaled request is posted as signaled, and its completion is not passed on. The same
+//! completions show which copies of the caller's bytes the device no longer needs: a long request
+//! has a piece of memory to itself and is always signaled, short ones share a piece until it is
+//! full.
 //!
-//! Invariants: signaled requests complete in the order of posting, and a completion stands for all
-//! requests before it. Whenever a post finds no room, a signaled request is under way, so that a
-//! completion tells when there is some again.
+//! Invariants: signaled requests complete in the order of posting, and a completion covers all
+//! requests before it. Whenever a post finds no room, a signaled request is under way, whose
+//! completion makes room.
 
 use super::RdmaPd;
 use super::pool::{LARGEST, Piece, Pool, SMALLEST};
@@ -18,7 +19,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// In a request's name for the device: the rest is not the caller's name but a number of ours.
+/// Set in a request's `wr_id` for the device: the other bits are a number of this module, not the
+/// caller's id.
 pub(super) const SIGNALED: u64 = 1 << 63;
 /// In a request's name for the device: a receive.
 pub(super) const RECEIVE: u64 = 1 << 62;
@@ -32,7 +34,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The sends of one queue pair.
 #[derive(Debug)]
-pub(super) struct Sends {
+pub(super) struct OutstandingSends {
     ledger: Mutex<Ledger>,
     depth: u64,
     /// Unsignaled requests that may follow one another.
@@ -91,7 +93,7 @@ pub(super) enum Copied {
     Shared(u32),
 }
 
-impl Sends {
+impl OutstandingSends {
     pub(super) fn new(depth: u32, max_copy: u32, pool: Arc<Pool>) -> Arc<Self> {
         let copies = Copies::default();
         let ledger =
@@ -107,8 +109,8 @@ impl Sends {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies what `sges` name, for a request that is posted next: how the device finds it, and what
-    /// to say when it is posted.
+    /// Copies the bytes that `sges` name, for the request that is posted next. Returns the copy's
+    /// entry for the device, and the value to record when the request is posted.
     ///
     /// # Safety
     /// The entries name readable memory.
@@ -141,7 +143,8 @@ impl Sends {
             let from = std::ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
             // SAFETY: the caller promises the memory.
             if !unsafe { mr.try_copy_in(to, from, sge.len as usize) } {
-                // A piece of its own goes back to the pool, and room in a shared one is counted when it is posted.
+                // A piece of its own goes back to the pool, and room in a shared one is counted
+                // when it is posted.
                 return Err(PostError::Fault);
             }
             to += sge.len as usize;
@@ -189,8 +192,8 @@ impl Sends {
             || matches!(copied, Some(Copied::Own(_)))
     }
 
-    /// Whether the longest request may find no room now, or the few that are kept for short ones are
-    /// all that is left.
+    /// Whether the longest request may find no room now, or the few that are kept for short ones
+    /// are all that is left.
     pub(super) fn is_full(&self) -> bool {
         let ledger = self.lock();
         ledger.posted - ledger.done + RESERVE > self.depth
@@ -208,14 +211,15 @@ impl Sends {
         self.lock().signaled.is_empty()
     }
 
-    /// If some requests are not known to have completed: how many are, and whether no other is signaled.
+    /// If some requests are not known to have completed: how many are, and whether no other is
+    /// signaled.
     pub(super) fn unsettled(&self) -> Option<(u64, bool)> {
         let ledger = self.lock();
         (ledger.posted != ledger.done).then(|| (ledger.done, ledger.signaled.is_empty()))
     }
 
-    /// What became of signaled request `number`: the caller's name for it, and whether the caller
-    /// wants to know of a success. `None` if it is not ours.
+    /// The outcome of signaled request `number`: the caller's id for it, and whether the caller
+    /// asked for a completion on success. `None` if this module did not assign the number.
     pub(super) fn complete(&self, number: u64) -> Option<(WrId, bool)> {
         let mut ledger = self.lock();
         let known = ledger.signaled.front().is_some_and(|first| first.number <= number);
@@ -230,7 +234,7 @@ impl Sends {
     }
 }
 
-/// The name of the next signaled request.
+/// The number of the next signaled request.
 pub(super) fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed) & (RECEIVE - 1)
 }

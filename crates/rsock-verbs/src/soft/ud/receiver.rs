@@ -1,18 +1,19 @@
-//! Where the datagrams of one process arrive: a lane in the segment that this process writes.
+//! The receiving end of a datagram lane: datagrams of one process arrive in a lane of the segment
+//! that this process writes.
 //!
-//! The queue's owner, and the children it has forked, take from it under the queue's lock. What an
-//! entry says is checked on a private copy; what no honest sender writes is skipped and counted.
+//! The queue's owner and its forked children take from the lane under the queue's lock. Every entry
+//! is checked on a private copy; an entry that no honest sender writes is skipped and counted.
 
 use super::{MAX_LEN, SLOTS};
 use crate::datagram::{Arrived, Sender};
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};
-use crate::soft::birth::Birth;
 use crate::soft::copy;
+use crate::soft::creation_stamp::CreationStamp;
 use crate::soft::layout::{DATAGRAMS, Entry, LaneHead, REVOKED, STAGE};
-use crate::soft::link::{Link, Zombie};
-use crate::soft::qp::lane::{self, Lane, Place};
-use crate::soft::wait::{Port, Waiters};
+use crate::soft::link::{Link, RetiredLane};
+use crate::soft::qp::lane::{self, Lane, LaneLocation};
+use crate::soft::wait::{OwnedWaitLine, Waiters};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, QKey, QpNum};
 use std::sync::Arc;
@@ -20,17 +21,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// One process's lane into a queue.
 #[derive(Debug)]
-pub(super) struct Inlet {
+pub(super) struct UdReceiver {
     lane: Lane,
-    place: Place,
+    location: LaneLocation,
     heads: FamilyBox<Heads>,
     number: QpNum,
-    birth: Birth,
-    port: Arc<Port>,
+    created: CreationStamp,
+    wait_line: Arc<OwnedWaitLine>,
     link: Arc<Link>,
 }
 
-/// How far the lane was read. Written under the queue's lock.
+/// How far the lane has been read. Written under the queue's lock.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 struct Heads {
@@ -46,7 +47,7 @@ unsafe impl FamilySafe for Heads {}
 pub(super) enum Taken {
     Nothing,
     Datagram,
-    /// A datagram that stays where it is.
+    /// A datagram that the caller left in place.
     Left,
     Malformed,
 }
@@ -86,11 +87,11 @@ impl Arrived for Found<'_> {
                 let (first, run) = lane.stage(start + offset as u64);
                 let (head, tail) = dst.split_at_mut(dst.len().min(run));
                 // SAFETY: `run` bytes are on the stage from `first` on; the sender may write them
-                // meanwhile, which tears bytes and no more.
+                // meanwhile, which only tears bytes.
                 unsafe { copy::plain(first.as_ptr(), head.as_mut_ptr(), head.len()) };
                 if !tail.is_empty() {
                     let (rest, _) = lane.stage(0);
-                    // SAFETY: the stage goes on at its beginning, and is longer than a datagram.
+                    // SAFETY: the stage continues at its beginning, and is longer than a datagram.
                     unsafe { copy::plain(rest.as_ptr(), tail.as_mut_ptr(), tail.len()) };
                 }
             }
@@ -100,8 +101,8 @@ impl Arrived for Found<'_> {
 
 const _: () = assert!(MAX_LEN < STAGE as usize);
 
-impl Inlet {
-    /// A lane with `stage` bytes for the process at the other end of `link`, published.
+impl UdReceiver {
+    /// Creates and publishes a lane with `stage` bytes for the process at the other end of `link`.
     pub(super) fn open(
         link: &Arc<Link>,
         waiters: &Waiters,
@@ -112,28 +113,30 @@ impl Inlet {
         link.check_owner()?;
         let room = || Error::Exhausted("segment");
         let heads = FamilyBox::new(Heads::default()).ok_or(Error::Exhausted("family memory"))?;
-        let port = waiters.port(link)?;
+        let wait_line = waiters.wait_line(link)?;
         let head_at = link.alloc_block()?;
-        let place = Place { head_at, slots_at: 0, slots: SLOTS, stage, caps_at: 0, n_caps: 0 };
-        let slots_at = link.alloc(place.len()).inspect_err(|_| link.free_block(head_at))?;
-        let place = Place { slots_at, ..place };
-        let head = link.own().at::<LaneHead>(head_at);
-        let (Some(lane), Some(head)) = (Lane::at(link.own(), &place), head) else {
-            link.free(slots_at, place.len());
+        let location =
+            LaneLocation { head_at, slots_at: 0, slots: SLOTS, stage, caps_at: 0, n_caps: 0 };
+        let slots_at = link.alloc(location.len()).inspect_err(|_| link.free_block(head_at))?;
+        let location = LaneLocation { slots_at, ..location };
+        let head = link.own_segment().at::<LaneHead>(head_at);
+        let (Some(lane), Some(head)) = (Lane::at(link.own_segment(), &location), head) else {
+            link.free(slots_at, location.len());
             link.free_block(head_at);
             return Err(room());
         };
         head.clear();
         head.consumer.posted.store(1, Ordering::Relaxed);
-        let birth = Birth::now();
+        let created = CreationStamp::now();
         let link = Arc::clone(link);
-        // From here on `Drop` takes everything back.
-        let inlet = Self { lane, place, heads, number, birth, port, link };
+        // From here on `Drop` frees everything.
+        let receiver = Self { lane, location, heads, number, created, wait_line, link };
         let access = Access::from_bits_retain(DATAGRAMS);
-        let at = inlet.port.at();
-        let published = Place { caps_at: key.0.into(), ..place };
-        lane::publish(inlet.link.own(), number, &published, access, at, at).ok_or_else(room)?;
-        Ok(inlet)
+        let at = receiver.wait_line.at();
+        let published = LaneLocation { caps_at: key.0.into(), ..location };
+        lane::publish(receiver.link.own_segment(), number, &published, access, at, at)
+            .ok_or_else(room)?;
+        Ok(receiver)
     }
 
     /// Bytes of its stage.
@@ -155,16 +158,17 @@ impl Inlet {
         self.lane.slot(head).is_published(head)
     }
 
-    /// Lets the sender know that nothing more is wanted: at its next look, or at its next datagram.
+    /// Closes the lane. The sender notices at its next check, or at its next datagram.
     pub(super) fn close(&self) {
-        // SYNC(closed): a sender that does not see it yet publishes, and what it published is taken
-        // all the same.
-        // In this order: who sees that it is closed and asks why finds that it was told so.
+        // SYNC(closed): a sender that does not see the store yet publishes a datagram, which is
+        // still taken. In this order: a sender that sees `closed` and then reads `posted` finds
+        // that the queue takes no more.
         self.lane.head().consumer.posted.store(0, Ordering::Release);
         self.lane.head().producer.closed.store(1, Ordering::Release);
     }
 
-    /// Hands the entry at the head to `take`, which says whether it is taken. Under the queue's lock.
+    /// Passes the entry at the head to `take`, which returns whether it is taken. Called under the
+    /// queue's lock.
     #[inline]
     pub(super) fn take(&self, take: &mut dyn FnMut(&dyn Arrived) -> bool) -> Taken {
         let head = self.heads.slots.load(Ordering::Relaxed);
@@ -198,21 +202,24 @@ impl Inlet {
             if staged {
                 let stage = stage.wrapping_add(len.into());
                 self.heads.stage.store(stage, Ordering::Relaxed);
-                // SYNC(stage): our reads come before. Pairs with the Acquire in `Feed::post`.
+                // SYNC(stage): this process's reads come before. Pairs with the Acquire in
+                // `UdSender::post`.
                 self.lane.head().consumer.stage_head.store(stage, Ordering::Release);
             }
         }
         let head = head.wrapping_add(1);
         self.heads.slots.store(head, Ordering::Relaxed);
-        // SYNC(slot-free): our reads come before. Pairs with the Acquire in `Feed::post`.
+        // SYNC(slot-free): this process's reads come before. Pairs with the Acquire in
+        // `UdSender::post`.
         self.lane.head().consumer.head.store(head, Ordering::Release);
         taken
     }
 }
 
 #[cfg(test)]
-impl Inlet {
-    /// Whether the queue wants anything, as a sender finds that has seen the lane closed; `None` before.
+impl UdReceiver {
+    /// Whether the queue is open, as a sender that has seen the lane closed finds; `None` before
+    /// the lane is closed.
     pub(super) fn is_wanted_when_closed(&self) -> Option<bool> {
         let head = self.lane.head();
         let is_closed = head.producer.closed.load(Ordering::Acquire) != 0;
@@ -220,24 +227,24 @@ impl Inlet {
     }
 }
 
-impl Drop for Inlet {
+impl Drop for UdReceiver {
     fn drop(&mut self) {
-        // A child that lets go of what it inherited closes nothing of its parent's.
-        if !self.birth.is_here() {
+        // A child that drops what it inherited does not close its parent's queue.
+        if !self.created.is_this_process() {
             return;
         }
-        // Senders see it, and find out anew where the queue is.
+        // Senders see it, and resolve the destination again.
         self.close();
-        lane::withdraw(self.link.own(), self.number);
-        // A child that was forked meanwhile may be reading: then nothing is used again.
-        if !self.birth.is_private() {
+        lane::withdraw(self.link.own_segment(), self.number);
+        // A child that was forked meanwhile may be reading: then the memory is not reused.
+        if !self.created.is_unshared() {
             return;
         }
-        // Fails if a sender has claimed the lane: then it says when it lets go.
+        // Fails if a sender has claimed the lane: then the sender detaches from it later.
         let claim = &self.lane.head().producer.claim;
         let _ = claim.compare_exchange(0, REVOKED, Ordering::AcqRel, Ordering::Acquire);
-        let spans = vec![(self.place.slots_at, self.place.len())];
-        let ports = vec![Arc::clone(&self.port)];
-        self.link.retire(Zombie { head_at: self.place.head_at, spans, _ports: ports });
+        let spans = vec![(self.location.slots_at, self.location.len())];
+        let _wait_lines = vec![Arc::clone(&self.wait_line)];
+        self.link.retire_lane(RetiredLane { head_at: self.location.head_at, spans, _wait_lines });
     }
 }

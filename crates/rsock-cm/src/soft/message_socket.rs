@@ -2,8 +2,8 @@
 
 use super::wire::MAX_LEN;
 use crate::error::{Error, Violation};
-use rsock_verbs::received::{self, PeerSocket, StrangeFd};
 use rsock_verbs::soft::PeerCred;
+use rsock_verbs::untrusted::{self, PeerSocket, UntrustedFd};
 use rustix::io::Errno;
 use rustix::net::{
     self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -15,20 +15,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// A connected sequential-packet socket.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct MessageSocket {
     fd: PeerSocket,
 }
 
-/// Most descriptors that one message of ours carries.
+/// Most descriptors that one message of this handshake carries.
 const MAX_FDS: usize = 4;
 
-/// A message taken from a [`Channel`].
+/// A message taken from a [`MessageSocket`].
 #[derive(Debug)]
 pub(super) struct Received {
     buf: [u8; MAX_LEN + 1],
     len: usize,
-    pub(super) fds: Vec<StrangeFd>,
-    /// Who sent it; known after [`Channel::ask_for_senders`].
+    pub(super) fds: Vec<UntrustedFd>,
+    /// Credentials of its sender; known after [`MessageSocket::enable_credentials`].
     pub(super) sender: Option<PeerCred>,
 }
 
@@ -39,12 +39,12 @@ impl Received {
 }
 
 pub(super) fn socket() -> Result<PeerSocket, Error> {
-    if received::is_flooded() {
+    if untrusted::is_flooded() {
         return Err(Error::system("socket")(Errno::MFILE));
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map(PeerSocket::numbered)
+        .map(PeerSocket::with_fixed_number)
         .map_err(Error::system("socket"))
 }
 
@@ -52,7 +52,7 @@ pub(super) fn name(text: &str) -> Result<SocketAddrUnix, Error> {
     SocketAddrUnix::new_abstract_name(text.as_bytes()).map_err(Error::system("bind"))
 }
 
-impl Channel {
+impl MessageSocket {
     /// Wraps a connected socket.
     pub(super) fn new(fd: PeerSocket) -> Self {
         Self { fd }
@@ -64,7 +64,7 @@ impl Channel {
     }
 
     /// From now on every message comes with the credentials of the process that sent it.
-    pub(super) fn ask_for_senders(&self) -> Result<(), Error> {
+    pub(super) fn enable_credentials(&self) -> Result<(), Error> {
         sockopt::set_socket_passcred(&self.fd, true).map_err(Error::system("setsockopt"))
     }
 
@@ -89,7 +89,7 @@ impl Channel {
         let mut received =
             Received { buf: [0; MAX_LEN + 1], len: 0, fds: Vec::new(), sender: None };
         let message = loop {
-            match received::receive(self.fd.as_fd(), &mut received.buf) {
+            match untrusted::receive(self.fd.as_fd(), &mut received.buf) {
                 Ok(message) => break message,
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::INTR) => {}
@@ -115,7 +115,7 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for MessageSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -1,4 +1,4 @@
-//! How a queue pair of a connection learns what the kernel negotiated for it.
+//! The path of a connection: gives its queue pair the values that the kernel negotiated.
 #![forbid(unsafe_code)]
 
 use super::id::Id;
@@ -12,9 +12,9 @@ use std::sync::{Arc, Weak};
 /// The identifier, as its path sees it. Weak: a queue pair is brought up while its connection is
 /// made, and must not keep the identifier beyond it.
 #[derive(Debug)]
-struct Route(Weak<Id>);
+struct NegotiatedPath(Weak<Id>);
 
-impl Negotiated for Route {
+impl Negotiated for NegotiatedPath {
     fn qp_attr(&self, to: QpState) -> Result<(ibv_qp_attr, i32), Error> {
         let id = self.0.upgrade().ok_or(Error::PeerGone)?;
         id.qp_attr(to)
@@ -24,5 +24,5 @@ impl Negotiated for Route {
 
 /// The path of the connection that `id` makes with `peer`, over `port`.
 pub(super) fn path(id: &Arc<Id>, port: u8, peer: IpAddr) -> RdmaPath {
-    RdmaPath::negotiated(port, peer.into(), Arc::new(Route(Arc::downgrade(id))))
+    RdmaPath::negotiated(port, peer.into(), Arc::new(NegotiatedPath(Arc::downgrade(id))))
 }

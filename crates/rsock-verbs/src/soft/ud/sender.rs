@@ -1,8 +1,9 @@
-//! A process's way into one queue of another: what all of its own queues send through.
+//! The sending end of a datagram lane: a process's only way into one queue of another process,
+//! shared by all its own queues.
 //!
 //! There is one for each link and destination, because a lane has one writing process. It notices
-//! within some milliseconds of sending that the queue or its process is gone; until then datagrams
-//! are lost, as they are with any network.
+//! within a few milliseconds of sending that the queue or its process is gone; until then datagrams
+//! are lost, as on any network.
 
 use super::SLOTS;
 use crate::datagram::{DatagramError, Posted};
@@ -11,7 +12,7 @@ use crate::family::{FamilyBox, Lock};
 use crate::soft::copy;
 use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry};
 use crate::soft::link::Link;
-use crate::soft::qp::lane::Outlet;
+use crate::soft::qp::lane::LaneProducer;
 use crate::sync::slot::INLINE;
 use crate::types::{QKey, QpNum};
 use rustix::time::{ClockId, clock_gettime};
@@ -23,66 +24,68 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The writing end of a lane.
 #[derive(Debug)]
-pub(in crate::soft) struct Feed {
-    outlet: Outlet,
+pub(in crate::soft) struct UdSender {
+    send_lane: LaneProducer,
     key: QKey,
-    tx: FamilyBox<Lock<Tx>>,
+    tx: FamilyBox<Lock<UdTx>>,
     link: Arc<Link>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tx {
+struct UdTx {
     /// Entries published.
     tail: u32,
     /// `tail` may grow to this.
     slot_end: u32,
-    /// Staged bytes written, and taken by the receiver when last looked.
+    /// Staged bytes written, and staged bytes that the receiver had taken when last read.
     stage_tail: u64,
     stage_head: u64,
-    /// When the receiver was last seen alive, in periods of [`LOOK_EVERY_MS`].
-    looked: u64,
-    /// Nothing of the lane is touched any more.
+    /// When the receiver was last seen alive, in periods of [`CHECK_EVERY_MS`].
+    checked: u64,
+    /// The lane is not accessed any more.
     is_over: bool,
 }
 
-/// How often a sender asks whether the receiver is there, in milliseconds. It costs a system call.
-const LOOK_EVERY_MS: u64 = 8;
+/// How often a sender checks that the receiver is alive, in milliseconds. A check costs a system
+/// call.
+const CHECK_EVERY_MS: u64 = 8;
 
-/// Link, by its address, and number of the queue.
+/// Address of the link, and number of the queue.
 type Key = (usize, u32);
 
-/// The feeds of a process. A link in use is not another one's address.
+/// The senders of a process. A sender holds its link, so no other link can have the same address.
 #[derive(Debug, Default)]
-pub(in crate::soft) struct Feeds(Mutex<HashMap<Key, Arc<Feed>>>);
+pub(in crate::soft) struct UdSenders(Mutex<HashMap<Key, Arc<UdSender>>>);
 
-impl Feeds {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Feed>>> {
+impl UdSenders {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<UdSender>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of lanes whose queue or process is gone.
+    /// Drops senders to queues or processes that are gone.
     pub(super) fn sweep(&self) {
-        let gone: Vec<_> = self.lock().extract_if(|_, feed| !feed.is_alive()).collect();
-        // Links end here, without the lock.
+        let gone: Vec<_> = self.lock().extract_if(|_, sender| !sender.is_alive()).collect();
+        // Links may end here, so the lock is not held.
         drop(gone);
     }
 }
 
-impl Feed {
-    /// The feed to queue `dest` over `link`, made if there is none yet; `own` claims it.
+impl UdSender {
+    /// The sender to queue `dest` over `link`, created if there is none yet; it claims the lane as
+    /// queue `own`.
     pub(super) fn to(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
         let key = (Arc::as_ptr(link).addr(), dest.0);
         link.check_owner()?;
-        let feeds = &link.node().feeds;
-        let known = feeds.lock().get(&key).map(Arc::clone);
+        let senders = &link.node().ud_senders;
+        let known = senders.lock().get(&key).map(Arc::clone);
         match known {
-            Some(feed) if feed.is_alive() => return Ok(feed),
-            // Of a queue that is gone, and whose number another one has.
-            Some(_) => feeds.sweep(),
+            Some(sender) if sender.is_alive() => return Ok(sender),
+            // Its queue is gone; another queue may have its number now.
+            Some(_) => senders.sweep(),
             None => {}
         }
-        // One thread connects, the others find what it made.
-        match feeds.lock().entry(key) {
+        // One thread connects; the others find the sender that it made.
+        match senders.lock().entry(key) {
             Entry::Occupied(made) => Ok(Arc::clone(made.get())),
             Entry::Vacant(place) => Ok(Arc::clone(place.insert(Self::connect(link, own, dest)?))),
         }
@@ -90,8 +93,8 @@ impl Feed {
 
     fn connect(link: &Arc<Link>, own: QpNum, dest: QpNum) -> Result<Arc<Self>, Error> {
         let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
-        let none = Error::Invalid("the peer has no such queue, or has not admitted us");
-        let Some(entry) = link.theirs().at::<QpEntry>(at) else { return Err(none) };
+        let none = Error::Invalid("the peer has no such queue, or has not admitted this process");
+        let Some(entry) = link.peer_segment().at::<QpEntry>(at) else { return Err(none) };
         // SYNC(qp-entry): pairs with the Release in `publish`.
         if entry.number.load(Ordering::Acquire) != dest.0
             || entry.access.load(Ordering::Relaxed) & DATAGRAMS == 0
@@ -100,13 +103,13 @@ impl Feed {
         }
         #[expect(clippy::cast_possible_truncation, reason = "a key is 32 bits")]
         let key = QKey(entry.caps_at.load(Ordering::Relaxed) as u32);
-        let tx = Tx { slot_end: SLOTS, ..Tx::default() };
+        let tx = UdTx { slot_end: SLOTS, ..UdTx::default() };
         let tx = FamilyBox::new(Lock::new(tx)).ok_or(Error::Exhausted("family memory"))?;
-        let outlet = Outlet::connect(link, own, dest)?;
-        if outlet.lane.n_slots() != SLOTS {
+        let send_lane = LaneProducer::connect(link, own, dest)?;
+        if send_lane.lane.n_slots() != SLOTS {
             return Err(Error::PeerViolation("a lane of another size"));
         }
-        Ok(Arc::new(Self { outlet, key, tx, link: Arc::clone(link) }))
+        Ok(Arc::new(Self { send_lane, key, tx, link: Arc::clone(link) }))
     }
 
     /// The receiver's Q_Key.
@@ -123,28 +126,30 @@ impl Feed {
         len: usize,
     ) -> Result<Posted, DatagramError> {
         let mut tx = self.tx.lock();
-        // SYNC(closed): pairs with the Release in `Inlet::close`. The line is ours: it is in our cache.
-        if self.outlet.lane.head().producer.closed.load(Ordering::Acquire) != 0 {
-            return self.look_now(&mut tx, 0).map(|()| Posted::Lost);
+        // SYNC(closed): pairs with the Release in `UdReceiver::close`. This process writes that
+        // cache line, so it is cached.
+        if self.send_lane.lane.head().producer.closed.load(Ordering::Acquire) != 0 {
+            return self.check_receiver_now(&mut tx, 0).map(|()| Posted::Lost);
         }
-        self.look(&mut tx)?;
-        let consumer = &self.outlet.lane.head().consumer;
+        self.check_receiver(&mut tx)?;
+        let consumer = &self.send_lane.lane.head().consumer;
         if tx.slot_end == tx.tail {
-            // SYNC(slot-free): the receiver has read what lies below. Pairs with the Release in
-            // `Inlet::take`. A receiver that lies overwrites its own lane.
+            // SYNC(slot-free): the receiver has read the slots below. Pairs with the Release in
+            // `UdReceiver::take`. A receiver that stores a false value has its own lane
+            // overwritten.
             tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(SLOTS);
             if tx.slot_end == tx.tail {
                 return Ok(Posted::Lost);
             }
         }
-        let slot = self.outlet.lane.slot(tx.tail);
+        let slot = self.send_lane.lane.slot(tx.tail);
         #[expect(clippy::cast_possible_truncation, reason = "checked by the queue")]
         let short = len as u32;
         if len <= INLINE {
             let words = gather_small(payload);
             slot.publish(tx.tail, src.0, layout::Entry::SendInline { len: short }.encode(), &words);
         } else {
-            let stage = self.outlet.lane.stage_len();
+            let stage = self.send_lane.lane.stage_len();
             if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > stage {
                 // SYNC(stage): as for slots.
                 tx.stage_head = consumer.stage_head.load(Ordering::Acquire);
@@ -160,22 +165,22 @@ impl Feed {
         Ok(Posted::Out)
     }
 
-    /// Wakes whoever sleeps at the other end, unless the lane is given up: its wait line would be
-    /// somebody else's.
+    /// Wakes the receiver's waiters, unless this end has detached from the lane: the memory of its
+    /// wait line may have been reused.
     #[inline]
     pub(super) fn ring(&self) {
         let tx = self.tx.lock();
         if !tx.is_over {
-            self.outlet.ring_recv();
+            self.send_lane.ring_recv();
         }
     }
 
     /// Copies the pieces to the stage, where there is room for them.
-    fn stage(&self, tx: &mut Tx, payload: &[IoSlice<'_>]) {
+    fn stage(&self, tx: &mut UdTx, payload: &[IoSlice<'_>]) {
         for piece in payload {
             let mut rest: &[u8] = piece;
             while !rest.is_empty() {
-                let (to, run) = self.outlet.lane.stage(tx.stage_tail);
+                let (to, run) = self.send_lane.lane.stage(tx.stage_tail);
                 let (now, later) = rest.split_at(rest.len().min(run));
                 // SAFETY: `now` is readable, and `run` bytes of the stage are writable at `to`.
                 unsafe { copy::plain(now.as_ptr(), to.as_ptr(), now.len()) };
@@ -185,47 +190,47 @@ impl Feed {
         }
     }
 
-    /// Now and then makes sure that there is somebody to send to.
+    /// Checks from time to time that the receiver is alive.
     #[inline]
-    fn look(&self, tx: &mut Tx) -> Result<(), DatagramError> {
+    fn check_receiver(&self, tx: &mut UdTx) -> Result<(), DatagramError> {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let ms = now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
-        let now = ms / LOOK_EVERY_MS + 1;
-        if tx.looked == now && !tx.is_over { Ok(()) } else { self.look_now(tx, now) }
+        let now = ms / CHECK_EVERY_MS + 1;
+        if tx.checked == now && !tx.is_over { Ok(()) } else { self.check_receiver_now(tx, now) }
     }
 
     #[cold]
-    fn look_now(&self, tx: &mut Tx, now: u64) -> Result<(), DatagramError> {
-        let head = self.outlet.lane.head();
+    fn check_receiver_now(&self, tx: &mut UdTx, now: u64) -> Result<(), DatagramError> {
+        let head = self.send_lane.lane.head();
         if tx.is_over {
             return Err(DatagramError::Gone);
         }
-        // SYNC(closed): pairs with the Release in `Inlet::drop`.
+        // SYNC(closed): pairs with the Release in `UdReceiver::drop`.
         if head.consumer.posted.load(Ordering::Acquire) == 0 || !self.link.probe() {
             tx.is_over = true;
-            // SYNC(detach): our last access. Pairs with the Acquire in `Link::reap`.
+            // SYNC(detach): this process's last access. Pairs with the Acquire in `Link::reclaim`.
             head.producer.detached.store(1, Ordering::Release);
             return Err(DatagramError::Gone);
         }
-        tx.looked = now;
+        tx.checked = now;
         Ok(())
     }
 
-    /// Whether there is somebody to send to; asks the system.
+    /// Whether the queue and its process are alive; costs a system call.
     fn is_alive(&self) -> bool {
         let mut tx = self.tx.lock();
-        self.look_now(&mut tx, 0).is_ok()
+        self.check_receiver_now(&mut tx, 0).is_ok()
     }
 }
 
 #[cfg(test)]
-impl Feed {
+impl UdSender {
     /// Publishes an entry of any content, as a hostile sender would.
     pub(super) fn forge(&self, src: u32, word: u64) {
         let mut tx = self.tx.lock();
-        self.outlet.lane.slot(tx.tail).publish_bare(tx.tail, src, word);
+        self.send_lane.lane.slot(tx.tail).publish_bare(tx.tail, src, word);
         tx.tail = tx.tail.wrapping_add(1);
-        self.outlet.ring_recv();
+        self.send_lane.ring_recv();
     }
 }
 

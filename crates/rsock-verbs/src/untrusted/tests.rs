@@ -20,10 +20,10 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::R
 }
 
 #[test]
-fn letting_go_of_a_lingering_socket_does_not_wait() {
+fn dropping_a_lingering_socket_does_not_wait() {
     let _dog = Watchdog::new("a lingering socket");
     let (socket, peer) = lingering();
-    drop(StrangeFd::from(socket));
+    drop(UntrustedFd::from(socket));
     drop(peer);
 }
 
@@ -46,7 +46,7 @@ fn closing_a_socket_does_not_wait_for_what_lies_in_its_queue() {
             if is_ours {
                 drop(PeerSocket::new(ours));
             } else {
-                drop(StrangeFd::from(ours).into_socket().expect("such a socket"));
+                drop(UntrustedFd::from(ours).into_socket().expect("such a socket"));
             }
             drop((end, peer));
         }
@@ -96,7 +96,7 @@ fn a_bell_rung_with_a_lingering_socket_does_not_wait() {
             let rung = sendmsg_addr(&from, &name, &bytes, &mut control, SendFlags::NOSIGNAL);
             assert!(rung.is_ok() || refuses && rung == Err(rustix::io::Errno::PERM), "{rung:?}");
             // If the kernel refused it, its last close is here.
-            drop(StrangeFd::from(socket));
+            drop(UntrustedFd::from(socket));
             peers.push(peer);
         }
         // One ring is taken; the other still lies there when the bell goes.
@@ -107,7 +107,7 @@ fn a_bell_rung_with_a_lingering_socket_does_not_wait() {
 }
 
 #[test]
-fn all_descriptors_of_a_message_arrive_whoever_sent_it() {
+fn all_descriptors_of_a_message_arrive_from_any_sender() {
     let (ours, theirs) = pair(SocketType::SEQPACKET);
     sockopt::set_socket_passcred(&ours, true).expect("credentials");
     let fds = [theirs.as_fd(); 9];

@@ -1,18 +1,19 @@
 //! Messages from processes that are not trusted yet, and the descriptors that come with them.
 //!
-//! A descriptor can be a trap: the close of a socket that lingers waits for its peer, and any
-//! question about a file in user space (FUSE), its close included, waits for the process that
+//! A received descriptor can block the receiver: the close of a socket that lingers waits for its
+//! peer, and any call on a file in user space (FUSE), close included, waits for the process that
 //! serves it. The same holds for a Unix socket in whose queue such descriptors lie. Invariant:
-//! nothing here asks a file system, takes a lock of a socket that another process holds too, or
-//! closes what could wait: that is left to [`closer`], and [`is_flooded`] says when it is enough.
+//! nothing here calls a file system, takes a lock of a socket that another process holds, too, or
+//! closes a descriptor whose close could wait: `close_helper` does that, and [`is_flooded`] says
+//! when no more may be accepted.
 
-mod closer;
+mod close_helper;
 
 use crate::family::{ProcessId, process};
 use crate::own_fd;
 use crate::raw;
 use crate::soft::PeerCred;
-pub use closer::is_flooded;
+pub use close_helper::is_flooded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, SealFlags, open};
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -23,19 +24,19 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most descriptors that the kernel lets one message carry (`SCM_MAX_FD`). There is room for all:
-/// the kernel closes in our thread those that find none.
+/// the kernel closes those without room in the receiving thread.
 const MOST: usize = 253;
 
 /// A received message.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// Length; larger than the buffer if the message was cut.
     pub len: usize,
     /// Descriptors that came along, close-on-exec.
-    pub fds: Vec<StrangeFd>,
+    pub fds: Vec<UntrustedFd>,
     /// Whether descriptors are missing, for want of room in the descriptor table.
     pub is_cut: bool,
-    /// Credentials of the sender, where `SO_PASSCRED` is on. Process 0 is one outside of our
+    /// Credentials of the sender, where `SO_PASSCRED` is on. Process 0 is one outside of this
     /// process-id namespace.
     pub sender: Option<PeerCred>,
 }
@@ -45,7 +46,7 @@ pub struct Received {
 /// # Invariants
 /// The descriptor is closed once: in `drop`, unless it was taken out before.
 #[derive(Debug)]
-pub struct StrangeFd(ManuallyDrop<OwnedFd>);
+pub struct UntrustedFd(ManuallyDrop<OwnedFd>);
 
 /// A Unix socket to which another process may send. Dropping it never waits, whatever lies in its
 /// queue.
@@ -55,24 +56,25 @@ pub struct StrangeFd(ManuallyDrop<OwnedFd>);
 #[derive(Debug)]
 pub struct PeerSocket {
     fd: ManuallyDrop<OwnedFd>,
-    /// The process that made or accepted it, if that is known: no stranger has ever had this end.
-    maker: Option<ProcessId>,
+    /// The process that made or accepted it, if that is known: no other process has ever had this
+    /// end.
+    created_by: Option<ProcessId>,
 }
 
-impl From<OwnedFd> for StrangeFd {
+impl From<OwnedFd> for UntrustedFd {
     fn from(fd: OwnedFd) -> Self {
         Self(ManuallyDrop::new(fd))
     }
 }
 
-impl StrangeFd {
-    /// Seals of a memory file; `None` for anything else. The kernel answers by itself.
+impl UntrustedFd {
+    /// Seals of a memory file; `None` for anything else. The call involves no other process.
     pub(crate) fn seals(&self) -> Option<SealFlags> {
         rustix::fs::fcntl_get_seals(&*self.0).ok()
     }
 
-    /// The connected Unix socket with message boundaries that this is. The questions take no lock
-    /// of the socket.
+    /// This descriptor as a connected Unix socket with message boundaries, if it is one. The checks
+    /// take no lock of the socket.
     pub(crate) fn into_socket(self) -> Option<PeerSocket> {
         let is_fit = sockopt::socket_domain(&*self.0) == Ok(AddressFamily::UNIX)
             && sockopt::socket_type(&*self.0) == Ok(SocketType::SEQPACKET)
@@ -82,37 +84,38 @@ impl StrangeFd {
             // SAFETY: `this` is never dropped, so the field is not used again.
             let fd = unsafe { ManuallyDrop::take(&mut this.0) };
             // The number is free at once: closing one of two for the same socket does not wait.
-            PeerSocket { fd: ManuallyDrop::new(own_fd::raise(fd)), maker: None }
+            PeerSocket { fd: ManuallyDrop::new(own_fd::raise(fd)), created_by: None }
         })
     }
 }
 
-impl Drop for StrangeFd {
+impl Drop for UntrustedFd {
     fn drop(&mut self) {
         let is_memory = self.seals().is_some();
         // SAFETY: `self` is being dropped, so the field is not used again.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
-        if is_memory { own_fd::close(fd) } else { closer::close(fd) }
+        if is_memory { own_fd::close(fd) } else { close_helper::close(fd) }
     }
 }
 
-impl AsFd for StrangeFd {
+impl AsFd for UntrustedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
 impl PeerSocket {
-    /// Wraps a socket that this process made or accepted, and moves it up among ours.
+    /// Wraps a socket that this process made or accepted, and moves its number into the library's
+    /// range.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd: ManuallyDrop::new(own_fd::raise(fd)), maker: Some(process()) }
+        Self { fd: ManuallyDrop::new(own_fd::raise(fd)), created_by: Some(process()) }
     }
 
-    /// As [`Self::new`], but the number stays: a program knows the socket by it.
+    /// As [`Self::new`], but keeps the number, because the program uses it.
     #[must_use]
-    pub fn numbered(fd: OwnedFd) -> Self {
-        Self { fd: ManuallyDrop::new(fd), maker: Some(process()) }
+    pub fn with_fixed_number(fd: OwnedFd) -> Self {
+        Self { fd: ManuallyDrop::new(fd), created_by: Some(process()) }
     }
 
     /// From now on senders are refused descriptors. Whether the kernel can do that (from 6.16 on).
@@ -134,7 +137,7 @@ impl PeerSocket {
         done.is_ok()
     }
 
-    /// Whether descriptors lie in the queue. What is sent after the look is not seen.
+    /// Whether descriptors lie in the queue. What is sent after the check is not seen.
     fn holds_descriptors(&self) -> bool {
         let mut fds = [PollFd::new(&*self.fd, PollFlags::IN)];
         if poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().is_empty() {
@@ -157,22 +160,22 @@ impl Drop for PeerSocket {
             return own_fd::close(unsafe { ManuallyDrop::take(&mut self.fd) });
         }
         // The option takes a lock of the socket; and a forked child leaves its parent's alone.
-        if self.maker == Some(process()) {
+        if self.created_by == Some(process()) {
             self.refuse_descriptors();
         }
         let is_trap = self.holds_descriptors();
         // SAFETY: `self` is being dropped, so the field is not used again.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
-        if is_trap { closer::close(fd) } else { own_fd::close(fd) }
+        if is_trap { close_helper::close(fd) } else { own_fd::close(fd) }
     }
 }
 
 /// Whether the program may have restricted its own system calls.
 static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to restrict its own system calls: from now on what ends is closed, and not looked
-/// at before, because a look may end the program.
-pub fn look_no_more() {
+/// The program is about to restrict its own system calls: from now on descriptors are closed
+/// without an inspection, because a forbidden call may end the program.
+pub fn stop_inspecting() {
     IS_RESTRICTED.store(true, Ordering::Relaxed);
 }
 
@@ -182,7 +185,7 @@ impl AsFd for PeerSocket {
     }
 }
 
-/// Descriptors in the queue of Unix socket `fd`, as `/proc` tells (`scm_fds`, from Linux 5.10 on).
+/// Descriptors in the queue of Unix socket `fd`, as `/proc` shows (`scm_fds`, from Linux 5.10 on).
 fn n_queued(fd: RawFd) -> Option<u32> {
     const NAME: &[u8] = b"scm_fds:";
     let mut path = [0u8; 40];
@@ -207,12 +210,12 @@ union Control {
 /// Room for the descriptors and the credentials, each with its header.
 const CONTROL_LEN: usize = 4 * MOST + 128;
 
-/// `recvmsg(2)`, never waiting. Of a message that is longer than `buf` the rest is lost. Raw, because
-/// a sender may have process id 0, for which rustix has no type.
+/// `recvmsg(2)`, never waiting. Of a message that is longer than `buf` the rest is lost. Raw,
+/// because a sender may have process id 0, for which rustix has no type.
 ///
 /// # Errors
 /// As `recvmsg(2)`.
-pub fn receive(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
+pub fn receive(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<ReceivedMessage> {
     let mut control = Control { bytes: [MaybeUninit::uninit(); CONTROL_LEN] };
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: all-zero is a valid `msghdr`: null pointers and zero lengths.
@@ -225,7 +228,7 @@ pub fn receive(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
     // SAFETY: `msg` points to `iov`, which covers `buf`, and to `control`; all outlive the call.
     let len = unsafe { raw::syscall!(libc::SYS_recvmsg, from.as_raw_fd(), &raw mut msg, flags) }?;
     let is_cut = msg.msg_flags & libc::MSG_CTRUNC != 0;
-    let mut received = Received { len, fds: Vec::new(), is_cut, sender: None };
+    let mut received = ReceivedMessage { len, fds: Vec::new(), is_cut, sender: None };
     // SAFETY: `msg` and its control buffer are as the kernel left them.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(&raw const msg) };
     while !at.is_null() {
@@ -242,7 +245,7 @@ pub fn receive(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
                     let slot = data.wrapping_add(i * size_of::<RawFd>());
                     // SAFETY: the kernel wrote `bytes` bytes of descriptors there.
                     let raw = unsafe { ptr::read_unaligned(slot.cast::<[u8; 4]>()) };
-                    // SAFETY: the kernel made this descriptor for us just now; it has no other owner.
+                    // SAFETY: the kernel has just made this descriptor; it has no other owner.
                     let fd = unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(raw)) };
                     received.fds.push(fd.into());
                 }

@@ -1,9 +1,9 @@
-//! Who watches a shard's events: of all the threads that sleep on its lanes only a few, or each event
-//! would wake every one of them.
+//! Which threads watch the events of a shared queue: of all that sleep on its shares only a few, or
+//! each event would wake every one of them.
 //!
-//! Who goes to sleep watches, for its completion is likely to be the next. Who was woken by an event
-//! for others steps aside if enough watch without it, and relies on them to ring. Who leaves and was
-//! the last to watch rings one that does not, which takes over.
+//! A thread that goes to sleep watches, for its completion is likely to be the next. A thread that
+//! was woken by an event for others stops watching if enough others watch, and relies on them to
+//! ring it. The last watcher that leaves rings a sleeper that does not watch, which takes over.
 //!
 //! Invariant: while a thread sleeps without watching, another one watches, or has been rung to.
 #![forbid(unsafe_code)]
@@ -15,25 +15,25 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads that watch, though it was not for them that the last event came.
+/// Most threads that go on watching after an event for others.
 const FEW: usize = 2;
 
-/// The threads that sleep on a shard.
+/// The threads that sleep on a shared queue.
 #[derive(Debug, Default)]
-pub(super) struct Watch(Mutex<Sleepers>);
+pub(super) struct EventWatchers(Mutex<Sleepers>);
 
 #[derive(Debug, Default)]
 struct Sleepers {
     n_watching: usize,
-    /// Those that do not.
+    /// The threads that do not watch.
     others: Vec<Arc<Event>>,
 }
 
-/// What a thread sleeps for.
-pub(super) struct Nap<'a, Take, IsWoken> {
+/// The condition and the descriptors of a sleep.
+pub(super) struct EventSleep<'a, Take, IsWoken> {
     /// Where the device's events arrive.
     pub(super) events: BorrowedFd<'a>,
-    /// Takes one of them, and hands completions out.
+    /// Takes one of them, and distributes completions.
     pub(super) take: Take,
     /// Rung for the thread alone.
     pub(super) event: &'a Arc<Event>,
@@ -41,7 +41,7 @@ pub(super) struct Nap<'a, Take, IsWoken> {
     pub(super) is_woken: IsWoken,
 }
 
-impl Watch {
+impl EventWatchers {
     fn lock(&self) -> MutexGuard<'_, Sleepers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,7 +49,7 @@ impl Watch {
     /// Sleeps until there is something for this thread, at most for `timeout`.
     pub(super) fn sleep<Take, IsWoken>(
         &self,
-        nap: &Nap<'_, Take, IsWoken>,
+        sleep: &EventSleep<'_, Take, IsWoken>,
         timeout: Option<Duration>,
     ) -> Parked
     where
@@ -60,25 +60,26 @@ impl Watch {
         let mut is_watching = true;
         self.lock().n_watching += 1;
         let parked = loop {
-            let slept = nap.sleep(is_watching, deadline);
+            let slept = sleep.sleep(is_watching, deadline);
             if let Some(parked) = slept {
                 break parked;
             }
             let mut sleepers = self.lock();
-            // One that is not on the list any more was rung to take over, and is counted.
-            is_watching |= !sleepers.forget(nap.event);
+            // A thread that is no longer on the list was rung to take over, and is counted as a
+            // watcher.
+            is_watching |= !sleepers.forget(sleep.event);
             if !is_watching {
-                // Rung, and for nothing: it may as well watch.
+                // Rung without a completion: it watches from here on.
                 sleepers.n_watching += 1;
                 is_watching = true;
             } else if sleepers.n_watching > FEW {
                 sleepers.n_watching -= 1;
-                sleepers.others.push(Arc::clone(nap.event));
+                sleepers.others.push(Arc::clone(sleep.event));
                 is_watching = false;
             }
         };
         let mut sleepers = self.lock();
-        is_watching |= !sleepers.forget(nap.event);
+        is_watching |= !sleepers.forget(sleep.event);
         if is_watching {
             sleepers.leave();
         }
@@ -87,13 +88,13 @@ impl Watch {
 }
 
 impl Sleepers {
-    /// Strikes `event` from the list; whether it was there.
+    /// Removes `event` from the list; returns whether it was there.
     fn forget(&mut self, event: &Arc<Event>) -> bool {
         let place = self.others.iter().position(|other| Arc::ptr_eq(other, event));
         place.map(|place| self.others.swap_remove(place)).is_some()
     }
 
-    /// One thread less watches.
+    /// Counts one watcher less.
     fn leave(&mut self) {
         self.n_watching -= 1;
         if self.n_watching == 0
@@ -106,8 +107,8 @@ impl Sleepers {
     }
 }
 
-impl<Take: Fn(), IsWoken: Fn() -> bool> Nap<'_, Take, IsWoken> {
-    /// Sleeps once; `None` if it was for nothing.
+impl<Take: Fn(), IsWoken: Fn() -> bool> EventSleep<'_, Take, IsWoken> {
+    /// Sleeps once; `None` if it woke without a reason.
     fn sleep(&self, is_watching: bool, deadline: Option<Instant>) -> Option<Parked> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
@@ -121,7 +122,7 @@ impl<Take: Fn(), IsWoken: Fn() -> bool> Nap<'_, Take, IsWoken> {
             (self.take)();
         }
         if is_rung {
-            // Before looking: a later ring is for something later.
+            // Before the check: a later ring is for a later event.
             self.event.drain();
         }
         match slept {
@@ -129,7 +130,7 @@ impl<Take: Fn(), IsWoken: Fn() -> bool> Nap<'_, Take, IsWoken> {
             Ok(0) => Some(Parked::TimedOut),
             Ok(_) => None,
             Err(rustix::io::Errno::INTR) => Some(Parked::Interrupted),
-            // Nothing to sleep on: let the caller look again.
+            // Nothing to sleep on: let the caller check again.
             Err(_) => Some(Parked::Woken),
         }
     }

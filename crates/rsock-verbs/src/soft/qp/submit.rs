@@ -1,15 +1,15 @@
-//! Placing a request where the peer finds it: the payload first, then an entry of the peer's lane.
+//! Submits a request: copies its payload to the peer, then publishes an entry in the peer's lane.
 //!
-//! Everything here runs under the send lock. What the peer wrote about itself (its table of
-//! regions, its progress) is read once and checked; a peer that lies spoils its own lane.
+//! Everything here runs under the send lock. Numbers that the peer wrote (its table of regions, its
+//! progress) are read once and checked; a peer that writes false ones corrupts its own lane.
 
-use super::Core;
-use super::lane::Outlet;
-use super::shared::{Tx, WANT};
+use super::QpCore;
+use super::lane::LaneProducer;
+use super::shared::{ROOM_REQUESTED, Tx};
 use crate::fault;
 use crate::soft::copy;
 use crate::soft::layout::{CHUNK, Entry};
-use crate::soft::regions::{Refusal, Remote, Target};
+use crate::soft::regions::{Refusal, RemoteRegion, Target};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, RKey, RemoteAddr};
 use crate::wc::WcStatus;
@@ -17,96 +17,98 @@ use crate::wr::{SendOp, Sge};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// What became of an attempt to place a request.
+/// Outcome of an attempt to submit a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placed {
-    /// Copied; nothing to announce (RDMA WRITE).
+pub(super) enum Submitted {
+    /// Copied without an entry (RDMA WRITE).
     Silent,
     /// An entry was published.
     Announced,
-    /// A part of a long SEND was announced; the rest needs room.
+    /// A part of a long SEND was published; the rest needs room.
     Partly,
-    /// No slot, or no room on the stage.
+    /// No free slot, or no room on the stage.
     NoRoom,
     /// The peer has posted no receive.
     NoReceive,
-    /// It cannot work, and the queue pair with it.
+    /// The request cannot be executed; the queue pair fails with this status.
     Failed(WcStatus),
-    /// The payload is not there; nothing was announced.
+    /// The payload is not mapped; nothing was published.
     Fault,
 }
 
-impl Core {
-    /// Tries to place one request. `sent` is how much of a SEND is out already; `whole` forbids
-    /// placing a part.
+impl QpCore {
+    /// Tries to submit one request. `sent` is how many bytes of a SEND have been submitted already;
+    /// `whole` forbids submitting only a part.
     ///
     /// # Safety
     /// The pieces name readable memory, `len` bytes in all.
     #[expect(clippy::too_many_arguments, reason = "a request's parts, and the lane's")]
-    pub(super) unsafe fn place(
+    pub(super) unsafe fn submit(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         op: &SendOp,
         sges: &[Sge],
         len: u64,
         whole: bool,
         sent: &mut u32,
-    ) -> Placed {
+    ) -> Submitted {
         match *op {
             SendOp::Write { remote, rkey } => {
                 let write = |tx: &mut Tx| {
                     // SAFETY: the caller's promise is the same.
                     let write =
-                        |tx: &mut Tx| unsafe { self.write(tx, outlet, remote, rkey, sges, len) };
-                    self.while_busy(tx, outlet, write)
+                        |tx: &mut Tx| unsafe { self.write(tx, send_lane, remote, rkey, sges, len) };
+                    self.with_copy_guard(tx, send_lane, write)
                 };
-                match self.patiently(tx, outlet, write) {
-                    Ok(()) => Placed::Silent,
+                match self.retry_once_if_paused(tx, send_lane, write) {
+                    Ok(()) => Submitted::Silent,
                     Err(short) => short,
                 }
             }
             SendOp::WriteImm { remote, rkey, imm } => {
-                if let Some(short) = self.shortage(tx, outlet, 1) {
+                if let Some(short) = self.shortage(tx, send_lane, 1) {
                     return short;
                 }
-                // Announced before we are idle again: an owner that finds us idle and its queue
-                // empty may take the memory for unused.
+                // The entry is published before the copy guard ends: an owner that sees no copy
+                // under way and an empty lane may take the memory for unused.
                 let announce = |tx: &mut Tx| {
                     // SAFETY: the caller's promise is the same.
-                    let made = unsafe { self.write_imm(tx, outlet, remote, rkey, sges, len) };
+                    let made = unsafe { self.write_imm(tx, send_lane, remote, rkey, sges, len) };
                     let (entry, words) = made?;
-                    outlet.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
+                    send_lane.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
                     Ok(())
                 };
-                let write = |tx: &mut Tx| self.while_busy(tx, outlet, announce);
-                if let Err(short) = self.patiently(tx, outlet, write) {
+                let write = |tx: &mut Tx| self.with_copy_guard(tx, send_lane, announce);
+                if let Err(short) = self.retry_once_if_paused(tx, send_lane, write) {
                     return short;
                 }
                 tx.tail = tx.tail.wrapping_add(1);
                 tx.msgs = tx.msgs.wrapping_add(1);
-                Placed::Announced
+                Submitted::Announced
             }
             // SAFETY: the caller's promise is the same.
-            SendOp::Send => unsafe { self.place_send(tx, outlet, sges, len, whole, sent) },
+            SendOp::Send => unsafe { self.submit_send(tx, send_lane, sges, len, whole, sent) },
         }
     }
 
-    /// Runs `write`, and once more if the region's owner keeps writers out, after asking it to ring.
+    /// Runs `write`. If the region's owner keeps writers out, asks it to ring and runs `write` once
+    /// more.
     #[inline(always)]
-    pub(super) fn patiently<R>(
+    pub(super) fn retry_once_if_paused<R>(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         write: impl Fn(&mut Tx) -> Result<R, Refusal>,
-    ) -> Result<R, Placed> {
+    ) -> Result<R, Submitted> {
         let refusal = match write(tx) {
             Ok(written) => return Ok(written),
             Err(refusal) => refusal,
         };
         let refusal = if refusal == Refusal::Paused {
-            // SYNC(want-room): a region that is opened before the peer sees the wish is open here.
-            self.want_room(outlet);
+            // SYNC(room-request): if the peer opened the region before it could see the request,
+            // the region is open for this second attempt.
+            self.request_room(send_lane);
             match write(tx) {
                 Ok(written) => return Ok(written),
                 Err(refusal) => refusal,
@@ -115,32 +117,43 @@ impl Core {
             refusal
         };
         Err(match refusal {
-            Refusal::Status(status) => Placed::Failed(status),
-            Refusal::Fault => Placed::Fault,
-            Refusal::Paused => Placed::NoRoom,
+            Refusal::Status(status) => Submitted::Failed(status),
+            Refusal::Fault => Submitted::Fault,
+            Refusal::Paused => Submitted::NoRoom,
         })
     }
 
-    /// Whether `slots` more entries and one more message cannot be taken. If so the peer has been
-    /// asked to say when they can.
+    /// Checks for room for `slots` more entries and one more message. If there is none, says what
+    /// is short; the peer has then been asked to ring when there is room.
     #[inline(always)]
-    pub(super) fn shortage(&self, tx: &mut Tx, outlet: &Outlet, slots: u32) -> Option<Placed> {
+    pub(super) fn shortage(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        slots: u32,
+    ) -> Option<Submitted> {
         if tx.slot_end.wrapping_sub(tx.tail) >= slots && tx.msgs != tx.posted {
             return None;
         }
-        self.shortage_slow(tx, outlet, slots)
+        self.shortage_slow(tx, send_lane, slots)
     }
 
     #[cold]
-    pub(super) fn shortage_slow(&self, tx: &mut Tx, outlet: &Outlet, slots: u32) -> Option<Placed> {
-        if let fits @ None = look(tx, outlet, slots) {
+    pub(super) fn shortage_slow(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        slots: u32,
+    ) -> Option<Submitted> {
+        if let fits @ None = read_progress(tx, send_lane, slots) {
             return fits;
         }
-        self.want_room(outlet);
-        // SYNC(want-room): see `want_room`; room made before the peer could see the wish is seen here.
-        let short = look(tx, outlet, slots);
+        self.request_room(send_lane);
+        // SYNC(room-request): see `request_room`; room that was made before the peer could see the
+        // request is seen here.
+        let short = read_progress(tx, send_lane, slots);
         if short.is_none() {
-            self.unwant_room(outlet);
+            self.withdraw_room_request(send_lane);
         }
         short
     }
@@ -149,56 +162,57 @@ impl Core {
     pub(super) fn stage_shortage(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         bytes: u64,
-    ) -> Option<Placed> {
-        let stage = outlet.lane.stage_len();
+    ) -> Option<Submitted> {
+        let stage = send_lane.lane.stage_len();
         let fits = |tx: &mut Tx| {
-            // SYNC(stage): the peer has copied what lies below. Pairs with the Release in
-            // `Core::scatter`. A peer that lies spoils its own stage.
-            tx.stage_head = outlet.lane.head().consumer.stage_head.load(Ordering::Acquire);
+            // SYNC(stage): the peer has copied the staged bytes below. Pairs with the Release in
+            // `QpCore::scatter`. A peer that stores a false value corrupts its own stage.
+            tx.stage_head = send_lane.lane.head().consumer.stage_head.load(Ordering::Acquire);
             tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage
         };
         if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage || fits(tx) {
             return None;
         }
-        self.want_room(outlet);
-        // SYNC(want-room): as in `shortage_slow`.
+        self.request_room(send_lane);
+        // SYNC(room-request): as in `shortage_slow`.
         if fits(tx) {
-            self.unwant_room(outlet);
+            self.withdraw_room_request(send_lane);
             return None;
         }
-        Some(Placed::NoRoom)
+        Some(Submitted::NoRoom)
     }
 
     /// Asks the peer to ring when it has taken entries or posted receives.
     #[cold]
-    pub(super) fn want_room(&self, outlet: &Outlet) {
+    pub(super) fn request_room(&self, send_lane: &LaneProducer) {
         let events = self.shared.events.load(Ordering::Relaxed);
-        let want = &outlet.lane.head().producer.want_room;
-        if events & WANT != 0 && want.is_open() {
+        let want = &send_lane.lane.head().producer.room_request;
+        if events & ROOM_REQUESTED != 0 && want.is_open() {
             return;
         }
-        self.shared.events.store(events | WANT, Ordering::Relaxed);
+        self.shared.events.store(events | ROOM_REQUESTED, Ordering::Relaxed);
         want.ask(|| self.heavy_fence());
     }
 
     #[cold]
-    pub(super) fn unwant_room(&self, outlet: &Outlet) {
-        outlet.lane.head().producer.want_room.withdraw();
+    pub(super) fn withdraw_room_request(&self, send_lane: &LaneProducer) {
+        send_lane.lane.head().producer.room_request.withdraw();
         let events = self.shared.events.load(Ordering::Relaxed);
-        self.shared.events.store(events & !WANT, Ordering::Relaxed);
+        self.shared.events.store(events & !ROOM_REQUESTED, Ordering::Relaxed);
     }
 
-    /// The payload of a WRITE WITH IMMEDIATE, in the slot if it is small.
+    /// Copies the payload of a WRITE WITH IMMEDIATE, or puts it into the slot if it is small;
+    /// returns the entry and the slot's payload.
     ///
     /// # Safety
-    /// As [`Self::place`].
+    /// As [`Self::submit`].
     #[inline]
     pub(super) unsafe fn write_imm(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         remote: RemoteAddr,
         rkey: RKey,
         sges: &[Sge],
@@ -211,26 +225,26 @@ impl Core {
             return Ok((Entry::WriteImm { len: 0 }, none));
         }
         if len <= INLINE as u64
-            && let Target::Segment(at) = self.target(tx, outlet, remote, rkey, len)?
+            && let Target::Segment(at) = self.target(tx, send_lane, remote, rkey, len)?
         {
             // SAFETY: the caller's promise; at most INLINE bytes.
             let words = unsafe { gather_small(sges) }.ok_or(Refusal::Fault)?;
             return Ok((Entry::WriteImmInline { at, len: short }, words));
         }
         // SAFETY: the caller's promise is the same.
-        unsafe { self.write(tx, outlet, remote, rkey, sges, len) }?;
+        unsafe { self.write(tx, send_lane, remote, rkey, sges, len) }?;
         Ok((Entry::WriteImm { len: short }, none))
     }
 
-    /// Copies a payload to its place in the peer's memory. The last byte is stored last. The caller
-    /// has marked us busy.
+    /// Copies a payload to its target in the peer's memory; the last byte is stored last. The
+    /// caller holds the copy guard.
     ///
     /// # Safety
-    /// As [`Self::place`].
+    /// As [`Self::submit`].
     pub(super) unsafe fn write(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         remote: RemoteAddr,
         rkey: RKey,
         sges: &[Sge],
@@ -239,12 +253,12 @@ impl Core {
         if len == 0 {
             return Ok(());
         }
-        match self.target(tx, outlet, remote, rkey, len)? {
+        match self.target(tx, send_lane, remote, rkey, len)? {
             Target::Segment(at) => {
-                let to = self.link.theirs().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
+                let to = self.link.peer_segment().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
                 let answered = self.is_answered(tx);
                 let total = usize::try_from(len).unwrap_or(usize::MAX);
-                let from = tx.pace.stream_from(total, answered);
+                let from = tx.copy_policy.stream_from(total, answered);
                 // SAFETY: the pieces are readable by the caller's promise, and `len` bytes are
                 // writable at `to`.
                 let is_there = unsafe { gather(sges, to.as_ptr(), from) };
@@ -258,29 +272,29 @@ impl Core {
         }
     }
 
-    /// Where a WRITE goes, by the peer's own table.
+    /// Looks the target of a WRITE up in the peer's table.
     #[inline(always)]
     pub(super) fn target(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         remote: RemoteAddr,
         rkey: RKey,
         len: u64,
     ) -> Result<Target, Refusal> {
-        let theirs = self.link.theirs();
-        if !tx.region.is_current(theirs, rkey) {
-            // A region is remembered only if the peer's queue pair is open to writes.
-            if !outlet.access.contains(Access::REMOTE_WRITE) {
+        let peer_segment = self.link.peer_segment();
+        if !tx.region.is_current(peer_segment, rkey) {
+            // A region is cached only if the peer's queue pair is open to writes.
+            if !send_lane.access.contains(Access::REMOTE_WRITE) {
                 return Err(WcStatus::REM_ACCESS.into());
             }
-            tx.region = Remote::look_up(theirs, rkey)?;
+            tx.region = RemoteRegion::look_up(peer_segment, rkey)?;
         }
         tx.region.target(remote.0, len).ok_or(Refusal::Status(WcStatus::REM_ACCESS))
     }
 
-    /// Whether the peer has sent us anything since we copied last: then it wants its bytes in the
-    /// cache.
+    /// Whether the peer has sent anything since the last copy: then its program reads the payload
+    /// soon, so it should be in the cache.
     #[inline(always)]
     pub(super) fn is_answered(&self, tx: &mut Tx) -> bool {
         let taken = self.shared.rx.taken.load(Ordering::Relaxed);
@@ -289,101 +303,104 @@ impl Core {
         answered
     }
 
-    /// Runs `f` while the lane says that we copy into a region: the region's owner reuses its memory
-    /// only after that.
+    /// Runs `f` inside the lane's copy guard: a region's owner reuses its memory only after the
+    /// guard has ended.
     #[inline(always)]
-    pub(super) fn while_busy<R>(
+    pub(super) fn with_copy_guard<R>(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         f: impl FnOnce(&mut Tx) -> R,
     ) -> R {
-        let busy = &outlet.lane.head().copier.busy;
-        busy.begin(&mut tx.busy, || self.light_fence());
+        let busy = &send_lane.lane.head().copier.guard;
+        busy.begin(&mut tx.copy_count, || self.light_fence());
         let done = f(tx);
-        busy.end(&mut tx.busy);
+        busy.end(&mut tx.copy_count);
         done
     }
 
     /// # Safety
-    /// As [`Self::place`].
-    pub(super) unsafe fn place_send(
+    /// As [`Self::submit`].
+    pub(super) unsafe fn submit_send(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         sges: &[Sge],
         len: u64,
         whole: bool,
         sent: &mut u32,
-    ) -> Placed {
+    ) -> Submitted {
         let none = [0; INLINE / 8];
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MSG")]
         let len = len as u32;
         let slots = if whole { len.div_ceil(CHUNK).max(1) } else { 1 };
-        if let Some(short) = self.shortage(tx, outlet, slots) {
+        if let Some(short) = self.shortage(tx, send_lane, slots) {
             return short;
         }
-        // A receive that is too short is known before anything is sent, except of a shared queue.
-        if *sent == 0 && outlet.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len) {
+        // A receive that is too short is detected before anything is sent, except with a shared
+        // receive queue.
+        if *sent == 0
+            && send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len)
+        {
             let entry = Entry::SendTooLong.encode();
-            outlet.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
+            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
             tx.tail = tx.tail.wrapping_add(1);
-            return Placed::Failed(WcStatus::REM_INV_REQ);
+            return Submitted::Failed(WcStatus::REM_INV_REQ);
         }
         if *sent == 0 && len as usize <= INLINE {
             // SAFETY: the caller's promise; at most INLINE bytes.
-            let Some(words) = (unsafe { gather_small(sges) }) else { return Placed::Fault };
+            let Some(words) = (unsafe { gather_small(sges) }) else { return Submitted::Fault };
             let entry = Entry::SendInline { len }.encode();
-            outlet.lane.slot(tx.tail).publish(tx.tail, 0, entry, &words);
+            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &words);
             tx.tail = tx.tail.wrapping_add(1);
             tx.msgs = tx.msgs.wrapping_add(1);
-            return Placed::Announced;
+            return Submitted::Announced;
         }
         let mut any = false;
         loop {
             let chunk = (len - *sent).min(CHUNK);
             let needed = if whole { len - *sent } else { chunk };
             let short = self
-                .shortage(tx, outlet, 1)
-                .or_else(|| self.stage_shortage(tx, outlet, needed.into()));
+                .shortage(tx, send_lane, 1)
+                .or_else(|| self.stage_shortage(tx, send_lane, needed.into()));
             if let Some(short) = short {
-                return if any { Placed::Partly } else { short };
+                return if any { Submitted::Partly } else { short };
             }
             // SAFETY: the caller's promise; `sent + chunk <= len`; the stage has room.
-            if !unsafe { stage(tx, outlet, sges, *sent, chunk) } {
-                // What was announced before is of no use to the peer.
+            if !unsafe { stage(tx, send_lane, sges, *sent, chunk) } {
+                // The peer cannot use the part that was published before: the queue pair fails.
                 return if any || *sent != 0 {
-                    Placed::Failed(WcStatus::LOC_PROT)
+                    Submitted::Failed(WcStatus::LOC_PROT)
                 } else {
-                    Placed::Fault
+                    Submitted::Fault
                 };
             }
             *sent += chunk;
             any = true;
             let last = *sent == len;
             let entry = Entry::SendStaged { len: chunk, last }.encode();
-            outlet.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
+            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
             tx.tail = tx.tail.wrapping_add(1);
             if last {
                 tx.msgs = tx.msgs.wrapping_add(1);
-                return Placed::Announced;
+                return Submitted::Announced;
             }
         }
     }
 }
 
-/// Looks at the peer's progress; what is short, if anything.
-fn look(tx: &mut Tx, outlet: &Outlet, slots: u32) -> Option<Placed> {
-    let consumer = &outlet.lane.head().consumer;
-    // SYNC(slot-free): the peer has read what lies below. Pairs with the Release in
-    // `Core::publish_head`. A peer that lies overwrites its own lane.
-    tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(outlet.lane.n_slots());
-    // SYNC(posted): the peer is ready for these. Pairs with the Release in `Core::post_recv`.
+/// Reads the peer's progress again; returns what is short, if anything.
+fn read_progress(tx: &mut Tx, send_lane: &LaneProducer, slots: u32) -> Option<Submitted> {
+    let consumer = &send_lane.lane.head().consumer;
+    // SYNC(slot-free): the peer has read the slots below. Pairs with the Release in
+    // `QpCore::publish_head`. A peer that stores a false value has its own lane overwritten.
+    tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(send_lane.lane.n_slots());
+    // SYNC(posted): the peer is ready for these. Pairs with the Release in `QpCore::post_recv`.
     tx.posted = consumer.posted.load(Ordering::Acquire);
     if tx.msgs == tx.posted {
-        Some(Placed::NoReceive)
+        Some(Submitted::NoReceive)
     } else if tx.slot_end.wrapping_sub(tx.tail) < slots {
-        Some(Placed::NoRoom)
+        Some(Submitted::NoRoom)
     } else {
         None
     }
@@ -396,12 +413,12 @@ pub(super) fn address(addr: u64) -> usize {
     addr as usize
 }
 
-/// Copies the pieces, in order, to `to`; the last byte is stored last, for readers that spin on it. False if a
-/// piece is not there.
+/// Copies the pieces, in order, to `to`; the last byte is stored last, for readers that spin on it.
+/// False if a piece is not mapped.
 ///
 /// # Safety
-/// The pieces name readable memory, or memory that is not there; as many bytes as they have together are writable
-/// at `to`.
+/// The pieces name readable memory, or memory that is not mapped; as many bytes as they have
+/// together are writable at `to`.
 #[inline]
 unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) -> bool {
     let Some(last) = sges.iter().rposition(|sge| sge.len != 0) else { return true };
@@ -421,10 +438,10 @@ unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) -> bool {
     unsafe { copy::to_peer_last(src, to, len, stream_from) }
 }
 
-/// The pieces as words; `None` if one is not there.
+/// The pieces' bytes as words; `None` if a piece is not mapped.
 ///
 /// # Safety
-/// The pieces name readable memory, or memory that is not there, at most INLINE bytes together.
+/// The pieces name readable memory, or memory that is not mapped, at most INLINE bytes together.
 #[inline]
 unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     if let [sge] = sges {
@@ -437,7 +454,7 @@ unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     for sge in sges {
         let part = &mut bytes[at..at + sge.len as usize];
         let src = ptr::with_exposed_provenance(address(sge.addr));
-        // SAFETY: readable by the caller's promise; `part` is ours and as long.
+        // SAFETY: readable by the caller's promise; `part` is a local array of that length.
         if !unsafe { fault::copy(src, part.as_mut_ptr(), part.len()) } {
             return None;
         }
@@ -447,15 +464,16 @@ unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     Some(unsafe { copy::load_small(bytes.as_ptr(), INLINE) })
 }
 
-/// Copies bytes `from..from + len` of the pieces' sequence to the stage. False if one is not there: then nothing
-/// was staged.
+/// Copies bytes `from..from + len` of the pieces' sequence to the stage. False if a piece is not
+/// mapped: then nothing was staged.
 ///
 /// # Safety
-/// The pieces name readable memory, or memory that is not there, at least `from + len` bytes together.
-unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32) -> bool {
+/// The pieces name readable memory, or memory that is not mapped, at least `from + len` bytes
+/// together.
+unsafe fn stage(tx: &mut Tx, send_lane: &LaneProducer, sges: &[Sge], from: u32, len: u32) -> bool {
     let before = tx.stage_tail;
     let (mut skip, mut left) = (from as usize, len as usize);
-    let from = tx.pace.stream_from(left, false);
+    let from = tx.copy_policy.stream_from(left, false);
     for sge in sges {
         let size = sge.len as usize;
         if skip >= size {
@@ -466,7 +484,7 @@ unsafe fn stage(tx: &mut Tx, outlet: &Outlet, sges: &[Sge], from: u32, len: u32)
         let mut part = (size - skip).min(left);
         skip = 0;
         while part > 0 {
-            let (to, run) = outlet.lane.stage(tx.stage_tail);
+            let (to, run) = send_lane.lane.stage(tx.stage_tail);
             let n = part.min(run);
             // SAFETY: `n` readable bytes of this piece, and as many writable ones on the stage.
             if !unsafe { copy::to_peer(src, to.as_ptr(), n, from) } {

@@ -1,17 +1,17 @@
-//! A completion queue of the device's, whole.
+//! Completion queues that wrap one queue of the device each.
 //!
-//! Each has a completion channel of the device's to itself, whose descriptor becomes readable at the next
+//! Each has a completion channel of its own, whose descriptor becomes readable at the next
 //! completion after the queue was armed. Bells, parked threads and the caller's channel watch that
-//! descriptor, so an event wakes all of them; whoever takes it away wakes the others first.
+//! descriptor, so an event wakes all of them; a thread that takes the event wakes the others first.
 //!
-//! Verbs cannot tell whether a queue is empty without polling, so looking fills a stash, which the
-//! next poll empties first.
+//! Verbs cannot say whether a queue is empty without polling it, so a check fills a stash, which
+//! the next poll empties first.
 
 use super::channel::RdmaChannel;
 use super::convert::{int, object, zero};
-use super::sends::{RECEIVE, SIGNALED, Sends};
+use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED};
 use super::usage::{Counted, Kind as Counts};
-use super::waiters::Waiters;
+use super::waiters::CqWaiters;
 use super::{RdmaBell, RdmaContext};
 use crate::device::Parked;
 use crate::error::Error;
@@ -34,20 +34,20 @@ use std::time::Duration;
 /// A completion queue of the device's.
 ///
 /// # Invariants
-/// `raw` and `events` came from the calls that create them and are destroyed exactly once, in `drop`,
-/// in this order; queue pairs that complete here hold this value. Every event taken from `events` is
-/// acknowledged at once.
+/// `raw` and `events` came from the calls that create them and are destroyed exactly once, in
+/// `drop`, in this order; queue pairs that complete here hold this value. Every event taken from
+/// `events` is acknowledged at once.
 #[derive(Debug)]
-pub(super) struct OwnCq {
+pub(super) struct DeviceCq {
     raw: NonNull<ibv_cq>,
     events: NonNull<ibv_comp_channel>,
-    /// Completions that were found while looking. Its lock is held while polling, so that none
-    /// overtakes another.
+    /// Completions that a check found. Its lock is held while polling, so that none overtakes
+    /// another.
     stash: Mutex<VecDeque<Completion>>,
     n_stashed: AtomicUsize,
     /// Queue pairs that complete their sends here.
-    senders: Mutex<BTreeMap<u32, Weak<Sends>>>,
-    waiters: Waiters,
+    senders: Mutex<BTreeMap<u32, Weak<OutstandingSends>>>,
+    waiters: CqWaiters,
     channel: Option<(Arc<RdmaChannel>, u64)>,
     /// Whether the caller's channel waits for the next event.
     wanted: AtomicBool,
@@ -56,11 +56,11 @@ pub(super) struct OwnCq {
 }
 
 // SAFETY: libibverbs's queues and channels may be used from any thread.
-unsafe impl Send for OwnCq {}
+unsafe impl Send for DeviceCq {}
 // SAFETY: as above, by several at once.
-unsafe impl Sync for OwnCq {}
+unsafe impl Sync for DeviceCq {}
 
-impl OwnCq {
+impl DeviceCq {
     pub(super) fn new(
         ctx: &RdmaContext,
         depth: u32,
@@ -70,7 +70,7 @@ impl OwnCq {
         // SAFETY: the context is open.
         let events = unsafe { verbs.ibv_create_comp_channel(ctx.raw()) };
         let events = object("ibv_create_comp_channel", events)?;
-        // SAFETY: the channel is live, and nobody else knows of it yet.
+        // SAFETY: the channel is live, and no other thread knows of it yet.
         let fd = unsafe { &raw mut (*events.as_ptr()).fd };
         // SAFETY: libibverbs looks the descriptor up in the channel at each call.
         unsafe { own_fd::raise_at(fd) };
@@ -93,7 +93,7 @@ impl OwnCq {
             stash: Mutex::new(VecDeque::with_capacity(BATCH)),
             n_stashed: AtomicUsize::new(0),
             senders: Mutex::default(),
-            waiters: Waiters::default(),
+            waiters: CqWaiters::default(),
             channel: channel.map(|channel| (Arc::clone(channel), channel.join(this.clone()))),
             wanted: AtomicBool::new(false),
             ctx: ctx.clone(),
@@ -108,18 +108,18 @@ impl OwnCq {
         self.raw.as_ptr()
     }
 
-    fn senders(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Sends>>> {
+    fn senders(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<OutstandingSends>>> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A queue pair completes its sends here.
-    pub(super) fn attach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+    pub(super) fn attach(&self, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         self.senders().insert(qp_num.0, Arc::downgrade(sends));
     }
 
-    pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+    pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         let mut senders = self.senders();
-        // The number may be another one's by now.
+        // Another queue pair may have the number by now.
         if senders.get(&qp_num.0).is_some_and(|other| other.as_ptr() == Arc::as_ptr(sends)) {
             senders.remove(&qp_num.0);
         }
@@ -137,8 +137,9 @@ impl OwnCq {
         self.stash.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes completions from the device until `sink` has `room` more or the queue is empty. Returns
-    /// whether a completion was swallowed: room in a send queue, and nothing for the caller.
+    /// Takes completions from the device until `sink` has `room` more or the queue is empty.
+    /// Returns whether a completion was not passed on: it made room in a send queue, but the caller
+    /// did not ask for it.
     fn take(&self, room: usize, mut sink: impl FnMut(Completion)) -> bool {
         let mut left = room;
         let mut swallowed = false;
@@ -158,8 +159,8 @@ impl OwnCq {
         swallowed
     }
 
-    /// Takes up to [`BATCH`] completions from the device, each with its queue pair's number, and `None`
-    /// for one that only makes room. Whether there may be more.
+    /// Takes up to [`BATCH`] completions from the device, each with its queue pair's number, and
+    /// `None` for one that only makes room. Whether there may be more.
     pub(super) fn take_batch(&self, sink: impl FnMut(QpNum, Option<Completion>)) -> bool {
         self.take_some(BATCH, sink)
     }
@@ -180,13 +181,13 @@ impl OwnCq {
         n == asked
     }
 
-    /// A completion in our words; `None` for one that only makes room.
+    /// A completion as this crate's type; `None` for one that only makes room.
     fn completion(&self, wc: &ibv_wc) -> Option<Completion> {
         let status = WcStatus(wc.status.0);
         let mut id = WrId(wc.wr_id & !(SIGNALED | RECEIVE));
         if wc.wr_id & SIGNALED != 0 {
             let sends = self.senders().get(&wc.qp_num).and_then(Weak::upgrade);
-            // A queue pair that is gone wants nothing any more.
+            // A completion of a queue pair that is gone is dropped.
             let (name, is_wanted) = sends?.complete(id.0)?;
             if !is_wanted && status == WcStatus::SUCCESS {
                 return None;
@@ -206,8 +207,8 @@ impl OwnCq {
         Some(Completion { id, status, op, len, imm, qp_num: QpNum(wc.qp_num) })
     }
 
-    /// Looks, with the stash locked.
-    fn look(&self, stash: &mut VecDeque<Completion>) -> bool {
+    /// Checks for completions, with the stash locked.
+    fn fill_stash(&self, stash: &mut VecDeque<Completion>) -> bool {
         if stash.is_empty() {
             let swallowed = self.take(BATCH, |wc| stash.push_back(wc));
             self.n_stashed.store(stash.len(), Ordering::Relaxed);
@@ -218,8 +219,8 @@ impl OwnCq {
         !stash.is_empty()
     }
 
-    /// Takes what the device has, though there may be something in the stash: for who needs to know what
-    /// has been sent. Another thread that polls does the same.
+    /// Takes what the device has, even if there is something in the stash: for callers that need to
+    /// know what has been sent. Another thread that polls does the same.
     pub(super) fn gather(&self) {
         let mut stash = match self.stash.try_lock() {
             Ok(stash) => stash,
@@ -236,7 +237,7 @@ impl OwnCq {
 
     /// As `is_ready`, never wrong: waits for a thread that polls.
     fn is_surely_ready(&self) -> bool {
-        self.look(&mut self.stash())
+        self.fill_stash(&mut self.stash())
     }
 
     /// Takes one event, if there is one.
@@ -252,7 +253,7 @@ impl OwnCq {
         true
     }
 
-    /// Takes events that nobody has taken, and wakes whoever waited for them.
+    /// Takes pending events, and wakes all waiters.
     fn take_events(&self) {
         let mut any = false;
         while self.take_event() {
@@ -270,7 +271,7 @@ impl OwnCq {
         }
     }
 
-    /// The caller's channel has seen an event here.
+    /// The caller's channel has taken an event of this queue.
     pub(super) fn notified(&self) {
         if let Some((channel, _)) = &self.channel {
             self.wanted.store(false, Ordering::Release);
@@ -287,7 +288,7 @@ impl OwnCq {
     }
 }
 
-impl Drop for OwnCq {
+impl Drop for DeviceCq {
     fn drop(&mut self) {
         let verbs = self.ctx.verbs();
         // SAFETY: made by `ibv_create_cq`; no queue pair completes here any longer.
@@ -298,7 +299,7 @@ impl Drop for OwnCq {
     }
 }
 
-impl OwnCq {
+impl DeviceCq {
     pub(super) fn poll(&self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;
@@ -329,9 +330,9 @@ impl OwnCq {
             return true;
         }
         match self.stash.try_lock() {
-            Ok(mut stash) => self.look(&mut stash),
-            Err(TryLockError::Poisoned(e)) => self.look(&mut e.into_inner()),
-            // Somebody is polling.
+            Ok(mut stash) => self.fill_stash(&mut stash),
+            Err(TryLockError::Poisoned(e)) => self.fill_stash(&mut e.into_inner()),
+            // Another thread is polling.
             Err(TryLockError::WouldBlock) => false,
         }
     }
@@ -340,7 +341,7 @@ impl OwnCq {
         let Some((channel, place)) = &self.channel else {
             return Err(Error::Invalid("no completion channel"));
         };
-        // An old event is not the next completion's.
+        // An old event is not for the next completion.
         self.take_events();
         self.wanted.store(true, Ordering::Release);
         channel.watch(self.fd(), *place)?;
@@ -376,11 +377,11 @@ impl OwnCq {
         }
         self.take_events();
         let Ok(event) = self.waiters.borrow() else {
-            // No descriptor to sleep on: let the caller look again.
+            // No descriptor to sleep on: let the caller check again.
             return Parked::Woken;
         };
         self.waiters.register(&event);
-        // Registered first: who rings from here on rings us.
+        // Registered first: every ring from here on reaches this waiter.
         let parked = if self.waiters.epoch() != epoch
             || self.request_event().is_err()
             || self.is_surely_ready()

@@ -1,11 +1,11 @@
-//! Address handles: where datagrams go, as the device wants to be told.
+//! Address handles: the destinations of datagrams, in the device's form.
 //!
-//! A device may look a handle up when it gets round to sending, so a handle outlives the sends that
-//! name it. The book has one for each host in use, makes it anew when it is asked for it later, because a
-//! handle keeps the link address that the host had when it was made, and is bounded.
+//! A device may read a handle as late as when it sends, so a handle outlives the sends that name
+//! it. There is one handle per host in use. A handle keeps the link address that the host had when
+//! it was made, so a request after some time makes a new one. Their number is bounded.
 //!
-//! Invariants, whatever a handle is: the book gives out [`MOST`] at a time at most; what it no longer gives
-//! out stays as long as somebody has it, and then until the sends posted by then are done, and no longer.
+//! Invariants: at most [`MOST`] handles are current. A handle that is no longer current stays as
+//! long as a caller has it, and then until the sends posted by then are done, and no longer.
 
 use super::convert::object;
 use super::{RdmaPath, RdmaPd};
@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 /// An address handle.
 ///
 /// # Invariants
-/// `raw` came from `ibv_create_ah` and is destroyed exactly once, in `drop`, before the domain that it
-/// lies in.
+/// `raw` came from `ibv_create_ah` and is destroyed exactly once, in `drop`, before the domain that
+/// it lies in.
 #[derive(Debug)]
 pub(super) struct Address {
     raw: NonNull<ibv_ah>,
@@ -57,31 +57,31 @@ impl Drop for Address {
 
 /// The handles of one queue.
 #[derive(Debug)]
-pub(super) struct Book<H = Address> {
-    pages: Mutex<Pages<H>>,
+pub(super) struct AddressHandles<H = Address> {
+    handles: Mutex<Handles<H>>,
     most: usize,
 }
 
 #[derive(Debug)]
-struct Pages<H> {
+struct Handles<H> {
     current: HashMap<Key, (Arc<H>, Instant)>,
-    /// Handles that nobody is given any more. Where nobody has one either, the number of sends that
-    /// had been posted when that was found: when those are done, it goes.
+    /// Handles that are no longer current. Once no caller has one, it is stored with the number of
+    /// sends posted by then, and destroyed when those are done.
     retired: Vec<(Arc<H>, Option<u64>)>,
 }
 
-/// The place of our own address in the port's table, and the host's address.
+/// The index of the local address in the port's table, and the host's address.
 type Key = (u8, Gid);
 
-/// Handles that a queue has for use.
+/// Most current handles of a queue.
 const MOST: usize = 1024;
-/// How old one gets.
+/// Longest age of a current handle.
 const AGE: Duration = Duration::from_secs(1);
 
-impl Book {
+impl AddressHandles {
     /// The handle for `path`. `sends` says how many of the queue's sends are posted and done.
     ///
-    /// Making one may wait for the network to say where the host is, if nothing was heard of it lately.
+    /// Making one may wait for address resolution, if the kernel has no recent entry for the host.
     pub(super) fn address(
         &self,
         pd: &Arc<RdmaPd>,
@@ -93,23 +93,23 @@ impl Book {
     }
 }
 
-impl<H> Default for Book<H> {
+impl<H> Default for AddressHandles<H> {
     fn default() -> Self {
         Self::with_room(MOST)
     }
 }
 
-impl<H> Book<H> {
+impl<H> AddressHandles<H> {
     fn with_room(most: usize) -> Self {
-        let pages = Pages { current: HashMap::new(), retired: Vec::new() };
-        Self { pages: Mutex::new(pages), most }
+        let handles = Handles { current: HashMap::new(), retired: Vec::new() };
+        Self { handles: Mutex::new(handles), most }
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages<H>> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn handles(&self) -> MutexGuard<'_, Handles<H>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle for `key`, by `make` if there is none, or an old one. It is `now`.
+    /// The handle for `key`; `make` makes one if there is none or it is too old at the time `now`.
     fn handle(
         &self,
         key: Key,
@@ -117,37 +117,37 @@ impl<H> Book<H> {
         make: impl FnOnce() -> Result<H, Error>,
         sends: impl Fn() -> (u64, u64),
     ) -> Result<Arc<H>, Error> {
-        if let Some((handle, made)) = self.pages().current.get(&key)
+        if let Some((handle, made)) = self.handles().current.get(&key)
             && now.saturating_duration_since(*made) < AGE
         {
             return Ok(Arc::clone(handle));
         }
         let new = Arc::new(make()?);
-        let mut pages = self.pages();
-        if pages.current.len() >= self.most && !pages.current.contains_key(&key) {
-            let oldest = pages.current.iter().min_by_key(|(_, (_, made))| *made);
+        let mut handles = self.handles();
+        if handles.current.len() >= self.most && !handles.current.contains_key(&key) {
+            let oldest = handles.current.iter().min_by_key(|(_, (_, made))| *made);
             let oldest = oldest.map(|(key, _)| *key);
-            pages.retire(oldest);
+            handles.retire(oldest);
         }
-        pages.retire(Some(key));
-        pages.current.insert(key, (Arc::clone(&new), now));
-        pages.tidy(sends);
+        handles.retire(Some(key));
+        handles.current.insert(key, (Arc::clone(&new), now));
+        handles.tidy(sends);
         Ok(new)
     }
 
-    /// Lets go of handles that no send names any longer.
+    /// Frees handles that no send names any longer.
     pub(super) fn tidy(&self, sends: impl Fn() -> (u64, u64)) {
-        self.pages().tidy(sends);
+        self.handles().tidy(sends);
     }
 
-    /// Handles that there are: those for use, and those that wait to go.
+    /// Number of handles: the current ones, and those that wait for their sends.
     pub(super) fn len(&self) -> usize {
-        let pages = self.pages();
-        pages.current.len() + pages.retired.len()
+        let handles = self.handles();
+        handles.current.len() + handles.retired.len()
     }
 }
 
-impl<H> Pages<H> {
+impl<H> Handles<H> {
     fn retire(&mut self, key: Option<Key>) {
         if let Some((handle, _)) = key.and_then(|key| self.current.remove(&key)) {
             self.retired.push((handle, None));
@@ -159,8 +159,8 @@ impl<H> Pages<H> {
             if Arc::strong_count(handle) > 1 {
                 return true;
             }
-            // SYNC(address): whoever had it has posted before it let go. Pairs with the Release of the
-            // count's decrement, so that those sends are among the posted ones.
+            // SYNC(address): the last caller that had it posted before it dropped it. Pairs with
+            // the Release of the count's decrement, so that those sends are among the posted ones.
             fence(Ordering::Acquire);
             let (posted, done) = sends();
             *last.get_or_insert(posted) > done

@@ -1,16 +1,18 @@
-//! Which copies stream, by what the machine does now.
+//! Decides which copies use streaming stores, by measuring the machine while it runs.
 //!
-//! The two CPUs of a connection share a cache, or they do not, and a virtual machine's host changes
-//! that within minutes. It decides for payloads of middle size. Neither end sees it in the cost of a
-//! single copy, because the slower of the two hides it from the other; so now and then both ways
-//! are tried, one after the other, and timed by the messages that get through.
+//! The two CPUs of a connection may or may not share a cache, and the host of a virtual machine
+//! changes that within minutes. For payloads of middle size this decides which kind of store is
+//! faster. The cost of a single copy does not show it, because the slower end hides it from the
+//! other; so now and then a trial runs both kinds, one after the other, and compares their
+//! throughput.
 
-/// The choice for one direction between two queue pairs. `Copy`: it lives among their state.
+/// The choice for one direction between two queue pairs. `Copy`, because it is part of a queue
+/// pair's state in family memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct CopyPolicy {
     /// Messages of middle size so far, modulo [`PERIOD`].
     turn: u16,
-    /// Whether middle sizes stream.
+    /// Whether payloads of middle size use streaming stores.
     is_far: bool,
     /// Lines copied since `start`, a reading of the time-stamp counter.
     lines: u32,
@@ -21,13 +23,14 @@ pub(super) struct Pace {
 
 /// From these sizes on copies stream, while the peer only receives. PERF: Gbit/s of a 512 KiB ring
 /// under 64-byte slots on an EPYC, streaming against ordinary stores. One cache: 33 to 46 at 1 KiB,
-/// 46 to 47 at 1.4 KiB, 94 to 63 at 4 KiB. Two: 5 to 6 at 256 B, 12 to 9 at 512 B, 21 to 12 at 1 KiB, 59
-/// to 16 at 4 KiB.
+/// 46 to 47 at 1.4 KiB, 94 to 63 at 4 KiB. Two: 5 to 6 at 256 B, 12 to 9 at 512 B, 21 to 12 at 1
+/// KiB, 59 to 16 at 4 KiB.
 const NEAR_FROM: usize = 1408;
 const FAR_FROM: usize = 512;
 
 /// From this size on copies stream, while the peer answers every message. PERF: a streamed payload
-/// is read from memory, which adds 0.4 us (one cache) or 0.6 us (two) to a round trip of 1 to 4 KiB.
+/// is read from memory, which adds 0.4 us (one cache) or 0.6 us (two) to a round trip of 1 to 4
+/// KiB.
 const ANSWERS_FROM: usize = 8192;
 
 /// Two trials in so many messages.
@@ -37,9 +40,9 @@ const PERIOD: u16 = 8192;
 const TRIAL: u16 = 384;
 const SCALE: u64 = 256;
 
-impl Pace {
-    /// From which size on this copy of `len` bytes streams. `answered`: the peer has sent something
-    /// since the last.
+impl CopyPolicy {
+    /// The size from which copies stream, for a copy of `len` bytes. `answered`: the peer has sent
+    /// something since the last copy.
     #[inline(always)]
     pub(super) fn stream_from(&mut self, len: usize, answered: bool) -> usize {
         if answered {
@@ -62,7 +65,7 @@ impl Pace {
         match turn {
             BEGIN | BEGIN_AGAIN => (self.start, self.lines) = (now(), 0),
             END => self.trial = self.cost(now()),
-            // A tenth is more than what a trial is wrong by.
+            // A tenth is more than the error of a trial.
             END_AGAIN if self.trial * 10 < self.cost(now()) * 9 => self.is_far ^= true,
             _ => self.lines = self.lines.saturating_add(u32::try_from(len / 64).unwrap_or(0)),
         }
@@ -83,7 +86,8 @@ fn now() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Elsewhere time stands still and nothing changes: there are no streaming kernels to choose.
+/// Other architectures have no streaming kernels to choose: with a constant clock the choice never
+/// changes.
 #[cfg(not(target_arch = "x86_64"))]
 fn now() -> u64 {
     0
@@ -96,11 +100,11 @@ mod tests {
 
     /// Sends `messages` of 1 KiB on a machine where a message takes `near` cycles with ordinary
     /// stores and `far` with streaming ones, under a window of 112 messages.
-    fn run(pace: &mut Pace, near: u64, far: u64, messages: u32) {
+    fn run(copy_policy: &mut CopyPolicy, near: u64, far: u64, messages: u32) {
         let clock = Cell::new(0);
         let mut under_way = std::collections::VecDeque::new();
         for _ in 0..messages {
-            let from = pace.choose_middle(1024, || clock.get());
+            let from = copy_policy.choose_middle(1024, || clock.get());
             under_way.push_back(if from == FAR_FROM { far } else { near });
             if under_way.len() > 112 {
                 clock.set(clock.get() + under_way.pop_front().unwrap_or(0));
@@ -109,32 +113,32 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_follows_the_machine_there_and_back() {
-        let mut pace = Pace::default();
+    fn the_choice_follows_the_machine_in_both_directions() {
+        let mut copy_policy = CopyPolicy::default();
         for _ in 0..3 {
-            run(&mut pace, 2000, 1000, 2 * u32::from(PERIOD));
-            assert!(pace.is_far);
-            run(&mut pace, 600, 1000, 2 * u32::from(PERIOD));
-            assert!(!pace.is_far);
+            run(&mut copy_policy, 2000, 1000, 2 * u32::from(PERIOD));
+            assert!(copy_policy.is_far);
+            run(&mut copy_policy, 600, 1000, 2 * u32::from(PERIOD));
+            assert!(!copy_policy.is_far);
         }
     }
 
     #[test]
-    fn what_makes_no_difference_changes_nothing() {
+    fn equal_costs_do_not_change_the_choice() {
         for is_far in [false, true] {
-            let mut pace = Pace { is_far, ..Pace::default() };
-            run(&mut pace, 1000, 1000, 5 * u32::from(PERIOD));
-            assert_eq!(pace.is_far, is_far);
+            let mut copy_policy = CopyPolicy { is_far, ..CopyPolicy::default() };
+            run(&mut copy_policy, 1000, 1000, 5 * u32::from(PERIOD));
+            assert_eq!(copy_policy.is_far, is_far);
         }
     }
 
     #[test]
-    fn small_large_and_answered_messages_are_settled() {
-        let mut pace = Pace { is_far: true, turn: TRIAL, ..Pace::default() };
-        assert!(pace.stream_from(FAR_FROM - 1, false) > FAR_FROM - 1);
-        assert!(pace.stream_from(NEAR_FROM, false) <= NEAR_FROM);
-        assert!(pace.stream_from(1024, false) <= 1024);
-        assert!(pace.stream_from(4096, true) > 4096);
-        assert!(pace.stream_from(65536, true) <= 65536);
+    fn small_large_and_answered_messages_do_not_depend_on_the_trials() {
+        let mut copy_policy = CopyPolicy { is_far: true, turn: TRIAL, ..CopyPolicy::default() };
+        assert!(copy_policy.stream_from(FAR_FROM - 1, false) > FAR_FROM - 1);
+        assert!(copy_policy.stream_from(NEAR_FROM, false) <= NEAR_FROM);
+        assert!(copy_policy.stream_from(1024, false) <= 1024);
+        assert!(copy_policy.stream_from(4096, true) > 4096);
+        assert!(copy_policy.stream_from(65536, true) <= 65536);
     }
 }

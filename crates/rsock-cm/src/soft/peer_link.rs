@@ -1,4 +1,4 @@
-//! What the handshake asks of the soft device: links between processes.
+//! The soft device's part of the handshake: links between processes.
 
 use crate::error::Error;
 use rsock_verbs::soft::{LinkId, PeerCred, Soft, SoftContext, cred};
@@ -21,18 +21,18 @@ pub(super) fn check(peer: PeerCred) -> Result<(), Error> {
     cred::check(peer).map_err(|_| Error::PeerUntrusted { uid: peer.uid })
 }
 
-/// A link that we may share with the process that listens as `peer`. It need not be the one that
-/// will answer.
-pub(super) fn guess(ctx: &SoftContext, peer: PeerCred) -> Option<Path> {
+/// A link that this process may share with the process that listens as `peer`. Another process may
+/// answer.
+pub(super) fn likely(ctx: &SoftContext, peer: PeerCred) -> Option<Path> {
     ctx.link_to_pid(peer.pid).filter(|link| peer.pid != 0 && link.probe())
 }
 
-/// Our end of the link that `peer` names, if it is one with that very process.
+/// The local end of the link that `peer` names, if it is a link with that very process.
 pub(super) fn named(ctx: &SoftContext, id: LinkId, peer: PeerCred) -> Option<Path> {
     ctx.link_by_id(id).filter(|link| is_with(link, peer))
 }
 
-/// Whether `link` leads to process `peer`.
+/// Whether `link` is a link with process `peer`.
 pub(super) fn is_with(link: &Path, peer: PeerCred) -> bool {
     peer.pid != 0 && link.peer_cred().pid == peer.pid && link.is_alive()
 }
