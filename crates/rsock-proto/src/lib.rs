@@ -22,6 +22,7 @@ mod sgl;
 #[cfg(any(test, fuzzing))]
 pub mod sim;
 mod state;
+pub mod switch;
 
 #[cfg(test)]
 mod fuzz_corpus;
