@@ -5,6 +5,7 @@
 //! others, and every one that is not known here, *pin*: the stream stays on TCP.
 
 use libc::{c_int, c_ulong};
+use rsock_verbs::raw::SIOCATMARK;
 
 /// Whether setting the option to `value` (its first four bytes) keeps the stream on TCP.
 pub(crate) fn pins_when_set(level: c_int, name: c_int, value: Option<c_int>) -> bool {
@@ -240,9 +241,6 @@ pub(crate) enum Ioctl {
     /// Only TCP can do that.
     Pins,
 }
-
-/// Whether the next byte is an urgent one (`asm-generic/sockios.h`).
-pub(crate) const SIOCATMARK: c_ulong = 0x8905;
 
 /// What the ioctl `request` comes to.
 pub(crate) fn ioctl(request: c_ulong) -> Ioctl {

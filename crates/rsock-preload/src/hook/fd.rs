@@ -9,6 +9,7 @@ use libc::{c_char, c_int, c_uint, c_ulong, c_void};
 use rsock_core::accelerate::{FallbackReason, Need};
 use rsock_core::datagram::kernel_udp::Udp;
 use rsock_verbs::own_fd;
+use rsock_verbs::raw::SIOCATMARK;
 use rustix::fd::BorrowedFd;
 use std::ffi::CStr;
 
@@ -295,7 +296,7 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
 pub(crate) unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
     let mut is_at_mark: c_int = 0;
     // SAFETY: the request writes one int, to a live one.
-    match unsafe { ioctl(fd, options::SIOCATMARK, (&raw mut is_at_mark).cast()) } {
+    match unsafe { ioctl(fd, SIOCATMARK, (&raw mut is_at_mark).cast()) } {
         0 => is_at_mark,
         error => error,
     }

@@ -6,8 +6,7 @@
 use crate::slot::{Handle, Side};
 use crate::{errno, fdtable, guard, options, signal};
 use libc::{c_int, ssize_t};
-use rsock_core::accelerate::{FallbackReason, tcp_goes_on};
-use rustix::fd::BorrowedFd;
+use rsock_core::accelerate::FallbackReason;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -91,21 +90,11 @@ pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Op
     Some(done.cast_signed())
 }
 
-/// Receives into `room` what the same call would still receive.
+/// Receives into `room` what the same call would still receive. Nothing if `fd` is no longer the stream.
 fn discard_more(fd: c_int, room: &mut [u8]) -> usize {
+    let Some(handle) = fdtable::find(fd, Side::Recv) else { return 0 };
     let room = &mut [IoSliceMut::new(room)];
-    if let Some(handle) = fdtable::enter(fd, Side::Recv) {
-        let more = guard::enter(|| Ok(handle.twin().recv_more(handle.descriptor(), room)));
-        return more.unwrap_or(0);
-    }
-    // It has left the ring for good.
-    // SAFETY: not -1, as it has just been received from.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let more = guard::enter(|| match tcp_goes_on(fd) {
-        true => Ok(rustix::net::recv(fd, &mut *room[0], RecvFlags::DONTWAIT)?.0),
-        false => Ok(0),
-    });
-    more.unwrap_or(0)
+    guard::enter(|| Ok(handle.twin().recv_more(handle.descriptor(), room))).unwrap_or(0)
 }
 
 /// Errors that the socket that was adopted cannot have.

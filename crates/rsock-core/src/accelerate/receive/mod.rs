@@ -7,7 +7,6 @@ mod read;
 mod transitions;
 mod wait;
 
-pub use kernel::tcp_goes_on;
 pub(super) use kernel::{has_ended, queued};
 pub(super) use kernel_only_waiter::KernelOnlyWaiter;
 pub(super) use wait::sleep_with_bell;
@@ -20,7 +19,7 @@ use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
 use crate::sys;
-use kernel::{kernel_recv, must_stop};
+use kernel::{kernel_recv, must_stop, tcp_goes_on};
 use read::Try;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -150,8 +149,8 @@ impl AcceleratedStream {
         if got != 0 { Ok(got) } else { Err(error) }
     }
 
-    /// Goes on with a receiving call that has received something: what it would still receive, without waiting. None where
-    /// TCP would have ended the call.
+    /// Continues a receiving call that has received something: receives, without waiting, what the
+    /// same call would still receive. Zero bytes where TCP would have ended the call.
     #[must_use]
     pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let fd = descriptor.named();
