@@ -2,9 +2,9 @@
 //!
 //! A thread that waits in the core waits by raw system calls, of which libc knows nothing: it
 //! would neither wake it, nor is unwinding through the core an option. So a thread that is inside
-//! has cancellation disabled ([`Shield`]); `pthread_cancel` always sends libc's own cancellation
+//! has cancellation disabled ([`SavedCancelState`]); `pthread_cancel` always sends libc's own cancellation
 //! signal, which `signal` takes there for a handler that ends the call with `EINTR`; and
-//! [`guard::hold`], outside again, is the cancellation point.
+//! [`guard::without_cancel`], outside again, is the cancellation point.
 
 use crate::{errno, guard, signal};
 use libc::{c_char, c_int, clockid_t, pthread_t};
@@ -30,14 +30,14 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 /// Whether cancellation was enabled before it was disabled; `NONE` if it was not touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shield(c_int);
+pub(crate) struct SavedCancelState(c_int);
 
-impl Shield {
+impl SavedCancelState {
     pub(crate) const NONE: Self = Self(-1);
 
     /// Disables cancellation of this thread.
     #[inline]
-    pub(crate) fn raise() -> Self {
+    pub(crate) fn disable() -> Self {
         // SAFETY: libc's own variable, of this type. Only this thread could change it now from
         // "single" to "several", by what it does after this.
         if unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0 {
@@ -51,7 +51,7 @@ impl Shield {
 
     /// Puts back what was before.
     #[inline]
-    pub(crate) fn lower(self) {
+    pub(crate) fn restore(self) {
         if self != Self::NONE {
             // SAFETY: a valid state, and null is allowed; unwinds, which everything above allows.
             unsafe { pthread_setcancelstate(self.0, ptr::null_mut()) };
@@ -63,7 +63,7 @@ impl Shield {
 ///
 /// # Safety
 /// As `pthread_cancel(3)`: a thread that has not ended, or can still be joined.
-pub(crate) unsafe fn request(thread: pthread_t) -> c_int {
+pub(crate) unsafe fn cancel_thread(thread: pthread_t) -> c_int {
     USED.store(true, Ordering::SeqCst);
     // SAFETY: the caller's promise.
     let result = unsafe { crate::next::pthread_cancel(thread) };
@@ -82,8 +82,8 @@ pub(crate) unsafe fn request(thread: pthread_t) -> c_int {
 
 /// A cancellation point, as the libc function that the caller stands for is one.
 #[inline]
-pub(crate) fn point() {
-    if USED.load(Ordering::Relaxed) && !guard::is_inside() {
+pub(crate) fn test() {
+    if USED.load(Ordering::Relaxed) && !guard::is_in_core() {
         // SAFETY: no precondition; unwinds, which everything above allows.
         unsafe { pthread_testcancel() };
     }

@@ -2,9 +2,9 @@
 //! when it returns.
 //!
 //! A call that the core makes into libc by way of the standard library (closing a descriptor of
-//! its own, say) meets our hooks again and must pass straight through: [`is_inside`]. A signal
+//! its own, say) meets our hooks again and must pass straight through: [`is_in_core`]. A signal
 //! handler that interrupts the core is the program again, so `signal` lifts the guard around it
-//! with [`Lifted`]. One that leaves by `longjmp` never comes back to restore it, which is right
+//! with [`OutsideCore`]. One that leaves by `longjmp` never comes back to restore it, which is right
 //! too: the frames that were inside are gone.
 
 use crate::{cancel, errno, signal};
@@ -20,7 +20,7 @@ thread_local! {
             State {
                 depth: Cell::new(0),
                 held_at: Cell::new(0),
-                shield: Cell::new(cancel::Shield::NONE),
+                cancel_state: Cell::new(cancel::SavedCancelState::NONE),
                 is_cancelled: Cell::new(false),
             }
         };
@@ -28,17 +28,17 @@ thread_local! {
 
 struct State {
     depth: Cell<u32>,
-    /// Where on the stack the outermost [`hold`] began; 0 outside.
+    /// Where on the stack the outermost [`without_cancel`] began; 0 outside.
     held_at: Cell<usize>,
     /// What to put back when it ends.
-    shield: Cell<cancel::Shield>,
+    cancel_state: Cell<cancel::SavedCancelState>,
     /// A cancellation has come meanwhile.
     is_cancelled: Cell<bool>,
 }
 
 /// Whether this thread is running code of ours that was called from a hook.
 #[inline]
-pub(crate) fn is_inside() -> bool {
+pub(crate) fn is_in_core() -> bool {
     STATE.with(|s| s.depth.get() != 0)
 }
 
@@ -47,11 +47,11 @@ pub(crate) fn is_inside() -> bool {
 /// nothing to drop. A cancellation point itself, like the libc functions that the callers stand
 /// for.
 #[inline(always)]
-pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
+pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
     let here = 0u8;
     let here = (&raw const here).addr();
     loop {
-        cancel::point();
+        cancel::test();
         let is_outermost = STATE.with(|s| {
             let held_at = s.held_at.get();
             if held_at >= here {
@@ -59,9 +59,9 @@ pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
             }
             // An older mark on a lower address is of a frame that a longjmp has left; what the
             // program had set before that frame is still known.
-            let shield = cancel::Shield::raise();
+            let cancel_state = cancel::SavedCancelState::disable();
             if held_at == 0 {
-                s.shield.set(shield);
+                s.cancel_state.set(cancel_state);
             }
             s.held_at.set(here);
             true
@@ -70,12 +70,12 @@ pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
         if !is_outermost {
             return result;
         }
-        let (shield, is_cancelled) = STATE.with(|s| {
+        let (cancel_state, is_cancelled) = STATE.with(|s| {
             s.held_at.set(0);
-            (s.shield.get(), s.is_cancelled.replace(false))
+            (s.cancel_state.get(), s.is_cancelled.replace(false))
         });
         // From here on the thread may be unwound.
-        shield.lower();
+        cancel_state.restore();
         if is_cancelled {
             signal::cancel_self();
             if result.is_interrupted() {
@@ -87,27 +87,27 @@ pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
     }
 }
 
-/// What the calls return that [`hold`] makes.
-pub(crate) trait Answer: Copy {
+/// What the calls return that [`without_cancel`] makes.
+pub(crate) trait HookResult: Copy {
     /// Whether the call was interrupted before it did anything.
     fn is_interrupted(self) -> bool;
 }
 
-impl<T: Copy + PartialEq + From<i8>> Answer for Option<T> {
+impl<T: Copy + PartialEq + From<i8>> HookResult for Option<T> {
     fn is_interrupted(self) -> bool {
         self == Some(T::from(-1)) && errno::read() == libc::EINTR
     }
 }
 
-/// Keeps the frame of the call apart from that of [`hold`].
+/// Keeps the frame of the call apart from that of [`without_cancel`].
 #[inline(never)]
 fn outlined<R>(call: &mut impl FnMut() -> R) -> R {
     call()
 }
 
 /// Whether a cancellation has to wait, which interrupted this thread with its stack at `stack`.
-/// If so, [`hold`] sees to it at its end.
-pub(crate) fn puts_off_cancellation(stack: usize) -> bool {
+/// If so, [`without_cancel`] sees to it at its end.
+pub(crate) fn defers_cancellation(stack: usize) -> bool {
     STATE.with(|s| {
         let held_at = s.held_at.get();
         // Far away is another stack: that of a handler, on top of a call that may be held.
@@ -125,7 +125,7 @@ pub(crate) fn puts_off_cancellation(stack: usize) -> bool {
 /// # Errors
 /// The `errno` to report.
 #[inline]
-pub(crate) fn enter<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
+pub(crate) fn call_core<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
     let saved = errno::read();
     STATE.with(|s| s.depth.set(s.depth.get() + 1));
     let result = catch_unwind(AssertUnwindSafe(f));
@@ -143,17 +143,17 @@ pub(crate) fn enter<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
 
 /// The program's own code runs for a while on top of ours: a signal handler.
 #[must_use]
-pub(crate) struct Lifted {
+pub(crate) struct OutsideCore {
     depth: u32,
 }
 
-impl Lifted {
-    pub(crate) fn new() -> Self {
+impl OutsideCore {
+    pub(crate) fn begin() -> Self {
         Self { depth: STATE.with(|s| s.depth.replace(0)) }
     }
 }
 
-impl Drop for Lifted {
+impl Drop for OutsideCore {
     fn drop(&mut self) {
         STATE.with(|s| s.depth.set(self.depth));
     }
@@ -166,23 +166,23 @@ mod tests {
     #[test]
     fn a_panic_becomes_an_error_and_errno_survives_success() {
         errno::set(libc::ENOENT);
-        let n = enter(|| {
-            assert!(is_inside());
+        let n = call_core(|| {
+            assert!(is_in_core());
             errno::set(libc::EAGAIN);
             Ok(5)
         });
-        assert_eq!((n, errno::read(), is_inside()), (Ok(5), libc::ENOENT, false));
-        let panicked: Result<(), c_int> = enter(|| panic!("expected by this test"));
-        assert_eq!((panicked, is_inside()), (Err(libc::ECONNRESET), false));
+        assert_eq!((n, errno::read(), is_in_core()), (Ok(5), libc::ENOENT, false));
+        let panicked: Result<(), c_int> = call_core(|| panic!("expected by this test"));
+        assert_eq!((panicked, is_in_core()), (Err(libc::ECONNRESET), false));
     }
 
     #[test]
     fn a_handler_on_top_is_outside() {
-        let seen = enter(|| {
-            let lifted = Lifted::new();
-            let seen = is_inside();
-            drop(lifted);
-            Ok((seen, is_inside()))
+        let seen = call_core(|| {
+            let outside = OutsideCore::begin();
+            let seen = is_in_core();
+            drop(outside);
+            Ok((seen, is_in_core()))
         });
         assert_eq!(seen, Ok((false, true)));
     }

@@ -16,32 +16,30 @@
 #![cfg_attr(test, allow(dead_code, reason = "the test harness must not be hooked"))]
 
 mod arg;
-mod calling;
 mod cancel;
 mod chunked;
-mod context;
-mod doors;
-mod epoll_sets;
+mod epoll_interest;
 mod errno;
 mod fdtable;
 mod fork;
 mod guard;
-mod handover;
+mod handoff;
 mod hook;
 mod log;
+mod native_peer;
 mod next;
 mod options;
-mod process;
 mod signal;
 mod slot;
 mod sync;
 mod tcp_only;
+mod vfork;
 
 /// Runs when the library is loaded. Hooks may have run before it.
 extern "C" fn init() {
     next::resolve_all();
     log::open();
-    signal::register();
+    signal::defer_in_sections();
     signal::watch_faults();
     fork::register();
     log::line(format_args!("loaded"));

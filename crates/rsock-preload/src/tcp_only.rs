@@ -4,7 +4,7 @@
 //! sockets, and a system call filter may forbid what the core needs. Every stream leaves its ring, and none is
 //! adopted any more.
 
-use crate::{fdtable, guard, handover, log};
+use crate::{fdtable, guard, handoff, log};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::received;
@@ -31,7 +31,7 @@ pub(crate) fn is_sandboxed() -> bool {
 /// # Errors
 /// As [`begin`].
 pub(crate) fn before_sandbox() -> Result<(), c_int> {
-    if guard::is_inside() || is_sandboxed() {
+    if guard::is_in_core() || is_sandboxed() {
         return Ok(());
     }
     log::line(format_args!("a filter of system calls: everything stays on TCP"));
@@ -48,7 +48,7 @@ pub(crate) fn before_sandbox() -> Result<(), c_int> {
 /// # Errors
 /// The errno of a stream that cannot leave: the kernel alone would lose bytes of it.
 pub(crate) fn begin(why: FallbackReason) -> Result<(), c_int> {
-    if guard::is_inside() {
+    if guard::is_in_core() {
         return Ok(());
     }
     REASON.store(why as u8, Ordering::SeqCst);
@@ -56,14 +56,14 @@ pub(crate) fn begin(why: FallbackReason) -> Result<(), c_int> {
     // fence in the order of `SeqCst`, for it claims the entry by a compare-and-swap first.
     fence(Ordering::SeqCst);
     fdtable::datagrams::pin_all(why);
-    for fd in fdtable::known(0, u32::MAX) {
+    for fd in fdtable::known_fds(0, u32::MAX) {
         if fdtable::is_connection(fd) {
             fdtable::pin(fd, why);
         }
     }
     let mut result = Ok(());
-    for stream in fdtable::unsettled() {
-        result = result.and(handover::before_kernel_use(stream, why));
+    for stream in fdtable::accelerated_streams() {
+        result = result.and(handoff::before_kernel_use(stream, why));
     }
     result
 }

@@ -14,7 +14,7 @@ pub(super) fn replace(entry: &AtomicU64, old: u64, new: u64) -> bool {
 /// Replaces `seen` by what `make` makes of it, and lets `claim` stand in between, which keeps other threads
 /// from making the same. What `make` answers is the new word: with `Ok` it names something, which `discard`
 /// ends if the descriptor was closed meanwhile. Does nothing where `entry` is not `seen` any more.
-pub(super) fn make(
+pub(super) fn convert(
     entry: &AtomicU64,
     seen: u64,
     claim: u64,
@@ -42,14 +42,14 @@ pub(super) fn take(entry: &AtomicU64) -> u64 {
 
 /// Counts a thread that is about to wait in the kernel alone, and waits for adoptions under way that may
 /// not have seen it; `yield_now` is called in between.
-pub(super) fn count_in(
-    deaf: &AtomicU32,
+pub(super) fn begin_wait(
+    waiters: &AtomicU32,
     is_being_adopted: impl Fn() -> bool,
     yield_now: impl Fn(),
 ) {
-    // SYNC(deaf): a thread that adopts claims the entry, and then looks here; we count, and then look at
+    // SYNC(kernel-waiters): a thread that adopts claims the entry, and then looks here; we count, and then look at
     // the entry. One of the two sees the other. Pairs with the fence in `is_heard`.
-    deaf.fetch_add(1, Ordering::Relaxed);
+    waiters.fetch_add(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     while is_being_adopted() {
         yield_now();
@@ -57,14 +57,14 @@ pub(super) fn count_in(
 }
 
 /// Ends what [`count_in`] began.
-pub(super) fn count_out(deaf: &AtomicU32) {
-    // SYNC(deaf): a thread that finds the count at zero finds what the wait has left behind.
-    deaf.fetch_sub(1, Ordering::Release);
+pub(super) fn end_wait(waiters: &AtomicU32) {
+    // SYNC(kernel-waiters): a thread that finds the count at zero finds what the wait has left behind.
+    waiters.fetch_sub(1, Ordering::Release);
 }
 
 /// Whether no thread waits in the kernel alone. To be asked after the entry has been claimed.
-pub(super) fn is_heard<'a>(deaf: impl IntoIterator<Item = &'a AtomicU32>) -> bool {
-    // SYNC(deaf): pairs with the fence in `count_in`.
+pub(super) fn no_waiters<'a>(counts: impl IntoIterator<Item = &'a AtomicU32>) -> bool {
+    // SYNC(kernel-waiters): pairs with the fence in `count_in`.
     fence(Ordering::SeqCst);
-    deaf.into_iter().all(|deaf| deaf.load(Ordering::Acquire) == 0)
+    counts.into_iter().all(|waiters| waiters.load(Ordering::Acquire) == 0)
 }

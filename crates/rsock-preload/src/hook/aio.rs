@@ -2,7 +2,7 @@
 //! ring before.
 
 use super::alias;
-use crate::{errno, fdtable, handover, next};
+use crate::{errno, fdtable, handoff, next};
 use libc::{aiocb, c_int, sigevent};
 use rsock_core::accelerate::{FallbackReason, Need};
 use std::slice;
@@ -83,5 +83,9 @@ unsafe fn before(request: *const aiocb, need: Need) -> Result<(), c_int> {
     // SAFETY: null or valid by the caller's promise.
     let Some(request) = (unsafe { request.as_ref() }) else { return Ok(()) };
     let fd = request.aio_fildes;
-    if fdtable::is_known(fd) { handover::before_use(fd, need, FallbackReason::Aio) } else { Ok(()) }
+    if fdtable::is_known(fd) {
+        handoff::before_unhooked_use(fd, need, FallbackReason::Aio)
+    } else {
+        Ok(())
+    }
 }

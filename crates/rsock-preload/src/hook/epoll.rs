@@ -3,19 +3,20 @@
 //!
 //! A UDP socket keeps its queue there, and the doorbell stays as long, where the set wants nothing but levels or edges.
 
-use crate::slot::Side;
-use crate::{doors, errno, fdtable, guard, next};
+use crate::native_peer::listeners;
+use crate::slot::Direction;
+use crate::{errno, fdtable, guard, next};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::FallbackReason;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 
 /// What a stand-in shows of what was asked for: it is always writable, which says nothing.
-pub(crate) const SHOWN: u32 =
+pub(crate) const PROXIED: u32 =
     (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLET | libc::EPOLLONESHOT).cast_unsigned();
 
 /// What a set may be told of a socket whose queue a stand-in shows. One shot for two descriptors would be two, and who
 /// is woken alone by one of them is not by the other.
-pub(crate) const SHARED: u32 = (libc::EPOLLIN
+pub(crate) const SUPPORTED: u32 = (libc::EPOLLIN
     | libc::EPOLLRDNORM
     | libc::EPOLLRDBAND
     | libc::EPOLLPRI
@@ -39,7 +40,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if fdtable::datagrams::is_one(fd) && !guard::is_inside() {
+    if fdtable::datagrams::is_udp(fd) && !guard::is_in_core() {
         // SAFETY: arguments passed on unchanged.
         return fdtable::datagrams::while_changing_sets(fd, || unsafe {
             change(set, op, fd, event)
@@ -65,7 +66,7 @@ unsafe fn change(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c
     let event = if op == libc::EPOLL_CTL_DEL { std::ptr::null() } else { event.cast_const() };
     // SAFETY: null, or read by the call before this one.
     let asked = unsafe { event.as_ref() };
-    if asked.is_some_and(|asked| asked.events & !SHARED != 0) && fdtable::datagrams::is_one(fd) {
+    if asked.is_some_and(|asked| asked.events & !SUPPORTED != 0) && fdtable::datagrams::is_udp(fd) {
         fdtable::pin(fd, FallbackReason::Epoll);
     }
     if asked.is_some_and(|asked| asked.events & libc::EPOLLET.cast_unsigned() != 0) {
@@ -86,16 +87,16 @@ unsafe fn change(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c
 /// # Errors
 /// There is none where there should be one: the set would not show all bytes.
 fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Result<(), c_int> {
-    let Some(stand_in) = stand_in(fd)? else { return Ok(()) };
-    let mut event = asked.map(|e| epoll_event { events: e.events & SHOWN, u64: e.u64 });
+    let Some(proxy) = epoll_proxy(fd)? else { return Ok(()) };
+    let mut event = asked.map(|e| epoll_event { events: e.events & PROXIED, u64: e.u64 });
     let event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // SAFETY: `event` is null or points to a live value.
-    if unsafe { next::epoll_ctl(set, op, stand_in, event) } == 0 {
+    if unsafe { next::epoll_ctl(set, op, proxy, event) } == 0 {
         return Ok(());
     }
     match errno::read() {
         e @ (libc::ENOMEM | libc::ENOSPC) => Err(e),
-        libc::EEXIST if fdtable::datagrams::is_one(fd) => {
+        libc::EEXIST if fdtable::datagrams::is_udp(fd) => {
             // The socket is in the set under two numbers, and the stand-in can show one.
             fdtable::pin(fd, FallbackReason::Epoll);
             Ok(())
@@ -110,15 +111,15 @@ fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Resu
 ///
 /// # Errors
 /// There should be one, and no descriptor is free.
-fn stand_in(fd: c_int) -> Result<Option<RawFd>, c_int> {
+fn epoll_proxy(fd: c_int) -> Result<Option<RawFd>, c_int> {
     if fdtable::is_listening(fd) {
-        return Ok(doors::of(fd).map(|post| post.door().as_fd().as_raw_fd()));
+        return Ok(listeners::of(fd).map(|listener| listener.native().as_fd().as_raw_fd()));
     }
-    if let Some(handle) = fdtable::datagrams::find(fd, Side::Recv)
+    if let Some(handle) = fdtable::datagrams::find(fd, Direction::Recv)
         && let Some(udp) = handle.udp()
     {
-        return guard::enter(|| udp.stand_in());
+        return guard::call_core(|| udp.stand_in());
     }
-    let Some(handle) = fdtable::enter(fd, Side::Recv) else { return Ok(None) };
-    guard::enter(|| handle.twin().stand_in(handle.fd()))
+    let Some(handle) = fdtable::begin_call(fd, Direction::Recv) else { return Ok(None) };
+    guard::call_core(|| handle.stream().stand_in(handle.fd()))
 }

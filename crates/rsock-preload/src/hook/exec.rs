@@ -5,9 +5,9 @@
 //! other.
 
 use super::detour::detour;
-use crate::handover::Ready;
-use crate::{errno, handover, next, tcp_only};
-use libc::{c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use crate::handoff::Ready;
+use crate::{errno, handoff, next, tcp_only};
+use libc::{c_char, c_int, c_void};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C-unwind" fn fexecve(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    let _ready = match handover::before_exec() {
+    let _ready = match handoff::before_exec() {
         Ok(ready) => ready,
         Err(e) => return errno::fail_int(e),
     };
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C-unwind" fn execveat(
     envp: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    let _ready = match handover::before_exec() {
+    let _ready = match handoff::before_exec() {
         Ok(ready) => ready,
         Err(e) => return errno::fail_int(e),
     };
@@ -185,78 +185,6 @@ extern "C" fn refuse() -> c_int {
     -1
 }
 
-/// As `posix_spawn(3)`.
-///
-/// # Safety
-/// As `posix_spawn(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn posix_spawn(
-    pid: *mut pid_t,
-    path: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    if let Err(e) = handover::before_spawn() {
-        return e;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::posix_spawn(pid, path, actions, attributes, argv, envp) }
-}
-
-/// As `posix_spawnp(3)`.
-///
-/// # Safety
-/// As `posix_spawnp(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
-    pid: *mut pid_t,
-    file: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    if let Err(e) = handover::before_spawn() {
-        return e;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) }
-}
-
-/// As `system(3)`.
-///
-/// # Safety
-/// As `system(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    if !command.is_null()
-        && let Err(e) = handover::before_spawn()
-    {
-        return errno::fail_int(e);
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::system(command) }
-}
-
-/// As `popen(3)`.
-///
-/// # Safety
-/// As `popen(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn popen(
-    command: *const c_char,
-    mode: *const c_char,
-) -> *mut libc::FILE {
-    if let Err(e) = handover::before_spawn() {
-        errno::set(e);
-        return std::ptr::null_mut();
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::popen(command, mode) }
-}
-
 /// Before the program at `path` takes this process over, if there is one.
 ///
 /// # Safety
@@ -267,7 +195,7 @@ unsafe fn before(path: *const c_char) -> Result<Ready, c_int> {
     }
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    if is_program(path) { handover::before_exec() } else { Ok(None) }
+    if is_program(path) { handoff::before_exec() } else { Ok(None) }
 }
 
 /// As [`before`], for a program that is searched for as a shell does.
@@ -280,7 +208,7 @@ unsafe fn before_search(file: *const c_char) -> Result<Ready, c_int> {
     }
     // SAFETY: the caller's promise.
     let file = unsafe { CStr::from_ptr(file) };
-    if is_found(file) { handover::before_exec() } else { Ok(None) }
+    if is_found(file) { handoff::before_exec() } else { Ok(None) }
 }
 
 /// Whether there is such a program, or that is hard to say.

@@ -4,40 +4,50 @@
 //! result; anything else goes to the next definition, unchanged. The list of what is exported is
 //! `symbols.txt`, which a test compares with the library.
 
+mod accept;
 mod aio;
+mod close;
+mod connect;
+mod control;
 mod datagram;
 mod detour;
+mod dup;
 mod epoll;
 mod epoll_wait;
 mod exec;
-mod fd;
-mod io;
 mod message;
+mod message_batch;
+mod passed_fds;
 mod poll;
 mod print;
-mod process;
+mod read;
+mod seccomp;
 mod select;
 mod signal;
 mod socket;
+mod sockopt;
+mod spawn;
 mod splice;
+mod stdio;
 mod syscall;
 mod thread;
 mod transfer;
 mod uring;
+mod write;
 
-pub(crate) use epoll::{SHARED, SHOWN};
+pub(crate) use epoll::{PROXIED, SUPPORTED};
 
-use crate::guard::Answer;
+use crate::guard::HookResult;
 use crate::{fdtable, guard};
 use libc::c_int;
 
-/// As [`guard::hold`], where the table knows something of `fd`.
+/// As [`guard::without_cancel`], where the table knows something of `fd`.
 #[inline(always)]
-fn hold_known<R>(fd: c_int, call: impl FnMut() -> Option<R>) -> Option<R>
+fn call_known<R>(fd: c_int, call: impl FnMut() -> Option<R>) -> Option<R>
 where
-    Option<R>: Answer,
+    Option<R>: HookResult,
 {
-    if fdtable::is_known(fd) { guard::hold(call) } else { None }
+    if fdtable::is_known(fd) { guard::without_cancel(call) } else { None }
 }
 
 /// Exports a hook under other names that programs bind to the same function.

@@ -3,7 +3,7 @@
 //! `dprintf` takes a variable number of arguments: its hook is a [`detour`].
 
 use super::detour::detour;
-use crate::{fdtable, handover, next};
+use crate::{fdtable, handoff, next};
 use libc::{c_char, c_int, c_void};
 use rsock_core::accelerate::{FallbackReason, Need};
 
@@ -39,9 +39,9 @@ pub(crate) unsafe extern "C-unwind" fn __vdprintf_chk(
 }
 
 fn note(fd: c_int) {
-    if fdtable::is_sole(fd) {
+    if fdtable::has_no_tcp(fd) {
         // What libc would write by itself must not be lost unnoticed.
-        let _ = handover::before_use(fd, Need::Write, FallbackReason::Stdio);
+        let _ = handoff::before_unhooked_use(fd, Need::Write, FallbackReason::Stdio);
     } else if fdtable::is_known(fd) {
         fdtable::pin(fd, FallbackReason::Stdio);
     }

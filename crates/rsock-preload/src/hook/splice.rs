@@ -3,7 +3,7 @@
 //! A stream off TCP takes a file's bytes through a buffer. What a pipe brings or takes goes by
 //! the kernel, after the stream has left for TCP.
 
-use crate::slot::Side;
+use crate::slot::Direction;
 use crate::{errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
@@ -28,8 +28,8 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
     len: size_t,
 ) -> ssize_t {
     if from >= 0
-        && let Some(handle) = fdtable::enter(out, Side::Send)
-        && !handle.twin().is_plain()
+        && let Some(handle) = fdtable::begin_call(out, Direction::Send)
+        && !handle.stream().is_plain()
     {
         // SAFETY: not -1; if it is not open, reading says so.
         let file = unsafe { BorrowedFd::borrow_raw(from) };
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
             None => rustix::fs::seek(file, SeekFrom::Current(0)).ok(),
         };
         if let Some(start) = start.filter(|_| is_file(file)) {
-            let result = guard::enter(|| copy_file(&handle, file, start, len));
+            let result = guard::call_core(|| copy_file(&handle, file, start, len));
             drop(handle);
             if let Ok(n) = result {
                 let end = start + n as u64;
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
             return errno::ret_len(result);
         }
         drop(handle);
-        if fdtable::is_sole(out) {
+        if fdtable::has_no_tcp(out) {
             // As of a descriptor that cannot be transferred from.
             return errno::fail(libc::EINVAL);
         }
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     if fdtable::is_known(to) {
-        if fdtable::is_sole(to) {
+        if fdtable::has_no_tcp(to) {
             // As to a descriptor that cannot be spliced to.
             return errno::fail(libc::EINVAL);
         }
@@ -105,11 +105,11 @@ pub(crate) unsafe extern "C-unwind" fn splice(
         fdtable::pin(from, FallbackReason::Option);
         // What the stream still holds must come first.
         // The kernel knows what to answer before an urgent byte, where splicing stops.
-        if let Some(handle) =
-            fdtable::enter(from, Side::Recv).filter(|handle| !handle.twin().is_at_mark(handle.fd()))
+        if let Some(handle) = fdtable::begin_call(from, Direction::Recv)
+            .filter(|handle| !handle.stream().is_at_mark(handle.fd()))
         {
             let now = flags & libc::SPLICE_F_NONBLOCK != 0;
-            let result = guard::enter(|| {
+            let result = guard::call_core(|| {
                 let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
                 copy_to_pipe(&handle, to, len, flags)
             });
@@ -152,7 +152,7 @@ fn copy_file(
             Err(e) if done == 0 => return Err(e.into()),
             Err(_) => break,
         };
-        match handle.twin().send_by(
+        match handle.stream().send_by(
             handle.descriptor(),
             &[IoSlice::new(&chunk[..n])],
             SendFlags::empty(),
@@ -186,10 +186,10 @@ fn copy_to_pipe(
     // SAFETY: not -1; if it is not open, duplicating says so.
     let pipe = Kept::new(unsafe { BorrowedFd::borrow_raw(to) })?;
     let peek = &mut [IoSliceMut::new(&mut chunk[..want])];
-    let seen = handle.twin().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
+    let seen = handle.stream().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
     let written = rustix::io::write(pipe.fd(), &chunk[..seen])?;
     let taken = &mut [IoSliceMut::new(&mut chunk[..written])];
-    handle.twin().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)
+    handle.stream().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)
 }
 
 /// Another number for an open file, for a call that sleeps between its uses of it: other threads may

@@ -3,7 +3,7 @@
 //! Adds to the core what belongs to the process: SIGPIPE, flags that only the kernel honours, and
 //! numbers that were reused behind our back. `None` always means: ask the kernel instead.
 
-use crate::slot::{Handle, Side};
+use crate::slot::{Direction, Handle};
 use crate::{errno, fdtable, guard, options, signal};
 use libc::{c_int, ssize_t};
 use rsock_core::accelerate::FallbackReason;
@@ -17,14 +17,14 @@ pub(super) fn send(
     bufs: &[IoSlice<'_>],
     flags: c_int,
 ) -> Option<ssize_t> {
-    if flags & !options::SEND_FLAGS != 0 && !handle.twin().is_sole() {
+    if flags & !options::SEND_FLAGS != 0 && !handle.stream().is_sole() {
         drop(handle);
         // What the stream wrote before lies in front of what the kernel now takes.
         fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
     let known = SendFlags::from_bits_retain(flags.cast_unsigned());
-    let result = guard::enter(|| handle.twin().send_by(handle.descriptor(), bufs, known));
+    let result = guard::call_core(|| handle.stream().send_by(handle.descriptor(), bufs, known));
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         Err(libc::EPIPE) => {
@@ -60,7 +60,7 @@ pub(super) fn recv(
         fdtable::pin(fd, FallbackReason::Option);
     }
     let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
-    let result = guard::enter(|| handle.twin().recv_by(handle.descriptor(), bufs, flags));
+    let result = guard::call_core(|| handle.stream().recv_by(handle.descriptor(), bufs, flags));
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         result => {
@@ -92,9 +92,9 @@ pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Op
 
 /// Receives into `room` what the same call would still receive. Nothing if `fd` is no longer the stream.
 fn discard_more(fd: c_int, room: &mut [u8]) -> usize {
-    let Some(handle) = fdtable::find(fd, Side::Recv) else { return 0 };
+    let Some(handle) = fdtable::find(fd, Direction::Recv) else { return 0 };
     let room = &mut [IoSliceMut::new(room)];
-    guard::enter(|| Ok(handle.twin().recv_more(handle.descriptor(), room))).unwrap_or(0)
+    guard::call_core(|| Ok(handle.stream().recv_more(handle.descriptor(), room))).unwrap_or(0)
 }
 
 /// Errors that the socket that was adopted cannot have.

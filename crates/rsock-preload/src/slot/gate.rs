@@ -83,16 +83,16 @@ impl Gate {
 
 /// How many gates of a slot are not yet closed and empty.
 #[repr(transparent)]
-pub(crate) struct Left(pub(crate) AtomicU32);
+pub(crate) struct OpenGates(pub(crate) AtomicU32);
 
-impl Left {
+impl OpenGates {
     /// Before the gates are opened.
     pub(crate) fn set(&self, gates: u32) {
         self.0.store(gates, Ordering::Relaxed);
     }
 
     /// One more gate is closed and empty; whether it was the last.
-    pub(crate) fn is_last(&self) -> bool {
+    pub(crate) fn close_one(&self) -> bool {
         // SYNC(gate): Release passes on what the calls through this gate did, Acquire takes that of the
         // other gate, for the thread that ends the twin.
         self.0.fetch_sub(1, Ordering::AcqRel) == 1

@@ -1,30 +1,7 @@
-//! Descriptors are given to programs that are about to start, and the process restricts itself.
+//! The process restricts its own system calls.
 
-use crate::slot::Side;
-use crate::{errno, fdtable, next, tcp_only};
-use libc::{c_int, c_ulong, posix_spawn_file_actions_t};
-use rsock_core::accelerate::FallbackReason;
-
-/// As `posix_spawn_file_actions_adddup2(3)`. libc does what it says without calling `dup2`.
-///
-/// # Safety
-/// As `posix_spawn_file_actions_adddup2(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
-    actions: *mut posix_spawn_file_actions_t,
-    fd: c_int,
-    new: c_int,
-) -> c_int {
-    if fdtable::is_known(fd) {
-        fdtable::pin(fd, FallbackReason::Passed);
-        if let Some(handle) = fdtable::find(fd, Side::Send) {
-            // What it still has in the ring is seen to when the program starts.
-            handle.give();
-        }
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }
-}
+use crate::{errno, next, tcp_only};
+use libc::{c_int, c_ulong};
 
 /// As `prctl(2)`. C passes the arguments after the first as words, however many there are.
 ///

@@ -1,11 +1,11 @@
-//! `read`, `write`, `send`, `recv` and their kin.
+//! `read`, `recv` and the other calls that receive bytes.
 
-use super::{alias, datagram, hold_known, transfer};
+use super::{alias, call_known, datagram, transfer};
 use crate::fdtable::{self, datagrams};
-use crate::slot::Side;
+use crate::slot::Direction;
 use crate::{arg, errno, guard, next};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::ptr;
 
 /// As `read(2)`.
@@ -16,30 +16,10 @@ use std::ptr;
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     let ours = || {
         // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
-        hold_known(fd, || unsafe { read_with(fd, buf, len) })
+        call_known(fd, || unsafe { read_with(fd, buf, len) })
     };
     // SAFETY: arguments passed on unchanged.
     datagrams::receive(fd, ours, || unsafe { next::read(fd, buf, len) })
-}
-
-/// As `write(2)`.
-///
-/// # Safety
-/// As `write(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn write(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-) -> ssize_t {
-    if fdtable::is_known(fd)
-        // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
-        && let Some(n) = guard::hold(|| unsafe { send_with(fd, buf, len, 0) })
-    {
-        return n;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::write(fd, buf, len) }
 }
 
 /// As `readv(2)`.
@@ -50,26 +30,10 @@ pub(crate) unsafe extern "C-unwind" fn write(
 pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let ours = || {
         // SAFETY: a caller of `readv` promises `n` entries of writable bytes.
-        hold_known(fd, || unsafe { readv_with(fd, iov, n, 0) })
+        call_known(fd, || unsafe { readv_with(fd, iov, n, 0) })
     };
     // SAFETY: arguments passed on unchanged.
     datagrams::receive(fd, ours, || unsafe { next::readv(fd, iov, n) })
-}
-
-/// As `writev(2)`.
-///
-/// # Safety
-/// As `writev(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-    if fdtable::is_known(fd)
-        // SAFETY: a caller of `writev` promises `n` entries of readable bytes.
-        && let Some(n) = guard::hold(|| unsafe { writev_with(fd, iov, n, 0) })
-    {
-        return n;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::writev(fd, iov, n) }
 }
 
 /// As `preadv2(2)`: on a stream, `readv` with flags.
@@ -87,81 +51,10 @@ pub(crate) unsafe extern "C-unwind" fn preadv2(
     let ours = || {
         let flags = message_flags(flags).filter(|_| offset == -1)?;
         // SAFETY: a caller of `preadv2` promises `n` entries of writable bytes.
-        hold_known(fd, || unsafe { readv_with(fd, iov, n, flags) })
+        call_known(fd, || unsafe { readv_with(fd, iov, n, flags) })
     };
     // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
     datagrams::receive(fd, ours, || unsafe { next::preadv2(fd, iov, n, offset, flags) })
-}
-
-/// As `pwritev2(2)`: on a stream, `writev` with flags.
-///
-/// # Safety
-/// As `pwritev2(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn pwritev2(
-    fd: c_int,
-    iov: *const iovec,
-    n: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> ssize_t {
-    if offset == -1
-        && fdtable::is_known(fd)
-        && let Some(flags) = message_flags(flags)
-        // SAFETY: a caller of `pwritev2` promises `n` entries of readable bytes.
-        && let Some(n) = guard::hold(|| unsafe { writev_with(fd, iov, n, flags) })
-    {
-        return n;
-    }
-    // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
-    unsafe { next::pwritev2(fd, iov, n, offset, flags) }
-}
-
-/// As `send(2)`.
-///
-/// # Safety
-/// As `send(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn send(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-) -> ssize_t {
-    if fdtable::is_known(fd)
-        // SAFETY: a caller of `send` promises `len` readable bytes at `buf`.
-        && let Some(n) = guard::hold(|| unsafe { send_with(fd, buf, len, flags) })
-    {
-        return n;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::send(fd, buf, len, flags) }
-}
-
-/// As `sendto(2)`. A connected stream does not look at the address, beyond its length.
-///
-/// # Safety
-/// As `sendto(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn sendto(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-    addr: *const sockaddr,
-    addr_len: socklen_t,
-) -> ssize_t {
-    let is_valid = addr.is_null() || addr_len as usize <= size_of::<libc::sockaddr_storage>();
-    // An invalid one fails in the kernel.
-    if is_valid
-        && fdtable::is_known(fd)
-        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable address.
-        && let Some(n) = guard::hold(|| unsafe { sendto_with(fd, buf, len, flags, addr, addr_len) })
-    {
-        return n;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::sendto(fd, buf, len, flags, addr, addr_len) }
 }
 
 /// As `recv(2)`.
@@ -177,7 +70,7 @@ pub(crate) unsafe extern "C-unwind" fn recv(
 ) -> ssize_t {
     let ours = || {
         // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
-        hold_known(fd, || unsafe { recv_with(fd, buf, len, flags) })
+        call_known(fd, || unsafe { recv_with(fd, buf, len, flags) })
     };
     // SAFETY: arguments passed on unchanged.
     datagrams::receive(fd, ours, || unsafe { next::recv(fd, buf, len, flags) })
@@ -197,14 +90,14 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     addr_len: *mut socklen_t,
 ) -> ssize_t {
     let ours = || {
-        if datagrams::is_one(fd) {
+        if datagrams::is_udp(fd) {
             // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for an address.
-            return guard::hold(|| unsafe {
+            return guard::without_cancel(|| unsafe {
                 datagram::recv_bytes(fd, buf, len, flags, addr, addr_len)
             });
         }
         // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`.
-        let n = hold_known(fd, || unsafe { recv_with(fd, buf, len, flags) })?;
+        let n = call_known(fd, || unsafe { recv_with(fd, buf, len, flags) })?;
         if n >= 0 && !addr.is_null() {
             if addr_len.is_null() {
                 return Some(errno::fail(libc::EFAULT));
@@ -281,49 +174,8 @@ pub(crate) unsafe extern "C-unwind" fn __recvfrom_chk(
 
 alias! {
     __read = read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
-    __write = write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t;
-    __send = send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
     preadv64v2 = preadv2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int)
         -> ssize_t;
-    pwritev64v2 = pwritev2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int)
-        -> ssize_t;
-}
-
-/// # Safety
-/// `buf` is null or has `len` readable bytes.
-#[inline]
-unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
-    if datagrams::is_one(fd) {
-        // SAFETY: the caller's promise; no address.
-        return unsafe { datagram::send_bytes(fd, buf, len, flags, ptr::null(), 0) };
-    }
-    let handle = fdtable::enter(fd, Side::Send)?;
-    // SAFETY: the caller's promise.
-    match unsafe { arg::bytes(buf, len) } {
-        Ok(bytes) => transfer::send(handle, fd, &[IoSlice::new(bytes)], flags),
-        Err(e) => Some(errno::fail(e)),
-    }
-}
-
-/// As [`send_with`]; a stream does not look at the address.
-///
-/// # Safety
-/// `buf` is null or has `len` readable bytes, `addr` is null or has `addr_len`.
-#[inline]
-unsafe fn sendto_with(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-    addr: *const sockaddr,
-    addr_len: socklen_t,
-) -> Option<ssize_t> {
-    if datagrams::is_one(fd) {
-        // SAFETY: the caller's promise.
-        return unsafe { datagram::send_bytes(fd, buf, len, flags, addr, addr_len) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe { send_with(fd, buf, len, flags) }
 }
 
 /// # Safety
@@ -332,7 +184,7 @@ unsafe fn sendto_with(
 unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
     if len == 0 {
         // COMPAT: `read` of nothing returns at once, unlike `recv`.
-        return fdtable::enter(fd, Side::Recv).map(|_| 0);
+        return fdtable::begin_call(fd, Direction::Recv).map(|_| 0);
     }
     // SAFETY: the caller's promise.
     unsafe { recv_with(fd, buf, len, 0) }
@@ -342,13 +194,13 @@ unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t>
 /// `buf` is null or has `len` writable bytes.
 #[inline]
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
-    if datagrams::is_one(fd) {
+    if datagrams::is_udp(fd) {
         // SAFETY: the caller's promise; no address.
         return unsafe {
             datagram::recv_bytes(fd, buf, len, flags, ptr::null_mut(), ptr::null_mut())
         };
     }
-    let handle = fdtable::enter(fd, Side::Recv)?;
+    let handle = fdtable::begin_call(fd, Direction::Recv)?;
     if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 {
         return transfer::discard(handle, fd, len, flags);
     }
@@ -362,11 +214,11 @@ unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> O
 /// # Safety
 /// `iov` is null or has `n` entries of writable bytes.
 unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
-    if datagrams::is_one(fd) {
+    if datagrams::is_udp(fd) {
         // SAFETY: the caller's promise.
         return unsafe { datagram::recv_vector(fd, iov, n, flags) };
     }
-    let handle = fdtable::enter(fd, Side::Recv)?;
+    let handle = fdtable::begin_call(fd, Direction::Recv)?;
     let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
     // SAFETY: the caller's promise.
     let result = unsafe {
@@ -380,29 +232,8 @@ unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Op
     result.unwrap_or_else(|e| Some(errno::fail(e)))
 }
 
-/// # Safety
-/// `iov` is null or has `n` entries of readable bytes.
-unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
-    if datagrams::is_one(fd) {
-        // SAFETY: the caller's promise.
-        return unsafe { datagram::send_vector(fd, iov, n, flags) };
-    }
-    let handle = fdtable::enter(fd, Side::Send)?;
-    let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
-    // SAFETY: the caller's promise.
-    let result = unsafe {
-        arg::with_slices(iov, n, libc::EINVAL, |bufs| {
-            if bufs.iter().all(|buf| buf.is_empty()) {
-                return Some(0);
-            }
-            transfer::send(handle, fd, bufs, flags)
-        })
-    };
-    result.unwrap_or_else(|e| Some(errno::fail(e)))
-}
-
 /// The message flag for the flags of `preadv2`, if a stream honours them.
-fn message_flags(rwf: c_int) -> Option<c_int> {
+pub(super) fn message_flags(rwf: c_int) -> Option<c_int> {
     match rwf {
         0 => Some(0),
         libc::RWF_NOWAIT => Some(libc::MSG_DONTWAIT),

@@ -2,7 +2,7 @@
 
 /// What the kernel tells of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Entry {
     pub(crate) fd: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
@@ -11,7 +11,7 @@ pub(crate) struct Told {
 }
 
 /// `tfd: 5 events: 19 data: abc  pos:0 ino:1f sdev:8`; the first number is decimal, the others are hexadecimal.
-pub(crate) fn parse(line: &str) -> Option<Told> {
+pub(crate) fn parse(line: &str) -> Option<Entry> {
     let mut words = line.split_whitespace();
     let mut after = |name| (words.next()? == name).then(|| words.next())?;
     let fd = after("tfd:")?.parse().ok()?;
@@ -19,7 +19,7 @@ pub(crate) fn parse(line: &str) -> Option<Told> {
     let data = u64::from_str_radix(after("data:")?, 16).ok()?;
     let inode = words.find_map(|word| word.strip_prefix("ino:"));
     let inode = inode.and_then(|ino| u64::from_str_radix(ino, 16).ok());
-    Some(Told { fd, events, data, inode })
+    Some(Entry { fd, events, data, inode })
 }
 
 /// What the fuzzer feeds: lines of any text; what is understood of one is understood of it written anew.
@@ -29,15 +29,15 @@ pub(crate) fn parse(line: &str) -> Option<Told> {
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check_any(text: &[u8]) {
     for line in String::from_utf8_lossy(text).lines() {
-        let Some(told) = parse(line) else { continue };
-        let Told { fd, events, data, inode } = told;
+        let Some(entry) = parse(line) else { continue };
+        let Entry { fd, events, data, inode } = entry;
         let again = match inode {
             Some(inode) => {
                 format!("tfd: {fd} events: {events:x} data: {data:x} pos:0 ino:{inode:x}")
             }
             None => format!("tfd: {fd} events: {events:x} data: {data:x}"),
         };
-        assert_eq!(parse(&again), Some(told), "{line:?}");
+        assert_eq!(parse(&again), Some(entry), "{line:?}");
     }
 }
 

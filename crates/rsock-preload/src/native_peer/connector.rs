@@ -21,7 +21,7 @@ const ANSWER: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 ///
 /// # Errors
 /// `EINPROGRESS` may mean that it has succeeded meanwhile.
-pub(crate) fn after_failure(
+pub(crate) fn after_refusal(
     fd: c_int,
     remote: SocketAddr,
     error: c_int,
@@ -30,7 +30,7 @@ pub(crate) fn after_failure(
     if !matches!(error, libc::ECONNREFUSED | libc::EINPROGRESS) {
         return Err(error);
     }
-    if guard::enter(|| Ok(accelerate::is_called(remote))) != Ok(true) {
+    if guard::call_core(|| Ok(accelerate::is_called(remote))) != Ok(true) {
         return Err(error);
     }
     // SAFETY: not -1, since it took an address; the program does not close it during its call.
@@ -46,9 +46,9 @@ pub(crate) fn after_failure(
             now => return Err(now),
         }
     }
-    guard::enter(|| {
-        let twin = accelerate::call(socket, remote, PATIENCE)?;
-        fdtable::note_stream_made(fd, twin).map_err(io::Error::from_raw_os_error)
+    guard::call_core(|| {
+        let stream = accelerate::call(socket, remote, PATIENCE)?;
+        fdtable::note_stream_made(fd, stream).map_err(io::Error::from_raw_os_error)
     })?;
     log::line(format_args!("fd {fd}: connected to {remote} without TCP"));
     if is_waiting { Ok(()) } else { Err(libc::EINPROGRESS) }

@@ -1,26 +1,26 @@
 //! The list of returned slots of the preload library: no slot is given out twice, none is lost.
 
-#[path = "../../../rsock-preload/src/slot/returned.rs"]
-mod returned;
+#[path = "../../../rsock-preload/src/slot/free_list.rs"]
+mod free_list;
 
 use super::explore;
+use free_list::FreeList;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use loom::thread;
-use returned::Returned;
 use std::sync::atomic::Ordering;
 
 const SLOTS: usize = 3;
 
 struct Slots {
-    list: Returned,
+    list: FreeList,
     next: [AtomicU32; SLOTS],
     is_out: [AtomicBool; SLOTS],
 }
 
 impl Slots {
     fn take(&self) -> Option<u32> {
-        let index = self.list.take(|index| self.next.get(index as usize))?;
+        let index = self.list.pop(|index| self.next.get(index as usize))?;
         let was_out = self.is_out[index as usize].swap(true, Ordering::AcqRel);
         assert!(!was_out, "given out twice");
         Some(index)
@@ -28,7 +28,7 @@ impl Slots {
 
     fn give_back(&self, index: u32) {
         self.is_out[index as usize].store(false, Ordering::Release);
-        self.list.give_back(index, &self.next[index as usize]);
+        self.list.push(index, &self.next[index as usize]);
     }
 }
 
@@ -36,7 +36,7 @@ impl Slots {
 fn a_returned_slot_is_given_out_once() {
     explore(|| {
         let slots = Arc::new(Slots {
-            list: Returned(AtomicU64::new(0)),
+            list: FreeList(AtomicU64::new(0)),
             next: std::array::from_fn(|_| AtomicU32::new(0)),
             is_out: std::array::from_fn(|_| AtomicBool::new(true)),
         });

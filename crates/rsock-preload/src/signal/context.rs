@@ -28,7 +28,7 @@ pub(crate) unsafe fn stack(context: *const c_void) -> usize {
 ///
 /// # Safety
 /// As [`stack`]; and the interrupted code takes that result for an answer.
-pub(crate) unsafe fn end_transfer(context: *mut c_void) {
+pub(crate) unsafe fn interrupt_transfer(context: *mut c_void) {
     let context = context.cast::<ucontext_t>();
     #[cfg(target_arch = "x86_64")]
     {

@@ -1,129 +1,20 @@
-//! The one way by which datagrams go from hooks to a UDP socket's queue and back.
-//!
-//! `None` always means: ask the kernel instead, as the program asked.
+//! Receives datagrams from a socket's queue, or from the kernel.
 
 use crate::fdtable::datagrams;
-use crate::slot::Side;
-use crate::{arg, errno, guard, next, options};
-use libc::{
-    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t,
-    ssize_t,
-};
-use rsock_core::accelerate::FallbackReason;
-use rsock_core::datagram::kernel_udp::{Got, Received, Udp};
+use crate::slot::Direction;
+use crate::{arg, errno, guard, next};
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use rsock_core::datagram::kernel_udp::{Got, Received};
 use rustix::fd::AsRawFd;
 use rustix::net::RecvFlags;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ptr;
 
-/// Sends `bufs` as one datagram on `fd`, to the address at `to` or the peer of a connected socket.
-///
-/// # Safety
-/// `to` is null or has `to_len` readable bytes.
-unsafe fn send(
-    fd: c_int,
-    bufs: &[IoSlice<'_>],
-    flags: c_int,
-    to: *const sockaddr,
-    to_len: socklen_t,
-) -> Option<ssize_t> {
-    let handle = datagrams::enter(fd, Side::Send)?;
-    let udp = handle.udp()?;
-    if flags & !options::DATAGRAM_SEND_FLAGS != 0 {
-        drop(handle);
-        crate::fdtable::pin(fd, FallbackReason::Option);
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let Some(to) = (unsafe { destination(udp, to, to_len) }) else {
-        udp.note_by_kernel();
-        return None;
-    };
-    let sent = guard::enter(|| Ok(udp.send(handle.fd(), bufs, to)));
-    datagrams::tell_news(fd, udp);
-    if sent != Ok(true) {
-        return None;
-    }
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    Some(errno::ret_len(Ok(len)))
-}
-
-/// Where a datagram is to go: to the address at `to`, or the peer of a connected socket. `None` where the kernel has
-/// to say what is meant.
-///
-/// # Safety
-/// As [`send`].
-unsafe fn destination(
-    udp: &Udp,
-    to: *const sockaddr,
-    to_len: socklen_t,
-) -> Option<Option<SocketAddr>> {
-    if to.is_null() {
-        return Some(None);
-    }
-    // SAFETY: the caller's promise.
-    let to = unsafe { arg::address(to, to_len) }?;
-    // An address of the other family, or with a scope: the kernel says what it means.
-    let is_plain = match to {
-        SocketAddr::V4(_) => !udp.is_v6(),
-        SocketAddr::V6(to) => udp.is_v6() && to.scope_id() == 0,
-    };
-    is_plain.then_some(Some(to))
-}
-
-/// Sends the first of `msgs`, as many as go past the kernel, with one ring for all that go to one peer; how many.
-/// Their lengths are stored. `is_kernels` is set where the next one is known to be the kernel's.
-///
-/// # Safety
-/// Valid messages to send.
-pub(super) unsafe fn send_first(
-    fd: c_int,
-    msgs: &mut [mmsghdr],
-    flags: c_int,
-    is_kernels: &mut bool,
-) -> Option<c_int> {
-    *is_kernels = false;
-    let handle = datagrams::enter(fd, Side::Send)?;
-    let udp = handle.udp()?;
-    if flags & !options::DATAGRAM_SEND_FLAGS != 0 {
-        return None;
-    }
-    let n = guard::enter(|| {
-        let mut batch = udp.send_many(handle.fd());
-        let mut n = 0;
-        for mmsghdr { msg_hdr: msg, msg_len } in msgs {
-            if msg.msg_controllen != 0 {
-                break;
-            }
-            // SAFETY: the address of a valid message.
-            let to = unsafe { destination(udp, msg.msg_name.cast(), msg.msg_namelen) };
-            let Some(to) = to else { break };
-            let mut send = |bufs: &[IoSlice<'_>]| {
-                batch.send(bufs, to).then(|| bufs.iter().map(|buf| buf.len()).sum::<usize>())
-            };
-            // SAFETY: the vector of a valid message.
-            let sent =
-                unsafe { arg::with_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, &mut send) };
-            match sent {
-                Ok(Some(len)) => *msg_len = c_uint::try_from(len).unwrap_or(c_uint::MAX),
-                Ok(None) => {
-                    *is_kernels = true;
-                    break;
-                }
-                Err(_) => break,
-            }
-            n += 1;
-        }
-        Ok(n)
-    });
-    datagrams::tell_news(fd, udp);
-    n.ok()
-}
-
 /// Room for a name.
 const NAME_ROOM: socklen_t = 128;
+
 const _: () = assert!(size_of::<sockaddr_storage>() == 128);
 
 /// What a receive says beside the bytes, and has room for.
@@ -202,17 +93,17 @@ unsafe fn recv(
     flags: c_int,
     told: &mut Told,
 ) -> Option<ssize_t> {
-    let handle = datagrams::enter(fd, Side::Recv)?;
+    let handle = datagrams::begin_call(fd, Direction::Recv)?;
     let udp = handle.udp()?;
     let room = told.control_len;
     let known = RecvFlags::from_bits_retain(flags.cast_unsigned());
-    let got = guard::enter(|| {
+    let got = guard::call_core(|| {
         udp.recv(handle.descriptor(), bufs, known, |fd, bufs, flags| {
             // SAFETY: the caller's promise.
             unsafe { told.ask(fd.as_raw_fd(), bufs, flags, room) }
         })
     });
-    datagrams::tell_news(fd, udp);
+    datagrams::log_news(fd, udp);
     let result = match got {
         Ok(Got::Kernel(n)) => Ok(n),
         Ok(Got::Queue(Received { len, full_len, from })) => {
@@ -237,30 +128,12 @@ unsafe fn recv(
     Some(errno::ret_len(result))
 }
 
-/// As `sendto(2)`.
-///
-/// # Safety
-/// `buf` is null or has `len` readable bytes, `to` is null or has `to_len`.
-pub(super) unsafe fn send_bytes(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-    to: *const sockaddr,
-    to_len: socklen_t,
-) -> Option<ssize_t> {
-    // SAFETY: the caller's promise. What is wrong with it the kernel says.
-    let bytes = unsafe { arg::bytes(buf, len) }.ok()?;
-    // SAFETY: as above.
-    unsafe { send(fd, &[IoSlice::new(bytes)], flags, to, to_len) }
-}
-
 /// As `recvfrom(2)`.
 ///
 /// # Safety
 /// `buf` is null or has `len` writable bytes; `from` is null, or `from_len` is null or valid and `from` has
 /// as many bytes as it says.
-pub(super) unsafe fn recv_bytes(
+pub(in crate::hook) unsafe fn recv_bytes(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -291,32 +164,11 @@ pub(super) unsafe fn recv_bytes(
     Some(n)
 }
 
-/// As `writev(2)`.
-///
-/// # Safety
-/// `iov` is null or has `n` entries of readable bytes.
-pub(super) unsafe fn send_vector(
-    fd: c_int,
-    iov: *const iovec,
-    n: c_int,
-    flags: c_int,
-) -> Option<ssize_t> {
-    let send_all = |bufs: &[IoSlice<'_>]| {
-        if bufs.iter().all(|buf| buf.is_empty()) {
-            return None;
-        }
-        // SAFETY: no address.
-        unsafe { send(fd, bufs, flags, ptr::null(), 0) }
-    };
-    // SAFETY: the caller's promise.
-    unsafe { arg::with_slices(iov, usize::try_from(n).ok()?, libc::EINVAL, send_all) }.ok()?
-}
-
 /// As `readv(2)`.
 ///
 /// # Safety
 /// `iov` is null or has `n` entries of writable bytes.
-pub(super) unsafe fn recv_vector(
+pub(in crate::hook) unsafe fn recv_vector(
     fd: c_int,
     iov: *const iovec,
     n: c_int,
@@ -333,30 +185,15 @@ pub(super) unsafe fn recv_vector(
     unsafe { arg::with_slices_mut(iov, usize::try_from(n).ok()?, libc::EINVAL, recv_all) }.ok()?
 }
 
-/// As `sendmsg(2)`.
-///
-/// # Safety
-/// `msg` is null or a valid message to send.
-pub(super) unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
-    // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
-    let msg = unsafe { msg.as_ref() }?;
-    if msg.msg_controllen != 0 {
-        // For the kernel to understand; what follows must not overtake it.
-        crate::fdtable::pin(fd, FallbackReason::Option);
-        return None;
-    }
-    let (to, to_len) = (msg.msg_name.cast_const().cast(), msg.msg_namelen);
-    // SAFETY: the address of a valid message.
-    let send_all = |bufs: &[IoSlice<'_>]| unsafe { send(fd, bufs, flags, to, to_len) };
-    // SAFETY: the vector of a valid message.
-    unsafe { arg::with_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, send_all) }.ok()?
-}
-
 /// As `recvmsg(2)`.
 ///
 /// # Safety
 /// `msg` is null or a valid message to receive into.
-pub(super) unsafe fn recv_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+pub(in crate::hook) unsafe fn recv_message(
+    fd: c_int,
+    msg: *mut msghdr,
+    flags: c_int,
+) -> Option<ssize_t> {
     // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
     let msg = unsafe { msg.as_mut() }?;
     let has_name = !msg.msg_name.is_null();

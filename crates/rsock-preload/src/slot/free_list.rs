@@ -7,11 +7,11 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The first of a linked list as `index + 1`, and above it a tag that changes with every step, so that
 /// an outdated compare-and-swap fails.
 #[repr(transparent)]
-pub(crate) struct Returned(pub(crate) AtomicU64);
+pub(crate) struct FreeList(pub(crate) AtomicU64);
 
-impl Returned {
+impl FreeList {
     /// Takes a slot off the list. `next` finds the word of a slot that names its successor.
-    pub(crate) fn take<'a>(&self, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> Option<u32> {
+    pub(crate) fn pop<'a>(&self, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> Option<u32> {
         let mut head = self.0.load(Ordering::Acquire);
         loop {
             let index = first(head).checked_sub(1)?;
@@ -25,7 +25,7 @@ impl Returned {
     }
 
     /// Puts a slot on the list; `next` is its word for its successor.
-    pub(crate) fn give_back(&self, index: u32, next: &AtomicU32) {
+    pub(crate) fn push(&self, index: u32, next: &AtomicU32) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             next.store(first(head), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Which epoll sets of this process watch a descriptor, and how, as the kernel tells.
+//! Which epoll sets of this process interest a descriptor, and how, as the kernel tells.
 //!
 //! A set watches open files, not numbers: when another file takes a descriptor's place, the set goes
 //! on with the old one for as long as anybody holds it. So whoever replaces a descriptor moves what
@@ -6,8 +6,8 @@
 
 mod fdinfo;
 
-use crate::hook::{SHARED, SHOWN};
-use fdinfo::Told;
+use crate::hook::{PROXIED, SUPPORTED};
+use fdinfo::Entry;
 use rsock_core::datagram::kernel_udp::Watching;
 use rsock_verbs::raw;
 use rustix::fd::RawFd;
@@ -16,7 +16,7 @@ use std::io;
 
 /// One descriptor in one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Watch {
+pub(crate) struct Interest {
     set: RawFd,
     fd: RawFd,
     events: u32,
@@ -26,37 +26,39 @@ pub(crate) struct Watch {
 }
 
 /// Everything that watches one of `fds`. Nothing where the kernel does not tell.
-pub(crate) fn watching(fds: &[RawFd]) -> Vec<Watch> {
-    watches(|watch| fds.contains(&watch.fd)).unwrap_or_default()
+pub(crate) fn interests_of(fds: &[RawFd]) -> Vec<Interest> {
+    find_interests(|interest| fds.contains(&interest.fd)).unwrap_or_default()
 }
 
-/// Puts `stand_in` into all sets that watch the socket with `inode` (`is_in`), or takes it out of them; `None` if it is
+/// Puts `proxy` into all sets that interest the socket with `inode` (`is_in`), or takes it out of them; `None` if it is
 /// not where it should be. It is not put in where only the kernel can show what such a set is to show.
-pub(crate) fn put_stand_in(inode: u64, stand_in: RawFd, is_in: bool) -> Option<Watching> {
-    let is_its = |watch: &Watch| watch.inode.is_none_or(|found| found == inode);
-    let found = watches(is_its).ok()?;
+pub(crate) fn set_epoll_proxy(inode: u64, proxy: RawFd, is_in: bool) -> Option<Watching> {
+    let is_of_socket = |interest: &Interest| interest.inode.is_none_or(|found| found == inode);
+    let found = find_interests(is_of_socket).ok()?;
     if !is_in {
-        for watch in &found {
-            Watch { fd: stand_in, ..*watch }.end();
+        for interest in &found {
+            Interest { fd: proxy, ..*interest }.remove();
         }
         return Some(Watching::Levels);
     }
-    let is_shared = |watch: &Watch| watch.inode.is_some() && watch.events & !SHARED == 0;
+    let is_shared =
+        |interest: &Interest| interest.inode.is_some() && interest.events & !SUPPORTED == 0;
     // Under two numbers in one set: the stand-in can have the data of one only.
-    let is_twice = |i: usize, watch: &Watch| found[..i].iter().any(|other| other.set == watch.set);
-    if found.iter().enumerate().any(|(i, watch)| !is_shared(watch) || is_twice(i, watch)) {
+    let is_twice =
+        |i: usize, interest: &Interest| found[..i].iter().any(|other| other.set == interest.set);
+    if found.iter().enumerate().any(|(i, interest)| !is_shared(interest) || is_twice(i, interest)) {
         return None;
     }
-    let enter = |watch: &Watch| {
-        let watch = Watch { fd: stand_in, events: watch.events & SHOWN, ..*watch };
+    let enter = |interest: &Interest| {
+        let interest = Interest { fd: proxy, events: interest.events & PROXIED, ..*interest };
         // There is one already where two numbers name one set.
-        watch.begin() || watch.control(libc::EPOLL_CTL_MOD)
+        interest.add() || interest.control(libc::EPOLL_CTL_MOD)
     };
     let are_in = found.iter().all(enter);
     if !are_in {
-        found.iter().for_each(|watch| Watch { fd: stand_in, ..*watch }.end());
+        found.iter().for_each(|interest| Interest { fd: proxy, ..*interest }.remove());
     }
-    let has_edges = found.iter().any(|watch| watch.events & EDGES != 0);
+    let has_edges = found.iter().any(|interest| interest.events & EDGES != 0);
     are_in.then_some(if has_edges { Watching::Edges } else { Watching::Levels })
 }
 
@@ -66,7 +68,7 @@ const EDGES: u32 = libc::EPOLLET.cast_unsigned();
 ///
 /// # Errors
 /// The kernel does not tell.
-fn watches(is_wanted: impl Fn(&Watch) -> bool) -> io::Result<Vec<Watch>> {
+fn find_interests(is_wanted: impl Fn(&Interest) -> bool) -> io::Result<Vec<Interest>> {
     let open = fs::read_dir("/proc/self/fd")?;
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
     let is_set = |set: &RawFd| {
@@ -76,26 +78,26 @@ fn watches(is_wanted: impl Fn(&Watch) -> bool) -> io::Result<Vec<Watch>> {
     let sets = open.filter_map(|entry| number(entry.ok()?)).filter(is_set);
     let mut found = Vec::new();
     for set in sets {
-        let Ok(told) = fs::read_to_string(format!("/proc/self/fdinfo/{set}")) else { continue };
-        let watched = told.lines().filter_map(|line| parse(set, line));
+        let Ok(text) = fs::read_to_string(format!("/proc/self/fdinfo/{set}")) else { continue };
+        let watched = text.lines().filter_map(|line| parse(set, line));
         found.extend(watched.filter(&is_wanted));
     }
     Ok(found)
 }
 
-fn parse(set: RawFd, line: &str) -> Option<Watch> {
-    let Told { fd, events, data, inode } = fdinfo::parse(line)?;
-    Some(Watch { set, fd, events, data, inode })
+fn parse(set: RawFd, line: &str) -> Option<Interest> {
+    let Entry { fd, events, data, inode } = fdinfo::parse(line)?;
+    Some(Interest { set, fd, events, data, inode })
 }
 
-impl Watch {
+impl Interest {
     /// Ends it. While the descriptor is what it was.
-    pub(crate) fn end(self) {
+    pub(crate) fn remove(self) {
         let _ = self.control(libc::EPOLL_CTL_DEL);
     }
 
     /// Begins it again, with what the descriptor has become; whether that is so now.
-    pub(crate) fn begin(self) -> bool {
+    pub(crate) fn add(self) -> bool {
         self.control(libc::EPOLL_CTL_ADD)
     }
 
@@ -125,13 +127,13 @@ mod tests {
         let quiet = eventfd(0, EventfdFlags::empty()).expect("a descriptor");
         let data = epoll::EventData::new_u64(0xfedc_ba98_7654_3210);
         epoll::add(&set, &named, data, epoll::EventFlags::IN).expect("added");
-        let found = watching(&[named.as_raw_fd()]);
+        let found = interests_of(&[named.as_raw_fd()]);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].data, 0xfedc_ba98_7654_3210);
-        assert_eq!(watching(&[quiet.as_raw_fd()]), []);
-        found[0].end();
+        assert_eq!(interests_of(&[quiet.as_raw_fd()]), []);
+        found[0].remove();
         dup2(&quiet, &mut named).expect("replaced");
-        found[0].begin();
+        found[0].add();
         let ready = || {
             let mut events = Vec::with_capacity(4);
             let now = Timespec::default();

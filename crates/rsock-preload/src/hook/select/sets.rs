@@ -1,109 +1,18 @@
-//! `select` and `pselect`, as `poll` with bits.
-//!
-//! Sets are bare words, as the kernel reads them: programs pass larger ones than `fd_set`, and
-//! counts that are larger than their sets (`getdtablesize()`), of which the kernel looks only at
-//! what its own table reaches. So do we.
+//! The three descriptor sets of a `select`, and the wait for what they ask.
 
-use super::alias;
-use super::poll::{Named, duration};
+use super::since;
 use crate::fdtable::datagrams;
-use crate::{errno, fdtable, guard, next};
-use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
+use crate::hook::poll::Named;
+use crate::{errno, fdtable, guard};
+use libc::{c_int, c_ulong, fd_set, sigset_t};
 use rsock_core::accelerate::{self, PollEntry};
 use rsock_verbs::fault;
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 const BITS: usize = c_ulong::BITS as usize;
-
-/// As `select(2)`.
-///
-/// # Safety
-/// As `select(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn select(
-    n: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut timeval,
-) -> c_int {
-    // SAFETY: sets of at least `n` bits, by the promise of a caller of `select`.
-    let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
-    // SAFETY: the sets that `wanted` was made of.
-    let is_deaf = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.announce() });
-    if let Some(wanted) = wanted {
-        // SAFETY: null or valid by the caller's promise.
-        let limit = match unsafe { timeout.as_ref() } {
-            None => Some(None),
-            Some(t) => span(t).map(Some),
-        };
-        if let Some(limit) = limit {
-            let began = clock_gettime(ClockId::Monotonic);
-            // SAFETY: as above.
-            if let Some(result) = guard::hold(|| unsafe { wanted.wait(limit, None) }) {
-                datagrams::retract(is_deaf);
-                if let Some(limit) = limit {
-                    let left = limit.saturating_sub(since(began));
-                    // SAFETY: not null, since there is a limit, and valid by the caller's promise.
-                    unsafe {
-                        *timeout = timeval {
-                            tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-                            tv_usec: left.subsec_micros().into(),
-                        }
-                    };
-                }
-                return result;
-            }
-        }
-    }
-    // SAFETY: arguments passed on unchanged.
-    let result = unsafe { next::select(n, read, write, except, timeout) };
-    datagrams::retract(is_deaf);
-    result
-}
-
-/// As `pselect(2)`.
-///
-/// # Safety
-/// As `pselect(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn pselect(
-    n: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: sets of at least `n` bits, by the promise of a caller of `pselect`.
-    let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
-    // SAFETY: the sets that `wanted` was made of.
-    let is_deaf = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.announce() });
-    if let Some(wanted) = wanted
-        // SAFETY: null or valid by the caller's promise.
-        && let Ok(limit) = unsafe { duration(timeout) }
-    {
-        // SAFETY: null or valid by the caller's promise.
-        let mask = unsafe { mask.as_ref() };
-        // SAFETY: the sets that `wanted` was made of.
-        if let Some(result) = guard::hold(|| unsafe { wanted.wait(limit, mask) }) {
-            datagrams::retract(is_deaf);
-            return result;
-        }
-    }
-    // SAFETY: arguments passed on unchanged.
-    let result = unsafe { next::pselect(n, read, write, except, timeout, mask) };
-    datagrams::retract(is_deaf);
-    result
-}
-
-alias! {
-    __select = select(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
-        timeout: *mut timeval) -> c_int;
-}
 
 /// What one of the three sets asks for and what fills it.
 struct Kind {
@@ -132,7 +41,7 @@ const KINDS: [Kind; 3] = [
 ];
 
 /// The three sets of a call that concerns a stream.
-struct Wanted {
+pub(super) struct Wanted {
     /// Bits to look at.
     n: usize,
     sets: [*mut c_ulong; 3],
@@ -143,15 +52,15 @@ impl Wanted {
     ///
     /// # Safety
     /// Each set is null or has `n` bits, or as many as the process has had descriptors.
-    unsafe fn of_streams(n: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
+    pub(super) unsafe fn of_streams(n: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
         let n = usize::try_from(n).ok()?;
-        if guard::is_inside() {
+        if guard::is_in_core() {
             return None;
         }
         let wanted = Self { n, sets: sets.map(|set| set.cast()) };
         let end = n.min(fdtable::end());
         let names_stream = (0..end).any(|fd| {
-            c_int::try_from(fd).is_ok_and(fdtable::is_watched)
+            c_int::try_from(fd).is_ok_and(fdtable::needs_own_poll)
                 // SAFETY: below both `n` and a number that the process has had, rounded up as the
                 // kernel rounds it.
                 && !unsafe { wanted.asks(fd) }.is_empty()
@@ -199,17 +108,17 @@ impl Wanted {
         end
     }
 
-    /// As [`datagrams::announce`], of the descriptors in the sets.
+    /// As [`datagrams::begin_kernel_poll`], of the descriptors in the sets.
     ///
     /// # Safety
     /// As `of_streams`.
-    unsafe fn announce(&self) -> bool {
+    pub(super) unsafe fn begin_kernel_poll(&self) -> bool {
         let asked = (0..self.n).filter_map(|fd| {
             // SAFETY: below `n`.
             let is_asked = !unsafe { self.asks(fd) }.is_empty();
             c_int::try_from(fd).ok().filter(|_| is_asked)
         });
-        datagrams::announce(asked)
+        datagrams::begin_kernel_poll(asked)
     }
 
     /// # Safety
@@ -243,7 +152,11 @@ impl Wanted {
     ///
     /// # Safety
     /// As `of_streams`.
-    unsafe fn wait(&self, limit: Option<Duration>, mask: Option<&sigset_t>) -> Option<c_int> {
+    pub(super) unsafe fn wait(
+        &self,
+        limit: Option<Duration>,
+        mask: Option<&sigset_t>,
+    ) -> Option<c_int> {
         let mut named: Vec<(c_int, PollFlags, Option<Named>)> = Vec::new();
         let mut moved = false;
         for fd in 0..self.n {
@@ -251,7 +164,7 @@ impl Wanted {
             let asks = unsafe { self.asks(fd) };
             if !asks.is_empty() {
                 let fd = c_int::try_from(fd).ok()?;
-                let found = Named::enter(fd, asks);
+                let found = Named::find(fd, asks);
                 moved |= found.as_ref().is_some_and(Named::is_needed);
                 named.push((fd, asks, found));
             }
@@ -278,7 +191,7 @@ impl Wanted {
         let began = clock_gettime(ClockId::Monotonic);
         loop {
             let left = limit.map(|limit| limit.saturating_sub(since(began)));
-            let found = guard::enter(|| accelerate::poll(entries, left, mask))?;
+            let found = guard::call_core(|| accelerate::poll(entries, left, mask))?;
             if entries.iter().any(|e| e.revents.contains(PollFlags::NVAL)) {
                 return Err(libc::EBADF);
             }
@@ -339,20 +252,6 @@ fn held(entry: &PollEntry<'_>) -> usize {
         .count()
 }
 
-/// How long since `began`.
-fn since(began: Timespec) -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    let nanos = |t: Timespec| i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec);
-    Duration::from_nanos(u64::try_from(nanos(now) - nanos(began)).unwrap_or(0))
-}
-
-/// `None` if the kernel would not take it.
-fn span(t: &timeval) -> Option<Duration> {
-    let secs = u64::try_from(t.tv_sec).ok()?;
-    let micros = u64::try_from(t.tv_usec).ok()?;
-    Duration::from_secs(secs).checked_add(Duration::from_micros(micros))
-}
-
 /// Descriptors that the kernel's table of this process has room for now.
 fn kernel_table_size() -> Option<usize> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
@@ -371,12 +270,5 @@ mod tests {
     fn the_kernels_table_holds_what_is_open() {
         let size = kernel_table_size().expect("a proc file system");
         assert!(size >= 64 && size.is_multiple_of(64), "{size}");
-    }
-
-    #[test]
-    fn a_time_of_many_microseconds_is_taken_as_the_kernel_takes_it() {
-        let t = timeval { tv_sec: 1, tv_usec: 2_500_000 };
-        assert_eq!(span(&t), Some(Duration::from_millis(3500)));
-        assert_eq!(span(&timeval { tv_sec: -1, tv_usec: 0 }), None);
     }
 }

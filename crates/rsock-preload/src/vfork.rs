@@ -8,7 +8,7 @@ use rsock_verbs::family;
 
 /// Whether the caller is a `vfork` child (or a `clone` child that shares our memory). A system
 /// call, so asked only where a descriptor or a signal action of ours is about to change.
-pub(crate) fn is_borrowed() -> bool {
+pub(crate) fn is_child() -> bool {
     if tcp_only::is_sandboxed() {
         // The table is empty, and the call may not be allowed.
         return false;
@@ -22,6 +22,6 @@ pub(crate) fn is_borrowed() -> bool {
 mod tests {
     #[test]
     fn a_process_owns_its_own_memory() {
-        assert!(!super::is_borrowed());
+        assert!(!super::is_child());
     }
 }

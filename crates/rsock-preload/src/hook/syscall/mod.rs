@@ -5,16 +5,24 @@
 //! Anything else goes to libc's `syscall` as if this hook had never been there, with all its arguments and on
 //! the caller's own stack: a `clone` must not return into a frame of ours.
 
+mod wait;
+mod words;
+
 use super::detour::detour;
-use super::{epoll, epoll_wait, exec, fd, io, message, poll, process, select, socket, splice};
-use crate::cancel::Shield;
+#[cfg(target_arch = "x86_64")]
+use super::epoll_wait;
+use super::{
+    accept, close, connect, control, dup, epoll, exec, message, message_batch, poll, read, seccomp,
+    select, socket, sockopt, splice, write,
+};
+use crate::cancel::SavedCancelState;
 use crate::{errno, fdtable, guard, log, next, tcp_only};
-use libc::{c_int, c_long, c_uint, c_ulong, c_void, sigset_t, timespec};
+use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::{own_fd, raw};
 use rustix::fd::BorrowedFd;
-use rustix::time::{ClockId, clock_gettime};
-use std::ptr;
+use wait::{epoll_pwait, ppoll, pselect6};
+use words::{at, int, int_of, offset, uint};
 
 /// As `syscall(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -25,7 +33,7 @@ pub(crate) extern "C" fn syscall() {
 
 /// Where a `syscall` with these first arguments goes on.
 extern "C" fn before_syscall(number: c_long, first: usize) -> *mut c_void {
-    if !guard::is_inside() && concerns_us(number, int(first)) {
+    if !guard::is_in_core() && concerns_us(number, int(first)) {
         answer as *mut c_void
     } else {
         next::address::syscall()
@@ -100,10 +108,10 @@ unsafe extern "C-unwind" fn answer(
     f: usize,
 ) -> c_long {
     // `syscall` is no cancellation point, unlike most functions of libc.
-    let shield = Shield::raise();
+    let cancel_state = SavedCancelState::disable();
     // SAFETY: the caller's promise.
     let result = unsafe { dispatch(number, [a, b, c, d, e, f]) };
-    shield.lower();
+    cancel_state.restore();
     result
 }
 
@@ -126,42 +134,42 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         };
     }
     match number {
-        libc::SYS_read => hook_len!(io::read(int(a), at(b), c)),
-        libc::SYS_write => hook_len!(io::write(int(a), at(b), c)),
-        libc::SYS_readv => hook_len!(io::readv(int(a), at(b), int(c))),
-        libc::SYS_writev => hook_len!(io::writev(int(a), at(b), int(c))),
+        libc::SYS_read => hook_len!(read::read(int(a), at(b), c)),
+        libc::SYS_write => hook_len!(write::write(int(a), at(b), c)),
+        libc::SYS_readv => hook_len!(read::readv(int(a), at(b), int(c))),
+        libc::SYS_writev => hook_len!(write::writev(int(a), at(b), int(c))),
         // The kernel takes the offset in two halves, of which the first holds all of it.
-        libc::SYS_preadv2 => hook_len!(io::preadv2(int(a), at(b), int(c), offset(d), int(f))),
-        libc::SYS_pwritev2 => hook_len!(io::pwritev2(int(a), at(b), int(c), offset(d), int(f))),
-        libc::SYS_sendto => hook_len!(io::sendto(int(a), at(b), c, int(d), at(e), uint(f))),
-        libc::SYS_recvfrom => hook_len!(io::recvfrom(int(a), at(b), c, int(d), at(e), at(f))),
+        libc::SYS_preadv2 => hook_len!(read::preadv2(int(a), at(b), int(c), offset(d), int(f))),
+        libc::SYS_pwritev2 => hook_len!(write::pwritev2(int(a), at(b), int(c), offset(d), int(f))),
+        libc::SYS_sendto => hook_len!(write::sendto(int(a), at(b), c, int(d), at(e), uint(f))),
+        libc::SYS_recvfrom => hook_len!(read::recvfrom(int(a), at(b), c, int(d), at(e), at(f))),
         libc::SYS_sendmsg => hook_len!(message::sendmsg(int(a), at(b), int(c))),
         libc::SYS_recvmsg => hook_len!(message::recvmsg(int(a), at(b), int(c))),
-        libc::SYS_sendmmsg => hook!(message::sendmmsg(int(a), at(b), uint(c), int(d))),
-        libc::SYS_recvmmsg => hook!(message::recvmmsg(int(a), at(b), uint(c), int(d), at(e))),
+        libc::SYS_sendmmsg => hook!(message_batch::sendmmsg(int(a), at(b), uint(c), int(d))),
+        libc::SYS_recvmmsg => hook!(message_batch::recvmmsg(int(a), at(b), uint(c), int(d), at(e))),
         libc::SYS_sendfile => hook_len!(splice::sendfile(int(a), int(b), at(c), d)),
         libc::SYS_splice => hook_len!(splice::splice(int(a), at(b), int(c), at(d), e, uint(f))),
         libc::SYS_socket => hook!(socket::socket(int(a), int(b), int(c))),
         libc::SYS_bind => hook!(socket::bind(int(a), at(b), uint(c))),
         libc::SYS_listen => hook!(socket::listen(int(a), int(b))),
-        libc::SYS_accept => hook!(socket::accept(int(a), at(b), at(c))),
-        libc::SYS_accept4 => hook!(socket::accept4(int(a), at(b), at(c), int(d))),
-        libc::SYS_connect => hook!(socket::connect(int(a), at(b), uint(c))),
+        libc::SYS_accept => hook!(accept::accept(int(a), at(b), at(c))),
+        libc::SYS_accept4 => hook!(accept::accept4(int(a), at(b), at(c), int(d))),
+        libc::SYS_connect => hook!(connect::connect(int(a), at(b), uint(c))),
         libc::SYS_shutdown => hook!(socket::shutdown(int(a), int(b))),
         libc::SYS_getsockname => hook!(socket::getsockname(int(a), at(b), at(c))),
         libc::SYS_getpeername => hook!(socket::getpeername(int(a), at(b), at(c))),
-        libc::SYS_getsockopt => hook!(socket::getsockopt(int(a), int(b), int(c), at(d), at(e))),
-        libc::SYS_setsockopt => hook!(socket::setsockopt(int(a), int(b), int(c), at(d), uint(e))),
-        libc::SYS_ioctl => hook!(fd::ioctl(int(a), b as c_ulong, at(c))),
-        libc::SYS_close => hook!(fd::close(int(a))),
-        libc::SYS_close_range => hook!(fd::close_range(uint(a), uint(b), int(c))),
-        libc::SYS_dup => hook!(fd::dup(int(a))),
-        libc::SYS_dup3 => hook!(fd::dup3(int(a), int(b), int(c))),
+        libc::SYS_getsockopt => hook!(sockopt::getsockopt(int(a), int(b), int(c), at(d), at(e))),
+        libc::SYS_setsockopt => hook!(sockopt::setsockopt(int(a), int(b), int(c), at(d), uint(e))),
+        libc::SYS_ioctl => hook!(control::ioctl(int(a), b as c_ulong, at(c))),
+        libc::SYS_close => hook!(close::close(int(a))),
+        libc::SYS_close_range => hook!(close::close_range(uint(a), uint(b), int(c))),
+        libc::SYS_dup => hook!(dup::dup(int(a))),
+        libc::SYS_dup3 => hook!(dup::dup3(int(a), int(b), int(c))),
         libc::SYS_fcntl => {
             // libc's `fcntl` answers some commands otherwise than the kernel.
             // SAFETY: the caller's promise.
             let kernel = || int_of(unsafe { kernel(number, all) });
-            c_long::from(fd::fcntl_by(int(a), int(b), at(c), kernel))
+            c_long::from(control::fcntl_by(int(a), int(b), at(c), kernel))
         }
         libc::SYS_epoll_ctl => hook!(epoll::epoll_ctl(int(a), int(b), int(c), at(d))),
         // SAFETY: the caller's promise.
@@ -177,14 +185,14 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => hook!(epoll_wait::epoll_wait(int(a), at(b), int(c), int(d))),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => hook!(fd::dup2(int(a), int(b))),
+        libc::SYS_dup2 => hook!(dup::dup2(int(a), int(b))),
         libc::SYS_execve => hook!(exec::execve(at(a), at(b), at(c))),
         libc::SYS_execveat => hook!(exec::execveat(int(a), at(b), at(c), at(d), int(e))),
-        libc::SYS_prctl if !process::restricts_by_prctl(int(a), b as c_ulong, c as c_ulong) => {
+        libc::SYS_prctl if !seccomp::restricts_by_prctl(int(a), b as c_ulong, c as c_ulong) => {
             // SAFETY: the caller's promise.
             unsafe { kernel(number, all) }
         }
-        libc::SYS_seccomp if !process::restricts_by_seccomp(a as c_ulong, c as c_ulong) => {
+        libc::SYS_seccomp if !seccomp::restricts_by_seccomp(a as c_ulong, c as c_ulong) => {
             // SAFETY: the caller's promise.
             unsafe { kernel(number, all) }
         }
@@ -247,186 +255,8 @@ fn note_fetched(new: c_int) {
     let inode = |fd| rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).map(|s| s.st_ino);
     let Ok(wanted) = inode(new) else { return };
     let is_same = |&fd: &c_int| fd != new && inode(fd) == Ok(wanted);
-    match fdtable::known(0, u32::MAX).find(is_same) {
+    match fdtable::known_fds(0, u32::MAX).find(is_same) {
         Some(old) => fdtable::note_duplicate(old, new),
         None => fdtable::note_made(new),
-    }
-}
-
-/// # Safety
-/// As `ppoll(2)`, of the kernel.
-unsafe fn ppoll(all: [usize; 6]) -> c_long {
-    let [fds, n, limit, mask, size, _] = all;
-    // SAFETY: the caller's promise.
-    let Some(mask) = (unsafe { Mask::of(at(mask), size) }) else {
-        // SAFETY: the caller's promise; the kernel refuses the size.
-        return unsafe { kernel(libc::SYS_ppoll, all) };
-    };
-    // SAFETY: the caller's promise.
-    let timed = unsafe { Timed::begin(at(limit)) };
-    // SAFETY: the caller's promise.
-    let n = unsafe { poll::ppoll(at(fds), n as libc::nfds_t, timed.limit(), mask.get()) };
-    // SAFETY: as above.
-    unsafe { timed.put_back() };
-    c_long::from(n)
-}
-
-/// # Safety
-/// As `pselect(2)`, of the kernel.
-unsafe fn pselect6(all: [usize; 6]) -> c_long {
-    /// What the sixth argument points to.
-    #[repr(C)]
-    struct Given {
-        mask: *const u64,
-        size: usize,
-    }
-    let [n, read, write, except, limit, given] = all;
-    let given: *const Given = at(given);
-    // SAFETY: null or readable, by the caller's promise.
-    let given = unsafe { given.as_ref() }.map_or((ptr::null(), 8), |g| (g.mask, g.size));
-    // SAFETY: the caller's promise.
-    let Some(mask) = (unsafe { Mask::of(given.0, given.1) }) else {
-        // SAFETY: the caller's promise; the kernel refuses the size.
-        return unsafe { kernel(libc::SYS_pselect6, all) };
-    };
-    // SAFETY: the caller's promise.
-    let timed = unsafe { Timed::begin(at(limit)) };
-    // SAFETY: the caller's promise.
-    let n = unsafe {
-        select::pselect(int(n), at(read), at(write), at(except), timed.limit(), mask.get())
-    };
-    // SAFETY: as above.
-    unsafe { timed.put_back() };
-    c_long::from(n)
-}
-
-/// # Safety
-/// As `epoll_pwait(2)` or `epoll_pwait2(2)`, of the kernel.
-unsafe fn epoll_pwait(number: c_long, all: [usize; 6]) -> c_long {
-    let [set, events, n, limit, mask, size] = all;
-    // SAFETY: the caller's promise.
-    let Some(mask) = (unsafe { Mask::of(at(mask), size) }) else {
-        // SAFETY: the caller's promise; the kernel refuses the size.
-        return unsafe { kernel(number, all) };
-    };
-    let (set, events, n) = (int(set), at(events), int(n));
-    let n = if number == libc::SYS_epoll_pwait {
-        // SAFETY: the caller's promise.
-        unsafe { epoll_wait::epoll_pwait(set, events, n, int(limit), mask.get()) }
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { epoll_wait::epoll_pwait2(set, events, n, at(limit), mask.get()) }
-    };
-    c_long::from(n)
-}
-
-/// The kernel's signal set as libc's.
-struct Mask(Option<sigset_t>);
-
-impl Mask {
-    /// `None` if the kernel would refuse the size.
-    ///
-    /// # Safety
-    /// `at` is null or a readable set of the kernel.
-    unsafe fn of(at: *const u64, size: usize) -> Option<Self> {
-        if at.is_null() {
-            return Some(Self(None));
-        }
-        if size != size_of::<u64>() {
-            return None;
-        }
-        // SAFETY: not null, so readable by the caller's promise.
-        let bits = unsafe { at.read_unaligned() };
-        // SAFETY: plain words, of which all zeroes is the empty set.
-        let mut set: sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: libc's set is larger than the kernel's, and begins with it.
-        unsafe { (&raw mut set).cast::<u64>().write_unaligned(bits) };
-        Some(Self(Some(set)))
-    }
-
-    fn get(&self) -> *const sigset_t {
-        self.0.as_ref().map_or(ptr::null(), ptr::from_ref)
-    }
-}
-
-/// A time that the kernel, unlike libc's functions, counts down for the caller.
-struct Timed {
-    at: *mut timespec,
-    given: Option<timespec>,
-    began: rustix::time::Timespec,
-}
-
-impl Timed {
-    /// # Safety
-    /// `at` is null or readable.
-    unsafe fn begin(at: *mut timespec) -> Self {
-        // SAFETY: the caller's promise.
-        let given = unsafe { at.as_ref() }.copied();
-        Self { at, given, began: clock_gettime(ClockId::Monotonic) }
-    }
-
-    fn limit(&self) -> *const timespec {
-        self.given.as_ref().map_or(ptr::null(), ptr::from_ref)
-    }
-
-    /// # Safety
-    /// `at` of `begin` is null or writable.
-    unsafe fn put_back(&self) {
-        let Some(given) =
-            self.given.filter(|t| t.tv_sec >= 0 && (0..1_000_000_000).contains(&t.tv_nsec))
-        else {
-            return;
-        };
-        const SECOND: i128 = 1_000_000_000;
-        let nanos = |secs: i64, nanos: i64| i128::from(secs) * SECOND + i128::from(nanos);
-        let now = clock_gettime(ClockId::Monotonic);
-        let passed = nanos(now.tv_sec, now.tv_nsec) - nanos(self.began.tv_sec, self.began.tv_nsec);
-        let left = (nanos(given.tv_sec, given.tv_nsec) - passed).max(0);
-        let left = timespec {
-            tv_sec: libc::time_t::try_from(left / SECOND).unwrap_or(libc::time_t::MAX),
-            tv_nsec: (left % SECOND).try_into().unwrap_or(0),
-        };
-        // SAFETY: not null, since it was read; writable by the caller's promise.
-        unsafe { self.at.write_unaligned(left) };
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "C passed an int in a wider register")]
-fn int(word: usize) -> c_int {
-    word as c_int
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "C passed an int in a wider register")]
-fn uint(word: usize) -> c_uint {
-    word as c_uint
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a small result")]
-fn int_of(result: c_long) -> c_int {
-    result as c_int
-}
-
-fn offset(word: usize) -> libc::off_t {
-    word.cast_signed() as libc::off_t
-}
-
-fn at<P: Pointer>(word: usize) -> P {
-    P::at(word)
-}
-
-/// Either kind of pointer.
-trait Pointer {
-    fn at(word: usize) -> Self;
-}
-
-impl<T> Pointer for *const T {
-    fn at(word: usize) -> Self {
-        ptr::with_exposed_provenance(word)
-    }
-}
-
-impl<T> Pointer for *mut T {
-    fn at(word: usize) -> Self {
-        ptr::with_exposed_provenance_mut(word)
     }
 }

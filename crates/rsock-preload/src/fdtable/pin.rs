@@ -1,0 +1,55 @@
+//! Keeps connections on TCP, and follows settings of streams without TCP.
+
+use super::adopt::replace;
+use super::word::{ADOPTED, ADOPTING, Word};
+use super::{datagrams, entry_or_map, find};
+use crate::slot::Direction;
+use crate::{guard, log};
+use libc::c_int;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::interrupt::Section;
+use std::sync::atomic::Ordering;
+
+/// Keeps the stream behind `fd`, or one that it becomes, on TCP.
+pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
+    let Some(entry) = entry_or_map(fd) else { return };
+    let section = Section::enter();
+    loop {
+        let word = Word(entry.load(Ordering::Acquire));
+        match word.kind() {
+            ADOPTED if word.is_datagram() => {
+                datagrams::pin(fd, reason);
+                break;
+            }
+            ADOPTED => {
+                if let Some(handle) = find(fd, Direction::Send) {
+                    log::line(format_args!("fd {fd}: pinned, {reason:?}"));
+                    let _ = guard::call_core(|| {
+                        handle.pin(reason);
+                        Ok(())
+                    });
+                }
+                break;
+            }
+            ADOPTING => rustix::thread::sched_yield(),
+            _ => {
+                if word.reason() != FallbackReason::None
+                    || replace(entry, word, word.with_reason(reason))
+                {
+                    break;
+                }
+            }
+        }
+    }
+    drop(section);
+}
+
+/// The program has set an option of `fd` that says when a quiet peer is asked whether it lives.
+pub(crate) fn follow_keepalive(fd: c_int) {
+    if let Some(handle) = find(fd, Direction::Send).filter(|handle| handle.stream().is_sole()) {
+        let _ = guard::call_core(|| {
+            handle.stream().follow_keepalive(handle.fd());
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,159 @@
+//! Doors: beside listening sockets of the program, their places in the ports of RDMA devices, for peers
+//! that speak rsockets alone. Only where the configuration wants them.
+//!
+//! `listen` opens one, as it opens the kernel's queue. A process that forks before it has waited for
+//! anybody closes it again: who comes to waiting first, the parent or a child, opens the next. A port
+//! of a device has one listener, so of several processes that wait on one socket one has the door.
+//!
+//! Invariant: what keeps the list is locked inside a [`Section`] only, so a signal handler that waits for
+//! a listening socket never waits for what it interrupted; and over a fork.
+
+use super::accept::SharedListener;
+use crate::{fdtable, guard, log};
+use libc::c_int;
+use rsock_core::accelerate::NativeListener;
+use rsock_core::interrupt::Section;
+use rustix::fd::BorrowedFd;
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+static LISTENERS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// The lock on the list while the process forks.
+static HELD: AtomicPtr<MutexGuard<'static, Vec<Entry>>> = AtomicPtr::new(ptr::null_mut());
+
+/// A listening socket.
+struct Entry {
+    inode: u64,
+    listener: Option<Arc<SharedListener>>,
+    /// Somebody has waited for it in this process.
+    is_awaited: bool,
+    tried: Option<Instant>,
+}
+
+/// How long after a door could not be opened it is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// `fd` listens now.
+pub(crate) fn note_listening(fd: c_int) {
+    let _section = Section::enter();
+    let _ = guard::call_core(|| {
+        if NativeListener::is_wanted() {
+            drop(find(fd, false));
+        }
+        Ok(())
+    });
+}
+
+/// `fd`, which listens, is about to be closed.
+pub(crate) fn note_closing(fd: c_int) {
+    let _section = Section::enter();
+    let _ = guard::call_core(|| {
+        let inode = inode_of(fd)?;
+        let is_same = |other: &c_int| *other != fd && inode_of(*other).is_ok_and(|i| i == inode);
+        if !fdtable::listening().any(|other| is_same(&other)) {
+            let mut listeners = lock();
+            let closed = listeners.iter().position(|entry| entry.inode == inode);
+            let closed = closed.map(|i| listeners.swap_remove(i));
+            drop(listeners);
+            drop(closed);
+        }
+        Ok(())
+    });
+}
+
+/// The door of listening socket `fd`, for somebody who is about to wait.
+pub(crate) fn of(fd: c_int) -> Option<Arc<SharedListener>> {
+    if guard::is_in_core() {
+        return None;
+    }
+    let _section = Section::enter();
+    guard::call_core(|| find(fd, true)).ok().flatten()
+}
+
+/// The process is about to fork, inside a section.
+pub(crate) fn prepare_fork() {
+    let mut listeners = lock();
+    let _ = guard::call_core(|| {
+        for entry in listeners.iter_mut().filter(|entry| !entry.is_awaited) {
+            entry.listener = None;
+            entry.tried = None;
+        }
+        Ok(())
+    });
+    HELD.store(Box::into_raw(Box::new(listeners)), Ordering::Relaxed);
+}
+
+/// Ends what [`prepare_fork`] began.
+pub(crate) fn after_fork_in_parent() {
+    drop(held());
+}
+
+/// Ends what [`prepare_fork`] began, in the child, whose parent's listeners are not its own.
+pub(crate) fn after_fork_in_child() {
+    let Some(mut listeners) = held() else { return };
+    let _ = guard::call_core(|| {
+        for entry in listeners.iter_mut() {
+            entry.is_awaited = false;
+            entry.tried = None;
+            // Otherwise a thread held it that this process does not have.
+            if let Some(listener) = entry.listener.take().and_then(Arc::into_inner) {
+                listener.native.abandon();
+            }
+        }
+        Ok(())
+    });
+}
+
+fn held() -> Option<MutexGuard<'static, Vec<Entry>>> {
+    let held = HELD.swap(ptr::null_mut(), Ordering::Relaxed);
+    // SAFETY: not null, so what `prepare_fork` stored on this very thread (in a child, its copy), taken
+    // once.
+    (!held.is_null()).then(|| *unsafe { Box::from_raw(held) })
+}
+
+fn lock() -> MutexGuard<'static, Vec<Entry>> {
+    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The door of `fd`, opened if need be and not tried a moment ago.
+fn find(fd: c_int, is_awaited: bool) -> io::Result<Option<Arc<SharedListener>>> {
+    let inode = inode_of(fd)?;
+    let mut listeners = lock();
+    let known = listeners.iter().position(|entry| entry.inode == inode);
+    let at = known.unwrap_or(listeners.len());
+    if known.is_none() {
+        listeners.push(Entry { inode, listener: None, is_awaited, tried: None });
+    }
+    let entry = &mut listeners[at];
+    entry.is_awaited |= is_awaited;
+    if entry.listener.is_none() && entry.tried.is_none_or(|tried| tried.elapsed() >= RETRY_AFTER) {
+        entry.tried = Some(Instant::now());
+        match SharedListener::open(fd) {
+            Ok(listener) => {
+                log::line(format_args!("fd {fd}: has a door"));
+                entry.listener = Some(Arc::new(listener));
+            }
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                // Never: it is no socket for that.
+                listeners.swap_remove(at);
+                return Ok(None);
+            }
+            Err(e) => log::line(format_args!("fd {fd}: has no door, {e}")),
+        }
+    }
+    fdtable::note_listening(fd);
+    Ok(listeners[at].listener.clone())
+}
+
+fn inode_of(fd: c_int) -> io::Result<u64> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: not negative; only asked about, and nothing follows if it is not open.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(rustix::fs::fstat(fd)?.st_ino)
+}
