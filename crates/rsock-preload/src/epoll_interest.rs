@@ -1,8 +1,9 @@
-//! Which epoll sets of this process interest a descriptor, and how, as the kernel tells.
+//! Which epoll sets of this process have a descriptor in their interest list, and for which events,
+//! according to the kernel.
 //!
-//! A set watches open files, not numbers: when another file takes a descriptor's place, the set goes
-//! on with the old one for as long as anybody holds it. So whoever replaces a descriptor moves what
-//! watches it.
+//! A set refers to open files, not to numbers: when another file takes a descriptor's place, the
+//! set stays with the previous file for as long as a process has it open. So code that replaces a
+//! descriptor moves its entries.
 
 mod fdinfo;
 
@@ -14,24 +15,25 @@ use rustix::fd::RawFd;
 use std::fs;
 use std::io;
 
-/// One descriptor in one set.
+/// One entry of an epoll set's interest list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interest {
     set: RawFd,
     fd: RawFd,
     events: u32,
     data: u64,
-    /// Of what is watched; none if the kernel does not tell.
+    /// The inode of the file; none if the kernel does not say.
     inode: Option<u64>,
 }
 
-/// Everything that watches one of `fds`. Nothing where the kernel does not tell.
+/// All entries of the descriptors `fds`. None where the kernel does not say.
 pub(crate) fn interests_of(fds: &[RawFd]) -> Vec<Interest> {
     find_interests(|interest| fds.contains(&interest.fd)).unwrap_or_default()
 }
 
-/// Puts `proxy` into all sets that interest the socket with `inode` (`is_in`), or takes it out of them; `None` if it is
-/// not where it should be. It is not put in where only the kernel can show what such a set is to show.
+/// Adds `proxy` to all sets that have the socket with `inode` (`is_in`), or removes it from them;
+/// `None` if the sets are not as they should be then. It is not added where only the kernel can
+/// report the events that such a set asks for.
 pub(crate) fn set_epoll_proxy(inode: u64, proxy: RawFd, is_in: bool) -> Option<Watching> {
     let is_of_socket = |interest: &Interest| interest.inode.is_none_or(|found| found == inode);
     let found = find_interests(is_of_socket).ok()?;
@@ -43,7 +45,7 @@ pub(crate) fn set_epoll_proxy(inode: u64, proxy: RawFd, is_in: bool) -> Option<W
     }
     let is_shared =
         |interest: &Interest| interest.inode.is_some() && interest.events & !SUPPORTED == 0;
-    // Under two numbers in one set: the stand-in can have the data of one only.
+    // Under two numbers in one set: the proxy can have the data of one only.
     let is_twice =
         |i: usize, interest: &Interest| found[..i].iter().any(|other| other.set == interest.set);
     if found.iter().enumerate().any(|(i, interest)| !is_shared(interest) || is_twice(i, interest)) {
@@ -51,7 +53,7 @@ pub(crate) fn set_epoll_proxy(inode: u64, proxy: RawFd, is_in: bool) -> Option<W
     }
     let enter = |interest: &Interest| {
         let interest = Interest { fd: proxy, events: interest.events & PROXIED, ..*interest };
-        // There is one already where two numbers name one set.
+        // It is in the set already where two numbers refer to one set.
         interest.add() || interest.control(libc::EPOLL_CTL_MOD)
     };
     let are_in = found.iter().all(enter);
@@ -64,10 +66,10 @@ pub(crate) fn set_epoll_proxy(inode: u64, proxy: RawFd, is_in: bool) -> Option<W
 
 const EDGES: u32 = libc::EPOLLET.cast_unsigned();
 
-/// Everything in sets of this process for which `is_wanted` holds.
+/// All entries of sets of this process for which `is_wanted` holds.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not say.
 fn find_interests(is_wanted: impl Fn(&Interest) -> bool) -> io::Result<Vec<Interest>> {
     let open = fs::read_dir("/proc/self/fd")?;
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
@@ -91,19 +93,19 @@ fn parse(set: RawFd, line: &str) -> Option<Interest> {
 }
 
 impl Interest {
-    /// Ends it. While the descriptor is what it was.
+    /// Removes the entry, while the descriptor is what it was.
     pub(crate) fn remove(self) {
         let _ = self.control(libc::EPOLL_CTL_DEL);
     }
 
-    /// Begins it again, with what the descriptor has become; whether that is so now.
+    /// Adds the entry for what the descriptor has become; returns whether it is in the set now.
     pub(crate) fn add(self) -> bool {
         self.control(libc::EPOLL_CTL_ADD)
     }
 
     fn control(self, operation: i32) -> bool {
         let mut event = libc::epoll_event { events: self.events, u64: self.data };
-        // SAFETY: a live event; what the kernel does not like it refuses, and nothing is changed.
+        // SAFETY: a live event; a call that the kernel refuses changes nothing.
         let done = unsafe {
             raw::syscall!(libc::SYS_epoll_ctl, self.set, operation, self.fd, &raw mut event)
         };

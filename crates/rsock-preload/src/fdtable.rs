@@ -1,9 +1,10 @@
 //! The descriptor table: what this library knows of each descriptor number of the process.
 //!
 //! A flat array of atomic words, one for each number; looking one up takes no lock and writes
-//! nothing that another direction or descriptor reads. Every hook that makes or closes a
-//! descriptor keeps it up to date. Numbers that are reused behind our back are noticed by the
-//! socket's inode, which is compared where a call has unexpected luck or changes the entry.
+//! nothing that another direction or descriptor reads. Every hook that makes or closes a descriptor
+//! keeps the table up to date. A number can also be closed and reused by a system call that no hook
+//! sees; the socket's inode tells, and is compared where a call fails unexpectedly or changes the
+//! entry.
 //!
 //! A connection starts as a *candidate*: nothing is allocated for it before its first data call.
 
@@ -35,10 +36,11 @@ use word::{ADOPTED, ADOPTING, EMPTY, KIND, LISTENING, Word};
 
 const PER_CHUNK: usize = 512;
 
-/// Together the kernel's default for the largest descriptor number. Higher ones stay on TCP.
+/// With `PER_CHUNK`, the kernel's default for the largest descriptor number. Sockets with higher
+/// numbers stay on TCP.
 const CHUNKS: usize = 2048;
 
-/// As many descriptors as the table has room for.
+/// The number of descriptors that the table has room for.
 pub(crate) const MOST: usize = PER_CHUNK * CHUNKS;
 
 static TABLE: Chunked<AtomicU64, PER_CHUNK, CHUNKS> = Chunked::new();
@@ -49,13 +51,14 @@ fn entry(fd: c_int) -> Option<&'static AtomicU64> {
 
 fn entry_or_map(fd: c_int) -> Option<&'static AtomicU64> {
     if tcp_only::is_sandboxed() {
-        // Nothing new is noted, and mapping memory may not be allowed.
+        // A sandboxed process adds no entries, and mapping memory may not be allowed.
         return None;
     }
     TABLE.get_or_map(usize::try_from(fd).ok()?)
 }
 
-/// The stream behind `fd` for a data call in the given direction. `None`: the kernel's business.
+/// Begins a data call on the stream of `fd` in the given direction, and adopts a candidate. `None`:
+/// the call is the kernel's.
 #[inline]
 pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
     let entry = entry(fd)?;
@@ -74,7 +77,7 @@ pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
     (!handle.stays_on_tcp() && !guard::is_in_core()).then_some(handle)
 }
 
-/// The stream behind `fd`, plain or not, if it is one already.
+/// Begins a call on the stream of `fd`, on TCP or not, if it has been adopted.
 pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
     let entry = entry(fd)?;
     loop {
@@ -89,25 +92,25 @@ pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
     }
 }
 
-/// Whether the number still means what `word` said before the caller went into the slot. If so, a thread that
-/// closes the number from now on finds the caller inside, and lets it keep the socket.
+/// Whether `entry` still is what `word` was before the caller entered the slot. If so, a thread
+/// that closes the number from now on finds the caller inside, and lets it keep the socket.
 #[inline]
 fn is_unchanged(entry: &AtomicU64, word: Word) -> bool {
     // SYNC(gate): see `slot::Gate::enter`.
     Word(entry.load(Ordering::SeqCst)) == word
 }
 
-/// Which stream or UDP socket `fd` names now, if any. For calls of several steps.
+/// The key of the stream or UDP socket that `fd` refers to now, if any. For calls of several steps.
 pub(crate) fn key(fd: c_int) -> Option<Key> {
     Word(entry(fd)?.load(Ordering::Acquire)).key()
 }
 
-/// Numbers from here on have never been looked after.
+/// One past the largest number that can have an entry.
 pub(crate) fn end() -> usize {
     TABLE.end()
 }
 
-/// Numbers in `first..=last` that the table knows something of, for a call that closes a range.
+/// Numbers in `first..=last` that have an entry.
 pub(crate) fn known_fds(first: u32, last: u32) -> impl Iterator<Item = c_int> {
     let end = u32::try_from(TABLE.end()).unwrap_or(u32::MAX);
     (first..=last.min(end.saturating_sub(1)))
@@ -116,7 +119,7 @@ pub(crate) fn known_fds(first: u32, last: u32) -> impl Iterator<Item = c_int> {
         .filter(|&fd| entry(fd).is_some_and(|e| e.load(Ordering::Relaxed) != 0))
 }
 
-/// Every stream that the kernel alone cannot go on with, once, by the lowest number the table has.
+/// Every stream that is not on TCP for good, once each, by the lowest number in the table.
 pub(crate) fn accelerated_streams() -> Vec<Handle> {
     let mut found: Vec<Handle> = Vec::new();
     for fd in known_fds(0, u32::MAX) {
@@ -131,12 +134,12 @@ pub(crate) fn accelerated_streams() -> Vec<Handle> {
     found
 }
 
-/// Whether `fd` is a stream, or has reasons not to become one.
+/// Whether the table has an entry for `fd`: a socket, or a reason not to adopt it.
 pub(crate) fn is_known(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.load(Ordering::Relaxed) != 0)
 }
 
-/// Whether `fd` has become a twin, or will have in a moment.
+/// Whether `fd` has been adopted as a stream, or is being adopted.
 #[inline]
 pub(crate) fn is_stream(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| {
@@ -145,7 +148,7 @@ pub(crate) fn is_stream(fd: c_int) -> bool {
     })
 }
 
-/// Whether `fd` is a stream, or may become one.
+/// Whether `fd` is a stream or a candidate.
 pub(crate) fn is_connection(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| {
         let word = Word(e.load(Ordering::Relaxed));
@@ -153,23 +156,24 @@ pub(crate) fn is_connection(fd: c_int) -> bool {
     })
 }
 
-/// Whether `fd` is a stream without TCP, which the kernel's socket would lose the bytes of.
+/// Whether `fd` is a stream without TCP: bytes that are written to its descriptor by the kernel are
+/// lost.
 pub(crate) fn has_no_tcp(fd: c_int) -> bool {
     is_stream(fd) && find(fd, Direction::Send).is_some_and(|handle| handle.stream().is_sole())
 }
 
-/// Whether `fd` is a listening socket that may have a door.
+/// Whether `fd` is a listening socket that may have a native listener.
 #[inline]
 pub(crate) fn is_listening(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.load(Ordering::Relaxed) & (KIND | LISTENING) == LISTENING)
 }
 
-/// Every descriptor that [`is_listening`].
+/// Every descriptor for which [`is_listening`] holds.
 pub(crate) fn listening() -> impl Iterator<Item = c_int> {
     known_fds(0, u32::MAX).filter(|&fd| is_listening(fd))
 }
 
-/// Whether waiting for `fd` may take more than the kernel.
+/// Whether waiting for `fd` may take more than the kernel's `poll`.
 #[inline]
 pub(crate) fn needs_own_poll(fd: c_int) -> bool {
     is_stream(fd) || is_listening(fd) || datagrams::is_udp(fd)

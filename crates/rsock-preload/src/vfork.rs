@@ -1,13 +1,14 @@
-//! Whether we still are the process that owns the table.
+//! Tells whether the calling process owns the descriptor table.
 //!
-//! A `vfork` child runs in its parent's memory while having descriptors of its own. Whatever it
-//! does to them before it execs must not touch the table, which describes the parent's.
+//! A `vfork` child runs in its parent's memory but has descriptors of its own. What it does to them
+//! before it execs must not change the table, which describes the parent's descriptors.
 
 use crate::tcp_only;
 use rsock_verbs::family;
 
-/// Whether the caller is a `vfork` child (or a `clone` child that shares our memory). A system
-/// call, so asked only where a descriptor or a signal action of ours is about to change.
+/// Whether the caller is a `vfork` child (or a `clone` child that shares its parent's memory). This
+/// is a system call, so it is made only where a table entry or a recorded signal action is about to
+/// change.
 pub(crate) fn is_child() -> bool {
     if tcp_only::is_sandboxed() {
         // The table is empty, and the call may not be allowed.

@@ -10,7 +10,8 @@ use rsock_core::interrupt::{self, Section};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Turns a candidate into a twin, or finds that it cannot be one.
+/// Begins a call on the stream of an entry, after adopting the candidate. `None` if it cannot be
+/// adopted.
 #[cold]
 pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) -> Option<Handle> {
     if guard::is_in_core() {
@@ -24,14 +25,14 @@ pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) 
             ADOPTED => {
                 let handle = slot::begin_call(word.key()?, direction, fd);
                 if is_unchanged(entry, word) {
-                    // Without one, its last name is being closed.
+                    // `None` where its last descriptor is being closed.
                     return handle;
                 }
             }
-            // Another thread is at it. It cannot be this one, below a signal handler: those are
-            // kept out of sections.
+            // Another thread adopts it. This thread cannot be the one, below a signal handler:
+            // handlers do not run inside sections.
             ADOPTING => rustix::thread::sched_yield(),
-            // Adopting allocates. What the handler moves goes by TCP, as it would before.
+            // Adopting allocates. A handler's bytes go by TCP, as they would before the adoption.
             _ if interrupt::is_in_handler() => return None,
             _ if tcp_only::is_on() => {
                 replace(entry, word, word.with_kind(EMPTY));
@@ -49,7 +50,7 @@ pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) 
                     word.0,
                     claim.0,
                     || adopt(fd, socket, claim).ok_or(claim.with_kind(EMPTY).0),
-                    // The number was closed meanwhile.
+                    // The descriptor was closed meanwhile.
                     |made| Word(made).key().into_iter().for_each(slot::retire),
                 );
                 drop(section);
@@ -58,15 +59,15 @@ pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) 
     }
 }
 
-/// Whether `entry` was `old` and is now `new`.
+/// Replaces `entry` if it still is `old`; returns whether it was.
 pub(super) fn replace(entry: &AtomicU64, old: Word, new: Word) -> bool {
     claim::replace(entry, old.0, new.0)
 }
 
-/// Makes a twin of the candidate; the word that names it.
+/// Adopts the candidate; returns the word of its slot.
 fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
     let adopted = guard::call_core(|| {
-        // The family of an accepted socket is not known before this, nor the kind of any.
+        // Only here is the family of an accepted socket known, and the protocol of any.
         if rustix::net::sockopt::socket_protocol(socket)? != Some(rustix::net::ipproto::TCP) {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Descriptors end: the program closes them, or they turn out to name something else.
+//! Descriptors end: the program closes them, or they turn out to refer to something else.
 
 use super::word::Word;
 use super::{claim, datagrams, entry, is_listening, key, note_made};
@@ -10,12 +10,12 @@ use rsock_core::accelerate::FallbackReason;
 use rsock_core::interrupt::Section;
 use std::sync::atomic::Ordering;
 
-/// How a name of a twin ends.
+/// How a descriptor of an adopted socket ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The program closes the descriptor, now.
+    /// The program is closing the descriptor.
     Close,
-    /// The descriptor was something else already.
+    /// The descriptor referred to something else already.
     Stale,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn release_descriptor(key: Key, fd: c_int, ending: Ending) {
             let is_last = handle.remove_descriptor();
             if is_last {
                 datagrams::note_end(&handle);
-                // Not left to the last user: one that a longjmp took out of its call never ends.
+                // Not left to the last call inside: one that a longjmp has left never ends.
                 if let Some(udp) = handle.udp() {
                     let _ = guard::call_core(|| {
                         udp.pin(FallbackReason::Passed);
@@ -56,7 +56,7 @@ pub(super) fn release_descriptor(key: Key, fd: c_int, ending: Ending) {
         _ => false,
     };
     if last {
-        // Drops the twin, here or in the last call that is still inside.
+        // Drops the socket, here or in the last call that is still inside.
         let _ = guard::call_core(|| {
             slot::retire(key);
             Ok(())
@@ -65,8 +65,8 @@ pub(super) fn release_descriptor(key: Key, fd: c_int, ending: Ending) {
     drop(section);
 }
 
-/// To be called before the kernel closes `fd`, because another thread may be given the number at
-/// once.
+/// Removes the entry of `fd`. To be called before the kernel closes the number, because another
+/// thread may be given it at once.
 pub(crate) fn note_closing(fd: c_int) {
     let Some(entry) = entry(fd) else { return };
     let word = Word(entry.load(Ordering::Relaxed));
@@ -83,7 +83,7 @@ pub(crate) fn note_closing(fd: c_int) {
     }
 }
 
-/// The socket was disconnected (`connect` to `AF_UNSPEC`).
+/// The program has disconnected the socket (`connect` to `AF_UNSPEC`).
 pub(crate) fn note_disconnected(fd: c_int) {
     if let Some(entry) = entry(fd)
         && !datagrams::is_udp(fd)
@@ -93,14 +93,14 @@ pub(crate) fn note_disconnected(fd: c_int) {
     }
 }
 
-/// Calls that met an error which the stream that was adopted cannot have: whether the number now
-/// may name something else, in which case it is forgotten.
+/// For calls that fail with an error which the adopted stream cannot have: returns whether the
+/// number may refer to something else by now, and removes its entry then.
 #[cold]
 pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
     if handle.is_same_socket() == Some(true) {
         return false;
     }
-    // Unless the table knows already that the number has a successor.
+    // Unless the table knows the number's successor already.
     if key(fd) == Some(handle.key()) {
         note_made(fd);
     }

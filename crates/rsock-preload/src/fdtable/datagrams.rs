@@ -1,7 +1,7 @@
-//! UDP sockets in the table.
+//! UDP sockets in the descriptor table.
 //!
-//! One that `socket` made is a candidate, and nothing is allocated for it before it has been used for some
-//! time: a program that asks a name server has closed it by then.
+//! A socket that `socket` made is a candidate. Nothing is allocated for it before it has been used
+//! for some time: a program that asks a name server has closed its socket by then.
 
 mod adopt;
 mod kernel_waiters;
@@ -26,7 +26,7 @@ use rsock_core::interrupt::Section;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-/// `fd` has just been made, a datagram socket of the internet.
+/// `socket` has just made `fd`, an internet datagram socket.
 pub(crate) fn note_made(fd: c_int) {
     if kernel_udp::is_enabled()
         && !tcp_only::is_on()
@@ -36,14 +36,14 @@ pub(crate) fn note_made(fd: c_int) {
     }
 }
 
-/// Whether `fd` is a UDP socket that we know of.
+/// Whether `fd` is a UDP socket in the table.
 #[inline]
 pub(crate) fn is_udp(fd: c_int) -> bool {
     entry(fd).is_some_and(|entry| Word(entry.load(Ordering::Relaxed)).is_datagram())
 }
 
-/// The socket behind `fd` for a data call in the given direction, which is counted. `None`: the kernel's
-/// business.
+/// Begins a data call on the socket of `fd` in the given direction; calls on a candidate are
+/// counted. `None`: the call is the kernel's.
 #[inline]
 pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
     let entry = entry(fd)?;
@@ -62,7 +62,7 @@ pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
     handle.udp().is_some_and(|udp| !udp.is_plain()).then_some(handle)
 }
 
-/// The socket behind `fd`, plain or not, if it has been adopted.
+/// Begins a call on the socket of `fd`, pinned or not, if it has been adopted.
 pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
     let word = Word(entry(fd)?.load(Ordering::Acquire));
     if !word.is_datagram() || guard::is_in_core() {

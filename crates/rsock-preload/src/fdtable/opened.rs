@@ -1,4 +1,4 @@
-//! Descriptors come into being: by `socket`, `connect`, `accept`, `listen` and `dup`.
+//! Descriptors begin: by `socket`, `connect`, `accept`, `listen` and `dup`.
 
 use super::adopt::{adopt_or_find, replace};
 use super::closed::{Ending, release_descriptor};
@@ -10,7 +10,7 @@ use libc::c_int;
 use rsock_core::accelerate::{AcceleratedStream, FallbackReason};
 use std::sync::atomic::Ordering;
 
-/// The kernel has just given out `fd`: what the table says of the number is about another.
+/// The kernel has just given out `fd`: an entry that the number still has is outdated.
 pub(crate) fn note_made(fd: c_int) {
     if let Some(entry) = entry(fd)
         && entry.load(Ordering::Relaxed) != 0
@@ -18,7 +18,7 @@ pub(crate) fn note_made(fd: c_int) {
     {
         let old = Word(claim::take(entry));
         if let Some(key) = old.key() {
-            log::line(format_args!("fd {fd}: reused behind our back"));
+            log::line(format_args!("fd {fd}: reused without a hooked close"));
             release_descriptor(key, fd, Ending::Stale);
         }
     }
@@ -38,7 +38,8 @@ fn note_candidate(fd: c_int, begun: u64) {
         }
         let new = match old.kind() {
             EMPTY | CANDIDATE => Word(old.with_kind(CANDIDATE).0 | begun),
-            // Told late: a connection may carry data before the program asks how it went.
+            // The note comes late: a connection may carry data before the program asks for its
+            // outcome.
             ADOPTED
                 if find(fd, Direction::Send).is_none_or(|h| h.is_same_socket() != Some(false)) =>
             {
@@ -56,8 +57,8 @@ fn note_candidate(fd: c_int, begun: u64) {
     }
 }
 
-/// `fd` has come out of `accept` on `listener`: a stream, unless an option that it inherits from
-/// its listener forbids.
+/// `accept` on `listener` has returned `fd`: a candidate. An option that it inherits from its
+/// listener may pin it.
 pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
     note_made(fd);
     note_candidate(fd, ACCEPTED);
@@ -70,7 +71,7 @@ pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
     }
 }
 
-/// `fd` listens, and the configuration wants doors.
+/// `fd` listens, and the configuration wants native listeners.
 pub(crate) fn note_listening(fd: c_int) {
     if let Some(entry) = entry_or_map(fd) {
         let listens = |word| (Word(word).kind() == EMPTY).then_some(word | LISTENING);
@@ -78,7 +79,7 @@ pub(crate) fn note_listening(fd: c_int) {
     }
 }
 
-/// `fd` has just been made, and is this stream's.
+/// `fd` is a new descriptor, of this stream.
 ///
 /// # Errors
 /// `EMFILE`: there are too many streams.
@@ -90,8 +91,8 @@ pub(crate) fn note_stream_made(fd: c_int, stream: AcceleratedStream) -> Result<(
     Ok(())
 }
 
-/// `new` now names the open file of `old`. To be called after the kernel's `dup`; what `new` was
-/// before has been closed with [`note_closing`].
+/// `new` refers to the open file of `old`. To be called after the kernel's `dup`; the previous
+/// entry of `new` has been removed by [`note_closing`](super::note_closing).
 pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     note_made(new);
     let Some(entry_old) = entry(old) else { return };
@@ -99,7 +100,7 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     if word == Word::NOTHING || old == new || vfork::is_child() {
         return;
     }
-    // Two candidates for one socket would become two twins.
+    // Two candidates of one socket would be adopted as two streams.
     let handle = match word.kind() {
         _ if word.is_datagram() => datagrams::find(old, Direction::Send),
         EMPTY => None,
@@ -108,7 +109,7 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     let Some(entry_new) = entry_or_map(new) else { return };
     match handle {
         Some(handle) if handle.add_descriptor() => {
-            // Of the same key as `handle`, unless the program closes `old` at this moment.
+            // The key is that of `handle`, unless the program closes `old` at this moment.
             let word = Word(entry_old.load(Ordering::Acquire));
             if word.key().is_some() {
                 log::line(format_args!("fd {new}: duplicate of {old}"));
@@ -116,7 +117,8 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
             }
         }
         _ => {
-            // Not a stream, or one still connecting: neither name may adopt it alone.
+            // Not a stream, or one that is still connecting: it must not be adopted by either
+            // number alone.
             let word = Word(entry_old.load(Ordering::Acquire));
             let kept = match word.kind() {
                 EMPTY if word.is_datagram() => {

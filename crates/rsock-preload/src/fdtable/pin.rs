@@ -1,4 +1,4 @@
-//! Keeps connections on TCP, and follows settings of streams without TCP.
+//! Pins sockets, and follows the keepalive settings of streams without TCP.
 
 use super::adopt::replace;
 use super::word::{ADOPTED, ADOPTING, Word};
@@ -10,7 +10,7 @@ use rsock_core::accelerate::FallbackReason;
 use rsock_core::interrupt::Section;
 use std::sync::atomic::Ordering;
 
-/// Keeps the stream behind `fd`, or one that it becomes, on TCP.
+/// Pins `fd`: keeps the stream, or the stream that a candidate becomes, on TCP.
 pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
     let Some(entry) = entry_or_map(fd) else { return };
     let section = Section::enter();
@@ -44,7 +44,8 @@ pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
     drop(section);
 }
 
-/// The program has set an option of `fd` that says when a quiet peer is asked whether it lives.
+/// The program has set a keepalive option of `fd`: the core keeps a stream without TCP alive by the
+/// same rules.
 pub(crate) fn follow_keepalive(fd: c_int) {
     if let Some(handle) = find(fd, Direction::Send).filter(|handle| handle.stream().is_sole()) {
         let _ = guard::call_core(|| {

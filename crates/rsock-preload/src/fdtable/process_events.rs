@@ -1,4 +1,4 @@
-//! The whole table when the process forks, ends or restricts its system calls.
+//! The whole table, when the process forks, ends or restricts its system calls.
 
 use super::adopt::adopt_or_find;
 use super::word::{ADOPTING, CANDIDATE, CONNECTING, EMPTY, Word};
@@ -9,22 +9,23 @@ use rsock_core::accelerate::FallbackReason;
 use rsock_core::interrupt::{self, Section};
 use std::sync::atomic::Ordering;
 
-/// The process is about to fork: every stream is on TCP while two processes hold it.
+/// The process is about to fork: every stream goes to TCP while two processes hold it.
 pub(crate) fn prepare_fork() {
     for fd in known_fds(0, u32::MAX) {
         let Some(entry) = entry(fd) else { continue };
         let word = Word(entry.load(Ordering::Relaxed));
         if word.is_datagram() {
-            // What waits in its queue either process can take.
+            // Datagrams that wait in the queue remain for either process to receive.
             pin(fd, FallbackReason::Fork);
             continue;
         }
-        // Sockets that are not connected may well be used by one side alone.
+        // A socket that is not connected may well be used by one of the two processes alone.
         if word.kind() == EMPTY {
             continue;
         }
         if word.kind() == CANDIDATE && word.0 & CONNECTING == 0 {
-            // One twin, which both processes know: two would not know of each other's bytes.
+            // Adopted before the fork, so that both processes share one stream: two streams of one
+            // socket would not know of each other's bytes.
             drop(adopt_or_find(fd, entry, Direction::Send));
         }
         let Some(handle) = find(fd, Direction::Send) else {
@@ -41,7 +42,8 @@ pub(crate) fn prepare_fork() {
     }
 }
 
-/// In a forked child: what other threads of the parent were doing will never be finished here.
+/// In a forked child: forgets what other threads of the parent were doing, since it never ends
+/// here.
 pub(crate) fn after_fork_in_child() {
     // A handler may have interrupted a call of this very thread.
     if !interrupt::is_in_handler() {
@@ -79,8 +81,9 @@ pub(crate) fn finish() {
     }
 }
 
-/// Leaves every descriptor to the kernel, but for streams that still have bytes elsewhere. Their slots stay in use:
-/// what they hold is of no use any more, and giving it up would take system calls.
+/// Leaves every descriptor to the kernel, but for streams that still have bytes on the ring. The
+/// slots stay in use: their sockets serve no purpose any more, and dropping them would take system
+/// calls.
 pub(crate) fn forget() {
     for fd in known_fds(0, u32::MAX) {
         let is_needed = find(fd, Direction::Recv).is_some_and(|handle| !handle.stream().is_plain());

@@ -1,4 +1,4 @@
-//! The entries of a stream while other sockets take the place of its descriptors.
+//! The entries of a stream while proxies take the place of its descriptors.
 
 use super::adopt::replace;
 use super::closed::{Ending, release_descriptor};
@@ -9,8 +9,9 @@ use crate::slot::{Handle, Key};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
 
-/// The entries of a stream while its descriptors are being replaced: calls on them wait until this is
-/// dropped. Only inside a [`Section`], or a signal handler would wait for what it interrupts.
+/// The claimed entries of a stream: calls on them wait until this is dropped. Only held inside a
+/// [`Section`](rsock_core::interrupt::Section), or a signal handler would wait for the code that it
+/// interrupts.
 #[must_use]
 pub(crate) struct ClaimedEntries {
     key: Key,
@@ -27,13 +28,12 @@ pub(crate) fn claim(stream: &Handle) -> ClaimedEntries {
 }
 
 impl ClaimedEntries {
-    /// Whether another thread has claimed them all.
+    /// Whether another thread has claimed all entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The stream's descriptors have been replaced by a socket that passes for it and that the kernel
-    /// alone serves.
+    /// Proxies have taken the place of the stream's descriptors, and the kernel alone serves them.
     pub(crate) fn replaced_by_proxies(mut self) {
         for fd in std::mem::take(&mut self.entries) {
             let Some(entry) = entry(fd) else { continue };
@@ -48,7 +48,7 @@ impl Drop for ClaimedEntries {
     fn drop(&mut self) {
         let word = Word::of_slot(self.key);
         for &fd in &self.entries {
-            // Otherwise the program has closed it meanwhile.
+            // If not, the program has closed the descriptor meanwhile.
             if entry(fd).is_some_and(|entry| !replace(entry, word.with_kind(ADOPTING), word)) {
                 release_descriptor(self.key, fd, Ending::Stale);
             }

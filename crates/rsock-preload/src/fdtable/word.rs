@@ -5,35 +5,35 @@ use rsock_core::accelerate::FallbackReason;
 
 /// A table word.
 ///
-/// Bits 1:0 are the kind. A twin has its slot in bits 31:8 and the slot's generation above; all
-/// others have flags in bits 3:2 and the reason to stay on TCP in bits 11:4.
+/// Bits 1:0 are the kind. An adopted socket has its slot in bits 31:8 and the slot's generation
+/// above; all others have flags in bits 3:2 and the reason to stay on TCP in bits 11:4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fdtable) struct Word(pub(in crate::fdtable) u64);
 
 pub(in crate::fdtable) const KIND: u64 = 3;
 
-/// Nothing of ours, but perhaps a reason not to become so.
+/// Not adopted and no candidate for a stream; perhaps with a reason.
 pub(in crate::fdtable) const EMPTY: u64 = 0;
 
-/// A stream that has not carried data through us yet.
+/// A stream that has carried no data through the hooks yet.
 pub(in crate::fdtable) const CANDIDATE: u64 = 1;
 
-/// A candidate that some thread is turning into a twin.
+/// A candidate that some thread is adopting.
 pub(in crate::fdtable) const ADOPTING: u64 = 2;
 
 pub(in crate::fdtable) const ADOPTED: u64 = 3;
 
-/// A candidate whose connection was still being made.
+/// Beside [`CANDIDATE`]: the connection was still being made.
 pub(in crate::fdtable) const CONNECTING: u64 = 1 << 2;
 
-/// A candidate that came out of `accept`.
+/// Beside [`CANDIDATE`]: it came out of `accept`.
 pub(in crate::fdtable) const ACCEPTED: u64 = 1 << 3;
 
-/// Nothing of ours, but a listening socket that may have a door ([`crate::doors`]).
+/// Beside [`EMPTY`]: a listening socket that may have a native listener ([`crate::native_peer`]).
 pub(in crate::fdtable) const LISTENING: u64 = 1 << 12;
 
-/// Nothing of ours, but a UDP socket that may become so ([`datagrams`]). How often it was used is in the
-/// upper half.
+/// Beside [`EMPTY`]: a UDP socket that may be adopted ([`super::datagrams`]). The number of calls
+/// on it is in the upper half.
 pub(in crate::fdtable) const UDP: u64 = 1 << 13;
 
 /// Beside [`UDP`]: epoll sets may watch it.
@@ -60,7 +60,7 @@ impl Word {
         (self.kind() == ADOPTED).then_some(Key { index, generation })
     }
 
-    /// Whether it is a UDP socket, in whatever state.
+    /// Whether it is a UDP socket, adopted or not.
     pub(in crate::fdtable) fn is_datagram(self) -> bool {
         let twin = self.kind() == ADOPTED && self.0 & ADOPTED_UDP != 0;
         twin || self.kind() != ADOPTED && self.0 & UDP != 0
@@ -75,7 +75,7 @@ impl Word {
     }
 
     pub(in crate::fdtable) fn reason(self) -> FallbackReason {
-        // Only these are ever stored.
+        // No other reason is ever stored.
         [
             FallbackReason::Epoll,
             FallbackReason::Fork,

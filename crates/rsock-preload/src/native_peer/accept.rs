@@ -16,31 +16,32 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A door, and who stands at it.
+/// A native listener and the thread that accepts on it.
 pub(crate) struct SharedListener {
     pub(super) native: NativeListener,
-    /// The thread that waits in `accept`, for the door and the kernel's queue; 0 for none. Two could see
-    /// one connection come to the queue, and one of them then sleep there, deaf to the door.
+    /// The thread that waits in `accept` for the native listener and the kernel's queue; 0 for
+    /// none. Of two such threads both could see one connection in the queue, and one would then
+    /// sleep in the kernel, where the native listener cannot wake it.
     acceptor: AtomicU32,
-    /// Rung when there is no acceptor any more.
+    /// Readable when there is no acceptor any more.
     acceptor_left: HighFd,
 }
 
 /// How a call of `accept` ended.
 pub(crate) enum Accepted {
-    /// The kernel's answer.
+    /// By the kernel's answer.
     Kernel(c_int),
-    /// A visitor's descriptor and address.
+    /// By a peer without TCP: the descriptor and the peer's address.
     Native(c_int, SocketAddr),
     Failed(c_int),
 }
 
-/// As `accept` on `fd`; `kernel` asks the kernel's queue of the listening socket that it is given. `None`
-/// if there is no door.
+/// As `accept` on `fd`; `kernel` accepts from the kernel's queue of the listening socket that it is
+/// given. `None` if there is no native listener.
 pub(crate) fn accept(fd: c_int, flags: c_int, kernel: impl Fn(c_int) -> c_int) -> Option<Accepted> {
     let listener = listeners::of(fd)?;
     let mut watch = Watch::begin();
-    // SAFETY: not -1, since it has a door; only duplicated.
+    // SAFETY: not -1, since it has a native listener; only duplicated.
     let named = unsafe { BorrowedFd::borrow_raw(fd) };
     // Other threads may close the number while this one sleeps.
     let kept = guard::call_core(|| Ok(HighFd::new(rustix::io::fcntl_dupfd_cloexec(named, 0)?)));
@@ -83,13 +84,13 @@ pub(crate) fn accept(fd: c_int, flags: c_int, kernel: impl Fn(c_int) -> c_int) -
     }
 }
 
-/// Whether the kernel's queue has somebody.
+/// Whether the kernel's queue has a connection.
 fn is_ready(socket: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n != 0)
 }
 
-/// Gives a visitor's descriptor to the program.
+/// Gives the descriptor of a native stream to the program.
 fn publish(placeholder: OwnedFd, stream: AcceleratedStream, flags: c_int) -> Accepted {
     let peer = stream.sole_addrs().map(|[_, peer]| peer);
     let made = guard::call_core(|| {
@@ -118,7 +119,7 @@ impl SharedListener {
         Ok(Self { native, acceptor: AtomicU32::new(0), acceptor_left: HighFd::new(acceptor_left) })
     }
 
-    /// To wait for it in `poll`.
+    /// The native listener, to wait for in `poll`.
     pub(crate) fn native(&self) -> &NativeListener {
         &self.native
     }
@@ -131,18 +132,18 @@ impl SharedListener {
                 let _ = rustix::io::read(&self.acceptor_left, &mut [0; 8]);
                 true
             }
-            // From a call that a signal handler left by longjmp.
+            // Own id: from a call that a signal handler has left by longjmp.
             Err(acceptor) => acceptor == me,
         }
     }
 
     fn stop_accepting(&self) {
         self.acceptor.store(0, Ordering::Release);
-        // It can only fail when the counter is full, and then it is readable.
+        // The write can only fail when the counter is full, and the descriptor is readable then.
         let _ = rustix::io::write(&self.acceptor_left, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps as the acceptor until somebody comes, or else until there is no acceptor.
+    /// Sleeps: the acceptor until a connection comes, another thread until there is no acceptor.
     fn wait(&self, is_acceptor: bool, fd: c_int, left: Option<Duration>) -> io::Result<usize> {
         let (fd, door) = if is_acceptor {
             (fd, Some(&self.native))

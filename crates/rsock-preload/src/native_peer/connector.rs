@@ -1,5 +1,5 @@
-//! What becomes of a connect that TCP refuses: peers that speak rsockets alone are called in their own way,
-//! where the configuration says so. To the program it is one connect.
+//! Connects to peers that speak rsockets alone, after TCP was refused and where the configuration
+//! allows it. To the program it is one `connect`.
 
 use crate::{fdtable, guard, log};
 use libc::c_int;
@@ -10,17 +10,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long a connect waits for the second answer. A host with a device gives it at once; a request that is
-/// lost is repeated after seconds.
+/// How long a connect waits for the second answer. A host with a device answers at once; a lost
+/// request is repeated after seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long one that should not wait waits for TCP's answer, which tells whether it is to wait for another.
+/// How long a non-blocking connect waits for TCP's answer, which decides whether there is a second
+/// attempt.
 const ANSWER: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 
-/// After `connect` of `fd` to `remote` has failed with `error`: the error that it fails with. `again` is the
-/// same call, which says what has come of the first.
+/// Continues a `connect` of `fd` to `remote` that has failed with `error`. `again` repeats the
+/// system call, which returns the outcome of the first attempt.
 ///
 /// # Errors
-/// `EINPROGRESS` may mean that it has succeeded meanwhile.
+/// The errno for the program. `EINPROGRESS` may mean that the connection has been made meanwhile.
 pub(crate) fn after_refusal(
     fd: c_int,
     remote: SocketAddr,
@@ -54,7 +55,7 @@ pub(crate) fn after_refusal(
     if is_waiting { Ok(()) } else { Err(libc::EINPROGRESS) }
 }
 
-/// Whether TCP says no, soon.
+/// Whether TCP refuses within [`ANSWER`].
 fn is_refused(socket: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
     poll(&mut fds, Some(&ANSWER)) == Ok(1) && fds[0].revents().contains(PollFlags::ERR)

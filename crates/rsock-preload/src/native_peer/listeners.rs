@@ -1,12 +1,13 @@
-//! Doors: beside listening sockets of the program, their places in the ports of RDMA devices, for peers
-//! that speak rsockets alone. Only where the configuration wants them.
+//! Native listeners: beside a listening socket of the program, a listener at the same port of the
+//! RDMA devices, for peers that speak rsockets alone. Only where the configuration wants them.
 //!
-//! `listen` opens one, as it opens the kernel's queue. A process that forks before it has waited for
-//! anybody closes it again: who comes to waiting first, the parent or a child, opens the next. A port
-//! of a device has one listener, so of several processes that wait on one socket one has the door.
+//! `listen` opens one, as it opens the kernel's queue. A process that forks before it has waited
+//! for a connection closes it again: the first process that waits, parent or child, opens the next.
+//! A port of a device has one listener, so of several processes that wait on one socket one has the
+//! native listener.
 //!
-//! Invariant: what keeps the list is locked inside a [`Section`] only, so a signal handler that waits for
-//! a listening socket never waits for what it interrupted; and over a fork.
+//! Invariant: the list is locked inside a [`Section`] only, so a signal handler that waits for a
+//! listening socket never waits for the code that it interrupted; and over a fork.
 
 use super::accept::SharedListener;
 use crate::{fdtable, guard, log};
@@ -29,12 +30,12 @@ static HELD: AtomicPtr<MutexGuard<'static, Vec<Entry>>> = AtomicPtr::new(ptr::nu
 struct Entry {
     inode: u64,
     listener: Option<Arc<SharedListener>>,
-    /// Somebody has waited for it in this process.
+    /// Whether this process has waited for the socket.
     is_awaited: bool,
     tried: Option<Instant>,
 }
 
-/// How long after a door could not be opened it is tried again.
+/// How long after a failure to open a native listener the next attempt is made.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// `fd` listens now.
@@ -65,7 +66,7 @@ pub(crate) fn note_closing(fd: c_int) {
     });
 }
 
-/// The door of listening socket `fd`, for somebody who is about to wait.
+/// The native listener of socket `fd`, for a thread that is about to wait.
 pub(crate) fn of(fd: c_int) -> Option<Arc<SharedListener>> {
     if guard::is_in_core() {
         return None;
@@ -92,14 +93,15 @@ pub(crate) fn after_fork_in_parent() {
     drop(held());
 }
 
-/// Ends what [`prepare_fork`] began, in the child, whose parent's listeners are not its own.
+/// Ends what [`prepare_fork`] began, in the child: the parent's native listeners are not the
+/// child's.
 pub(crate) fn after_fork_in_child() {
     let Some(mut listeners) = held() else { return };
     let _ = guard::call_core(|| {
         for entry in listeners.iter_mut() {
             entry.is_awaited = false;
             entry.tried = None;
-            // Otherwise a thread held it that this process does not have.
+            // `None` where a thread held it that this process does not have.
             if let Some(listener) = entry.listener.take().and_then(Arc::into_inner) {
                 listener.native.abandon();
             }
@@ -119,7 +121,7 @@ fn lock() -> MutexGuard<'static, Vec<Entry>> {
     LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The door of `fd`, opened if need be and not tried a moment ago.
+/// The native listener of `fd`, opened if need be and if the last attempt was long enough ago.
 fn find(fd: c_int, is_awaited: bool) -> io::Result<Option<Arc<SharedListener>>> {
     let inode = inode_of(fd)?;
     let mut listeners = lock();
@@ -134,15 +136,15 @@ fn find(fd: c_int, is_awaited: bool) -> io::Result<Option<Arc<SharedListener>>> 
         entry.tried = Some(Instant::now());
         match SharedListener::open(fd) {
             Ok(listener) => {
-                log::line(format_args!("fd {fd}: has a door"));
+                log::line(format_args!("fd {fd}: has a native listener"));
                 entry.listener = Some(Arc::new(listener));
             }
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                // Never: it is no socket for that.
+                // Never possible: the socket is not one for native listeners.
                 listeners.swap_remove(at);
                 return Ok(None);
             }
-            Err(e) => log::line(format_args!("fd {fd}: has no door, {e}")),
+            Err(e) => log::line(format_args!("fd {fd}: has no native listener, {e}")),
         }
     }
     fdtable::note_listening(fd);

@@ -1,21 +1,21 @@
-//! The list of slots that have been given back, which any thread may take from.
+//! The list of free slots. Any thread may push and pop.
 //!
 //! rsock-models runs this file under loom.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The first of a linked list as `index + 1`, and above it a tag that changes with every step, so that
-/// an outdated compare-and-swap fails.
+/// The first entry of a linked list as `index + 1`, and above it a tag that changes with every
+/// step, so that an outdated compare-and-swap fails.
 #[repr(transparent)]
 pub(crate) struct FreeList(pub(crate) AtomicU64);
 
 impl FreeList {
-    /// Takes a slot off the list. `next` finds the word of a slot that names its successor.
+    /// Takes a slot off the list. `next` finds the word of a slot that holds its successor.
     pub(crate) fn pop<'a>(&self, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> Option<u32> {
         let mut head = self.0.load(Ordering::Acquire);
         loop {
             let index = first(head).checked_sub(1)?;
-            // The slot may be taken from under us here; the tag then fails the exchange.
+            // Another thread may pop the slot at this point; the tag then fails the exchange.
             let new = tagged(head, next(index)?.load(Ordering::Relaxed));
             match self.0.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(index),

@@ -12,17 +12,17 @@ use rsock_core::datagram::kernel_udp::Udp;
 use rsock_core::interrupt::{self, Section};
 use rustix::fd::BorrowedFd;
 
-/// Calls that send or receive before a socket is adopted, and between two attempts.
+/// The number of calls before a socket is adopted, and between two attempts.
 pub(super) const FIRST_CALLS: u64 = 8;
 
 const ONE_CALL: u64 = 1 << 32;
 
-/// Counts a call on a candidate, and adopts it when it is time: the next call finds it.
+/// Counts a call on a candidate, and adopts it when it is due: the next call finds it adopted.
 pub(super) fn count_call(fd: c_int, word: Word) {
     let Some(entry) = entry(fd) else { return };
     let more = Word(word.0.wrapping_add(ONE_CALL));
     let n = more.0 >> 32;
-    // Fails where another thread counts: one of them is enough.
+    // Fails where another thread counts: one of the two counts is enough.
     let is_wanted = !tcp_only::is_on() && !interrupt::is_in_handler();
     let is_due = n != 0 && n.is_multiple_of(FIRST_CALLS) && is_wanted;
     if !replace(entry, word, more) || !is_due {
@@ -37,13 +37,13 @@ pub(super) fn count_call(fd: c_int, word: Word) {
             let key = if kernel_waiters::has_none(fd) { adopt(fd, word) } else { None };
             key.map_or(Err(more.0), |key| Ok(Word::of_slot(key).0 | ADOPTED_UDP))
         },
-        // The number was closed meanwhile.
+        // The descriptor was closed meanwhile.
         |made| Word(made).key().into_iter().for_each(slot::retire),
     );
     drop(section);
 }
 
-/// Makes a UDP socket of the candidate; one that is to stay with the kernel says why to `rsock stat`.
+/// Adopts the candidate. One that was pinned before shows its reason in `rsock stat`.
 fn adopt(fd: c_int, word: Word) -> Option<slot::Key> {
     let reason = word.reason();
     let key = guard::call_core(|| {

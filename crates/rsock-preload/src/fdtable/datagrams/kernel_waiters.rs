@@ -1,4 +1,5 @@
-//! Threads that wait for UDP sockets in the kernel alone.
+//! Threads that wait for UDP candidates in the kernel alone, and so would miss datagrams in a
+//! queue.
 
 use super::{find, is_candidate};
 use crate::chunked::Chunked;
@@ -11,15 +12,16 @@ use rsock_core::accelerate::FallbackReason;
 use rsock_core::datagram::kernel_udp;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Threads that receive from a candidate in the kernel, by its number: it must not be adopted meanwhile,
-/// because it may open then, and they would be deaf to its queue.
+/// For each number, the threads that receive from a candidate in the kernel. The socket is not
+/// adopted meanwhile, because its queue may open then, and these threads would miss its datagrams.
 static RECEIVERS: Chunked<AtomicU32, PER_CHUNK, CHUNKS> = Chunked::new();
 
-/// Threads that poll candidates, whichever.
+/// Threads that poll candidates of any number.
 pub(super) static POLLERS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts this thread among those that poll candidates, if one of `fds` is one; true if so, and then
-/// [`retract`] follows. In between none is adopted: what the table says of `fds` after this call holds until then.
+/// Counts this thread among those that poll candidates, if one of `fds` is a candidate. If so,
+/// returns true, and [`end_kernel_poll`] must follow. Until then no socket is adopted: the table's
+/// entries of `fds` stay as they are.
 #[inline]
 pub(crate) fn begin_kernel_poll(fds: impl Iterator<Item = c_int> + Clone) -> bool {
     let is_needed = kernel_udp::is_enabled() && fds.clone().any(is_candidate);
@@ -29,8 +31,8 @@ pub(crate) fn begin_kernel_poll(fds: impl Iterator<Item = c_int> + Clone) -> boo
     is_needed
 }
 
-/// Ends what [`begin_kernel_poll`] began. Left out where a thread is cancelled or jumps in between: its candidates stay with
-/// the kernel.
+/// Ends what [`begin_kernel_poll`] began. Skipped where the thread is cancelled or leaves by
+/// longjmp: candidates stay with the kernel then.
 #[inline]
 pub(crate) fn end_kernel_poll(was_counted: bool) {
     if was_counted {
@@ -38,8 +40,9 @@ pub(crate) fn end_kernel_poll(was_counted: bool) {
     }
 }
 
-/// Receives from `fd`: by `ours`, or where that says `None` by `kernel`, which may sleep there. While it does the
-/// socket is not adopted, and it does not if that has happened meanwhile. A frame of this has nothing to drop.
+/// Receives from `fd`: by `by_hook`, or where that returns `None` by `kernel`, which may sleep. The
+/// socket is not adopted while `kernel` runs, and `kernel` does not run if the socket was adopted
+/// meanwhile. A frame of this function has nothing to drop.
 #[inline(always)]
 pub(crate) fn receive<R>(
     fd: c_int,
@@ -64,8 +67,9 @@ pub(crate) fn receive<R>(
     by_hook().unwrap_or_else(kernel)
 }
 
-/// Runs `change`, which changes what an epoll set watches of `fd`. Meanwhile no way begins for `fd` that sets do not
-/// know: what is open then gets its stand-in from `change`, what opens later puts it into all sets.
+/// Runs `change`, which changes how an epoll set watches `fd`. Meanwhile no queue of `fd` opens
+/// unknown to the sets: `change` adds the proxy of a queue that is open by then, and a queue that
+/// opens later adds its proxy to all sets.
 pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R {
     kernel_udp::on_opening(epoll_interest::set_epoll_proxy);
     let receivers_of = usize::try_from(fd).ok().and_then(|fd| RECEIVERS.get_or_map(fd));
@@ -94,13 +98,14 @@ pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R
     result
 }
 
-/// Counts this thread in `deaf`, and waits for adoptions of `fds` that may not have seen it.
+/// Counts this thread in `waiters`, and waits for adoptions of `fds` that may not have seen the
+/// count.
 fn begin_wait(waiters: &AtomicU32, fds: impl Iterator<Item = c_int> + Clone) {
     let is_being_adopted = |entry: &AtomicU64| {
         let word = Word(entry.load(Ordering::Acquire));
         word.is_datagram() && word.kind() == ADOPTING
     };
-    // By another thread: it is inside a section, which no handler interrupts.
+    // Another thread adopts: it is inside a section, which no handler interrupts.
     let any = || fds.clone().filter_map(entry).any(is_being_adopted);
     claim::begin_wait(waiters, any, rustix::thread::sched_yield);
 }

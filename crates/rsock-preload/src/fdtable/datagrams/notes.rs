@@ -1,4 +1,4 @@
-//! What the program does to an adopted UDP socket, passed on to the core.
+//! Calls of the program that change an adopted UDP socket, passed on to the core.
 
 use super::{find, is_udp, with};
 use crate::fdtable::{self, known_fds};
@@ -9,7 +9,7 @@ use rsock_core::accelerate::FallbackReason;
 use rsock_core::datagram::kernel_udp::Udp;
 use rsock_core::interrupt::Section;
 
-/// Keeps an adopted socket to the kernel.
+/// Pins an adopted socket: the kernel alone carries its datagrams.
 pub(in crate::fdtable) fn pin(fd: c_int, reason: FallbackReason) {
     if let Some(handle) = find(fd, Direction::Send)
         && let Some(udp) = handle.udp()
@@ -23,7 +23,7 @@ pub(in crate::fdtable) fn pin(fd: c_int, reason: FallbackReason) {
     }
 }
 
-/// Keeps every adopted socket to the kernel.
+/// Pins every adopted socket.
 pub(crate) fn pin_all(reason: FallbackReason) {
     let section = Section::enter();
     for fd in known_fds(0, u32::MAX) {
@@ -32,13 +32,13 @@ pub(crate) fn pin_all(reason: FallbackReason) {
     drop(section);
 }
 
-/// The socket is about to end: what it has done goes to the log.
+/// The socket is about to end: its counters go to the log.
 pub(in crate::fdtable) fn note_end(handle: &Handle) {
     let Some(udp) = handle.udp() else { return };
     log::line(format_args!("datagrams, ending: {:?}", udp.counters()));
 }
 
-/// What has happened to the socket goes to the log.
+/// Logs what has changed for the socket.
 #[inline]
 pub(crate) fn log_news(fd: c_int, udp: &Udp) {
     if let Some(news) = udp.news() {
@@ -46,17 +46,17 @@ pub(crate) fn log_news(fd: c_int, udp: &Udp) {
     }
 }
 
-/// The program has connected `fd`, or disconnected it.
+/// The program has connected or disconnected `fd`.
 pub(crate) fn note_connected(fd: c_int) {
     with(fd, |udp, fd| udp.note_connected(fd));
 }
 
-/// The program may have changed the flags of `fd`.
+/// The program may have changed the file status flags of `fd`.
 pub(crate) fn note_flags(fd: c_int) {
     with(fd, |udp, fd| udp.note_flags(fd));
 }
 
-/// The program has called `shutdown`.
+/// The program has shut `fd` down.
 pub(crate) fn note_shutdown(fd: c_int) {
     if is_udp(fd) {
         fdtable::pin(fd, FallbackReason::Option);
@@ -64,7 +64,7 @@ pub(crate) fn note_shutdown(fd: c_int) {
     }
 }
 
-/// A set watches `fd` for edges.
+/// An epoll set watches `fd` edge-triggered.
 pub(crate) fn note_edges(fd: c_int) {
     with(fd, |udp, _| udp.note_edges());
 }
@@ -89,7 +89,7 @@ pub(crate) fn note_reuse(fd: c_int) {
     with(fd, |udp, _| udp.note_reuse());
 }
 
-/// A UDP socket of this process has been bound: perhaps to a port that another one has.
+/// A UDP socket of this process has been bound, perhaps to a port that another one has.
 pub(crate) fn note_bound(fd: c_int) {
     if !is_udp(fd) {
         return;

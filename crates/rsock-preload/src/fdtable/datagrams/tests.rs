@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-/// Runs the test `name` once more, in a process where UDP sockets may have queues.
+/// Runs the test `name` again, in a process where UDP sockets may have queues.
 fn with_queues(name: &str, test: impl FnOnce()) {
     if kernel_udp::is_enabled() {
         return test();
@@ -31,22 +31,22 @@ fn candidate() -> (UdpSocket, c_int) {
     (socket, fd)
 }
 
-/// As a thread does that uses it.
+/// As many calls as a busy thread makes.
 fn use_often(fd: c_int) {
     for _ in 0..4 * FIRST_CALLS {
         drop(begin_call(fd, Direction::Recv));
     }
 }
 
-/// Before the number is closed, and given to another test's socket.
-fn forget(socket: UdpSocket) {
+/// Removes the entry before the number is closed and given to another test's socket.
+fn close(socket: UdpSocket) {
     super::super::note_closing(socket.as_raw_fd());
     drop(socket);
 }
 
 #[test]
-fn nobody_is_adopted_while_a_thread_polls() {
-    with_queues("nobody_is_adopted_while_a_thread_polls", || {
+fn no_socket_is_adopted_while_a_thread_polls() {
+    with_queues("no_socket_is_adopted_while_a_thread_polls", || {
         let (socket, fd) = candidate();
         assert!(begin_kernel_poll([fd].into_iter()));
         use_often(fd);
@@ -55,14 +55,14 @@ fn nobody_is_adopted_while_a_thread_polls() {
         use_often(fd);
         assert!(!is_candidate(fd));
         assert!(!begin_kernel_poll([fd].into_iter()));
-        forget(socket);
+        close(socket);
     });
 }
 
-/// An adoption that has not seen the thread ends before the thread looks at the table.
+/// An adoption that has not seen the count ends before the thread loads the table.
 #[test]
-fn who_is_about_to_poll_waits_for_an_adoption_under_way() {
-    with_queues("who_is_about_to_poll_waits_for_an_adoption_under_way", || {
+fn a_poll_waits_for_an_adoption_under_way() {
+    with_queues("a_poll_waits_for_an_adoption_under_way", || {
         let (socket, fd) = candidate();
         let entry = entry(fd).expect("in the table");
         let claim = Word(UDP).with_kind(ADOPTING);
@@ -83,13 +83,13 @@ fn who_is_about_to_poll_waits_for_an_adoption_under_way() {
             assert!(is_over.load(Ordering::SeqCst));
         });
         end_kernel_poll(true);
-        forget(socket);
+        close(socket);
     });
 }
 
 #[test]
-fn nobody_is_adopted_while_a_thread_receives_from_the_kernel() {
-    with_queues("nobody_is_adopted_while_a_thread_receives_from_the_kernel", || {
+fn no_socket_is_adopted_while_a_thread_receives_from_the_kernel() {
+    with_queues("no_socket_is_adopted_while_a_thread_receives_from_the_kernel", || {
         let (socket, fd) = candidate();
         let received = receive(
             fd,
@@ -102,12 +102,12 @@ fn nobody_is_adopted_while_a_thread_receives_from_the_kernel() {
         assert!(received);
         use_often(fd);
         assert!(!is_candidate(fd));
-        forget(socket);
+        close(socket);
     });
 }
 
 #[test]
-fn nothing_is_counted_where_datagrams_have_no_queues() {
+fn no_poll_is_counted_where_datagrams_have_no_queues() {
     if kernel_udp::is_enabled() {
         return;
     }
@@ -115,10 +115,11 @@ fn nothing_is_counted_where_datagrams_have_no_queues() {
     let fd = socket.as_raw_fd();
     entry_or_map(fd).expect("a place").store(UDP, Ordering::Release);
     assert!(!begin_kernel_poll([fd].into_iter()));
-    forget(socket);
+    close(socket);
 }
 
-/// A call that a longjmp has left never ends: the queue closes with the last name, not with it.
+/// A call that a longjmp has left never ends: the queue closes with the last descriptor, not with
+/// the last call.
 #[test]
 fn a_queue_closes_with_the_last_name() {
     with_queues("a_queue_closes_with_the_last_name", || {
@@ -127,15 +128,15 @@ fn a_queue_closes_with_the_last_name() {
         let inside = find(fd, Direction::Recv).expect("adopted");
         let reason = || inside.udp().expect("a UDP socket").pin_reason();
         assert_eq!(reason(), FallbackReason::None);
-        forget(socket);
+        close(socket);
         assert_eq!(reason(), FallbackReason::Passed);
     });
 }
 
-/// A program that is started gets standard input, and must not miss what a queue brings.
+/// A started program inherits standard input, and must not miss datagrams in a queue.
 #[test]
-fn what_is_standard_input_of_another_program_is_the_kernel_s() {
-    with_queues("what_is_standard_input_of_another_program_is_the_kernel_s", || {
+fn standard_input_of_a_started_program_is_pinned() {
+    with_queues("standard_input_of_a_started_program_is_pinned", || {
         // SAFETY: the test has a process of its own, which does not read it.
         unsafe { rustix::io::close(0) };
         let (socket, fd) = candidate();
@@ -145,24 +146,25 @@ fn what_is_standard_input_of_another_program_is_the_kernel_s() {
         let handle = find(fd, Direction::Send).expect("adopted");
         assert_eq!(handle.udp().map(Udp::pin_reason), Some(FallbackReason::Passed));
         drop(handle);
-        forget(socket);
+        close(socket);
     });
 }
 
-/// Between the look at the table and the kernel's call another thread adopts: the call would be deaf.
+/// Another thread adopts between the check of the table and the kernel's call, which would then
+/// miss datagrams in the queue.
 #[test]
-fn a_receive_looks_again_after_an_adoption() {
-    with_queues("a_receive_looks_again_after_an_adoption", || {
+fn a_receive_checks_again_after_an_adoption() {
+    with_queues("a_receive_checks_again_after_an_adoption", || {
         let (socket, fd) = candidate();
         let mut n = 0;
-        let ours = || {
+        let by_hook = || {
             n += 1;
             use_often(fd);
-            (n == 2).then_some("ours")
+            (n == 2).then_some("the hook's")
         };
-        assert_eq!(receive(fd, ours, || "the kernel's"), "ours");
-        // What ours leaves to the kernel then is the kernel's.
+        assert_eq!(receive(fd, by_hook, || "the kernel's"), "the hook's");
+        // A call that the hook leaves to the kernel is the kernel's.
         assert_eq!(receive(fd, || None, || "the kernel's"), "the kernel's");
-        forget(socket);
+        close(socket);
     });
 }
