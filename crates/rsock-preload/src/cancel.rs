@@ -1,9 +1,9 @@
-//! `pthread_cancel` and calls that do not sleep in libc.
+//! `pthread_cancel` of threads that sleep in the core instead of libc.
 //!
-//! A thread that waits in the core waits by raw system calls, of which libc knows nothing: it
-//! would neither wake it, nor is unwinding through the core an option. So a thread that is inside
-//! has cancellation disabled ([`SavedCancelState`]); `pthread_cancel` always sends libc's own cancellation
-//! signal, which `signal` takes there for a handler that ends the call with `EINTR`; and
+//! A thread that waits in the core makes raw system calls, which libc does not know: libc would not
+//! wake it, and unwinding through the core is not possible. So cancellation is disabled inside
+//! ([`SavedCancelState`]); `pthread_cancel` always sends libc's own cancellation signal, which
+//! `signal` treats there as a handler that ends the call with `EINTR`; and
 //! [`guard::without_cancel`], outside again, is the cancellation point.
 
 use crate::{errno, guard, signal};
@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static USED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C-unwind" {
-    /// Ends the thread, by unwinding, if it was cancelled and allows it.
+    /// Ends the thread, by unwinding, if it was cancelled and allows cancellation.
     fn pthread_testcancel();
-    /// Allows or forbids that; allowing may end the thread at once.
+    /// Allows or forbids cancellation; allowing it may end the thread at once.
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
 unsafe extern "C" {
-    /// Not zero while nobody else could cancel this thread.
+    /// Not zero while the process has no other thread that could cancel this one.
     static __libc_single_threaded: c_char;
 }
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// Whether cancellation was enabled before it was disabled; `NONE` if it was not touched.
+/// The cancellation state before it was disabled; `NONE` if it was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SavedCancelState(c_int);
 
@@ -49,7 +49,7 @@ impl SavedCancelState {
         Self(old)
     }
 
-    /// Puts back what was before.
+    /// Restores the previous state.
     #[inline]
     pub(crate) fn restore(self) {
         if self != Self::NONE {
@@ -89,7 +89,7 @@ pub(crate) fn test() {
     }
 }
 
-/// The thread that a thread's CPU-time clock belongs to: the kernel's encoding of such clocks.
+/// The thread of a CPU-time clock, by the kernel's encoding of such clocks.
 fn thread_of(clock: clockid_t) -> c_int {
     !(clock >> 3)
 }

@@ -1,10 +1,10 @@
-//! What becomes of streams when somebody else is about to use their sockets: a program that this
-//! process becomes or starts, another process that is sent a descriptor, libc's own streams.
+//! Handoff of streams before code without hooks uses their sockets: a program that this process
+//! becomes or starts, another process that receives a descriptor, libc's own `FILE` streams.
 //!
-//! They know of kernel sockets and nothing else. For each stream that they are for_child and that may
-//! still bring bytes in another way, the core either ends that or answers with a socket that
-//! carries on, which takes the place of the stream's descriptors here. A program that fails to
-//! start changes nothing: the old one goes on with that socket.
+//! Such code uses kernel sockets and nothing else. For each stream that it gets and whose bytes may
+//! still come on a ring, the core either ends the ring or returns a proxy: a socket behind which a
+//! process of its own carries the stream on. The proxy takes the place of the stream's descriptors
+//! in this process. If the other program fails to start, the current one goes on with the proxy.
 //!
 //! A `vfork` child runs in its parent's memory. Its descriptors are its own, so they are found by
 //! their inodes, not in the table, and the table stays as it is.
@@ -23,14 +23,14 @@ use rustix::thread::{Timespec, nanosleep};
 /// The last of standard input, output and error.
 const LAST_STANDARD: RawFd = 2;
 
-/// What an `exec` needs that streams do not change meanwhile; to be dropped after one that failed. `None` where the
-/// process goes on beside the new program.
+/// Keeps streams from changing between TCP and a ring during an `exec`; dropped after an `exec`
+/// that failed. `None` where the process goes on beside the new program.
 pub(crate) type Ready = Option<Halt>;
 
-/// Before `exec`.
+/// Hands off streams before an `exec`.
 ///
 /// # Errors
-/// The errno with which it must fail, because bytes would be lost.
+/// The errno with which the `exec` must fail, because bytes would be lost.
 pub(crate) fn before_exec() -> Result<Ready, c_int> {
     if tcp_only::is_sandboxed() {
         return Ok(None);
@@ -47,7 +47,7 @@ pub(crate) fn before_exec() -> Result<Ready, c_int> {
         let Some(first) = stay.next() else { continue };
         let is_standard = first.fd <= LAST_STANDARD;
         if is_vfork_child && !is_standard {
-            // Inherited by the way, most likely. The stream is the parent's, and goes on.
+            // Most likely inherited without intent. The stream is the parent's, and goes on.
             continue;
         }
         let claim = if is_standard { Claim::Certain } else { Claim::Last };
@@ -57,9 +57,9 @@ pub(crate) fn before_exec() -> Result<Ready, c_int> {
     Ok(halt)
 }
 
-/// Before another program is started by other means than `fork`: for what it is for_child as standard
-/// streams, or by a wish that [`Handle::give`] was told of. Afterwards both processes share the
-/// socket, as they would have shared the stream.
+/// Hands off streams before another program is started by other means than `fork`: those that
+/// become its standard streams, and those that [`Handle::mark_for_child`] has marked. Afterwards
+/// both processes share the socket, as they would have shared the stream.
 ///
 /// # Errors
 /// As [`before_exec`].
@@ -89,8 +89,8 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
     Ok(())
 }
 
-/// Before `fd` is used in this process, or one that it is sent to, by somebody who does not come by
-/// us. The stream, or one that it becomes, stays on TCP.
+/// Hands off the stream of `fd` before code without hooks uses the descriptor, in this process or
+/// in one that receives it. Pins the stream, or the stream that a candidate becomes.
 ///
 /// # Errors
 /// As [`before_exec`].
@@ -103,8 +103,8 @@ pub(crate) fn before_unhooked_use(fd: RawFd, need: Need, why: FallbackReason) ->
     hand_off(handle, fd, need, why, Claim::Certain, LocalUse::Continues)
 }
 
-/// Before the kernel alone is to serve a stream of this process, for `why`. One without TCP is left as it is:
-/// the kernel has nothing of it.
+/// Hands off a stream of this process that the kernel alone is to serve from now on, for `why`. A
+/// stream without TCP is left as it is: the kernel has none of its bytes.
 ///
 /// # Errors
 /// As [`before_exec`].
@@ -119,11 +119,11 @@ pub(crate) fn before_kernel_use(handle: Handle, why: FallbackReason) -> Result<(
 /// A descriptor of a stream.
 struct StreamFd {
     fd: RawFd,
-    /// On exec.
+    /// Whether an `exec` closes it.
     close_on_exec: bool,
 }
 
-/// All descriptors of this process that descriptor the stream, lowest first.
+/// All descriptors of this process that refer to the stream, lowest first.
 fn descriptors_of(handle: &Handle) -> Vec<StreamFd> {
     let end = RawFd::try_from(fdtable::end()).unwrap_or(RawFd::MAX);
     let look = |fd| {
@@ -141,14 +141,14 @@ fn interests(descriptors: &[StreamFd]) -> Vec<Interest> {
     epoll_interest::interests_of(&numbers)
 }
 
-/// What becomes of this process's own use of the stream.
+/// This process's own use of a stream that is handed off.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LocalUse {
-    /// It ends, with all threads but this.
+    /// It ends, with all threads but this one.
     Ends,
-    /// Other threads may be about to use it.
+    /// It continues: other threads may be about to call.
     Continues,
-    /// It is in the memory of another process, to which the table belongs.
+    /// The table and the memory belong to the parent of a `vfork` child.
     InParent,
 }
 
@@ -170,14 +170,15 @@ fn hand_off(
         return proxy
             .map_or(Ok(()), |proxy| replace_descriptors(&descriptors_of(&handle), &[], proxy));
     }
-    /// How often, and how far apart, a call of another thread is for_child the chance to end.
+    /// How often, and how far apart, an in-flight call of another thread is given the chance to
+    /// end.
     const TRIES: u32 = 10;
     const APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     for _ in 0..TRIES {
         let section = Section::enter();
         let claimed = fdtable::claim_entries(&handle);
         if local_use == LocalUse::Ends || !claimed.is_empty() && handle.pause() {
-            // Otherwise its watcher may be the other process, which goes on with the stream as it is.
+            // A shared stream may be watched by the other process, which goes on with it as it is.
             let moves_epoll = local_use == LocalUse::Continues && !handle.stream().is_shared();
             let done = guard::call_core(|| handle.stream().hand_over(socket, claim));
             let Ok(Some(proxy)) = done else {
@@ -192,7 +193,7 @@ fn hand_off(
             let result = replace_descriptors(&descriptors, &interests, proxy);
             claimed.replaced_by_proxies();
             let key = handle.key();
-            // Drops the twin, unless threads are inside that exec is about to end.
+            // Drops the stream, unless other threads are in calls, which the exec is about to end.
             let ended = guard::call_core(|| {
                 slot::retire(key);
                 drop(handle);
@@ -205,14 +206,14 @@ fn hand_off(
         drop(section);
         let _ = nanosleep(&APART);
     }
-    // Another thread is receiving from the stream, and gets what the ring brings. But nothing must be
-    // written to the socket as long as the peer expects it on the ring.
-    log::line(format_args!("fd {fd}: not handed over, since it is in use"));
+    // Another thread is receiving from the stream, and gets what comes on the ring. But nothing may
+    // be written to the socket while the peer expects it on the ring.
+    log::line(format_args!("fd {fd}: not handed off, since it is in use"));
     let may_write = guard::call_core(|| Ok(handle.stream().leave_ring(socket, Need::Write, why)))?;
     if may_write { Ok(()) } else { Err(libc::EAGAIN) }
 }
 
-/// Replaces the descriptors by `proxy`, for those who watch them too.
+/// Replaces the descriptors by `proxy`, also in the epoll sets that watch them.
 fn replace_descriptors(
     descriptors: &[StreamFd],
     interests: &[Interest],
@@ -222,9 +223,9 @@ fn replace_descriptors(
     let mut result = Ok(());
     interests.iter().for_each(|interest| interest.remove());
     for descriptor in descriptors {
-        log::line(format_args!("fd {}: carried on by a process of its own", descriptor.fd));
+        log::line(format_args!("fd {}: replaced by a proxy", descriptor.fd));
         let flags = if descriptor.close_on_exec { libc::O_CLOEXEC } else { 0 };
-        // SAFETY: both are open; the kernel close_on_exec what the second was, which the caller wants.
+        // SAFETY: both are open; the kernel closes what the second was, as intended.
         let done =
             unsafe { raw::syscall!(libc::SYS_dup3, proxy.as_raw_fd(), descriptor.fd, flags) };
         if let Err(e) = done {
@@ -232,7 +233,7 @@ fn replace_descriptors(
         }
     }
     interests.iter().for_each(|interest| _ = interest.add());
-    // SAFETY: for_child up just here.
+    // SAFETY: just given up by `into_raw_fd`.
     unsafe { rustix::io::close(proxy.into_raw_fd()) };
     errno::set(saved);
     result

@@ -1,18 +1,20 @@
 //! Signal handlers around the data path.
 //!
-//! Every handler that the program installs is called by a wrapper of ours, which does three things.
-//! It marks the thread as inside a handler, where nothing is allocated. It counts the handlers that ran, for blocking calls that have to end with `EINTR`. And when the
-//! thread is inside a [`Section`] it puts an asynchronous signal off: queues it again, with its
-//! original `siginfo`, blocked in the interrupted context, until the section ends. So no handler,
-//! and no `longjmp` out of one, ever meets a half-done change of a stream.
+//! A wrapper of this library calls every handler that the program installs, and does three things.
+//! It marks the thread as inside a handler, where nothing is allocated. It counts the handlers that
+//! ran, for blocking calls that have to end with `EINTR`. And when the thread is inside a
+//! [`Section`](rsock_core::interrupt::Section) it defers an asynchronous signal: queues it again,
+//! with its original `siginfo`, blocked in the interrupted context, until the section ends. So no
+//! handler, and no `longjmp` out of one, sees a half-done change of a stream.
 //!
 //! The program sees none of this: `sigaction` reports its own handler and flags. The kernel keeps
 //! the mask; this module keeps what the wrapper hides. `SA_RESETHAND` is done here, because a
-//! signal that was put off must still find its handler.
+//! deferred signal must still find its handler.
 //!
-//! `SIGSEGV` and `SIGBUS` come to the wrapper even where the program wants the default action, because a copy of
-//! the core may meet memory of the program that is not there ([`fault`]). The program sees neither the signal nor
-//! the wrapper then; any other such signal gets what the program asked for.
+//! `SIGSEGV` and `SIGBUS` come to the wrapper even where the program wants the default action,
+//! because a copy of the core may access memory that the program does not have
+//! ([`fault`](rsock_verbs::fault)). The program sees neither the signal nor the wrapper then; any
+//! other such signal gets the action that the program asked for.
 
 mod actions;
 mod cancellation;
@@ -34,7 +36,7 @@ use rsock_verbs::raw;
 /// Size of the kernel's signal set, not libc's.
 const KERNEL_SIGSET: usize = 8;
 
-/// What a copy from or to memory that is not there causes.
+/// The signals of a copy from or to memory that does not exist.
 const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 fn bit(signal: c_int) -> u64 {
@@ -44,10 +46,10 @@ fn bit(signal: c_int) -> u64 {
 fn queue_to_self(signal: c_int, info: *const siginfo_t) {
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
-    // SAFETY: valid information; a thread may send itself any.
+    // SAFETY: valid information; a thread may send itself any signal.
     let sent = unsafe { raw::syscall!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) };
     if sent.is_err() {
-        // The queue is full: at least that it came is kept, for all but real-time signals.
+        // The queue is full: the signal is sent without its information, which is lost.
         // SAFETY: integers only.
         let _ = unsafe { raw::syscall!(libc::SYS_tgkill, pid, tid, signal) };
     }

@@ -1,4 +1,4 @@
-//! Tells whether the calling process owns the descriptor table.
+//! Whether the calling process owns the descriptor table.
 //!
 //! A `vfork` child runs in its parent's memory but has descriptors of its own. What it does to them
 //! before it execs must not change the table, which describes the parent's descriptors.

@@ -1,16 +1,17 @@
-//! One line of `/proc/self/fdinfo` of an epoll set: a descriptor that it watches.
+//! Parses a line of `/proc/self/fdinfo` of an epoll set: one entry of its interest list.
 
-/// What the kernel tells of a watch.
+/// One entry, as the kernel prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) fd: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// Of what is watched; none if the kernel does not tell.
+    /// The inode of the file; none if the kernel does not print it.
     pub(crate) inode: Option<u64>,
 }
 
-/// `tfd: 5 events: 19 data: abc  pos:0 ino:1f sdev:8`; the first number is decimal, the others are hexadecimal.
+/// `tfd: 5 events: 19 data: abc  pos:0 ino:1f sdev:8`; the first number is decimal, the others are
+/// hexadecimal.
 pub(crate) fn parse(line: &str) -> Option<Entry> {
     let mut words = line.split_whitespace();
     let mut after = |name| (words.next()? == name).then(|| words.next())?;
@@ -22,10 +23,11 @@ pub(crate) fn parse(line: &str) -> Option<Entry> {
     Some(Entry { fd, events, data, inode })
 }
 
-/// What the fuzzer feeds: lines of any text; what is understood of one is understood of it written anew.
+/// For the fuzzer: parses lines of any text, and checks that an entry survives being printed and
+/// parsed again.
 ///
 /// # Panics
-/// If it is not.
+/// If an entry does not survive.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check_any(text: &[u8]) {
     for line in String::from_utf8_lossy(text).lines() {

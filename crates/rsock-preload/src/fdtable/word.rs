@@ -62,8 +62,8 @@ impl Word {
 
     /// Whether it is a UDP socket, adopted or not.
     pub(in crate::fdtable) fn is_datagram(self) -> bool {
-        let twin = self.kind() == ADOPTED && self.0 & ADOPTED_UDP != 0;
-        twin || self.kind() != ADOPTED && self.0 & UDP != 0
+        let is_adopted_udp = self.kind() == ADOPTED && self.0 & ADOPTED_UDP != 0;
+        is_adopted_udp || self.kind() != ADOPTED && self.0 & UDP != 0
     }
 
     pub(in crate::fdtable) fn with_kind(self, kind: u64) -> Self {

@@ -58,8 +58,8 @@ pub(crate) unsafe extern "C-unwind" fn accept4(
     new
 }
 
-/// As `accept` on a listening socket that may have a door, and whose kernel queue `kernel` asks. `None` if
-/// it has none.
+/// As `accept` on a listening socket that may have a native listener, where `kernel` accepts from
+/// the kernel's queue. `None` if there is no native listener.
 ///
 /// # Safety
 /// As `accept(2)`.

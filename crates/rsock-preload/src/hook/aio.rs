@@ -1,5 +1,5 @@
-//! POSIX asynchronous I/O: threads of libc's own read and write, and do not come by the hooks. The stream leaves the
-//! ring before.
+//! POSIX asynchronous I/O: libc's own threads read and write, without calling the hooks. The stream
+//! leaves the ring before.
 
 use super::alias;
 use crate::{errno, fdtable, handoff, next};
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C-unwind" fn lio_listio(
     unsafe { next::lio_listio(mode, list, n, event) }
 }
 
-// On 64-bit systems they are the same functions.
+// On 64-bit systems these are the same functions.
 alias! {
     aio_read64 = aio_read(request: *mut aiocb) -> c_int;
     aio_write64 = aio_write(request: *mut aiocb) -> c_int;

@@ -12,13 +12,13 @@ use rsock_verbs::own_fd;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if guard::is_in_core() {
-        // Dropping an `OwnedFd` comes here. libc's `close` would be a cancellation point.
+        // Dropping an `OwnedFd` calls this. libc's `close` would be a cancellation point.
         // SAFETY: as the caller of `close` promises.
         unsafe { rustix::io::close(fd) };
         return 0;
     }
     if own_fd::is_own(fd) {
-        // For all that the program knows, it is not open.
+        // A descriptor of this library: to the program it is not open.
         return errno::fail_int(libc::EBADF);
     }
     fdtable::note_closing(fd);
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = c_uint::try_from(first).unwrap_or(0);
     let rest = note_closing_range(first, c_uint::MAX, 0);
     let Ok(rest) = c_int::try_from(rest) else { return };
-    // SAFETY: closes what the caller asked for, but for our own, which lie below.
+    // SAFETY: closes what the caller asked for, except for this library's own, which lie below.
     unsafe { next::closefrom(rest) };
 }
 
@@ -59,12 +59,12 @@ pub(crate) unsafe extern "C-unwind" fn close_range(
             return 0;
         }
     }
-    // SAFETY: closes what the caller asked for, but for our own, which lie below.
+    // SAFETY: closes what the caller asked for, except for this library's own, which lie below.
     unsafe { next::close_range(first, last, flags) }
 }
 
-/// Notes the end of every descriptor in the range, and closes those up to the last of our own.
-/// Returns where the rest begins, which is past `last` if nothing remains.
+/// Removes the entry of every descriptor in the range, and closes those up to the last one of this
+/// library's own. Returns where the rest begins, which is past `last` if nothing remains.
 fn note_closing_range(first: c_uint, last: c_uint, flags: c_int) -> c_uint {
     for fd in fdtable::known_fds(first, last) {
         fdtable::note_closing(fd);
@@ -73,7 +73,7 @@ fn note_closing_range(first: c_uint, last: c_uint, flags: c_int) -> c_uint {
     while let Some(own) = own_fd::first_in(rest, last) {
         let own = own.cast_unsigned();
         if rest < own {
-            // SAFETY: closes what the caller asked for, short of our own.
+            // SAFETY: closes what the caller asked for, short of this library's own.
             unsafe { next::close_range(rest, own - 1, flags) };
         }
         rest = own + 1;

@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C-unwind" fn connect(
                 }
                 errno::set(e);
             }
-            // Interrupted or not to be waited for, the connection goes on being made.
+            // Interrupted or non-blocking, the connection is still being made.
             if matches!(e, libc::EINPROGRESS | libc::EINTR | libc::EAGAIN) {
                 fdtable::note_stream(fd, true);
                 log::line(format_args!("fd {fd}: connecting"));

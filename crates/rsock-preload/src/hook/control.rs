@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
             Ioctl::Unsent if !handle.stream().is_plain() => {
                 Some(guard::call_core(|| handle.stream().bytes_unsent(handle.fd())))
             }
-            // Not before what the ring has.
+            // The mark lies behind the bytes on the ring.
             Ioctl::AtMark if !handle.stream().is_plain() => {
                 let is_at_mark = guard::call_core(|| Ok(handle.stream().is_at_mark(handle.fd())));
                 Some(is_at_mark.map(usize::from))
@@ -91,11 +91,11 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
             Some(Ok(_)) if arg.is_null() => return errno::fail_int(libc::EFAULT),
             Some(Ok(n)) => {
                 let n = c_int::try_from(n).unwrap_or(c_int::MAX);
-                // SAFETY: not null, and room for an int by the promise of who asks this.
+                // SAFETY: not null, and room for an int by the promise of a caller of this request.
                 unsafe { arg.cast::<c_int>().write_unaligned(n) };
                 return 0;
             }
-            // A number reused behind our back, or an error that the kernel has too.
+            // The number was reused without a hook, or the kernel reports the same error.
             Some(Err(_)) | None => {}
         }
     }
@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
     result
 }
 
-/// What a UDP socket answers for what is in its queue.
+/// Answers for the datagrams in the queue of a UDP socket.
 fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Option<c_int> {
     match options::ioctl(request) {
         Ioctl::Readable => {
@@ -121,7 +121,7 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
                 return Some(errno::fail_int(libc::EFAULT));
             }
             let n = c_int::try_from(n).unwrap_or(c_int::MAX);
-            // SAFETY: not null, and room for an int by the promise of who asks this.
+            // SAFETY: not null, and room for an int by the promise of a caller of this request.
             unsafe { arg.cast::<c_int>().write_unaligned(n) };
             return Some(0);
         }
@@ -131,7 +131,7 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
     None
 }
 
-/// As `sockatmark(3)`: libc's own makes its `ioctl` past the hook.
+/// As `sockatmark(3)`: libc's own function makes its `ioctl` without calling the hook.
 ///
 /// # Safety
 /// As `sockatmark(3)`.

@@ -56,7 +56,8 @@ pub(crate) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int
     result
 }
 
-/// Before `new` is closed by becoming a copy of `old`, if it will.
+/// To be called before `new` is replaced by a copy of `old`; does nothing if the kernel would
+/// refuse.
 fn note_replacing(old: c_int, new: c_int) {
     if old == new || old < 0 || guard::is_in_core() {
         return;
@@ -68,13 +69,13 @@ fn note_replacing(old: c_int, new: c_int) {
     }
     fdtable::note_closing(new);
     if new <= LAST_STANDARD {
-        // Usually an exec follows. Before the kernel acts, because after it, the copy could
-        // already be used by others.
+        // Usually an exec follows. Done before the kernel's `dup2`, because other threads may use
+        // the copy at once after it.
         fdtable::pin(old, FallbackReason::StandardStream);
     }
 }
 
-/// After `old` was copied to `new`, if it was.
+/// To be called after `old` was copied to `new`; does nothing if that failed.
 pub(super) fn note_duplicate(old: c_int, new: c_int) {
     if new < 0 || new == old || guard::is_in_core() {
         return;
@@ -83,7 +84,7 @@ pub(super) fn note_duplicate(old: c_int, new: c_int) {
     if new <= LAST_STANDARD {
         // libc's own streams read the first and write to the others.
         let need = if new == 0 { Need::Both } else { Need::Write };
-        // Too late to fail. Who execs next will be told.
+        // Too late to fail the call. A later exec reports the error.
         let _ = handoff::before_unhooked_use(new, need, FallbackReason::StandardStream);
     }
 }

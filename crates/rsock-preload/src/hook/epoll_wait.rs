@@ -1,8 +1,9 @@
-//! Waiting for epoll sets: the kernel's business, but for streams without TCP that are full.
+//! Waiting for epoll sets: the kernel does it, except for streams without TCP that are full.
 //!
-//! In a set such a stream is its placeholder, which has been made to show that there is no room
-//! ([`AcceleratedStream::shows_full`]). Who waits for a set meanwhile waits for room, too, and has the placeholder
-//! show it; the kernel then does the rest, whatever the set was told of levels, edges and shots.
+//! In a set such a stream is its placeholder, which then shows that there is no room
+//! ([`AcceleratedStream::shows_full`]). A thread that waits for a set meanwhile waits for room,
+//! too, and then makes the placeholder writable; the kernel does the rest, by levels, edges or
+//! shots as the set was asked.
 
 use super::poll::duration;
 use crate::fdtable::datagrams;
@@ -84,7 +85,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
         // SAFETY: null or valid by the caller's promise.
         let given = unsafe { mask.as_ref() };
         let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: arguments passed on unchanged, but for a time that is there during the call.
+        // SAFETY: arguments passed on unchanged, except for a time that lives during the call.
         let now = || unsafe { next::epoll_pwait2(set, events, n, &raw const at_once, mask) };
         if let Some(n) = guard::without_cancel(|| wait(set, limit, given, now)) {
             return n;
@@ -94,7 +95,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     unsafe { next::epoll_pwait2(set, events, n, timeout, mask) }
 }
 
-/// Waits for the set, which `now` asks, and for room in streams. `None` if none is full.
+/// Waits for the set, by calling `now`, and for room in streams. `None` if no stream is full.
 fn wait(
     set: c_int,
     limit: Option<Duration>,
@@ -136,7 +137,7 @@ fn wait(
     }
 }
 
-/// The streams that show that there is no room.
+/// The streams whose placeholders show that there is no room.
 fn full() -> Vec<(c_int, Handle)> {
     let look = |fd| {
         let handle = fdtable::find(fd, Direction::Send).filter(|_| fdtable::is_stream(fd))?;

@@ -1,4 +1,4 @@
-//! The process becomes another program, or starts one.
+//! The process becomes another program.
 //!
 //! libc's variants do not call each other by name, so each is hooked. A call that cannot succeed,
 //! because there is no such program, goes straight to libc: shells try one directory after the
@@ -148,7 +148,7 @@ pub(crate) extern "C" fn execlp() {
     detour!(before_execlp)
 }
 
-/// What happens before an `execl`; returns where it goes on.
+/// Hands off streams before an `execl`; returns the address to continue at.
 extern "C" fn before_execl(path: *const c_char) -> *mut c_void {
     // SAFETY: a caller of `execl` promises a C string.
     go_on(unsafe { before(path) }, next::address::execl)
@@ -169,7 +169,8 @@ extern "C" fn before_execlp(file: *const c_char) -> *mut c_void {
 fn go_on(ready: Result<Ready, c_int>, next: fn() -> *mut c_void) -> *mut c_void {
     match ready {
         Ok(ready) => {
-            // Nothing of ours runs after libc's function. Where it fails, streams stay on TCP.
+            // No code of this library runs after libc's function. If that fails, streams stay on
+            // TCP.
             std::mem::forget(ready);
             next()
         }
@@ -180,12 +181,12 @@ fn go_on(ready: Result<Ready, c_int>, next: fn() -> *mut c_void) -> *mut c_void 
     }
 }
 
-/// Goes on instead of libc where bytes would be lost.
+/// Runs in place of libc's function where bytes would be lost.
 extern "C" fn refuse() -> c_int {
     -1
 }
 
-/// Before the program at `path` takes this process over, if there is one.
+/// Hands off streams before the program at `path` replaces this one, if there is such a program.
 ///
 /// # Safety
 /// Null or a C string.
@@ -198,7 +199,7 @@ unsafe fn before(path: *const c_char) -> Result<Ready, c_int> {
     if is_program(path) { handoff::before_exec() } else { Ok(None) }
 }
 
-/// As [`before`], for a program that is searched for as a shell does.
+/// As [`before`], for a program that is searched for in `PATH`.
 ///
 /// # Safety
 /// As [`before`].
@@ -211,7 +212,7 @@ unsafe fn before_search(file: *const c_char) -> Result<Ready, c_int> {
     if is_found(file) { handoff::before_exec() } else { Ok(None) }
 }
 
-/// Whether there is such a program, or that is hard to say.
+/// Whether there is such a program; true where that cannot be determined.
 fn is_program(path: &CStr) -> bool {
     let access = accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS);
     !matches!(
@@ -220,7 +221,7 @@ fn is_program(path: &CStr) -> bool {
     )
 }
 
-/// Whether one of the directories of `PATH` has such a program; true where that is hard to say.
+/// Whether a directory of `PATH` has such a program; true where that cannot be determined.
 fn is_found(file: &CStr) -> bool {
     let name = file.to_bytes();
     if name.contains(&b'/') {

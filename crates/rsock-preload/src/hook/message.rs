@@ -42,12 +42,12 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(
     msg: *mut msghdr,
     flags: c_int,
 ) -> ssize_t {
-    let ours = || {
+    let by_hook = || {
         // SAFETY: a caller of `recvmsg` promises a valid message.
         call_known(fd, || unsafe { recv_one(fd, msg, flags) })
     };
     // SAFETY: arguments passed on unchanged.
-    datagrams::receive(fd, ours, || unsafe { next::recvmsg(fd, msg, flags) })
+    datagrams::receive(fd, by_hook, || unsafe { next::recvmsg(fd, msg, flags) })
 }
 
 /// # Safety
@@ -65,7 +65,7 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
     }
     if msg.msg_controllen != 0 {
         drop(handle);
-        // Time stamps, zero copy or a mistake: only the kernel knows.
+        // Time stamps, zero copy or a mistake: only the kernel can tell.
         fdtable::pin(fd, FallbackReason::Option);
         return None;
     }

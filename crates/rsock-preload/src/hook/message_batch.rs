@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
 ) -> c_int {
     // SAFETY: a caller promises `n` valid messages.
     let all = unsafe { messages(msgs, n) };
-    if all.is_empty() || !is_ours(fd, Direction::Send) {
+    if all.is_empty() || !is_adopted(fd, Direction::Send) {
         for msg in all {
             // SAFETY: a valid message, by the same promise.
             if let Err(e) = unsafe { before_passing(&raw const msg.msg_hdr) } {
@@ -35,7 +35,8 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     }
     // SAFETY: a valid message, by the same promise.
     let each = |msg: &mut mmsghdr| unsafe { sendmsg(fd, &raw const msg.msg_hdr, flags) };
-    // Another thread may close the number after any message, and another file be given it.
+    // Another thread may close the number after any message, and the kernel give it to another
+    // file.
     let key = fdtable::key(fd);
     let is_same = |_| fdtable::key(fd) == key;
     if !datagrams::is_udp(fd) {
@@ -44,9 +45,10 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     let (mut done, mut is_kernels) = (0, false);
     while done < all.len() {
         let rest = &mut all[done..];
-        let first =
+        let first = guard::without_cancel(|| {
             // SAFETY: valid messages, by the same promise.
-            guard::without_cancel(|| unsafe { datagram::send_first(fd, rest, flags, &mut is_kernels) });
+            unsafe { datagram::send_first(fd, rest, flags, &mut is_kernels) }
+        });
         done += first.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         let Some(next) = all.get_mut(done..done + 1) else { break };
         let sent = if is_kernels {
@@ -82,10 +84,10 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    let ours = || {
+    let by_hook = || {
         // SAFETY: a caller promises `n` valid messages.
         let all = unsafe { messages(msgs, n) };
-        if all.is_empty() || !is_ours(fd, Direction::Recv) {
+        if all.is_empty() || !is_adopted(fd, Direction::Recv) {
             return None;
         }
         // SAFETY: null or valid by the caller's promise.
@@ -95,7 +97,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     };
     // SAFETY: arguments passed on unchanged.
     let kernel = || unsafe { next::recvmmsg(fd, msgs, n, flags, timeout) };
-    datagrams::receive(fd, ours, kernel)
+    datagrams::receive(fd, by_hook, kernel)
 }
 
 /// Receives into one message after the other.
@@ -124,9 +126,9 @@ unsafe fn recv_each(
         }
         n
     };
-    // The end of the stream repeats itself; once is enough. The time is looked at after each
-    // message only, as the kernel does.
-    // Another thread may close the number after any message, and another file be given it.
+    // The end of the stream repeats itself; once is enough. The time limit is checked after each
+    // message only, as the kernel does. Another thread may close the number after any message, and
+    // the kernel give it to another file.
     let key = fdtable::key(fd);
     let goes_on = |got| {
         (is_datagram || got != 0) && end.is_none_or(|end| now() < end) && fdtable::key(fd) == key
@@ -134,12 +136,12 @@ unsafe fn recv_each(
     for_each(all, each, goes_on)
 }
 
-/// Whether `fd` may have messages for us in the given direction; a UDP socket counts it as a call.
-fn is_ours(fd: c_int, direction: Direction) -> bool {
+/// Whether `fd` is an adopted socket in the given direction; on a UDP socket this counts as a call.
+fn is_adopted(fd: c_int, direction: Direction) -> bool {
     fdtable::begin_call(fd, direction).is_some() || datagrams::begin_call(fd, direction).is_some()
 }
 
-/// The messages of a call, of which the kernel takes 1024 at most.
+/// The messages of a call. The kernel takes 1024 at most.
 ///
 /// # Safety
 /// `msgs` is null or has `n` valid messages during `'a`.
@@ -151,7 +153,8 @@ unsafe fn messages<'a>(msgs: *mut mmsghdr, n: c_uint) -> &'a mut [mmsghdr] {
     unsafe { slice::from_raw_parts_mut(msgs, n.min(1024) as usize) }
 }
 
-/// Runs `each` on the messages while it succeeds and `goes_on`, and counts.
+/// Runs `each` on the messages while it succeeds and `goes_on` holds; returns the number of
+/// messages.
 fn for_each(
     msgs: &mut [mmsghdr],
     mut each: impl FnMut(&mut mmsghdr) -> ssize_t,

@@ -1,8 +1,8 @@
 //! The exported symbols, by family.
 //!
-//! Each hook asks whose descriptor it is, checks its arguments, calls the core and maps the
-//! result; anything else goes to the next definition, unchanged. The list of what is exported is
-//! `symbols.txt`, which a test compares with the library.
+//! Each hook looks its descriptor up in the table, checks its arguments, calls the core and maps
+//! the result; any other call goes to the next definition, unchanged. The list of exported symbols
+//! is `symbols.txt`, which a test compares with the library.
 
 mod accept;
 mod aio;
@@ -41,7 +41,7 @@ use crate::guard::HookResult;
 use crate::{fdtable, guard};
 use libc::c_int;
 
-/// As [`guard::without_cancel`], where the table knows something of `fd`.
+/// As [`guard::without_cancel`], where the table has an entry for `fd`.
 #[inline(always)]
 fn call_known<R>(fd: c_int, call: impl FnMut() -> Option<R>) -> Option<R>
 where
@@ -54,7 +54,7 @@ where
 macro_rules! alias {
     ($($alias:ident = $name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         $(
-            /// Another name of the hook it calls.
+            /// Another name of the hook that it calls.
             ///
             /// # Safety
             /// As the C function.

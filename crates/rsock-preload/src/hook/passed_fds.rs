@@ -5,7 +5,7 @@ use libc::{c_int, msghdr};
 use rsock_core::accelerate::{FallbackReason, Need};
 use std::ptr;
 
-/// Hands over the streams whose descriptors the message passes to another process.
+/// Hands off the streams whose descriptors the message passes to another process.
 ///
 /// # Errors
 /// Of [`handoff::before_unhooked_use`].

@@ -1,4 +1,4 @@
-//! `poll` and `ppoll`, over twins and other descriptors alike.
+//! `poll` and `ppoll` over accelerated streams and other descriptors alike.
 
 use super::alias;
 use crate::fdtable::datagrams;
@@ -24,10 +24,10 @@ const FEW: usize = 16;
 pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: a caller of `poll` promises `n` entries.
-    let is_ours = unsafe { concerns_us(fds, n) };
+    let concerns_hook = unsafe { has_sockets(fds, n) };
     // SAFETY: as above.
-    let is_counted = is_ours && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
-    if is_ours
+    let is_counted = concerns_hook && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
+    if concerns_hook
         // SAFETY: as above.
         && let Some(n) = guard::without_cancel(|| unsafe { poll_all(fds, n, limit, None) })
     {
@@ -52,10 +52,10 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: a caller of `ppoll` promises `n` entries.
-    let is_ours = unsafe { concerns_us(fds, n) };
+    let concerns_hook = unsafe { has_sockets(fds, n) };
     // SAFETY: as above.
-    let is_counted = is_ours && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
-    if is_ours
+    let is_counted = concerns_hook && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
+    if concerns_hook
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }
     {
@@ -119,7 +119,7 @@ alias! {
 /// The duration at `at`, none for null.
 ///
 /// # Errors
-/// An invalid one: the kernel says what it thinks of it.
+/// The time is invalid: the kernel reports the error.
 ///
 /// # Safety
 /// `at` is null or valid.
@@ -134,7 +134,7 @@ pub(super) unsafe fn duration(at: *const timespec) -> Result<Option<Duration>, (
     Ok(Some(Duration::new(secs, nanos)))
 }
 
-/// What waiting for a descriptor may take beside the kernel.
+/// A socket of this library that a descriptor refers to while it is waited for.
 pub(super) enum Named {
     Stream(Handle),
     /// Beside a listening socket.
@@ -144,7 +144,7 @@ pub(super) enum Named {
 }
 
 impl Named {
-    /// The stream behind `fd`, by the side that waiting for `events` belongs to, or its door.
+    /// The socket of `fd`, if any. A stream's direction is the one that `events` ask for.
     pub(super) fn find(fd: c_int, events: PollFlags) -> Option<Self> {
         if fdtable::is_listening(fd) {
             return listeners::of(fd).map(Self::NativeListener);
@@ -161,7 +161,7 @@ impl Named {
             .map(Self::Stream)
     }
 
-    /// Whether the kernel cannot do it alone.
+    /// Whether waiting takes more than the kernel's `poll`.
     pub(super) fn is_needed(&self) -> bool {
         match self {
             Self::Stream(handle) => !handle.stream().is_plain(),
@@ -169,7 +169,7 @@ impl Named {
         }
     }
 
-    /// What to wait for.
+    /// The entry to wait for.
     pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollEntry<'_> {
         let (twin, door, udp, call) = match named {
             Some(Self::Stream(handle)) => (Some(handle.stream()), None, None, Some(handle.call())),
@@ -181,11 +181,12 @@ impl Named {
     }
 }
 
-/// Whether an entry names a stream, so that the kernel may not be able to do it alone.
+/// Whether an entry refers to a socket of this library, so that the kernel's `poll` may not
+/// suffice.
 ///
 /// # Safety
 /// `fds` has `n` entries.
-unsafe fn concerns_us(fds: *const pollfd, n: nfds_t) -> bool {
+unsafe fn has_sockets(fds: *const pollfd, n: nfds_t) -> bool {
     let Some(n) = usize::try_from(n).ok().filter(|&n| n <= fdtable::MOST && !fds.is_null()) else {
         return false;
     };
@@ -197,17 +198,18 @@ unsafe fn concerns_us(fds: *const pollfd, n: nfds_t) -> bool {
 /// The descriptors of the entries.
 ///
 /// # Safety
-/// As [`poll_all`], during the call that this is handed to.
+/// As [`poll_all`], for as long as the iterator is used.
 unsafe fn numbers<'a>(fds: *const pollfd, n: nfds_t) -> impl Iterator<Item = c_int> + Clone + 'a {
     let n = usize::try_from(n).unwrap_or(0);
-    // SAFETY: not null, since some name streams, so `n` entries by the caller's promise.
+    // SAFETY: not null, since some entries concern this library, so `n` entries by the caller's
+    // promise.
     unsafe { slice::from_raw_parts(fds, n) }.iter().map(|p| p.fd)
 }
 
-/// Waits for all entries if one of them is off TCP. `None`: the kernel can do it alone.
+/// Waits for all entries if one of them is off TCP. `None`: the kernel's `poll` suffices.
 ///
 /// # Safety
-/// `fds` has `n` entries, of which [`concerns_us`].
+/// `fds` has `n` entries, for which [`has_sockets`] holds.
 unsafe fn poll_all(
     fds: *mut pollfd,
     n: nfds_t,
@@ -215,7 +217,8 @@ unsafe fn poll_all(
     mask: Option<&sigset_t>,
 ) -> Option<c_int> {
     let n = usize::try_from(n).ok()?;
-    // SAFETY: not null, since some name streams, so `n` entries by the caller's promise.
+    // SAFETY: not null, since some entries concern this library, so `n` entries by the caller's
+    // promise.
     let fds = unsafe { slice::from_raw_parts_mut(fds, n) };
     if n <= FEW {
         let mut handles = [const { None }; FEW];

@@ -14,12 +14,12 @@ use std::ptr;
 /// As `read(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    let ours = || {
+    let by_hook = || {
         // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
         call_known(fd, || unsafe { read_with(fd, buf, len) })
     };
     // SAFETY: arguments passed on unchanged.
-    datagrams::receive(fd, ours, || unsafe { next::read(fd, buf, len) })
+    datagrams::receive(fd, by_hook, || unsafe { next::read(fd, buf, len) })
 }
 
 /// As `readv(2)`.
@@ -28,12 +28,12 @@ pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: si
 /// As `readv(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-    let ours = || {
+    let by_hook = || {
         // SAFETY: a caller of `readv` promises `n` entries of writable bytes.
         call_known(fd, || unsafe { readv_with(fd, iov, n, 0) })
     };
     // SAFETY: arguments passed on unchanged.
-    datagrams::receive(fd, ours, || unsafe { next::readv(fd, iov, n) })
+    datagrams::receive(fd, by_hook, || unsafe { next::readv(fd, iov, n) })
 }
 
 /// As `preadv2(2)`: on a stream, `readv` with flags.
@@ -48,13 +48,13 @@ pub(crate) unsafe extern "C-unwind" fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    let ours = || {
+    let by_hook = || {
         let flags = message_flags(flags).filter(|_| offset == -1)?;
         // SAFETY: a caller of `preadv2` promises `n` entries of writable bytes.
         call_known(fd, || unsafe { readv_with(fd, iov, n, flags) })
     };
     // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
-    datagrams::receive(fd, ours, || unsafe { next::preadv2(fd, iov, n, offset, flags) })
+    datagrams::receive(fd, by_hook, || unsafe { next::preadv2(fd, iov, n, offset, flags) })
 }
 
 /// As `recv(2)`.
@@ -68,12 +68,12 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    let ours = || {
+    let by_hook = || {
         // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
         call_known(fd, || unsafe { recv_with(fd, buf, len, flags) })
     };
     // SAFETY: arguments passed on unchanged.
-    datagrams::receive(fd, ours, || unsafe { next::recv(fd, buf, len, flags) })
+    datagrams::receive(fd, by_hook, || unsafe { next::recv(fd, buf, len, flags) })
 }
 
 /// As `recvfrom(2)`. A connected stream has no address to report.
@@ -89,9 +89,10 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> ssize_t {
-    let ours = || {
+    let by_hook = || {
         if datagrams::is_udp(fd) {
-            // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for an address.
+            // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for
+            // an address.
             return guard::without_cancel(|| unsafe {
                 datagram::recv_bytes(fd, buf, len, flags, addr, addr_len)
             });
@@ -108,7 +109,8 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
         Some(n)
     };
     // SAFETY: arguments passed on unchanged.
-    datagrams::receive(fd, ours, || unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) })
+    let kernel = || unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) };
+    datagrams::receive(fd, by_hook, kernel)
 }
 
 /// As `read(2)`, of at most `room` bytes.
@@ -232,7 +234,7 @@ unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Op
     result.unwrap_or_else(|e| Some(errno::fail(e)))
 }
 
-/// The message flag for the flags of `preadv2`, if a stream honours them.
+/// The message flags for the flags of `preadv2`, if a stream honours them.
 pub(super) fn message_flags(rwf: c_int) -> Option<c_int> {
     match rwf {
         0 => Some(0),

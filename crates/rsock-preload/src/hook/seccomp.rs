@@ -6,7 +6,7 @@ use libc::{c_int, c_ulong};
 /// As `prctl(2)`. C passes the arguments after the first as words, however many there are.
 ///
 /// # Safety
-/// As `prctl(2)`. Those of the last four that the caller did not pass are arbitrary and not looked at: on x86-64 and
+/// As `prctl(2)`. Arguments that the caller did not pass are arbitrary and not used: on x86-64 and
 /// aarch64 all five lie in registers.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C-unwind" fn prctl(
     unsafe { next::prctl(option, a, b, c, d) }
 }
 
-/// Whether such a `prctl` restricts system calls. Without a filter it only asks whether there are any.
+/// Whether such a `prctl` restricts system calls. Without a filter it only asks for the mode.
 pub(super) fn restricts_by_prctl(option: c_int, mode: c_ulong, filter: c_ulong) -> bool {
     option == libc::PR_SET_SECCOMP
         && (mode == c_ulong::from(libc::SECCOMP_MODE_STRICT)

@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C-unwind" fn sysv_signal(
 /// As `siginterrupt(3)`.
 ///
 /// # Safety
-/// None beyond C's.
+/// None beyond those of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {
     set_interrupts(signal, interrupt != 0)

@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C-unwind" fn socket(
     fd
 }
 
-/// As `bind(2)`: the kernel's.
+/// As `bind(2)`, by the kernel.
 ///
 /// # Safety
 /// As `bind(2)`.
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C-unwind" fn bind(
     result
 }
 
-/// As `listen(2)`: the kernel's, and a door beside it where the configuration wants one.
+/// As `listen(2)`, by the kernel, with a native listener where the configuration wants one.
 ///
 /// # Safety
 /// As `listen(2)`.
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     unsafe { next::shutdown(fd, how) }
 }
 
-/// As `getsockname(2)`: the kernel's, where it knows.
+/// As `getsockname(2)`, by the kernel, except for streams without TCP.
 ///
 /// # Safety
 /// As `getsockname(2)`.
@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockname(
     unsafe { next::getsockname(fd, addr, len) }
 }
 
-/// As `getpeername(2)`: the kernel's, where it knows.
+/// As `getpeername(2)`, by the kernel, except for streams without TCP.
 ///
 /// # Safety
 /// As `getpeername(2)`.
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C-unwind" fn getpeername(
     unsafe { next::getpeername(fd, addr, len) }
 }
 
-/// The addresses of a stream whose descriptor does not have them.
+/// The addresses of a stream without TCP: its descriptor does not have them.
 fn native_addrs(fd: c_int) -> Option<[SocketAddr; 2]> {
     if !fdtable::is_stream(fd) {
         return None;

@@ -5,7 +5,7 @@ use crate::{fdtable, next, options};
 use libc::{c_int, c_void, socklen_t};
 use rsock_core::accelerate::FallbackReason;
 
-/// As `getsockopt(2)`: the kernel's answer.
+/// As `getsockopt(2)`, by the kernel; may pin the stream.
 ///
 /// # Safety
 /// As `getsockopt(2)`.
@@ -24,7 +24,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
     unsafe { next::getsockopt(fd, level, name, value, len) }
 }
 
-/// As `setsockopt(2)`: the kernel's, and it may keep the stream on TCP.
+/// As `setsockopt(2)`, by the kernel; may pin the stream.
 ///
 /// # Safety
 /// As `setsockopt(2)`.

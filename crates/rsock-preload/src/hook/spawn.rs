@@ -5,7 +5,8 @@ use crate::{errno, fdtable, handoff, next};
 use libc::{c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use rsock_core::accelerate::FallbackReason;
 
-/// As `posix_spawn_file_actions_adddup2(3)`. libc does what it says without calling `dup2`.
+/// As `posix_spawn_file_actions_adddup2(3)`. libc duplicates the descriptor later without calling
+/// `dup2`.
 ///
 /// # Safety
 /// As `posix_spawn_file_actions_adddup2(3)`.
@@ -18,7 +19,7 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     if fdtable::is_known(fd) {
         fdtable::pin(fd, FallbackReason::Passed);
         if let Some(handle) = fdtable::find(fd, Direction::Send) {
-            // What it still has in the ring is seen to when the program starts.
+            // When the program starts, `before_spawn` sees to the bytes on the ring.
             handle.mark_for_child();
         }
     }

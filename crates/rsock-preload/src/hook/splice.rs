@@ -1,7 +1,7 @@
 //! Transfers between descriptors inside the kernel: `sendfile` and `splice`.
 //!
-//! A stream off TCP takes a file's bytes through a buffer. What a pipe brings or takes goes by
-//! the kernel, after the stream has left for TCP.
+//! A stream off TCP takes a file's bytes through a buffer. For a pipe, the stream goes back to TCP
+//! and the kernel transfers the bytes.
 
 use crate::slot::Direction;
 use crate::{errno, fdtable, guard, next, signal};
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
         }
         drop(handle);
         if fdtable::has_no_tcp(out) {
-            // As of a descriptor that cannot be transferred from.
+            // The kernel's answer for a descriptor that `sendfile` does not support.
             return errno::fail(libc::EINVAL);
         }
         fdtable::pin(out, FallbackReason::Option);
@@ -96,15 +96,15 @@ pub(crate) unsafe extern "C-unwind" fn splice(
 ) -> ssize_t {
     if fdtable::is_known(to) {
         if fdtable::has_no_tcp(to) {
-            // As to a descriptor that cannot be spliced to.
+            // The kernel's answer for a descriptor that `splice` does not support.
             return errno::fail(libc::EINVAL);
         }
         fdtable::pin(to, FallbackReason::Option);
     }
     if fdtable::is_known(from) {
         fdtable::pin(from, FallbackReason::Option);
-        // What the stream still holds must come first.
-        // The kernel knows what to answer before an urgent byte, where splicing stops.
+        // The bytes that the ring still has come first. Before an urgent byte, where splicing
+        // stops, the kernel's answer is right.
         if let Some(handle) = fdtable::begin_call(from, Direction::Recv)
             .filter(|handle| !handle.stream().is_at_mark(handle.fd()))
         {
@@ -131,8 +131,8 @@ fn is_file(fd: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Sends up to `len` bytes of `file` from `start` on. An error after the first byte is for the
-/// next call to meet.
+/// Sends up to `len` bytes of `file` from `start` on. The next call reports an error that comes
+/// after the first byte.
 fn copy_file(
     handle: &crate::slot::Handle,
     file: BorrowedFd<'_>,
@@ -170,8 +170,8 @@ fn copy_file(
     Ok(done)
 }
 
-/// Moves one chunk of what the stream holds into a pipe, taking from the stream only what the
-/// pipe took.
+/// Moves one chunk of the stream's bytes into a pipe, taking from the stream only what the pipe
+/// took.
 fn copy_to_pipe(
     handle: &crate::slot::Handle,
     to: c_int,
@@ -192,8 +192,8 @@ fn copy_to_pipe(
     handle.stream().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)
 }
 
-/// Another number for an open file, for a call that sleeps between its uses of it: other threads may
-/// close the program's number meanwhile.
+/// Another number for an open file, for a call that sleeps between its uses of it, while other
+/// threads may close the program's number.
 struct Kept(HighFd);
 
 impl Kept {

@@ -6,8 +6,8 @@ use libc::{c_char, c_int};
 use rsock_core::accelerate::{FallbackReason, Need};
 use std::ffi::CStr;
 
-/// As `fdopen(3)`. What libc does inside a stdio stream does not come by us, so whatever lies in the
-/// ring, or is still going to, must come out of a socket.
+/// As `fdopen(3)`. libc's `FILE` streams make their own system calls, so all bytes of the ring,
+/// present and future, must come out of a kernel socket.
 ///
 /// # Safety
 /// As `fdopen(3)`.

@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C-unwind" fn send(
     unsafe { next::send(fd, buf, len, flags) }
 }
 
-/// As `sendto(2)`. A connected stream does not look at the address, beyond its length.
+/// As `sendto(2)`. A connected stream ignores the address, except for its length.
 ///
 /// # Safety
 /// As `sendto(2)`.
@@ -104,11 +104,14 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     addr_len: socklen_t,
 ) -> ssize_t {
     let is_valid = addr.is_null() || addr_len as usize <= size_of::<libc::sockaddr_storage>();
-    // An invalid one fails in the kernel.
+    // The kernel reports an invalid length.
     if is_valid
         && fdtable::is_known(fd)
-        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable address.
-        && let Some(n) = guard::without_cancel(|| unsafe { sendto_with(fd, buf, len, flags, addr, addr_len) })
+        && let Some(n) = guard::without_cancel(|| {
+            // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable
+            // address.
+            unsafe { sendto_with(fd, buf, len, flags, addr, addr_len) }
+        })
     {
         return n;
     }
@@ -139,7 +142,7 @@ unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) ->
     }
 }
 
-/// As [`send_with`]; a stream does not look at the address.
+/// As [`send_with`]; a stream ignores the address.
 ///
 /// # Safety
 /// `buf` is null or has `len` readable bytes, `addr` is null or has `addr_len`.

@@ -112,8 +112,8 @@ pub(crate) fn after_fork_in_child() {
 
 fn held() -> Option<MutexGuard<'static, Vec<Entry>>> {
     let held = HELD.swap(ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: not null, so what `prepare_fork` stored on this very thread (in a child, its copy), taken
-    // once.
+    // SAFETY: not null, so stored by `prepare_fork` on this very thread (in a child, its copy), and
+    // taken once.
     (!held.is_null()).then(|| *unsafe { Box::from_raw(held) })
 }
 

@@ -1,4 +1,4 @@
-//! Signal actions: what the program asked for, and what the kernel was told instead.
+//! Signal actions: the program's, and the kernel's where the two differ.
 
 use super::wrapper::wrapper_address;
 use super::{FAULTS, bit, deferral};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 /// Signal numbers are below this.
 const SIGNALS: usize = 65;
 
-/// What the program asked for, where the kernel was told otherwise.
+/// The program's action, where the kernel has another.
 pub(super) struct Record {
     pub(super) handler: AtomicUsize,
     pub(super) flags: AtomicI32,
@@ -24,8 +24,8 @@ static RECORDS: [Record; SIGNALS] =
     [const { Record { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0) } };
         SIGNALS];
 
-/// Serialises changes of actions. Held inside a section only, so its holder is never a thread
-/// that a handler has interrupted.
+/// Serialises changes of actions. Held inside a section only, so its holder is never a thread that
+/// a handler has interrupted.
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
 /// Signals whose `signal` handlers interrupt system calls (`siginterrupt`), by bit number.
@@ -36,7 +36,7 @@ thread_local! {
     static FORKING: Cell<Option<ManuallyDrop<Section>>> = const { Cell::new(None) };
 }
 
-/// As `sigaction(2)`, behind which the wrapper hides.
+/// As `sigaction(2)`, but the program does not see the wrapper.
 ///
 /// # Safety
 /// As `sigaction(2)`: null or valid pointers.
@@ -57,11 +57,11 @@ pub(crate) unsafe fn change(signal: c_int, new: *const Action, old: *mut Action)
         && !vfork::is_child()
     {
         deferral::defer_in_sections();
-        // First, because a signal may come as soon as the kernel knows.
+        // Before the kernel's change, because a signal may come at once after it.
         record.handler.store(action.sa_sigaction, Ordering::Relaxed);
         record.flags.store(action.sa_flags, Ordering::Relaxed);
         if !is_handler(action.sa_sigaction) {
-            // Flags of handlers mean nothing to the program then.
+            // Flags of handlers have no effect for the program then.
             action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
         }
         action.sa_sigaction = wrapper_address();
@@ -90,7 +90,8 @@ pub(crate) unsafe fn change(signal: c_int, new: *const Action, old: *mut Action)
     result
 }
 
-/// Has the wrapper called for signals that a copy of ours may cause, unless the program ignores them.
+/// Has the wrapper called for signals that a copy of the core may cause, unless the program ignores
+/// them.
 pub(crate) fn watch_faults() {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return;
@@ -108,8 +109,8 @@ pub(crate) fn watch_faults() {
     fault::arm();
 }
 
-/// As the C functions of the `signal` family: one handler, these flags, a mask of the signal
-/// itself if `mask_itself`. Returns the handler before, or `SIG_ERR`.
+/// As the C functions of the `signal` family: one handler, these flags, a mask of the signal itself
+/// if `mask_itself`. Returns the previous handler, or `SIG_ERR`.
 pub(crate) fn set_handler(signal: c_int, handler: usize, flags: c_int, mask_itself: bool) -> usize {
     if handler == libc::SIG_ERR || record_of(signal).is_none() {
         errno::set(libc::EINVAL);
@@ -132,7 +133,7 @@ pub(crate) fn set_handler(signal: c_int, handler: usize, flags: c_int, mask_itse
     }
 }
 
-/// Whether handlers set by `signal` let system calls on `signal` end with `EINTR`.
+/// Whether a handler set by `signal` ends system calls with `EINTR`.
 pub(crate) fn interrupts(signal: c_int) -> bool {
     INTERRUPTING.load(Ordering::Relaxed) & bit(signal) != 0
 }
@@ -179,7 +180,7 @@ pub(super) fn is_handler(action: usize) -> bool {
     action != libc::SIG_DFL && action != libc::SIG_IGN
 }
 
-/// Takes the lock over a fork, so that the child does not inherit it from another thread.
+/// Takes the lock before a fork, so that the child does not inherit it from another thread.
 pub(crate) fn lock_for_fork() {
     let section = Section::enter();
     lock();

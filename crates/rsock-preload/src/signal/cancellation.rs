@@ -1,4 +1,4 @@
-//! libc's cancellation signal, which is wrapped like any other.
+//! libc's cancellation signal, whose handler is wrapped like any other.
 
 use super::actions::{is_handler, lock, record_of, unlock};
 use super::wrapper::wrapper_address;
@@ -14,14 +14,14 @@ use std::sync::atomic::Ordering;
 /// The signal by which glibc cancels threads.
 pub(super) const SIGCANCEL: c_int = 32;
 
-/// Has libc's handler of its cancellation signal called by the wrapper, like any other. To be
-/// called when libc has installed it; idempotent.
+/// Has the wrapper call libc's handler of its cancellation signal. To be called when libc has
+/// installed the handler; idempotent.
 pub(crate) fn wrap_cancellation() {
     let Some(record) = record_of(SIGCANCEL) else { return };
     let section = Section::enter();
     lock();
     let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-    // libc's `sigaction` refuses this number, to itself too.
+    // libc's `sigaction` refuses this number, even from within libc.
     // SAFETY: a live kernel action to fill.
     let known = unsafe { kernel_action(ptr::null(), &raw mut action) };
     if known && is_handler(action.handler) && action.handler != wrapper_address() {
@@ -29,7 +29,7 @@ pub(crate) fn wrap_cancellation() {
         record.handler.store(action.handler, Ordering::Relaxed);
         record.flags.store(libc::SA_RESTART, Ordering::Relaxed);
         action.handler = wrapper_address();
-        // It now also comes to threads that are not to be cancelled: they must not notice.
+        // The signal now also comes to threads that are not to be cancelled: they must not notice.
         action.flags |= c_ulong::from(libc::SA_RESTART.cast_unsigned());
         // SAFETY: a live kernel action.
         unsafe { kernel_action(&raw const action, ptr::null_mut()) };
@@ -45,13 +45,13 @@ pub(crate) fn send_cancellation(tid: c_int) {
     let _ = unsafe { raw::syscall!(libc::SYS_tgkill, pid, tid, SIGCANCEL) };
 }
 
-/// Repeats for the calling thread a cancellation signal that came at the wrong moment. The thread
-/// may end here, by unwinding.
+/// Repeats, for the calling thread, a cancellation signal that was deferred. The thread may end
+/// here, by unwinding.
 pub(crate) fn cancel_self() {
     let pid = c_long::from(rustix::process::getpid().as_raw_nonzero().get());
     let tid = c_long::from(rustix::thread::gettid().as_raw_nonzero().get());
-    // SAFETY: libc's function of this signature. Its handler may unwind from the call, which an inline system
-    // call does not allow.
+    // SAFETY: libc's function of this signature. Its handler may unwind from the call, which an
+    // inline system call does not allow.
     let syscall = unsafe {
         mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(c_long, ...) -> c_long>(
             next::address::syscall(),

@@ -1,11 +1,11 @@
-//! What a signal handler learns of, and changes in, the code that it interrupted.
+//! Reads and changes the context of the code that a signal handler has interrupted.
 //!
-//! The one place that knows processors. All of it serves cancellation (`cancel`); on a processor
-//! that is not listed here a cancelled thread may notice later.
+//! The only code that depends on the processor. All of it serves cancellation (`cancel`); on a
+//! processor that is not listed here a cancelled thread may notice later.
 
 use libc::{c_long, c_void, ucontext_t};
 
-/// Where the stack of the interrupted code ends.
+/// The stack pointer of the interrupted code.
 ///
 /// # Safety
 /// The context of a signal handler that the kernel has called.
@@ -18,16 +18,16 @@ pub(crate) unsafe fn stack(context: *const c_void) -> usize {
     // SAFETY: the kernel's own context, by the caller's promise.
     let stack = unsafe { (*context).uc_mcontext.sp };
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    // The handler's own, a little below.
+    // The handler's own stack, which is a little lower.
     let stack = context.addr();
     usize::try_from(stack).unwrap_or(usize::MAX)
 }
 
-/// If the interrupted code is about to wait for a transfer, whether for the first time or because
-/// the kernel restarts the call, then the call ends with `EINTR` instead.
+/// If the interrupted code is about to make a system call that transfers data, whether for the
+/// first time or because the kernel restarts it, then the call ends with `EINTR` instead.
 ///
 /// # Safety
-/// As [`stack`]; and the interrupted code takes that result for an answer.
+/// As [`stack`]; and the interrupted code accepts that result of its call.
 pub(crate) unsafe fn interrupt_transfer(context: *mut c_void) {
     let context = context.cast::<ucontext_t>();
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Signals that come during a section are queued again, blocked, until the section ends.
+//! Defers signals that come during a section: they are queued again, blocked, until it ends.
 
 use super::{KERNEL_SIGSET, bit, queue_to_self};
 use crate::errno;
@@ -13,19 +13,20 @@ thread_local! {
     static DEFERRED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Has [`deliver`] called at the end of sections. Idempotent.
+/// Has [`deliver`] called at the end of each section. Idempotent.
 pub(crate) fn defer_in_sections() {
     interrupt::on_leave(deliver);
 }
 
-/// Queues the signal again, blocked in the interrupted context.
+/// Defers the signal: queues it again, blocked in the interrupted context.
 ///
 /// # Safety
 /// The arguments of a signal handler that the kernel has called.
 pub(super) unsafe fn defer(signal: c_int, info: *const siginfo_t, context: *mut c_void) {
     let saved = errno::read();
     let this = bit(signal);
-    // With SA_NODEFER it is not blocked while its handler runs, and would come back at once.
+    // With SA_NODEFER the signal is not blocked while its handler runs, and would come back at
+    // once.
     change_mask(libc::SIG_BLOCK, this);
     queue_to_self(signal, info);
     let context = context.cast::<libc::ucontext_t>();
@@ -39,7 +40,7 @@ pub(super) unsafe fn defer(signal: c_int, info: *const siginfo_t, context: *mut 
     errno::set(saved);
 }
 
-/// The section has ended: lets the signals that were put off come.
+/// The section has ended: unblocks the deferred signals.
 fn deliver() {
     let due = DEFERRED.replace(0);
     if due != 0 {

@@ -24,7 +24,7 @@ pub(crate) fn raise_sigpipe() {
     errno::set(saved);
 }
 
-/// What follows the three numbers in the `siginfo_t` of a `kill`.
+/// The fields that follow the three numbers in the `siginfo_t` of a `kill`.
 #[repr(C)]
 struct Sender {
     pid: libc::pid_t,

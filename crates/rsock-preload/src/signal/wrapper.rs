@@ -1,4 +1,4 @@
-//! The handler that the kernel knows, around every handler of the program.
+//! The wrapper: the handler that the kernel calls in place of the program's.
 
 use super::actions::{is_handler, record_of, reset};
 use super::cancellation::SIGCANCEL;
@@ -10,7 +10,7 @@ use rsock_verbs::fault;
 use std::mem;
 use std::sync::atomic::Ordering;
 
-/// A handler as the kernel calls it. One that takes only the number ignores the rest.
+/// A handler as the kernel calls it. A handler that takes only the number ignores the rest.
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
 pub(super) fn wrapper_address() -> usize {
@@ -18,7 +18,7 @@ pub(super) fn wrapper_address() -> usize {
     wrapper as usize
 }
 
-/// The handler that the kernel knows.
+/// The handler that the kernel calls.
 ///
 /// # Safety
 /// Called by the kernel to deliver a signal, with that signal's information and context.
@@ -26,7 +26,7 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     let Some(record) = record_of(signal) else { return };
     // SAFETY: the kernel's own context.
     if signal == SIGCANCEL && guard::defers_cancellation(unsafe { context::stack(context) }) {
-        // Its handler may unwind, which must not happen here: the call in progress ends first.
+        // libc's handler may unwind, which must not happen here: the call in progress ends first.
         interrupt::note_handler(false);
         // SAFETY: the kernel's own context.
         unsafe { context::interrupt_transfer(context) };
@@ -48,7 +48,7 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     let flags = record.flags.load(Ordering::Relaxed);
     if !is_handler(handler) {
         if FAULTS.contains(&signal) && handler == libc::SIG_DFL {
-            // The instruction does it again, or the signal comes again when this handler returns.
+            // The instruction faults again, or the signal comes again, when this handler returns.
             reset(signal, flags);
             if !is_synchronous {
                 queue_to_self(signal, info);
@@ -74,15 +74,14 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     drop(outside);
 }
 
-/// Whether the signal is the doing of the very instruction that it interrupted, which would only
-/// do it again.
+/// Whether the interrupted instruction has caused the signal, and would only cause it again.
 fn is_synchronous(signal: c_int, code: c_int) -> bool {
     let by_instruction = matches!(
         signal,
         libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP | libc::SIGSYS
     );
-    /// The kernel has found broken memory that this process has, and no instruction has met it.
+    /// The kernel has found broken memory of this process that no instruction has accessed.
     const BUS_MCEERR_AO: c_int = 5;
-    // Codes above zero come from the kernel, others from `kill` and its like.
+    // Codes above zero come from the kernel, others from `kill` and the like.
     by_instruction && code > 0 && !(signal == libc::SIGBUS && code == BUS_MCEERR_AO)
 }

@@ -1,6 +1,6 @@
 //! The one way by which datagrams go from hooks to a UDP socket's queue and back.
 //!
-//! `None` always means: ask the kernel instead, as the program asked.
+//! `None` always means that the kernel is to make the call.
 
 mod recv;
 mod send;

@@ -12,51 +12,51 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ptr;
 
-/// Room for a name.
-const NAME_ROOM: socklen_t = 128;
+/// Room for an address.
+const ADDRESS_ROOM: socklen_t = 128;
 
 const _: () = assert!(size_of::<sockaddr_storage>() == 128);
 
-/// What a receive says beside the bytes, and has room for.
-struct Told {
-    /// Who sent it, as the kernel lays it out.
+/// What a receive returns beside the bytes.
+struct Header {
+    /// The sender's address, as the kernel lays it out.
     name: MaybeUninit<sockaddr_storage>,
     name_len: socklen_t,
-    /// Room for control data, and how much of it was used.
+    /// Room for control data, and the length of that data.
     control: *mut c_void,
     control_len: usize,
     flags: c_int,
 }
 
-impl Told {
+impl Header {
     /// Room for control data of `control_len` bytes at `control`.
     fn new(control: *mut c_void, control_len: usize) -> Self {
         Self { name: MaybeUninit::zeroed(), name_len: 0, control, control_len, flags: 0 }
     }
 
-    /// Stores who sent it, as much as there is room for, and how long that is.
+    /// Stores the sender's address, as much as there is room for; returns its full length.
     ///
     /// # Safety
     /// `room` bytes are writable at `to`.
-    unsafe fn put_name(&self, to: *mut sockaddr, room: socklen_t) -> socklen_t {
+    unsafe fn put_sender(&self, to: *mut sockaddr, room: socklen_t) -> socklen_t {
         let len = room.min(self.name_len) as usize;
-        // SAFETY: the caller's promise; the name is at least as long.
+        // SAFETY: the caller's promise; the address is at least as long.
         unsafe { ptr::copy_nonoverlapping(self.name.as_ptr().cast::<u8>(), to.cast(), len) };
         self.name_len
     }
 
-    fn set_name(&mut self, from: SocketAddr) {
-        let mut len = NAME_ROOM;
+    fn set_sender(&mut self, from: SocketAddr) {
+        let mut len = ADDRESS_ROOM;
         // SAFETY: the storage has that much room, and both are valid.
         unsafe { arg::put_address(from, self.name.as_mut_ptr().cast(), &raw mut len) };
         self.name_len = len;
     }
 
-    /// Asks the kernel.
+    /// Receives from the kernel.
     ///
     /// # Safety
     /// `control` is null or has `control_len` writable bytes.
-    unsafe fn ask(
+    unsafe fn recv_from_kernel(
         &mut self,
         fd: c_int,
         bufs: &mut [IoSliceMut<'_>],
@@ -66,13 +66,14 @@ impl Told {
         // SAFETY: plain numbers and pointers, of which none may not be zero.
         let mut msg: msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         msg.msg_name = self.name.as_mut_ptr().cast();
-        msg.msg_namelen = NAME_ROOM;
+        msg.msg_namelen = ADDRESS_ROOM;
         // `IoSliceMut` has the layout of `iovec`.
         msg.msg_iov = bufs.as_mut_ptr().cast();
         msg.msg_iovlen = bufs.len();
         msg.msg_control = self.control;
         msg.msg_controllen = control_room;
-        // SAFETY: room for a name, for as many slices as it says, and for control data by the caller's promise.
+        // SAFETY: room for an address, for as many slices as it says, and for control data by the
+        // caller's promise.
         let n = unsafe { next::recvmsg(fd, &raw mut msg, flags.bits().cast_signed()) };
         let n = usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(errno::read()))?;
         (self.name_len, self.control_len, self.flags) =
@@ -86,31 +87,32 @@ impl Told {
 /// Receives a datagram on `fd` into `bufs`.
 ///
 /// # Safety
-/// The control data of `told` is null or writable.
+/// The control data of `header` is null or writable.
 unsafe fn recv(
     fd: c_int,
     bufs: &mut [IoSliceMut<'_>],
     flags: c_int,
-    told: &mut Told,
+    header: &mut Header,
 ) -> Option<ssize_t> {
     let handle = datagrams::begin_call(fd, Direction::Recv)?;
     let udp = handle.udp()?;
-    let room = told.control_len;
+    let room = header.control_len;
     let known = RecvFlags::from_bits_retain(flags.cast_unsigned());
     let got = guard::call_core(|| {
         udp.recv(handle.descriptor(), bufs, known, |fd, bufs, flags| {
             // SAFETY: the caller's promise.
-            unsafe { told.ask(fd.as_raw_fd(), bufs, flags, room) }
+            unsafe { header.recv_from_kernel(fd.as_raw_fd(), bufs, flags, room) }
         })
     });
     datagrams::log_news(fd, udp);
     let result = match got {
         Ok(Got::Kernel(n)) => Ok(n),
         Ok(Got::Queue(Received { len, full_len, from })) => {
-            told.set_name(from);
-            told.control_len = 0;
+            header.set_sender(from);
+            header.control_len = 0;
             let is_cut = full_len > len;
-            told.flags = flags & libc::MSG_CMSG_CLOEXEC | if is_cut { libc::MSG_TRUNC } else { 0 };
+            header.flags =
+                flags & libc::MSG_CMSG_CLOEXEC | if is_cut { libc::MSG_TRUNC } else { 0 };
             Ok(if flags & libc::MSG_TRUNC != 0 { full_len } else { len })
         }
         Err(e) => Err(e),
@@ -119,7 +121,7 @@ unsafe fn recv(
         && !udp.is_same_socket(handle.fd())
         && crate::fdtable::key(fd) == Some(handle.key())
     {
-        // Closed behind our back, and used again.
+        // The descriptor was closed and reused without a hook.
         drop(handle);
         crate::fdtable::note_made(fd);
         return None;
@@ -131,8 +133,8 @@ unsafe fn recv(
 /// As `recvfrom(2)`.
 ///
 /// # Safety
-/// `buf` is null or has `len` writable bytes; `from` is null, or `from_len` is null or valid and `from` has
-/// as many bytes as it says.
+/// `buf` is null or has `len` writable bytes; `from` is null, or `from_len` is null or valid and
+/// `from` has as many bytes as it says.
 pub(in crate::hook) unsafe fn recv_bytes(
     fd: c_int,
     buf: *mut c_void,
@@ -146,18 +148,18 @@ pub(in crate::hook) unsafe fn recv_bytes(
     } else if from_len.is_null() {
         return None;
     } else {
-        // SAFETY: valid by the caller's promise. A negative one the kernel refuses.
+        // SAFETY: valid by the caller's promise. The kernel refuses a negative length.
         let room = unsafe { from_len.read_unaligned() };
         (room.cast_signed() >= 0).then_some(room)?
     };
-    // SAFETY: the caller's promise. What is wrong with it the kernel says.
+    // SAFETY: the caller's promise. The kernel reports a null pointer.
     let bytes = unsafe { arg::bytes_mut(buf, len) }.ok()?;
-    let mut told = Told::new(ptr::null_mut(), 0);
+    let mut header = Header::new(ptr::null_mut(), 0);
     // SAFETY: no room for control data.
-    let n = unsafe { recv(fd, &mut [IoSliceMut::new(bytes)], flags, &mut told) }?;
+    let n = unsafe { recv(fd, &mut [IoSliceMut::new(bytes)], flags, &mut header) }?;
     if n >= 0 && !from.is_null() {
         // SAFETY: writable by the caller's promise.
-        let len = unsafe { told.put_name(from, room) };
+        let len = unsafe { header.put_sender(from, room) };
         // SAFETY: valid by the caller's promise.
         unsafe { from_len.write_unaligned(len) };
     }
@@ -179,7 +181,7 @@ pub(in crate::hook) unsafe fn recv_vector(
             return None;
         }
         // SAFETY: no room for control data.
-        unsafe { recv(fd, bufs, flags, &mut Told::new(ptr::null_mut(), 0)) }
+        unsafe { recv(fd, bufs, flags, &mut Header::new(ptr::null_mut(), 0)) }
     };
     // SAFETY: the caller's promise.
     unsafe { arg::with_slices_mut(iov, usize::try_from(n).ok()?, libc::EINVAL, recv_all) }.ok()?
@@ -200,20 +202,20 @@ pub(in crate::hook) unsafe fn recv_message(
     if has_name && msg.msg_namelen.cast_signed() < 0 {
         return None;
     }
-    let mut told = Told::new(msg.msg_control, msg.msg_controllen);
+    let mut header = Header::new(msg.msg_control, msg.msg_controllen);
     // SAFETY: the control data of a valid message.
-    let recv_all = |bufs: &mut [IoSliceMut<'_>]| unsafe { recv(fd, bufs, flags, &mut told) };
+    let recv_all = |bufs: &mut [IoSliceMut<'_>]| unsafe { recv(fd, bufs, flags, &mut header) };
     // SAFETY: the vector of a valid message.
     let received =
         unsafe { arg::with_slices_mut(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, recv_all) };
     let n = received.ok()??;
     if n >= 0 {
         if has_name {
-            // SAFETY: a name of a valid message has as many bytes as it says.
-            msg.msg_namelen = unsafe { told.put_name(msg.msg_name.cast(), msg.msg_namelen) };
+            // SAFETY: the address of a valid message has as many bytes as it says.
+            msg.msg_namelen = unsafe { header.put_sender(msg.msg_name.cast(), msg.msg_namelen) };
         }
-        msg.msg_controllen = told.control_len;
-        msg.msg_flags = told.flags;
+        msg.msg_controllen = header.control_len;
+        msg.msg_flags = header.flags;
     }
     Some(n)
 }

@@ -42,8 +42,8 @@ unsafe fn send(
     Some(errno::ret_len(Ok(len)))
 }
 
-/// Where a datagram is to go: to the address at `to`, or the peer of a connected socket. `None` where the kernel has
-/// to say what is meant.
+/// The destination of a datagram: the address at `to`, or none for the peer of a connected socket.
+/// The outer `None` leaves the call to the kernel.
 ///
 /// # Safety
 /// As [`send`].
@@ -57,7 +57,7 @@ unsafe fn destination(
     }
     // SAFETY: the caller's promise.
     let to = unsafe { arg::address(to, to_len) }?;
-    // An address of the other family, or with a scope: the kernel says what it means.
+    // An address of the other family, or with a scope: only the kernel can resolve it.
     let is_plain = match to {
         SocketAddr::V4(_) => !udp.is_v6(),
         SocketAddr::V6(to) => udp.is_v6() && to.scope_id() == 0,
@@ -65,8 +65,9 @@ unsafe fn destination(
     is_plain.then_some(Some(to))
 }
 
-/// Sends the first of `msgs`, as many as go past the kernel, with one ring for all that go to one peer; how many.
-/// Their lengths are stored. `is_kernels` is set where the next one is known to be the kernel's.
+/// Sends the first of `msgs`, as many as can go past the kernel, with one doorbell for all that go
+/// to one peer, and stores their lengths. Returns their number. Sets `is_kernels` if the next one
+/// is known to be the kernel's.
 ///
 /// # Safety
 /// Valid messages to send.
@@ -126,7 +127,7 @@ pub(in crate::hook) unsafe fn send_bytes(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> Option<ssize_t> {
-    // SAFETY: the caller's promise. What is wrong with it the kernel says.
+    // SAFETY: the caller's promise. The kernel reports a null pointer.
     let bytes = unsafe { arg::bytes(buf, len) }.ok()?;
     // SAFETY: as above.
     unsafe { send(fd, &[IoSlice::new(bytes)], flags, to, to_len) }
@@ -165,7 +166,7 @@ pub(in crate::hook) unsafe fn send_message(
     // SAFETY: null or valid by the caller's promise. What is wrong with it the kernel says.
     let msg = unsafe { msg.as_ref() }?;
     if msg.msg_controllen != 0 {
-        // For the kernel to understand; what follows must not overtake it.
+        // Control data is for the kernel; later datagrams must not overtake this one.
         crate::fdtable::pin(fd, FallbackReason::Option);
         return None;
     }

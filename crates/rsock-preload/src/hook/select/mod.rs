@@ -98,14 +98,14 @@ alias! {
         timeout: *mut timeval) -> c_int;
 }
 
-/// How long since `began`.
+/// The time since `began`.
 fn since(began: Timespec) -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     let nanos = |t: Timespec| i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec);
     Duration::from_nanos(u64::try_from(nanos(now) - nanos(began)).unwrap_or(0))
 }
 
-/// `None` if the kernel would not take it.
+/// `None` if the kernel would refuse the time.
 fn span(t: &timeval) -> Option<Duration> {
     let secs = u64::try_from(t.tv_sec).ok()?;
     let micros = u64::try_from(t.tv_usec).ok()?;

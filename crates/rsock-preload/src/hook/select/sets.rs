@@ -1,4 +1,8 @@
-//! The three descriptor sets of a `select`, and the wait for what they ask.
+//! The three descriptor sets of a `select`, and the wait for their events.
+//!
+//! Sets are bare words, as the kernel reads them: programs pass larger ones than `fd_set`, and
+//! counts that are larger than their sets (`getdtablesize()`), of which the kernel looks only at as
+//! many as its own table has. So does this file.
 
 use super::since;
 use crate::fdtable::datagrams;
@@ -14,13 +18,13 @@ use std::time::Duration;
 
 const BITS: usize = c_ulong::BITS as usize;
 
-/// What one of the three sets asks for and what fills it.
+/// The events that one of the three sets asks for, and those that set its bits.
 struct Kind {
     asks: PollFlags,
     holds: PollFlags,
 }
 
-/// As the kernel's `select` maps them.
+/// The same as in the kernel's `select`.
 const KINDS: [Kind; 3] = [
     Kind {
         asks: PollFlags::IN,
@@ -40,15 +44,15 @@ const KINDS: [Kind; 3] = [
     Kind { asks: PollFlags::PRI, holds: PollFlags::PRI },
 ];
 
-/// The three sets of a call that concerns a stream.
+/// The three sets of a call that concerns this library.
 pub(super) struct Wanted {
-    /// Bits to look at.
+    /// The number of bits to look at.
     n: usize,
     sets: [*mut c_ulong; 3],
 }
 
 impl Wanted {
-    /// `None` if no set names a stream: then the kernel can do it alone.
+    /// `None` if no set has a socket of this library: the kernel's `select` suffices.
     ///
     /// # Safety
     /// Each set is null or has `n` bits, or as many as the process has had descriptors.
@@ -68,7 +72,7 @@ impl Wanted {
         if !names_stream {
             return None;
         }
-        // The size of a plain `fd_set` is always there.
+        // A plain `fd_set` always has its full size.
         if n > libc::FD_SETSIZE {
             let size = kernel_table_size();
             // SAFETY: the caller's promise.
@@ -78,8 +82,9 @@ impl Wanted {
         Some(wanted)
     }
 
-    /// One past the last word that names an open descriptor: for want of the size of the kernel's table, which is
-    /// not smaller. What lies behind the program's own sets may be anything, or missing.
+    /// One past the last word that has an open descriptor. Replaces the size of the kernel's table,
+    /// which is not smaller, where that is unknown. The memory behind the program's own sets may be
+    /// anything, or not exist.
     ///
     /// # Safety
     /// As `of_streams`.
@@ -89,7 +94,7 @@ impl Wanted {
             for at in libc::FD_SETSIZE / BITS..self.n.div_ceil(BITS) {
                 let mut word: c_ulong = 0;
                 let from = words.wrapping_add(at).cast::<u8>();
-                // SAFETY: what is not there is noticed; a word of our own.
+                // SAFETY: memory that does not exist is noticed; the destination is a local word.
                 if !unsafe { fault::copy(from, (&raw mut word).cast(), size_of::<c_ulong>()) } {
                     break;
                 }
@@ -148,7 +153,7 @@ impl Wanted {
         asks
     }
 
-    /// Waits. `None`: the kernel can do it alone after all.
+    /// Waits. `None`: the kernel's `select` suffices after all.
     ///
     /// # Safety
     /// As `of_streams`.
@@ -196,8 +201,8 @@ impl Wanted {
                 return Err(libc::EBADF);
             }
             if found != 0 && entries.iter().all(|e| held(e) == 0) {
-                // A hang-up of a stream of which only writing was asked: `poll` reports it
-                // unasked, `select` does not.
+                // A hang-up of a stream of which only writing was asked: `poll` reports it unasked,
+                // `select` does not.
                 for entry in entries.iter_mut().filter(|e| !e.revents.is_empty()) {
                     entry.fd = -1;
                     entry.twin = None;
@@ -211,7 +216,7 @@ impl Wanted {
         }
     }
 
-    /// Leaves in the sets what holds, and counts it.
+    /// Sets the bits of the events that hold, clears all others, and counts those set.
     ///
     /// # Safety
     /// As `of_streams`.
@@ -244,7 +249,7 @@ impl Wanted {
     }
 }
 
-/// How many of the bits asked for hold.
+/// The number of requested events of the entry that hold.
 fn held(entry: &PollEntry<'_>) -> usize {
     KINDS
         .iter()
@@ -252,7 +257,7 @@ fn held(entry: &PollEntry<'_>) -> usize {
         .count()
 }
 
-/// Descriptors that the kernel's table of this process has room for now.
+/// The number of descriptors that the kernel's table of this process has room for now.
 fn kernel_table_size() -> Option<usize> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let status = rustix::fs::open(c"/proc/self/status", flags, rustix::fs::Mode::empty()).ok()?;

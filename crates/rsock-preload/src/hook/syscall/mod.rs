@@ -1,9 +1,9 @@
 //! `syscall(2)`: system calls by their numbers.
 //!
-//! A call that concerns a stream means what libc's function of that name means, with the kernel's idea of its
-//! arguments: signal sets have eight bytes and come with their size, and times that are left are written back.
-//! Anything else goes to libc's `syscall` as if this hook had never been there, with all its arguments and on
-//! the caller's own stack: a `clone` must not return into a frame of ours.
+//! A call that concerns an entry of the table is made by the hook of that name, with the kernel's
+//! form of the arguments: signal sets have eight bytes and come with their size, and remaining
+//! times are written back. Any other call goes to libc's `syscall` with all its arguments and on
+//! the caller's own stack: a `clone` must not return into a frame of this library.
 
 mod wait;
 mod words;
@@ -31,17 +31,18 @@ pub(crate) extern "C" fn syscall() {
     detour!(before_syscall)
 }
 
-/// Where a `syscall` with these first arguments goes on.
+/// The address at which a `syscall` with these first arguments continues.
 extern "C" fn before_syscall(number: c_long, first: usize) -> *mut c_void {
-    if !guard::is_in_core() && concerns_us(number, int(first)) {
+    if !guard::is_in_core() && concerns_hook(number, int(first)) {
         answer as *mut c_void
     } else {
         next::address::syscall()
     }
 }
 
-/// Whether the call may be about a stream, or change what the descriptor table says. `fd` is its first argument.
-fn concerns_us(number: c_long, fd: c_int) -> bool {
+/// Whether the call may concern a stream, or change the descriptor table. `fd` is its first
+/// argument.
+fn concerns_hook(number: c_long, fd: c_int) -> bool {
     match number {
         libc::SYS_read
         | libc::SYS_write
@@ -93,10 +94,11 @@ fn concerns_us(number: c_long, fd: c_int) -> bool {
 
 /// Makes the call.
 ///
-/// # Safety
-/// As `syscall(2)`. `syscall` jumps here with its own arguments: on x86-64 and aarch64 a function of C with a
-/// variable number of integers and pointers finds them where one of seven words does. Those that the caller did
-/// not pass have arbitrary values, and no call looks at more than it takes. The seventh lies on the caller's
+/// As `syscall(2)`. `syscall` jumps here with its own arguments: on x86-64 and aarch64 a C function
+/// with a variable number of integers and pointers finds them where one of seven words does. Those
+/// that the caller did not pass have arbitrary values, and no call looks at more than it takes. The
+/// seventh lies on the caller's stack on x86-64, above the return address, where libc's own
+/// `syscall` reads it too.
 /// stack on x86-64, above the return address, which libc's own `syscall` reads too.
 unsafe extern "C-unwind" fn answer(
     number: c_long,
@@ -107,7 +109,7 @@ unsafe extern "C-unwind" fn answer(
     e: usize,
     f: usize,
 ) -> c_long {
-    // `syscall` is no cancellation point, unlike most functions of libc.
+    // `syscall` is not a cancellation point, unlike most functions of libc.
     let cancel_state = SavedCancelState::disable();
     // SAFETY: the caller's promise.
     let result = unsafe { dispatch(number, [a, b, c, d, e, f]) };
@@ -119,8 +121,8 @@ unsafe extern "C-unwind" fn answer(
 /// As `syscall(2)`.
 unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = all;
-    // What follows calls the hook of the same name with the same arguments: the promise of the caller of
-    // `syscall` is that of the caller of the function.
+    // The expressions below call the hook of the same name with the same arguments: the promise of
+    // the caller of `syscall` is that of the caller of the function.
     macro_rules! hook {
         ($call:expr) => {
             // SAFETY: the caller's promise.
@@ -166,7 +168,7 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         libc::SYS_dup => hook!(dup::dup(int(a))),
         libc::SYS_dup3 => hook!(dup::dup3(int(a), int(b), int(c))),
         libc::SYS_fcntl => {
-            // libc's `fcntl` answers some commands otherwise than the kernel.
+            // libc's `fcntl` returns other results than the kernel for some commands.
             // SAFETY: the caller's promise.
             let kernel = || int_of(unsafe { kernel(number, all) });
             c_long::from(control::fcntl_by(int(a), int(b), at(c), kernel))
@@ -214,7 +216,7 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
     }
 }
 
-/// The kernel's answer, as `syscall` gives it.
+/// Makes the system call; returns its result as `syscall` does.
 ///
 /// # Safety
 /// As the system call.
@@ -236,17 +238,18 @@ unsafe fn io_uring_setup(all: [usize; 6]) -> c_long {
     if ring < 0 {
         return ring;
     }
-    // The program does not know of it yet, so nothing is read or written by it.
-    log::line(format_args!("an io_uring, fd {ring}: everything stays on TCP"));
+    // The program does not have the ring's descriptor yet, so no transfer uses it.
+    log::line(format_args!("io_uring, fd {ring}: the process stays on TCP"));
     if let Err(e) = tcp_only::begin(FallbackReason::IoUring) {
-        // SAFETY: made above, and known to no one.
+        // SAFETY: made above, and not yet known to the program.
         unsafe { rustix::io::close(int_of(ring)) };
         return c_long::from(errno::fail_int(e));
     }
     ring
 }
 
-/// `new` came out of another process, or out of this one: then it may be a name of a stream of ours.
+/// `new` was taken from another process, or from this one: then it may refer to a socket of the
+/// table.
 fn note_fetched(new: c_int) {
     if new < 0 {
         return;

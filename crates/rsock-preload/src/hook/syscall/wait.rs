@@ -74,7 +74,7 @@ pub(super) unsafe fn epoll_pwait(number: c_long, all: [usize; 6]) -> c_long {
     c_long::from(n)
 }
 
-/// The kernel's signal set as libc's.
+/// The kernel's signal set in libc's form.
 struct Mask(Option<sigset_t>);
 
 impl Mask {
@@ -103,7 +103,7 @@ impl Mask {
     }
 }
 
-/// A time that the kernel, unlike libc's functions, counts down for the caller.
+/// A time limit that the kernel, unlike libc's functions, counts down for the caller.
 struct Timed {
     at: *mut timespec,
     given: Option<timespec>,

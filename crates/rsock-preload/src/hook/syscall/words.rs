@@ -1,4 +1,4 @@
-//! Words of a system call as the arguments of C functions.
+//! Words of a system call, converted to the arguments of C functions.
 
 use libc::{c_int, c_long, c_uint};
 use std::ptr;
@@ -26,7 +26,7 @@ pub(super) fn at<P: Pointer>(word: usize) -> P {
     P::at(word)
 }
 
-/// Either kind of pointer.
+/// A mutable or constant pointer.
 pub(super) trait Pointer {
     fn at(word: usize) -> Self;
 }

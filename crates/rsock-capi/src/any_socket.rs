@@ -1,7 +1,7 @@
-//! What a number stands for: a stream socket or a datagram socket.
+//! A socket of the C interface: a stream socket or a datagram socket.
 //!
-//! Calls that both have are passed on here; what only one has is refused as the system refuses it of
-//! the other kind.
+//! Calls that both kinds have are passed on here; calls that only one kind has fail on the other as
+//! the kernel's sockets do.
 
 use crate::errno::error;
 use libc::c_int;
@@ -19,24 +19,24 @@ pub(crate) enum AnySocket {
     Datagram(Box<Datagram>),
 }
 
-/// What was received.
+/// A received message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// Bytes that were stored.
+    /// The number of bytes stored.
     pub(crate) len: usize,
-    /// Bytes that there were: more, of a datagram that was cut.
+    /// The number of bytes that arrived: more than `len` for a datagram that was truncated.
     pub(crate) full_len: usize,
     pub(crate) from: SocketAddr,
 }
 
 impl Received {
-    /// What the call returns: with `MSG_TRUNC` the real length.
-    pub(crate) fn told(&self, flags: c_int) -> usize {
+    /// The return value of the call: with `MSG_TRUNC` the full length.
+    pub(crate) fn reported_len(&self, flags: c_int) -> usize {
         if flags & libc::MSG_TRUNC == 0 { self.len } else { self.full_len }
     }
 }
 
-/// Runs the same on either kind.
+/// Runs the same expression on either kind.
 macro_rules! either {
     ($any:expr, $socket:ident => $do:expr) => {
         match $any {
@@ -58,7 +58,7 @@ impl AnySocket {
         }
     }
 
-    /// Streams alone listen, accept and have iomaps.
+    /// The stream socket: only streams listen, accept and have iomaps.
     pub(crate) fn stream(&self) -> io::Result<&Socket> {
         match self {
             Self::Stream(socket) => Ok(socket),
@@ -69,7 +69,7 @@ impl AnySocket {
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         match self {
             Self::Stream(socket) => socket.shutdown(how),
-            // COMPAT: C does nothing, too.
+            // COMPAT: librdmacm does nothing either.
             Self::Datagram(_) => Ok(()),
         }
     }
@@ -78,7 +78,7 @@ impl AnySocket {
         either!(self, socket => socket.close());
     }
 
-    /// Sends; of the flags `MSG_DONTWAIT` counts. An address is `EISCONN` on a stream.
+    /// Sends; the only flag with an effect is `MSG_DONTWAIT`. An address is `EISCONN` on a stream.
     pub(crate) fn send(
         &self,
         bufs: &[IoSlice<'_>],
@@ -93,18 +93,18 @@ impl AnySocket {
         }
     }
 
-    /// Receives; of the flags `MSG_DONTWAIT` and `MSG_PEEK` count, and on a stream `MSG_WAITALL`.
-    /// The source is not asked for where it costs anything.
+    /// Receives; the flags with an effect are `MSG_DONTWAIT` and `MSG_PEEK`, and on a stream
+    /// `MSG_WAITALL`. Does not look the source up where that costs a call.
     pub(crate) fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<usize> {
         match self {
             Self::Stream(socket) => {
                 socket.recv(bufs, RecvFlags::from_bits_retain(flags.cast_unsigned()))
             }
-            Self::Datagram(_) => Ok(self.recv_from(bufs, flags)?.told(flags)),
+            Self::Datagram(_) => Ok(self.recv_from(bufs, flags)?.reported_len(flags)),
         }
     }
 
-    /// As [`Self::recv`], with the source; on a stream that is the peer.
+    /// As [`Self::recv`], with the source; for a stream that is the peer.
     pub(crate) fn recv_from(
         &self,
         bufs: &mut [IoSliceMut<'_>],
@@ -144,7 +144,7 @@ impl AnySocket {
         either!(self, socket => socket.set_option(level, name, value))
     }
 
-    /// The value as C lays it out; the caller has room for so many bytes.
+    /// The value as C lays it out, for a caller with room for `room` bytes.
     pub(crate) fn option(&self, level: c_int, name: c_int, room: usize) -> io::Result<Vec<u8>> {
         match self {
             Self::Stream(socket) => socket.option(level, name),

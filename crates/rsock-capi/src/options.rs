@@ -22,7 +22,7 @@ pub unsafe extern "C" fn rsetsockopt(
     })
 }
 
-/// As `getsockopt(2)`; also tells the options of level `SOL_RDMA`.
+/// As `getsockopt(2)`; also reads the options of level `SOL_RDMA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rgetsockopt(
     fd: c_int,
@@ -44,11 +44,11 @@ pub unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// As `fcntl(2)` for `F_GETFL`, `F_SETFL` (`O_NONBLOCK` alone counts), `F_GETFD` and `F_SETFD`;
-/// other commands are `ENOTSUP`.
+/// As `fcntl(2)` for `F_GETFL`, `F_SETFL` (only `O_NONBLOCK` has an effect), `F_GETFD` and
+/// `F_SETFD`; other commands are `ENOTSUP`.
 ///
-/// C declares this variadic. Where Linux runs, an integer argument travels the same way either
-/// way, and commands without one never look at it.
+/// C declares this variadic. On Linux's architectures an integer argument is passed the same way in
+/// both forms, and commands without one never read it.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
     ret_int(|| {

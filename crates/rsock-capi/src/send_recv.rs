@@ -1,6 +1,6 @@
-//! Sending and receiving.
+//! Sends and receives.
 
-use crate::any::Received;
+use crate::any_socket::Received;
 use crate::errno::{error, ret_len};
 use crate::table::Entry;
 use crate::{arg, table};
@@ -8,8 +8,8 @@ use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
-/// Sends; of the flags `MSG_DONTWAIT` counts. COMPAT: urgent data does not exist here and is
-/// refused, where C sends it as ordinary data.
+/// Sends; the only flag with an effect is `MSG_DONTWAIT`. COMPAT: urgent data does not exist here
+/// and is refused, while librdmacm sends it as ordinary data.
 fn send(
     entry: &Entry,
     bufs: &[IoSlice<'_>],
@@ -22,8 +22,8 @@ fn send(
     entry.socket.send(bufs, to, flags)
 }
 
-/// Receives; of the flags `MSG_DONTWAIT`, `MSG_PEEK` and `MSG_WAITALL` count, and `MSG_TRUNC` on
-/// datagrams.
+/// Receives; the flags with an effect are `MSG_DONTWAIT`, `MSG_PEEK` and `MSG_WAITALL`, and on
+/// datagrams `MSG_TRUNC`.
 fn recv(entry: &Entry, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<usize> {
     if flags & libc::MSG_OOB != 0 {
         return error(libc::EINVAL);
@@ -39,7 +39,7 @@ fn recv_from(entry: &Entry, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> io::Re
     entry.socket.recv_from(bufs, flags)
 }
 
-/// The destination of a call; none where it names none.
+/// The destination of a call; none if the call has no address.
 ///
 /// # Safety
 /// `addr` is null or points to `len` readable bytes.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -
         if !msg.msg_control.is_null() && msg.msg_controllen != 0 {
             return error(libc::ENOTSUP);
         }
-        // COMPAT: as C, a stream does not look at the address.
+        // COMPAT: a stream ignores the address, as in librdmacm.
         let to = if entry.socket.stream().is_ok() {
             None
         } else {
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, n: c_int) -> ssiz
 pub unsafe extern "C" fn rrecv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     ret_len(|| {
         let entry = table::get(fd)?;
-        // SAFETY: the caller of `recv(2)` promises `len` bytes that are ours to write.
+        // SAFETY: the caller of `recv(2)` promises `len` bytes that this call may write.
         let bytes = unsafe { arg::bytes_mut(buf, len) }?;
         recv(&entry, &mut [IoSliceMut::new(bytes)], flags)
     })
@@ -157,17 +157,17 @@ pub unsafe extern "C" fn rrecvfrom(
         if !src.is_null() && src_len.is_null() {
             return error(libc::EFAULT);
         }
-        // SAFETY: the caller of `recvfrom(2)` promises `len` bytes that are ours to write.
+        // SAFETY: the caller of `recvfrom(2)` promises `len` bytes that this call may write.
         let bytes = unsafe { arg::bytes_mut(buf, len) }?;
         let received = recv_from(&entry, &mut [IoSliceMut::new(bytes)], flags)?;
         // SAFETY: the caller of `recvfrom(2)` promises room for what `src_len` says.
         unsafe { arg::put_address(src, src_len, received.from) }?;
-        Ok(received.told(flags))
+        Ok(received.reported_len(flags))
     })
 }
 
-/// As `recvmsg(2)`: fills every buffer, and the address with the sender's, on a stream the peer's.
-/// There is no control data. `MSG_TRUNC` says that a datagram was cut.
+/// As `recvmsg(2)`: fills every buffer, and stores the sender's address, for a stream the peer's.
+/// There is no control data. `MSG_TRUNC` marks a truncated datagram.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     ret_len(|| {
@@ -175,9 +175,9 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
         if msg.is_null() {
             return error(libc::EFAULT);
         }
-        // SAFETY: not null, and the caller of `recvmsg(2)` promises a header that is ours to write.
+        // SAFETY: not null, and the caller of `recvmsg(2)` promises a header that this call may write.
         let msg = unsafe { &mut *msg };
-        // SAFETY: the caller of `recvmsg(2)` promises buffers that are ours to write.
+        // SAFETY: the caller of `recvmsg(2)` promises buffers that this call may write.
         let mut bufs = unsafe { arg::scatter(msg.msg_iov, msg.msg_iovlen) }?;
         let received = recv_from(&entry, &mut bufs, flags)?;
         let is_cut = received.full_len > received.len;
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
         let from = received.from;
         // SAFETY: the caller of `recvmsg(2)` promises room for what `msg_namelen` says.
         unsafe { arg::put_address(msg.msg_name.cast(), &raw mut msg.msg_namelen, from) }?;
-        Ok(received.told(flags))
+        Ok(received.reported_len(flags))
     })
 }
 
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssiz
 pub unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     ret_len(|| {
         let entry = table::get(fd)?;
-        // SAFETY: the caller of `readv(2)` promises buffers that are ours to write.
+        // SAFETY: the caller of `readv(2)` promises buffers that this call may write.
         let mut bufs = unsafe { arg::scatter(iov, arg::count(n)?) }?;
         recv(&entry, &mut bufs, 0)
     })
