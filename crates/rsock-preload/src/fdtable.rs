@@ -20,7 +20,8 @@ mod word;
 
 pub(crate) use closed::{note_closing, note_disconnected, was_reused};
 pub(crate) use opened::{
-    note_accepted, note_duplicate, note_listening, note_made, note_stream, note_stream_made,
+    note_accepted, note_connected, note_connecting, note_duplicate, note_listening, note_made,
+    note_stream_made,
 };
 pub(crate) use pin::{follow_keepalive, pin};
 pub(crate) use process_events::{after_fork_in_child, finish, forget, prepare_fork};

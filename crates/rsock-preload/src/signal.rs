@@ -24,7 +24,8 @@ mod sigpipe;
 mod wrapper;
 
 pub(crate) use actions::{
-    change, interrupts, lock_for_fork, set_handler, set_interrupts, unlock_after_fork, watch_faults,
+    SelfMask, change, interrupts, lock_for_fork, set_handler, set_interrupts, unlock_after_fork,
+    watch_faults,
 };
 pub(crate) use cancellation::{cancel_self, send_cancellation, wrap_cancellation};
 pub(crate) use deferral::defer_in_sections;

@@ -24,9 +24,14 @@ pub(crate) fn note_made(fd: c_int) {
     }
 }
 
-/// A stream socket has connected, or (`connecting`) has begun to.
-pub(crate) fn note_stream(fd: c_int, connecting: bool) {
-    note_candidate(fd, if connecting { CONNECTING } else { 0 });
+/// A stream socket has connected.
+pub(crate) fn note_connected(fd: c_int) {
+    note_candidate(fd, 0);
+}
+
+/// A stream socket has begun to connect.
+pub(crate) fn note_connecting(fd: c_int) {
+    note_candidate(fd, CONNECTING);
 }
 
 fn note_candidate(fd: c_int, begun: u64) {

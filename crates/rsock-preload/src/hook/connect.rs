@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C-unwind" fn connect(
     }
     match (result, c_int::from(family)) {
         (0, libc::AF_INET | libc::AF_INET6) => {
-            fdtable::note_stream(fd, false);
+            fdtable::note_connected(fd);
             log::line(format_args!("fd {fd}: connected"));
         }
         (0, libc::AF_UNSPEC) => fdtable::note_disconnected(fd),
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C-unwind" fn connect(
             }
             // Interrupted or non-blocking, the connection is still being made.
             if matches!(e, libc::EINPROGRESS | libc::EINTR | libc::EAGAIN) {
-                fdtable::note_stream(fd, true);
+                fdtable::note_connecting(fd);
                 log::line(format_args!("fd {fd}: connecting"));
                 errno::set(e);
             }

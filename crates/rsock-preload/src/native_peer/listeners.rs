@@ -35,6 +35,13 @@ struct Entry {
     tried: Option<Instant>,
 }
 
+/// The reason to look a native listener up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Listen,
+    Wait,
+}
+
 /// How long after a failure to open a native listener the next attempt is made.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -43,7 +50,7 @@ pub(crate) fn note_listening(fd: c_int) {
     let _section = Section::enter();
     let _ = guard::call_core(|| {
         if NativeListener::is_wanted() {
-            drop(find(fd, false));
+            drop(find(fd, Purpose::Listen));
         }
         Ok(())
     });
@@ -72,7 +79,7 @@ pub(crate) fn of(fd: c_int) -> Option<Arc<SharedListener>> {
         return None;
     }
     let _section = Section::enter();
-    guard::call_core(|| find(fd, true)).ok().flatten()
+    guard::call_core(|| find(fd, Purpose::Wait)).ok().flatten()
 }
 
 /// The process is about to fork, inside a section.
@@ -122,8 +129,9 @@ fn lock() -> MutexGuard<'static, Vec<Entry>> {
 }
 
 /// The native listener of `fd`, opened if need be and if the last attempt was long enough ago.
-fn find(fd: c_int, is_awaited: bool) -> io::Result<Option<Arc<SharedListener>>> {
+fn find(fd: c_int, purpose: Purpose) -> io::Result<Option<Arc<SharedListener>>> {
     let inode = inode_of(fd)?;
+    let is_awaited = purpose == Purpose::Wait;
     let mut listeners = lock();
     let known = listeners.iter().position(|entry| entry.inode == inode);
     let at = known.unwrap_or(listeners.len());

@@ -109,9 +109,16 @@ pub(crate) fn watch_faults() {
     fault::arm();
 }
 
-/// As the C functions of the `signal` family: one handler, these flags, a mask of the signal itself
-/// if `mask_itself`. Returns the previous handler, or `SIG_ERR`.
-pub(crate) fn set_handler(signal: c_int, handler: usize, flags: c_int, mask_itself: bool) -> usize {
+/// Whether a signal is blocked while its handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SelfMask {
+    Blocked,
+    Unchanged,
+}
+
+/// As the C functions of the `signal` family: one handler, these flags, and whether the signal
+/// itself is masked meanwhile. Returns the previous handler, or `SIG_ERR`.
+pub(crate) fn set_handler(signal: c_int, handler: usize, flags: c_int, mask: SelfMask) -> usize {
     if handler == libc::SIG_ERR || record_of(signal).is_none() {
         errno::set(libc::EINVAL);
         return libc::SIG_ERR;
@@ -120,7 +127,7 @@ pub(crate) fn set_handler(signal: c_int, handler: usize, flags: c_int, mask_itse
     let mut new: Action = unsafe { mem::zeroed() };
     new.sa_sigaction = handler;
     new.sa_flags = flags;
-    if mask_itself {
+    if mask == SelfMask::Blocked {
         // SAFETY: a live set, and a number that `record_of` knows.
         unsafe { libc::sigaddset(&raw mut new.sa_mask, signal) };
     }
