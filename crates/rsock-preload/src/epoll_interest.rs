@@ -122,7 +122,7 @@ mod tests {
     use rustix::time::Timespec;
 
     #[test]
-    fn a_watch_moves_to_what_takes_the_place_of_a_descriptor() {
+    fn an_entry_moves_to_the_new_file_of_a_descriptor() {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a set");
         let mut named = eventfd(1, EventfdFlags::empty()).expect("a descriptor");
         let kept = rustix::io::dup(&named).expect("a descriptor");

@@ -121,8 +121,8 @@ fn no_poll_is_counted_where_datagrams_have_no_queues() {
 /// A call that a longjmp has left never ends: the queue closes with the last descriptor, not with
 /// the last call.
 #[test]
-fn a_queue_closes_with_the_last_name() {
-    with_queues("a_queue_closes_with_the_last_name", || {
+fn a_queue_closes_with_the_last_descriptor() {
+    with_queues("a_queue_closes_with_the_last_descriptor", || {
         let (socket, fd) = candidate();
         use_often(fd);
         let inside = find(fd, Direction::Recv).expect("adopted");

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_table_holds_what_is_open() {
+    fn the_kernels_table_has_room_for_open_descriptors() {
         let size = kernel_table_size().expect("a proc file system");
         assert!(size >= 64 && size.is_multiple_of(64), "{size}");
     }
