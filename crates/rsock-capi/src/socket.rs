@@ -1,6 +1,6 @@
-//! Making, naming, connecting and ending sockets.
+//! Creates, binds, connects and closes sockets, and reads their addresses.
 
-use crate::any::AnySocket;
+use crate::any_socket::AnySocket;
 use crate::errno::{error, ret_int, ret_unit};
 use crate::{arg, table};
 use libc::{c_int, sockaddr, socklen_t};
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t)
 pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     ret_unit(|| {
         let entry = table::get(fd)?;
-        // As the kernel: a negative backlog is a large one.
+        // As in the kernel, a negative backlog is a large one.
         entry.socket.stream()?.listen(u32::try_from(backlog).unwrap_or(u32::MAX))
     })
 }

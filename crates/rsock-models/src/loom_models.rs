@@ -2,10 +2,10 @@
 
 mod claim;
 mod deaf;
+mod free_list;
 mod gate;
 mod marks;
 mod opening;
-mod returned;
 mod trim;
 mod words;
 

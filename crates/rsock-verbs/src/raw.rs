@@ -6,6 +6,10 @@
 
 use std::io;
 
+/// The `ioctl` request that asks whether the next byte is an urgent one (`asm-generic/sockios.h`).
+/// libc lacks it.
+pub const SIOCATMARK: libc::c_ulong = 0x8905;
+
 /// A word that a system call takes.
 pub trait Arg {
     /// As the kernel expects it in a register.

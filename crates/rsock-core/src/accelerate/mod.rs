@@ -62,7 +62,6 @@ pub use handoff::{Claim, Need};
 pub use iomap::Opened;
 pub use native_peer::{NativeListener, call, is_called};
 pub use poll::{PollEntry, poll};
-pub use receive::tcp_goes_on;
 
 use crate::closing::Closings;
 use crate::interrupt::Section;

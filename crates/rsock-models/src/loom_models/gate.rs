@@ -6,7 +6,7 @@
 mod gate;
 
 use super::explore;
-use gate::{Gate, Left};
+use gate::{Gate, OpenGates};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 /// A slot; `held` is what a box would be, and holds the generation that it was made for.
 struct Slot {
     gates: [Gate; 2],
-    left: Left,
+    left: OpenGates,
     held: UnsafeCell<u32>,
     n_ended: AtomicU32,
 }
@@ -31,7 +31,7 @@ impl Slot {
         let gate = || Gate(AtomicU64::new(0));
         let slot = Self {
             gates: [gate(), gate()],
-            left: Left(AtomicU32::new(0)),
+            left: OpenGates(AtomicU32::new(0)),
             held: UnsafeCell::new(0),
             n_ended: AtomicU32::new(0),
         };
@@ -68,7 +68,7 @@ impl Slot {
     }
 
     fn is_done(&self) {
-        if self.left.is_last() {
+        if self.left.close_one() {
             // SAFETY: the last call has left, and the slot is not allocated again before this.
             let generation = self.held.with_mut(|held| unsafe { std::mem::take(&mut *held) });
             assert_ne!(generation, 0, "ended once");

@@ -25,8 +25,7 @@ fn has_error(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Whether receiving can go on in the kernel's queue within the same call: it holds bytes, and the first is not urgent.
-#[must_use]
-pub fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
+pub(in crate::accelerate) fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
     queued(fd).is_ok_and(|n| n != 0) && !sys::is_at_mark(fd)
 }
 

@@ -5,8 +5,7 @@ pub(crate) mod kernel_only_waiter;
 mod read;
 mod wait;
 
-pub use kernel::tcp_goes_on;
-pub(super) use kernel::{has_ended, must_stop, peek_one, queued};
+pub(super) use kernel::{has_ended, must_stop, peek_one, queued, tcp_goes_on};
 pub(super) use kernel_only_waiter::KernelOnlyWaiter;
 pub(super) use wait::sleep_with_bell;
 
@@ -147,8 +146,8 @@ impl AcceleratedStream {
         if got != 0 { Ok(got) } else { Err(error) }
     }
 
-    /// Goes on with a receiving call that has received something: what it would still receive, without waiting. None where
-    /// TCP would have ended the call.
+    /// Continues a receiving call that has received something: receives, without waiting, what the
+    /// same call would still receive. Zero bytes where TCP would have ended the call.
     #[must_use]
     pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let fd = descriptor.named();
