@@ -46,28 +46,28 @@ pub(crate) struct Torture {
 }
 
 /// Builds what is tortured, and tortures it.
-pub(crate) fn run(wishes: &Torture) -> Done {
+pub(crate) fn run(options: &Torture) -> Done {
     build()?;
-    let mut command = command(wishes.seed.unwrap_or_else(fresh_seed));
-    match (wishes.schedules, &wishes.replay) {
+    let mut command = command(options.seed.unwrap_or_else(fresh_seed));
+    match (options.schedules, &options.replay) {
         (_, Some(file)) => command.arg("--replay").arg(file),
         (Some(n), None) => command.args(["--schedules", &n.to_string()]),
-        (None, None) => command.args(["--seconds", &(wishes.minutes * 60).to_string()]),
+        (None, None) => command.args(["--seconds", &(options.minutes * 60).to_string()]),
     };
     for (option, value) in [
-        ("--repeat", wishes.repeat.map(|n| n.to_string())),
-        ("--shape", wishes.shape.clone()),
-        ("--library-at", wishes.library_at.clone()),
+        ("--repeat", options.repeat.map(|n| n.to_string())),
+        ("--shape", options.shape.clone()),
+        ("--library-at", options.library_at.clone()),
     ] {
         if let Some(value) = value {
             command.args([option, &value]);
         }
     }
     for (option, is_on) in [
-        ("--keep-going", wishes.keep_going),
-        ("--no-shrink", wishes.no_shrink),
-        ("--gentle", wishes.gentle),
-        ("--json", wishes.json),
+        ("--keep-going", options.keep_going),
+        ("--no-shrink", options.no_shrink),
+        ("--gentle", options.gentle),
+        ("--json", options.json),
     ] {
         if is_on {
             command.arg(option);

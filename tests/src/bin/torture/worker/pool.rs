@@ -22,10 +22,10 @@ impl Worker {
         &self.process().slots[slot]
     }
 
-    /// The first open slot from `wish` on, around.
-    pub(super) fn some_slot(&self, wish: u32) -> Option<usize> {
-        let wish = wish as usize % SLOTS;
-        (wish..SLOTS).chain(0..wish).find(|&slot| self.slot(slot).state.load(SeqCst) == OPEN)
+    /// The first open slot from `from` on, around.
+    pub(super) fn some_slot(&self, from: u32) -> Option<usize> {
+        let from = from as usize % SLOTS;
+        (from..SLOTS).chain(0..from).find(|&slot| self.slot(slot).state.load(SeqCst) == OPEN)
     }
 
     /// Takes an empty slot.
