@@ -15,8 +15,8 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compiles `tests/capi_c/NAME.c`, warnings being errors. Each time into a file of its own: another test may run
-/// the same program meanwhile.
+/// Compiles `tests/capi_c/NAME.c`, warnings being errors. Each time into a file of its own: another
+/// test may run the same program meanwhile.
 fn compile(name: &str) -> PathBuf {
     static N_COMPILED: AtomicU32 = AtomicU32::new(0);
     let n = N_COMPILED.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! `rsock compare incast` and the batches of `rsock perf dgram`: every datagram is accounted for, and
-//! paced clients lose next to none. The figures themselves depend on the machine and are not tested.
+//! `rsock compare incast` and the batches of `rsock perf dgram`: every datagram is accounted for,
+//! and paced clients lose next to none. The figures themselves depend on the machine and are not
+//! tested.
 
 use rsock_tests::report::{number, shares};
 use rsock_tests::{Running, Watchdog, assert_worked, rsock_command};

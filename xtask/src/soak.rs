@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: connections, datagrams and forks that come and go, and a count of what is left of them.
+//! `cargo xtask soak`: connections, datagrams and forks that come and go, and a count of what is
+//! left of them.
 
 use crate::steps::{self, Done};
 use crate::torture;

@@ -1,5 +1,5 @@
-//! One meaning for each name: a crate has no two public types that are called the same, because a
-//! reader who sees the name alone must know which one is meant.
+//! One meaning for each name: a crate has no two public types that are called the same, so that the
+//! name alone says which one is meant.
 
 use crate::sources;
 use crate::steps::{self, Done, Failure};

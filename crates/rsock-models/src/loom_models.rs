@@ -1,8 +1,8 @@
 //! A module for each algorithm, which includes the file that it explores.
 
 mod claim;
-mod deaf;
 mod gate;
+mod kernel_only_waiter;
 mod marks;
 mod opening;
 mod returned;

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_that_nobody_posted_do_not_widen_the_window() {
+    fn completions_without_a_post_do_not_widen_the_window() {
         let mut ctrl = CtrlWindow::new();
         ctrl.done(usize::MAX);
         assert_eq!((0..10).filter(|_| ctrl.post()).count(), 4);

@@ -77,7 +77,7 @@ impl Imm {
     /// What the word says.
     ///
     /// COMPAT: operations 1, 3 and 5 are reserved, and C takes them for data; so do we. A control
-    /// code that nobody knows is ignored, as C does.
+    /// code that is not listed here is ignored, as C does.
     ///
     /// # Errors
     /// [`PeerError::EmptyData`] for a data message of length zero.
@@ -129,7 +129,7 @@ pub enum Msg {
     Ctrl(Ctrl),
     /// A message that only this implementation knows.
     Ext(Ext),
-    /// Nothing that anyone understands; harmless.
+    /// An unknown operation or code; harmless.
     Ignored,
 }
 

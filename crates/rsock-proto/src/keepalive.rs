@@ -1,9 +1,9 @@
 //! When to ask whether the peer still lives, and when to give up.
 //!
-//! Times are distances, so there is no clock here: the engine says how long ago the peer was heard of, or
-//! asked. The rules are those of kernel TCP (idle, interval, count). COMPAT: C probes at each idle interval
-//! whether there was traffic or not, and never gives up by itself. What a probe is (a write of
-//! length zero) is the engine's business; one that completed is a sign of life.
+//! Times are distances, so there is no clock here: the engine says how long ago the peer was heard
+//! of, or asked. The rules are those of kernel TCP (idle, interval, count). COMPAT: C probes at
+//! each idle interval whether there was traffic or not, and never gives up by itself. What a probe
+//! is (a write of length zero) is the engine's business; one that completed is a sign of life.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ pub enum KeepaliveStep {
 }
 
 impl Keepalive {
-    /// What to do when `unanswered` probes were sent since the peer's last sign of life, `since` ago the last
-    /// of them; if there are none, `since` is how long ago the sign of life was.
+    /// What to do when `unanswered` probes were sent since the peer's last sign of life, `since`
+    /// ago the last of them; if there are none, `since` is how long ago the sign of life was.
     ///
-    /// Each probe is given its interval, however late it was sent: a process that was stopped meanwhile
-    /// asks before it gives up.
+    /// Each probe is given its interval, however late it was sent: a process that was stopped
+    /// meanwhile asks before it gives up.
     #[must_use]
     pub fn step(&self, since: Duration, unanswered: u32) -> KeepaliveStep {
         match self.patience(unanswered).checked_sub(since) {

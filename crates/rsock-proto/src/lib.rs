@@ -1,9 +1,9 @@
 //! The rsockets protocol without any input or output: values that are fed and drained.
 //!
 //! Nothing here knows a clock, a descriptor, a pointer or a lock. The engine owns the memory, posts
-//! what the halves tell it to post and feeds them what the wire brought; the protocol moves numbers.
-//! Each direction of a stream is one small `Copy` value ([`SendHalf`], [`RecvHalf`]) that can live
-//! in memory shared by a family of processes, and each method takes constant time.
+//! what the halves tell it to post and feeds them what the wire brought; the protocol moves
+//! numbers. Each direction of a stream is one small `Copy` value ([`SendHalf`], [`RecvHalf`]) that
+//! can live in memory shared by a family of processes, and each method takes constant time.
 //!
 //! Every number that a peer supplies is checked here once, on a copy: breaking the protocol answers
 //! a [`PeerError`], never a panic. What the words mean is written in `docs/protocol.md`.

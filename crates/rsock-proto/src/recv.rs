@@ -5,16 +5,17 @@
 //! stream is linear in the ring. The first announcement may be shorter (`first_len`); the second is
 //! then the rest of that buffer.
 //!
-//! The stream can [turn](RecvHalf::turn) to another ring: what has been announced in the old one is filled
-//! and read there, in its turn, and then the old one is empty and of no more use.
+//! The stream can [turn](RecvHalf::turn) to another ring: what has been announced in the old one is
+//! filled and read there, in its turn, and then the old one is empty and of no more use.
 //!
 //! Of the ring, from its oldest byte on: unread bytes, then announced room that the peer may be
-//! writing to at any moment, then free room, which is ours. A buffer becomes announced only when all
-//! of it is free, and a slot of the peer's table is reused only when the buffer it announced has
-//! been filled.
+//! writing to at any moment, then free room, which is ours. A buffer becomes announced only when
+//! all of it is free, and a slot of the peer's table is reused only when the buffer it announced
+//! has been filled.
 //!
 //! # Source
-//! rdma-core v64.0, librdmacm/rsocket.c: `rs_give_credits`, `rs_send_credits`, `rs_poll_cq`, `rrecv`.
+//! rdma-core v64.0, librdmacm/rsocket.c: `rs_give_credits`, `rs_send_credits`, `rs_poll_cq`,
+//! `rrecv`.
 
 use super::conn_data::{ConnData, ConnFlags};
 use super::error::PeerError;
@@ -75,10 +76,10 @@ pub struct Grant {
 /// The receiving half of a stream.
 ///
 /// # Invariants
-/// `readable <= committed`, `old_left <= committed <= old_left + ring_len` and `old_left <= old_len`;
-/// `read_off` and `grant_off` are below `ring_len`, and `grant_off` is `committed - old_left` bytes after
-/// `read_off`; `filling` is what is left of the oldest announced buffer that is not full, 0 if there is
-/// none.
+/// `readable <= committed`, `old_left <= committed <= old_left + ring_len` and `old_left <=
+/// old_len`; `read_off` and `grant_off` are below `ring_len`, and `grant_off` is `committed -
+/// old_left` bytes after `read_off`; `filling` is what is left of the oldest announced buffer that
+/// is not full, 0 if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvHalf {
     /// Arrived and not read, in bytes.
@@ -167,8 +168,8 @@ impl RecvHalf {
     /// The peer introduced itself: from now on grants are possible.
     ///
     /// # Errors
-    /// [`PeerError::TableTooSmall`] for a table of fewer than two entries, [`PeerError::RangeWraps`]
-    /// if it does not end inside the address space.
+    /// [`PeerError::TableTooSmall`] for a table of fewer than two entries,
+    /// [`PeerError::RangeWraps`] if it does not end inside the address space.
     pub fn set_peer(&mut self, peer: &ConnData) -> Result<(), PeerError> {
         let table = peer.target_sgl;
         if table.len < 2 {
@@ -191,8 +192,9 @@ impl RecvHalf {
     /// gets the bytes through.
     ///
     /// # Errors
-    /// [`PeerError::EmptyData`], [`PeerError::DataOverrun`] if it passes the end of the buffer being
-    /// filled, [`PeerError::NoCredit`] if it is beyond the limit we gave. The half is unchanged.
+    /// [`PeerError::EmptyData`], [`PeerError::DataOverrun`] if it passes the end of the buffer
+    /// being filled, [`PeerError::NoCredit`] if it is beyond the limit we gave. The half is
+    /// unchanged.
     #[inline]
     pub fn handle_data(&mut self, len: u32) -> Result<(), PeerError> {
         if len == 0 {
@@ -292,8 +294,8 @@ impl RecvHalf {
         self.read_off = wrap(self.read_off + (n - old), self.ring_len);
     }
 
-    /// Whether [`turn`](Self::turn) would do something now: the old ring is empty, and a buffer can be
-    /// announced behind at most one that is not full.
+    /// Whether [`turn`](Self::turn) would do something now: the old ring is empty, and a buffer can
+    /// be announced behind at most one that is not full.
     #[inline]
     #[must_use]
     pub fn can_turn(&self) -> bool {
@@ -304,8 +306,8 @@ impl RecvHalf {
             && self.after_first == 0
     }
 
-    /// From the next announcement on buffers lie in another ring, all of whose bytes are free. False,
-    /// and nothing changes, unless [`can_turn`](Self::can_turn).
+    /// From the next announcement on buffers lie in another ring, all of whose bytes are free.
+    /// False, and nothing changes, unless [`can_turn`](Self::can_turn).
     ///
     /// # Panics
     /// If `ring` is outside its documented limits, or does not fit the address space.
@@ -323,8 +325,8 @@ impl RecvHalf {
         true
     }
 
-    /// Whether the ring before the last [turn](Self::turn) holds nothing and is announced nowhere: it is
-    /// ours alone, for good.
+    /// Whether the ring before the last [turn](Self::turn) holds nothing and is announced nowhere:
+    /// it is ours alone, for good.
     #[inline]
     #[must_use]
     pub fn is_old_ring_free(&self) -> bool {
@@ -375,11 +377,12 @@ impl RecvHalf {
         self.limit = self.next_seq.wrapping_add(self.window);
     }
 
-    /// The runs of the present ring that hold no unread byte and that the peer has not been told of: ours
-    /// alone until the next grant, so their pages may be given back.
+    /// The runs of the present ring that hold no unread byte and that the peer has not been told
+    /// of: ours alone until the next grant, so their pages may be given back.
     ///
-    /// Announced room is left out even when nothing has arrived there: the peer may be writing to it
-    /// now. It can give those pages back itself, see [`SendHalf::announced`](super::SendHalf::announced).
+    /// Announced room is left out even when nothing has arrived there: the peer may be writing to
+    /// it now. It can give those pages back itself, see
+    /// [`SendHalf::announced`](super::SendHalf::announced).
     pub fn idle_spans(&self) -> impl Iterator<Item = Span> + use<> {
         let free = self.ring_len - (self.committed - self.old_left);
         let first = free.min(self.ring_len - self.grant_off);

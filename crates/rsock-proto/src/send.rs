@@ -1,4 +1,5 @@
-//! The sending half of a stream: where the next bytes go in the peer's memory, and whether they may.
+//! The sending half of a stream: where the next bytes go in the peer's memory, and whether they
+//! may.
 //!
 //! The peer announces buffers in a table of ours; we fill each completely, in order, and never send
 //! more messages than its credits allow. What the peer announces is its own memory: a hostile
@@ -224,8 +225,8 @@ impl SendHalf {
     }
 
     /// The announced memory that nothing has been written to yet, in the order in which it will be
-    /// filled. Until the next [`commit`](Self::commit) it holds nothing anyone wants: a stream at
-    /// rest may give those pages back.
+    /// filled. Until the next [`commit`](Self::commit) it holds no byte of the stream: a stream
+    /// at rest may give those pages back.
     pub fn announced(&self) -> impl Iterator<Item = RemoteSge> + '_ {
         let pending = (0..self.n_pending).map(|i| self.pending[slot(self.first_pending, i)]);
         std::iter::once(self.current).filter(|sge| sge.len != 0).chain(pending)

@@ -1,8 +1,8 @@
 //! A buffer at a peer, and the 16-byte table entries that announce it.
 //!
 //! A table lies in the memory of the side that *sends* stream bytes and is written by the side that
-//! receives them. Its entries are in the native byte order of the table's owner; the connection data
-//! alone is always big-endian.
+//! receives them. Its entries are in the native byte order of the table's owner; the connection
+//! data alone is always big-endian.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `struct rs_sge`, `rs_send_credits`.

@@ -16,7 +16,7 @@ pub enum Lifecycle {
     /// Both directions are open.
     #[doc(alias = "rs_connect_rdwr")]
     Open,
-    /// We receive no more, by our own wish or because the peer has ended; we may still send.
+    /// We receive no more, by a local shutdown or because the peer has ended; we may still send.
     ReadClosed,
     /// We send no more and have said so; the peer may still send.
     WriteClosed,

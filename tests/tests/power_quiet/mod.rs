@@ -1,7 +1,7 @@
 //! Streams on which nothing is said when the peer's host is switched off: keepalive alone can tell.
 //!
-//! A reader, a poller and a task of each kind of stream: without TCP, and TCP first; and C programs whose peer is
-//! a program over C's rsockets.
+//! A reader, a poller and a task of each kind of stream: without TCP, and TCP first; and C programs
+//! whose peer is a program over C's rsockets.
 
 use super::Guest;
 use rsock_core::accelerate;

@@ -1,8 +1,8 @@
 //! `cargo xtask dist`: a Debian package and a tarball of rsock, in target/dist.
 //!
-//! Both hold the same files, at the places of Debian or below one directory that may lie anywhere. They
-//! depend on the sources, the compiler and the time of the last commit alone (or `SOURCE_DATE_EPOCH`),
-//! so a second build makes the same bytes.
+//! Both hold the same files, at the places of Debian or below one directory that may lie anywhere.
+//! They depend on the sources, the compiler and the time of the last commit alone (or
+//! `SOURCE_DATE_EPOCH`), so a second build makes the same bytes.
 
 mod binaries;
 mod check;

@@ -1,5 +1,5 @@
-//! Claims in the preload library's descriptor table: a candidate is adopted once, what was adopted ends
-//! once, and no thread sleeps in the kernel on a socket that was adopted past it.
+//! Claims in the preload library's descriptor table: a candidate is adopted once, what was adopted
+//! ends once, and no thread sleeps in the kernel on a socket that was adopted past it.
 
 #[path = "../../../rsock-preload/src/fdtable/claim.rs"]
 mod claim;
@@ -23,7 +23,7 @@ struct Table {
 }
 
 impl Table {
-    /// A data call; the twin that it uses.
+    /// A data call; returns the stream that it uses.
     fn settle(&self) -> Option<u64> {
         loop {
             let word = self.entry.load(Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! Gates of the preload library's slots: what a slot holds is used by calls of its generation only, and
-//! ended once, after the last of them.
+//! Gates of the preload library's slots: what a slot holds is used by calls of its generation only,
+//! and ended once, after the last of them.
 
 #[path = "../../../rsock-preload/src/slot/gate.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]

@@ -1,4 +1,5 @@
-//! Marks of the engine: a thread that waits for what another thread dispatches does not sleep through it.
+//! Marks of the engine: a thread that waits for what another thread dispatches does not sleep
+//! through it.
 
 #[path = "../../../rsock-core/src/engine/marks.rs"]
 mod marks;

@@ -1,4 +1,5 @@
-//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through what comes by it.
+//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through what comes by
+//! it.
 
 #[path = "../../../rsock-core/src/datagram/kernel_udp/opening.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -47,7 +48,7 @@ fn a_socket_does_not_open_past_an_epoll_set_that_begins_to_watch_it() {
             let opening = Arc::clone(&opening);
             thread::spawn(move || {
                 let was_watched = opening.is_watched();
-                // Here the sets get the stand-in, if there are any.
+                // Here the epoll proxy joins the sets, if there are any.
                 match opening.attempt(was_watched) {
                     Tried::Open => Some(was_watched),
                     _ => {

@@ -1,5 +1,5 @@
-//! Waits of Tokio tasks for a ring: whether it is the hub that looks or the peer that rings, a task that
-//! waits is woken.
+//! Waits of Tokio tasks for a ring: whether it is the hub that looks or the peer that rings, a task
+//! that waits is woken.
 
 #[path = "../../../rsock-tokio/src/link/words.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -88,8 +88,8 @@ impl Link {
         }
     }
 
-    /// The hub: looks at what it was offered once, and then leaves it to the doorbell; with `again` it
-    /// takes it back once and looks a second time.
+    /// The hub: looks at what it was offered once, and then leaves it to the doorbell; with `again`
+    /// it takes it back once and looks a second time.
     fn look(&self, mut again: bool) {
         loop {
             let mut runtime = self.runtime.lock().expect("lock");

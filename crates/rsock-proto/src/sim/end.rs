@@ -344,7 +344,7 @@ impl End {
             msg @ (Msg::Ctrl(Ctrl::Keepalive)
             | Msg::Ext(Ext::Unknown { .. })
             | Msg::Ext(_)
-            | Msg::Ignored) => panic!("nobody sends {msg:?}"),
+            | Msg::Ignored) => panic!("neither end sends {msg:?}"),
         }
     }
 

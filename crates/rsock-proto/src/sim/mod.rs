@@ -1,9 +1,9 @@
 //! A simulation of two ends of a stream, for property tests and fuzzing.
 //!
-//! No device, no memory but vectors, no time: a run is a list of [`Op`]s, and the schedule of a wire
-//! that neither loses nor reorders is part of that list. Each end is our pair of halves or a model
-//! of C's rules. Every byte has a value that follows from its place in the stream, so a byte lost,
-//! doubled or moved is seen where it is read.
+//! No device, no memory but vectors, no time: a run is a list of [`Op`]s, and the schedule of a
+//! wire that neither loses nor reorders is part of that list. Each end is our pair of halves or a
+//! model of C's rules. Every byte has a value that follows from its place in the stream, so a byte
+//! lost, doubled or moved is seen where it is read.
 
 pub mod bytes;
 mod c_half;

@@ -32,7 +32,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_byte_is_lost_doubled_or_moved_between_two_of_ours(a in ours(), b in ours(), ops in ops()) {
+    fn no_byte_is_lost_doubled_or_moved_between_two_ends(a in ours(), b in ours(), ops in ops()) {
         run_pair([a, b], ops);
     }
 

@@ -1,5 +1,5 @@
-//! The bytes of streams: each is known from the run, the connection, the direction and the position, and eight
-//! of them in a row tell all of these.
+//! The bytes of streams: each is known from the run, the connection, the direction and the
+//! position, and eight of them in a row tell all of these.
 
 use crate::shared::{End, Shared};
 use std::sync::atomic::Ordering::SeqCst;

@@ -162,8 +162,8 @@ fn print(options: &Options, figures: &Figures) {
         );
     } else {
         println!(
-            "torture: seed {}: {schedules} schedules, {with_kills} of them with kills, {runs} runs, \
-             {connections} connections, {bytes} bytes checked, {failures} failures",
+            "torture: seed {}: {schedules} schedules, {with_kills} of them with kills, {runs} \
+             runs, {connections} connections, {bytes} bytes checked, {failures} failures",
             options.seed
         );
     }
