@@ -132,7 +132,7 @@ parts! {
     received_without_blocking = "recv:nonblocking";
     received_with_a_time_out = "recv:with_timeout";
     a_wildcard_socket_under_another_address = "wildcard";
-    looked_at_and_cut = "looking";
+    peeked_at_and_cut = "peeking";
     waits_end_in_time_and_by_signals = "waiting";
     a_forked_child_has_the_queue_too = "forked";
     an_epoll_set_shows_what_is_in_the_queue = "watched";
