@@ -79,7 +79,7 @@ async fn listen(at: &str) -> io::Result<Listener> {
 pub enum Mode {
     /// TCP first: any peer.
     TcpFirst,
-    /// `--rsockets`, the first argument: the pure mode.
+    /// `--rsockets`, the first argument: rsockets streams, without TCP.
     Rsockets,
 }
 

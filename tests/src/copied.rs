@@ -1,4 +1,4 @@
-//! Programs in a place of their own.
+//! Copies of programs, for tests that run them as another user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -132,9 +132,9 @@ fn results(said: &str) -> Vec<&str> {
     said.lines().filter(own).collect()
 }
 
-/// With another size it is a run of a kind that sets nothing of this.
+/// `rstream` sets the inline size in its default runs only, so without `-S`.
 #[test]
-fn nothing_needs_to_go_inline() {
+fn programs_work_with_an_inline_size_of_zero() {
     let said = run("rstream", &["-i", "0", "-T", "b"]);
     assert_eq!(results(&said).len(), 8, "{said}");
 }

@@ -291,7 +291,7 @@ fn a_batch_has_what_comes_by_udp_and_lacks_what_is_for_others() {
 }
 
 #[test]
-fn nothing_there_is_told_at_once_or_after_the_time_limit() {
+fn an_empty_socket_fails_at_once_or_after_the_time_limit() {
     let _dog = watchdog();
     let (a, _) = bound("127.0.0.1");
     assert!(try_recv(&a).is_none());

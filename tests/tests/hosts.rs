@@ -72,12 +72,12 @@ fn rstream_between_hosts(name: &'static str, server_is_ours: bool) {
 }
 
 #[test]
-fn c_rsockets_connect_to_us_on_another_host() {
+fn c_rsockets_connect_to_rsock_on_another_host() {
     rstream_between_hosts("c-connects", true);
 }
 
 #[test]
-fn we_connect_to_c_rsockets_on_another_host() {
+fn rsock_connects_to_c_rsockets_on_another_host() {
     rstream_between_hosts("we-connect", false);
 }
 

@@ -131,7 +131,7 @@ fn a_server_serves_one_test_after_the_other() {
 }
 
 #[test]
-fn people_get_a_table() {
+fn without_json_the_results_are_a_table() {
     let _dog = Watchdog::new(Duration::from_secs(300));
     let out = rsock("compare incast --time 0.1 --clients 2");
     let said = assert_worked("incast", &out);

@@ -267,7 +267,7 @@ fn the_device_is_found_without_a_setting() {
 }
 
 #[test]
-fn ipv6_is_no_different() {
+fn programs_transfer_over_ipv6() {
     for pair in PAIRS {
         for size in ["1", "63", "20000", "65537", "1048577", "4194304"] {
             let args = ["-f", "ipv6", "-T", "b", "-T", "v", "-S", size, "-I", "2", "-C", "2"];

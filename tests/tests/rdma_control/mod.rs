@@ -63,7 +63,7 @@ fn no_more_than_four_wait_for_a_peer_without_receives() {
 }
 
 #[test]
-fn what_had_to_wait_is_said_when_there_is_room() {
+fn a_delayed_control_message_is_sent_once_there_is_room() {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let (mut stream, raw) = pair(super::IPV4);
     // A reader that waits is all it takes.

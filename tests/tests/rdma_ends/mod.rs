@@ -145,7 +145,7 @@ fn a_program_of_sockets_can_select_and_poll_for_c_rsockets() {
 }
 
 #[test]
-fn a_child_of_a_program_of_sockets_is_told_that_c_rsockets_are_not_its_own() {
+fn a_forked_child_gets_an_error_on_its_parents_rsockets_stream() {
     both_without_blocking("fork");
 }
 

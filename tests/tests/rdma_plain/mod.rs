@@ -123,7 +123,7 @@ fn a_connect_without_a_listener_is_refused() {
 /// Netperf and its server, one under librdmacm's preload library, one under ours. One process each,
 /// since what comes without TCP stays in the process that it has come to.
 #[test]
-fn netperf_runs_under_librdmacms_preload_library_at_one_end_and_ours_at_the_other() {
+fn netperf_runs_between_librdmacms_preload_library_and_rsocks() {
     let library = Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so");
     assert!(library.is_file(), "the lab has it");
     let dress = |speaks: Speaks, program: &str, port: u16| {

@@ -1,4 +1,4 @@
-//! The Rust packages that are linked into ours, and their licences: most of these ask that their
+//! The Rust packages that are linked into rsock's, and their licences: most of these ask that their
 //! text goes along with the program.
 
 use crate::steps::{self, Done, Failure};

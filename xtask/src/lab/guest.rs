@@ -1,4 +1,4 @@
-//! One guest: a QEMU process, and what comes out of it.
+//! One guest: a QEMU process, and its output.
 
 use super::kit::{Kit, QEMU};
 use crate::steps::{Done, Failure};

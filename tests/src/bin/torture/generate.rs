@@ -1,4 +1,4 @@
-//! Schedules from seeds. Each has a shape, so that what lies deep comes up often.
+//! Schedules from seeds. Each has a shape, so that rare situations come up often.
 
 use crate::schedule::{Kind, Op, Schedule, Settings};
 use crate::shared::{PROCESSES, SLOTS, THREADS};

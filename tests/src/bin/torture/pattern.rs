@@ -99,7 +99,7 @@ mod tests {
     const WRITER: End = End { connection: 5, side: 1 };
 
     #[test]
-    fn words_can_be_told_from_their_bytes() {
+    fn mixing_a_word_can_be_undone() {
         for x in [0, 1, 77, u64::MAX, 1 << 63] {
             assert_eq!(unmixed(mixed(x)), x);
         }

@@ -1,4 +1,4 @@
-//! The driver's command line: which schedules are run, and what is said about them.
+//! The driver's command line: which schedules are run, and what is printed about them.
 
 use crate::driver::{self, MODES, Mode, Outcome};
 use crate::generate::{self, SHAPES};

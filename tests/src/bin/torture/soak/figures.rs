@@ -1,4 +1,4 @@
-//! What processes have, as the kernel counts it.
+//! Resources of processes, as the kernel counts them.
 
 use crate::driver::descendants;
 use std::fmt;
