@@ -79,7 +79,7 @@ impl Kind {
                     client.connect(to, None)?;
                     accepting.join().map_err(|_| io::Error::other("accepting panicked"))?
                 })?;
-                (Box::new(Pure(client)), Box::new(Pure(server)))
+                (Box::new(Rsocket(client)), Box::new(Rsocket(server)))
             }
         })
     }
@@ -102,17 +102,17 @@ fn settle(client: &mut Stream, server: &mut Stream) -> io::Result<()> {
     Err(io::Error::other(format!("the connection stays on TCP: {why:?}")))
 }
 
-/// A pure socket as a byte stream.
+/// An rsockets stream as a byte stream.
 #[derive(Debug)]
-struct Pure(Socket);
+struct Rsocket(Socket);
 
-impl Read for Pure {
+impl Read for Rsocket {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.recv(&mut [IoSliceMut::new(buf)], RecvFlags::empty())
     }
 }
 
-impl Write for Pure {
+impl Write for Rsocket {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.0.send(&[IoSlice::new(buf)], false)
     }

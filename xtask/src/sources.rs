@@ -104,7 +104,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/metrics/writer.rs",
     "crates/rsock-core/src/accelerate/handoff/holders.rs",
     "crates/rsock-core/src/accelerate/state.rs",
-    // System calls that nobody wraps, and the program's descriptors.
+    // System calls that no crate wraps, and the program's descriptors.
     "crates/rsock-core/src/interrupt.rs",
     "crates/rsock-core/src/sys.rs",
     "crates/rsock-core/src/accelerate/handoff/detached_process.rs",

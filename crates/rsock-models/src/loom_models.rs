@@ -1,9 +1,9 @@
 //! A module for each algorithm, which includes the file that it explores.
 
 mod claim;
-mod deaf;
 mod free_list;
 mod gate;
+mod kernel_only_waiter;
 mod marks;
 mod opening;
 mod trim;

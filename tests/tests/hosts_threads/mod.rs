@@ -1,5 +1,5 @@
-//! Blocking streams of Rust programs between two hosts. They are in this process, which keeps the device from
-//! being removed from then on: the tests that do that have names that come before.
+//! Blocking streams of Rust programs between two hosts. They are in this process, which keeps the
+//! device from being removed from then on: the tests that do that have names that come before.
 
 use rsock_core::accelerate::FallbackReason;
 use rsock_core::rsocket::{Listener, Stream};

@@ -1,7 +1,7 @@
-//! Streams on which nothing is said when the peer's host is switched off: keepalive alone can tell.
+//! Streams that are quiet when the peer's host is switched off: only keepalive notices.
 //!
-//! A reader, a poller and a task of each kind of stream: without TCP, and TCP first; and C programs whose peer is
-//! a program over C's rsockets.
+//! A reader, a poller and a task of each kind of stream: without TCP, and TCP first; and C programs
+//! whose peer is a program over C's rsockets.
 
 use super::Guest;
 use rsock_core::accelerate;
@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const COUNT: u32 = 3;
 
 /// Where listeners without TCP, those of TCP, and C's programs are.
-const PURE: u16 = 7610;
+const RSOCKETS_PORT: u16 = 7610;
 const TCP: u16 = 7611;
 const C: u16 = 7612;
 /// Streams of each of the first two.
@@ -39,7 +39,7 @@ const STREAMS: usize = 3;
 /// What guest a has, which is switched off: everything that it keeps open.
 pub(super) struct Servers {
     _c: Running,
-    _pure: Vec<rsockets::Stream>,
+    _without_tcp: Vec<rsockets::Stream>,
     _tcp: Vec<rsocket::Stream>,
 }
 
@@ -73,19 +73,19 @@ impl Quiet {
 fn serve(guest: &Guest) -> Servers {
     // Read by the process once, before it has any stream.
     fs::write("/etc/rsock.toml", "trust_fabric = [\"10.9.0.0/24\"]\n").expect("a configuration");
-    let pure = Listener::bind((guest.ip(), PURE).into()).expect("listener");
+    let without_tcp = Listener::bind((guest.ip(), RSOCKETS_PORT).into()).expect("listener");
     let tcp = rsocket::Listener::bind((guest.ip(), TCP)).expect("listener");
     let mut c = program("librdmacm.so.1", "serve", &guest.ip().to_string());
     let mut c = Running::spawn(&mut c).expect("the program starts");
     await_rdma_listener(C, &mut c);
     guest.meet("quiet listeners");
-    let pure = (0..STREAMS).map(|_| pure.accept().expect("a client").0).collect();
+    let without_tcp = (0..STREAMS).map(|_| without_tcp.accept().expect("a client").0).collect();
     let tcp: Vec<_> = (0..STREAMS).map(|_| tcp.accept().expect("a client").0).collect();
     for stream in &tcp {
         echo(stream);
     }
     guest.meet("quiet");
-    Servers { _c: c, _pure: pure, _tcp: tcp }
+    Servers { _c: c, _without_tcp: without_tcp, _tcp: tcp }
 }
 
 /// In guest b: everything waits, on RDMA.
@@ -93,7 +93,7 @@ fn wait(guest: &Guest) -> Waiting {
     fs::write("/etc/rsock.toml", "trust_fabric = [\"10.9.0.0/24\"]\n").expect("a configuration");
     guest.meet("quiet listeners");
     let (tell, ends) = mpsc::channel();
-    wait_without_tcp((guest.peer_ip(), PURE).into(), &tell);
+    wait_without_tcp((guest.peer_ip(), RSOCKETS_PORT).into(), &tell);
     wait_beside_tcp((guest.peer_ip(), TCP).into(), &tell);
     let c = ["read", "poll"].into_iter().flat_map(|how| {
         let shim = if how == "read" { "a reader of the shim" } else { "a poller of the shim" };
@@ -139,7 +139,7 @@ impl Waiting {
                 all.filter(|c| c.peer == SocketAddr::new(guest.peer_ip(), port)).collect();
             !of_it.is_empty() && of_it.iter().all(|c| c.probes > 0)
         };
-        while ![PURE, C].into_iter().all(is_probed) {
+        while ![RSOCKETS_PORT, C].into_iter().all(is_probed) {
             thread::park_timeout(Duration::from_millis(20));
         }
         assert_eq!(self.ends.try_recv(), Err(TryRecvError::Empty));

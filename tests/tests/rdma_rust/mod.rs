@@ -172,9 +172,9 @@ fn rust_calls_rstream_of_c_over_ipv6() {
     rstream_is_called(IPV6, &["-f", "ipv6", "-T", "n"]);
 }
 
-/// The other end of `riostream`, whose messages are written into open memory. The last one of a turn ends
-/// with a number that goes up, and the rest of it counts as `rstream`'s messages do; those before it are
-/// whatever was there.
+/// The other end of `riostream`, whose messages are written into open memory. The last one of a
+/// turn ends with a number that goes up, and the rest of it counts as `rstream`'s messages do;
+/// those before it are whatever was there.
 struct Puts {
     session: Session,
     open: Opened,

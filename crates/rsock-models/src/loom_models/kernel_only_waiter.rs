@@ -2,10 +2,10 @@
 //! what the peer then writes to the ring.
 
 #[path = "../../../rsock-core/src/accelerate/receive/kernel_only_waiter.rs"]
-mod deaf;
+mod kernel_only_waiter;
 
 use super::explore;
-use deaf::{KernelOnlyWaiter, is_any};
+use kernel_only_waiter::{KernelOnlyWaiter, is_any};
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -15,7 +15,7 @@ use loom::thread;
 struct Direction {
     /// What the lock of the direction guards: whether the peer has been invited.
     rx: Mutex<bool>,
-    deaf: AtomicU32,
+    waiters: AtomicU32,
     peer: Mutex<Peer>,
     wake: Condvar,
 }
@@ -44,11 +44,11 @@ impl Direction {
                 return;
             }
             drop(peer);
-            let deaf = (!is_invited).then(|| KernelOnlyWaiter::new(&self.deaf, &*rx));
+            let waiters = (!is_invited).then(|| KernelOnlyWaiter::new(&self.waiters, &*rx));
             drop(rx);
             let mut peer = self.peer.lock().expect("lock");
-            // A thread that sleeps in the kernel wakes for TCP alone.
-            while peer.on_tcp == 0 && (deaf.is_some() || peer.on_ring == 0) {
+            // A kernel-only waiter wakes for TCP alone.
+            while peer.on_tcp == 0 && (waiters.is_some() || peer.on_ring == 0) {
                 peer = self.wake.wait(peer).expect("lock");
             }
         }
@@ -57,7 +57,7 @@ impl Direction {
     /// What each call does first.
     fn invite(&self) {
         let mut rx = self.rx.lock().expect("lock");
-        if !*rx && !is_any(&self.deaf, &*rx) {
+        if !*rx && !is_any(&self.waiters, &*rx) {
             *rx = true;
             self.peer.lock().expect("lock").is_ready = true;
         }
@@ -90,6 +90,6 @@ fn no_reader_sleeps_in_the_kernel_for_what_comes_on_the_ring() {
         peer.join().expect("the peer");
         reader.join().expect("a reader");
         // Awake again, it is in the way no more.
-        assert!(!is_any(&direction.deaf, &*direction.rx.lock().expect("lock")));
+        assert!(!is_any(&direction.waiters, &*direction.rx.lock().expect("lock")));
     });
 }

@@ -1,5 +1,6 @@
-//! Programs of one host whose connections move to its RDMA device, because they are told to use nothing
-//! else: programs of TCP under the preload library, and a stream of `rsock-tokio` with such a program.
+//! Programs of one host whose connections move to its RDMA device, because they are told to use
+//! nothing else: programs of TCP under the preload library, and a stream of `rsock-tokio` with such
+//! a program.
 
 use super::{IPV4, free_port};
 use rsock_core::metrics;
@@ -17,7 +18,7 @@ use tokio::runtime;
 
 /// The host trusts its own address.
 fn config(name: &str) -> PathBuf {
-    let file = env::temp_dir().join(format!("rdma-twin-{name}-{}.toml", std::process::id()));
+    let file = env::temp_dir().join(format!("rdma-accelerated-{name}-{}.toml", std::process::id()));
     fs::write(&file, format!("trust_fabric = [\"{IPV4}/32\"]\n")).expect("a configuration");
     file
 }
@@ -43,8 +44,8 @@ fn last_line(mut process: Running) -> String {
     said.lines().last().unwrap_or("nothing").to_owned()
 }
 
-/// The bytes that process `pid` has sent, then received, over RDMA, in connections with this address; and
-/// why one of them stays on TCP, if one does.
+/// The bytes that process `pid` has sent, then received, over RDMA, in connections with this
+/// address; and why one of them stays on TCP, if one does.
 fn over_rdma(pid: u32) -> ([u64; 2], Option<metrics::Connection>) {
     let process = metrics::read_process(pid).expect("its table");
     let connections = process.map(|process| process.connections).unwrap_or_default();
@@ -94,11 +95,12 @@ fn programs_of_one_host_move_to_its_rdma_device_where_told_to() {
     assert_eq!(said.lines().last(), Some(&*sent));
 }
 
-/// The configuration and the choice of device are read once by a process, so this one is of its own.
+/// The configuration and the choice of device are read once by a process, so this one is of its
+/// own.
 #[test]
 fn a_stream_of_tasks_moves_to_the_rdma_device_with_a_program_of_its_host() {
     const NAME: &str =
-        "rdma_twin::a_stream_of_tasks_moves_to_the_rdma_device_with_a_program_of_its_host";
+        "rdma_accelerated::a_stream_of_tasks_moves_to_the_rdma_device_with_a_program_of_its_host";
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     if env::var_os("RSOCK_DEVICE").is_some_and(|device| device == "rdma") {
         let config = PathBuf::from(env::var_os("RSOCK_CONFIG").expect("a configuration"));
