@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A datagram socket with the methods of [`UdpSocket`](std::net::UdpSocket), whose peers are its own
-/// kind, datagram sockets of `rsock_tokio`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
+/// A datagram socket with the methods of [`UdpSocket`](std::net::UdpSocket), whose peers are its
+/// own kind, datagram sockets of `rsock_tokio`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
 ///
 /// Datagrams travel by UDP, with a header of 16 or 28 bytes, until both ends know of each other.
 /// Then they go through shared memory to a peer on this host, and over an RDMA device to a peer on
@@ -81,8 +81,8 @@ impl Datagram {
     }
 
     /// Sends each of `batch` as one datagram to the peer of a connected socket, and wakes the
-    /// receiver once, as `sendmmsg(2)`. Returns how many were sent. An error after the first is left
-    /// for the next call.
+    /// receiver once, as `sendmmsg(2)`. Returns how many were sent. An error after the first is
+    /// left for the next call.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -117,9 +117,9 @@ impl Datagram {
         self.socket.recv_from(bufs, false, false)
     }
 
-    /// Receives as many datagrams as there are, one into each of `bufs`, and waits for the first, as
-    /// `recvmmsg(2)` with `MSG_WAITFORONE`. Returns how many were received; `out` says of each its
-    /// length and source.
+    /// Receives as many datagrams as there are, one into each of `bufs`, and waits for the first,
+    /// as `recvmmsg(2)` with `MSG_WAITFORONE`. Returns how many were received; `out` says of each
+    /// its length and source.
     ///
     /// # Errors
     /// As [`Self::recv_from`].
@@ -210,9 +210,9 @@ impl Datagram {
         Ok(sockopt::set_socket_timeout(self, Timeout::Send, limit)?)
     }
 
-    /// `SO_RCVBUF` in bytes, as the kernel counts them (see socket(7)). It is also the room for each
-    /// process on this host that sends here past UDP: rounded up to a power of two, from 64 KiB to
-    /// 4 MiB.
+    /// `SO_RCVBUF` in bytes, as the kernel counts them (see socket(7)). It is also the room for
+    /// each process on this host that sends here past UDP: rounded up to a power of two, from 64
+    /// KiB to 4 MiB.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -237,8 +237,8 @@ impl Datagram {
         Ok(sockopt::socket_error(self)?.err().map(io::Error::from))
     }
 
-    /// Bytes of the longest datagram that goes past UDP to `to`; `None` as long as datagrams go there
-    /// by UDP. A datagram or two in both directions change that.
+    /// Bytes of the longest datagram that goes past UDP to `to`; `None` as long as datagrams go
+    /// there by UDP. A datagram or two in both directions change that.
     #[must_use]
     pub fn max_past_udp(&self, to: SocketAddr) -> Option<usize> {
         self.socket.max_past_udp(to)
@@ -250,8 +250,8 @@ impl Datagram {
         self.socket.counters()
     }
 
-    /// Joins a multicast group on the interface with this address; the unspecified address leaves the
-    /// choice to the kernel (`IP_ADD_MEMBERSHIP` in ip(7)).
+    /// Joins a multicast group on the interface with this address; the unspecified address leaves
+    /// the choice to the kernel (`IP_ADD_MEMBERSHIP` in ip(7)).
     ///
     /// # Errors
     /// As `setsockopt(2)`: `ENODEV`, `EADDRINUSE`.
@@ -341,8 +341,8 @@ impl<'a> From<&'a Datagram> for Source<'a> {
 }
 
 impl AsFd for Datagram {
-    /// The UDP socket. It does not show whether datagrams have come past UDP: to wait for those, use
-    /// [`poll`](crate::rsockets::poll()).
+    /// The UDP socket. It does not show whether datagrams have come past UDP: to wait for those,
+    /// use [`poll`](crate::rsockets::poll()).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -26,19 +26,20 @@
 //!
 //! # Which type to use
 //!
-//! | type | peers | in return |
-//! | --- | --- | --- |
-//! | [`Stream`], [`Listener`], [`Builder`] | any TCP program | works everywhere; faster with rsock at both ends |
-//! | [`rsockets::Stream`], [`rsockets::Listener`] | rsockets programs, in C too | no TCP, and writes into exposed memory of the peer |
-//! | [`Datagram`] | `rsock` datagram sockets, and C programs with `rsocket(3)` and `SOCK_DGRAM` | UDP first, then past it |
-//! | `rsock::tokio`, with the feature `tokio` | as of the types above | the same for Tokio's tasks |
+//! * [`Stream`], [`Listener`] and [`Builder`] reach any TCP program, and are faster with rsock at
+//!   both ends.
+//! * [`rsockets::Stream`] and [`rsockets::Listener`] reach rsockets programs alone, in Rust and in
+//!   C. They use no TCP, and each end can write into memory that the other exposes.
+//! * [`Datagram`] reaches its own kind, and C programs over `rsocket(3)` with `SOCK_DGRAM`: by UDP
+//!   first, then past it.
+//! * `rsock::tokio`, with the feature `tokio`, has the same three for the tasks of Tokio.
 //!
 //! # A connection to another host
 //!
 //! The two ends of a connection do different things to set up RDMA, so a stream must know its side.
-//! [`Stream::connect`] and [`Listener::accept`] know it. For a socket that the program made by other
-//! means, [`Stream::with_side`] takes it; a stream made by `From<TcpStream>` uses TCP between hosts,
-//! and shared memory on one host.
+//! [`Stream::connect`] and [`Listener::accept`] know it. For a socket that the program made by
+//! other means, [`Stream::with_side`] takes it; a stream made by `From<TcpStream>` uses TCP between
+//! hosts, and shared memory on one host.
 //!
 //! # Configuration
 //!

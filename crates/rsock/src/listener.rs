@@ -86,7 +86,8 @@ macro_rules! of_the_socket {
 of_the_socket! {
     /// The address that it listens on (`getsockname(2)`).
     local_addr() -> SocketAddr;
-    /// Sets the non-blocking mode, in which [`Self::accept`] returns `WouldBlock` instead of waiting.
+    /// Sets the non-blocking mode, in which [`Self::accept`] returns `WouldBlock` instead of
+    /// waiting.
     set_nonblocking(on: bool) -> ();
     /// `IP_TTL`: the number of hops that packets of the listener may take.
     ttl() -> u32;

@@ -71,8 +71,8 @@ impl Stream {
     }
 
     /// Takes over a connected socket through which no byte has passed yet, and which came from
-    /// `connect` or `accept` as `side` says: the two ends of a connection between hosts do different
-    /// things to set up RDMA. (A socket that has been used works too, and stays on TCP.)
+    /// `connect` or `accept` as `side` says: the two ends of a connection between hosts do
+    /// different things to set up RDMA. (A socket that has been used works too, and stays on TCP.)
     #[must_use]
     pub fn with_side(socket: TcpStream, side: Side) -> Self {
         Self::adopt(socket, Some(side))
@@ -156,9 +156,9 @@ impl Stream {
     /// if it is on another one.
     ///
     /// # Errors
-    /// The stream, which stays usable, with the reason: `WouldBlock` if bytes lie unread on the ring
-    /// or the peer did not answer in time (read, then try again); `ResourceBusy` if the stream has
-    /// clones, which the socket would take bytes from; `EMFILE`.
+    /// The stream, which stays usable, with the reason: `WouldBlock` if bytes lie unread on the
+    /// ring or the peer did not answer in time (read, then try again); `ResourceBusy` if the stream
+    /// has clones, which the socket would take bytes from; `EMFILE`.
     pub fn into_std(self) -> Result<TcpStream, IntoStdError> {
         let socket = Arc::try_unwrap(self.socket).map_err(|socket| IntoStdError {
             stream: Self { socket },
@@ -198,8 +198,8 @@ impl Stream {
         Ok(Some(KeepaliveSettings { idle, interval, probes }))
     }
 
-    /// Sets `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`, which Linux counts in
-    /// whole seconds; `None` switches keepalive off.
+    /// Sets `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`, which Linux counts
+    /// in whole seconds; `None` switches keepalive off.
     ///
     /// # Errors
     /// As `setsockopt(2)`: `EINVAL` for times below one second and for no probes.
@@ -395,8 +395,8 @@ impl Write for &Stream {
 }
 
 impl AsFd for Stream {
-    /// The TCP socket. Bytes that are read from or written to it past this type make the stream stay
-    /// on TCP, or break it.
+    /// The TCP socket. Bytes that are read from or written to it past this type make the stream
+    /// stay on TCP, or break it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,6 +1,6 @@
 //! `rsock::Datagram` beside `std::net::UdpSocket`.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use rsock::Datagram;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};

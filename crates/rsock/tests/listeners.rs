@@ -1,6 +1,6 @@
 //! `rsock::Listener` beside `std::net::TcpListener`.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use rsock::{Listener, Stream};
 use std::io::{ErrorKind, Write};

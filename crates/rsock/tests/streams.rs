@@ -1,6 +1,6 @@
 //! `rsock::Stream` beside `std::net::TcpStream`, on TCP and on the ring.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod common;
 

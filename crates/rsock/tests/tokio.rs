@@ -1,6 +1,6 @@
 //! Conversions between blocking sockets and those of `rsock::tokio`.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use rsock::{Datagram, Stream, rsockets};
 use std::io::{ErrorKind, Read, Write};

@@ -97,8 +97,9 @@ fn is_no_peer(e: &rsock_cm::Error) -> bool {
     matches!(e, rsock_cm::Error::Unreachable(_) | rsock_cm::Error::Refused)
 }
 
-/// The listeners of this process. A thread that waits in a connect advances their handshakes, because
-/// a program may connect to itself before it accepts. (Not after a fork: a child may own the listener.)
+/// The listeners of this process. A thread that waits in a connect advances their handshakes,
+/// because a program may connect to itself before it accepts. (Not after a fork: a child may own
+/// the listener.)
 static LISTENERS: Mutex<Vec<Weak<AnyAcceptQueue>>> = Mutex::new(Vec::new());
 
 /// What a listening socket has on both devices.
@@ -346,7 +347,7 @@ impl AsFd for AnyConnection {
     }
 }
 
-/// The calling thread's doorbells, of the devices that a wait is state.
+/// The calling thread's doorbells, one for each device that a wait is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThreadBells<'a> {
     soft: Option<&'a <Soft as Backend>::Bell>,

@@ -93,8 +93,8 @@ impl Socket {
         self.progress_connect_and_listeners()
     }
 
-    /// What to wait for before [`Self::continue_connect`] or [`Self::accept`] is tried again. It must be
-    /// made anew for each wait.
+    /// What to wait for before [`Self::continue_connect`] or [`Self::accept`] is tried again. It
+    /// must be made anew for each wait.
     ///
     /// # Errors
     /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
@@ -126,14 +126,15 @@ impl Socket {
         self.connection().map_or(0, AnyConnection::mark)
     }
 
-    /// Whether the connection has changed since `mark`. It costs a few loads, so it is fit to spin on.
+    /// Whether the connection has changed since `mark`. It costs a few loads, so it is fit to spin
+    /// on.
     #[must_use]
     pub fn has_changed(&self, mark: u32) -> bool {
         on_stream!(self, e => e.stream.has_changed(mark), false)
     }
 
-    /// Arms `bell` for any change, until [`Self::disarm`]. False if the connection has changed since
-    /// `mark`: then nothing is armed, and the caller tries again.
+    /// Arms `bell` for any change, until [`Self::disarm`]. False if the connection has changed
+    /// since `mark`: then nothing is armed, and the caller tries again.
     #[must_use]
     pub fn arm(&self, bell: &Doorbell, mark: u32) -> bool {
         let _section = Section::enter();
@@ -150,8 +151,8 @@ impl Socket {
         false
     }
 
-    /// For a task that waits: sends a keepalive probe if one is due, and returns after which time the
-    /// task must call again; `None` if it need not. A peer found dead shows as a change.
+    /// For a task that waits: sends a keepalive probe if one is due, and returns after which time
+    /// the task must call again; `None` if it need not. A peer found dead shows as a change.
     #[must_use]
     pub fn keep_alive(&self) -> Option<Duration> {
         on_stream!(self, e => e.stream.keep_alive(), None)

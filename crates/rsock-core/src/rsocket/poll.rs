@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// What an entry of [`poll`] is state.
+/// What an entry of [`poll`] watches.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// A stream socket of the rsockets API.
@@ -37,8 +37,8 @@ pub struct PollEntry<'a> {
     pub revents: PollFlags,
 }
 
-/// Longest sleep on a connect: a second thread that advances the same connect takes the messages that
-/// would have ended the sleep.
+/// Longest sleep on a connect: a second thread that advances the same connect takes the messages
+/// that would have ended the sleep.
 const CONNECT_SLEEP: Duration = Duration::from_millis(20);
 
 /// As `ppoll(2)`: waits until an entry has an event, for `timeout` at most (`None`: without end),
@@ -66,8 +66,8 @@ pub fn poll(
     });
     loop {
         let marks = marks(entries);
-        // PERF: streams that are ready cost no system call. A call that does not wait must check for
-        // hang-ups now and then; a call that waits learns of them in its sleep.
+        // PERF: streams that are ready cost no system call. A call that does not wait must check
+        // for hang-ups now and then; a call that waits learns of them in its sleep.
         let mut n = if has_fds { 0 } else { check_sockets(entries) };
         if n == 0 && (has_fds || timeout == Some(Duration::ZERO) && is_check_due(entries)) {
             n = check_all(entries)?;

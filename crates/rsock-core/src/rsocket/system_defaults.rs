@@ -1,5 +1,5 @@
-//! Sizes that an administrator sets for all rsockets: one number per file under `/etc/rdma/rsocket/`,
-//! the files of C rsockets.
+//! Sizes that an administrator sets for all rsockets: one number per file under
+//! `/etc/rdma/rsocket/`, the files of C rsockets.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `rs_configure`; rsocket(7).

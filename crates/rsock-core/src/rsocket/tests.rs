@@ -1,5 +1,5 @@
-//! Rsockets end to end on the shared-memory device: both ends in one process, except where a process
-//! must die.
+//! Rsockets end to end on the shared-memory device: both ends in one process, except where a
+//! process must die.
 
 mod connecting;
 mod direct;

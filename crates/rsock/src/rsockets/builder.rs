@@ -38,9 +38,9 @@ impl Builder {
         Self::default()
     }
 
-    /// How many regions the peer may [expose](Stream::expose) to this end at once (`RDMA_IOMAPSIZE`);
-    /// 0 by default. The protocol can express 0 to 128, then multiples of 256 up to 32512: others are
-    /// rounded down.
+    /// How many regions the peer may [expose](Stream::expose) to this end at once
+    /// (`RDMA_IOMAPSIZE`); 0 by default. The protocol can express 0 to 128, then multiples of 256
+    /// up to 32512: others are rounded down.
     pub fn iomap_slots(mut self, n: u16) -> Self {
         self.socket = self.socket.iomap_slots(n);
         self
@@ -53,8 +53,8 @@ impl Builder {
         self
     }
 
-    /// Limits the time that a connect to each of the addresses may take; 127 seconds by default, and
-    /// at most.
+    /// Limits the time that a connect to each of the addresses may take; 127 seconds by default,
+    /// and at most.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = Some(limit);
         self

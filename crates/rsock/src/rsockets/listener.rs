@@ -37,8 +37,8 @@ impl Listener {
         Self { socket: Arc::new(socket) }
     }
 
-    /// Listens at the first of the addresses that can be bound; port 0 takes a free one. It holds the
-    /// TCP port of the same number.
+    /// Listens at the first of the addresses that can be bound; port 0 takes a free one. It holds
+    /// the TCP port of the same number.
     ///
     /// # Errors
     /// As `bind(2)` and `listen(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`; `ENODEV` where
@@ -81,7 +81,8 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Sets the non-blocking mode, in which [`Self::accept`] returns `WouldBlock` instead of waiting.
+    /// Sets the non-blocking mode, in which [`Self::accept`] returns `WouldBlock` instead of
+    /// waiting.
     pub fn set_nonblocking(&self, on: bool) {
         self.socket.set_nonblocking(on);
     }
@@ -105,7 +106,8 @@ impl Listener {
     /// The pending error of the socket (`SO_ERROR`), which the call clears.
     ///
     /// # Errors
-    /// None; the signature is that of [`TcpListener::take_error`](std::net::TcpListener::take_error).
+    /// None; the signature is that of
+    /// [`TcpListener::take_error`](std::net::TcpListener::take_error).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.socket.take_error())
     }

@@ -1,9 +1,9 @@
 //! Streams that speak the rsockets protocol from the first byte, to and from C programs as well.
 //!
-//! The peer of a [`Stream`] here is another one, a stream of `rsock_tokio::rsockets`, or a C program
-//! over rsockets: of this project's `librsock.so` on this host, or of any rdma-core with an RDMA
-//! device. Plain TCP peers are refused. In return a stream can [expose](Stream::expose) memory to
-//! its peer, which [writes into it](Stream::write_remote) without a call of this end; rsocket(7)
+//! The peer of a [`Stream`] here is another one, a stream of `rsock_tokio::rsockets`, or a C
+//! program over rsockets: of this project's `librsock.so` on this host, or of any rdma-core with an
+//! RDMA device. Plain TCP peers are refused. In return a stream can [expose](Stream::expose) memory
+//! to its peer, which [writes into it](Stream::write_remote) without a call of this end; rsocket(7)
 //! calls that *iomap*.
 //!
 //! ```

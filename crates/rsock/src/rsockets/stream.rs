@@ -135,7 +135,8 @@ impl Stream {
     /// `SO_RCVTIMEO`: how long a receive waits.
     ///
     /// # Errors
-    /// None; the signature is that of [`TcpStream::read_timeout`](std::net::TcpStream::read_timeout).
+    /// None; the signature is that of
+    /// [`TcpStream::read_timeout`](std::net::TcpStream::read_timeout).
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.socket.recv_timeout())
     }
@@ -159,8 +160,8 @@ impl Stream {
         Ok(self.socket.send_timeout())
     }
 
-    /// Sets `SO_SNDTIMEO`; `None` waits without end. When the time is over, a send returns the bytes
-    /// sent so far, or `WouldBlock`.
+    /// Sets `SO_SNDTIMEO`; `None` waits without end. When the time is over, a send returns the
+    /// bytes sent so far, or `WouldBlock`.
     ///
     /// # Errors
     /// `InvalidInput` for zero.
@@ -242,19 +243,20 @@ impl Stream {
         self.socket.iomap_slots()
     }
 
-    /// Exposes `len` bytes of fresh zeroed memory to the peer's [`Self::write_remote`] under `offset`
-    /// (`riomap` of rdma-core), until the region is dropped. The peer learns of it before it
-    /// receives bytes that this end sends afterwards.
+    /// Exposes `len` bytes of fresh zeroed memory to the peer's [`Self::write_remote`] under
+    /// `offset` (`riomap` of rdma-core), until the region is dropped. The peer learns of it before
+    /// it receives bytes that this end sends afterwards.
     ///
     /// # Errors
-    /// `ENOMEM` if the peer has no free entry: it offers as many as its [`Builder::iomap_slots`] says.
+    /// `ENOMEM` if the peer has no free entry: it offers as many as its [`Builder::iomap_slots`]
+    /// says.
     pub fn expose(&self, len: usize, offset: u64) -> io::Result<ExposedRegion> {
         self.socket.expose(len, offset)
     }
 
-    /// Writes `bytes` into the memory that the peer exposes under `offset` (`riowrite` of rdma-core).
-    /// The peer gets no notice of it, but bytes sent afterwards arrive afterwards. Returns the bytes
-    /// written, which are fewer where the region ends.
+    /// Writes `bytes` into the memory that the peer exposes under `offset` (`riowrite` of
+    /// rdma-core). The peer gets no notice of it, but bytes sent afterwards arrive afterwards.
+    /// Returns the bytes written, which are fewer where the region ends.
     ///
     /// # Errors
     /// `EFAULT` if no region is exposed there; otherwise as [`Self::send`].

@@ -1,4 +1,5 @@
-//! The end of a connection as its descriptor shows it: the peer's disconnect, its reset or its death.
+//! The end of a connection as its descriptor shows it: the peer's disconnect, its reset or its
+//! death.
 
 use crate::engine::ThreadBell;
 use crate::rsocket::connection::Connection;
@@ -38,9 +39,9 @@ where
         self.stream.peer_gone();
     }
 
-    /// Whether a program that repeats non-blocking calls should check for a hang-up now, which costs
-    /// a system call: such a program must learn of the peer's death, too. When a check is due this
-    /// also yields the CPU, which the peer may need to answer.
+    /// Whether a program that repeats non-blocking calls should check for a hang-up now, which
+    /// costs a system call: such a program must learn of the peer's death, too. When a check is due
+    /// this also yields the CPU, which the peer may need to answer.
     pub(in crate::rsocket) fn is_check_due(&self) -> bool {
         let now = self.created_at.elapsed().as_nanos();
         let now = u64::try_from(now).unwrap_or(u64::MAX);

@@ -206,8 +206,8 @@ where
         self.stream.open_region(len, offset).map_err(iomap_error)
     }
 
-    /// Writes `bytes` into the memory that the peer exposes under `offset`: all of them, or up to the
-    /// end of the region, or as many as `policy` gives time for.
+    /// Writes `bytes` into the memory that the peer exposes under `offset`: all of them, or up to
+    /// the end of the region, or as many as `policy` gives time for.
     ///
     /// # Errors
     /// `EFAULT` if no region is exposed there; otherwise as [`Self::send`].
@@ -242,8 +242,8 @@ where
         Ok(done)
     }
 
-    /// Which calls would not block now. COMPAT: a hang-up shows once all bytes that arrived are read. C
-    /// rsockets shows it at once, and programs then lose the unread bytes.
+    /// Which calls would not block now. COMPAT: a hang-up shows once all bytes that arrived are
+    /// read. C rsockets shows it at once, and programs then lose the unread bytes.
     pub(super) fn readiness(&self) -> Ready {
         if self.stream.owes_iomaps() {
             // Entries that find no room now are sent by the next call.
@@ -286,7 +286,8 @@ where
             return;
         }
         if linger.is_zero() {
-            // WIRE: the stream carries no end mark; the peer's connection manager reports the reset.
+            // WIRE: the stream carries no end mark; the peer's connection manager reports the
+            // reset.
             self.manager_connection.reset();
             self.stream.peer_gone();
         } else {

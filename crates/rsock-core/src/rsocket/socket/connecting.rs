@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Socket {
-    /// As `connect(2)`, for `limit` at most; without a limit `SO_SNDTIMEO` counts, and 127 seconds in
-    /// any case.
+    /// As `connect(2)`, for `limit` at most; without a limit `SO_SNDTIMEO` counts, and 127 seconds
+    /// in any case.
     ///
     /// # Errors
     /// `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EACCES` (the listener belongs
@@ -116,8 +116,8 @@ impl Socket {
         }
     }
 
-    /// As [`Self::progress_connect`], and advances the handshakes of this process's listeners, for a
-    /// process that connects to itself. The caller reports an error, so `SO_ERROR` does not.
+    /// As [`Self::progress_connect`], and advances the handshakes of this process's listeners, for
+    /// a process that connects to itself. The caller reports an error, so `SO_ERROR` does not.
     pub(in crate::rsocket) fn progress_connect_and_listeners(&self) -> io::Result<bool> {
         any_device::progress(&any_device::listeners(), sys::now());
         let result = self.progress_connect();

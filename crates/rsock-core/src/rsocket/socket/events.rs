@@ -48,8 +48,8 @@ impl Socket {
 }
 
 /// The events of a connected stream. COMPAT: the end of the peer's bytes is `POLLIN`, and `POLLHUP`
-/// follows once both directions have ended. A sending half that was shut down is writable, because a
-/// write fails at once.
+/// follows once both directions have ended. A sending half that was shut down is writable, because
+/// a write fails at once.
 fn stream_events(ready: Ready, interest: PollFlags) -> PollFlags {
     let mut events = PollFlags::empty();
     if ready.readable {

@@ -112,8 +112,8 @@ impl Socket {
         }
     }
 
-    /// As `accept(2)`. COMPAT: the new socket inherits the listener's options, its non-blocking mode
-    /// included, as in rdma-core since v63.
+    /// As `accept(2)`. COMPAT: the new socket inherits the listener's options, its non-blocking
+    /// mode included, as in rdma-core since v63.
     ///
     /// # Errors
     /// `EAGAIN`, `EINTR`; `EINVAL` for a socket that does not listen; `EMFILE`, `ENFILE`, `ENOMEM`.
@@ -201,9 +201,9 @@ impl Socket {
         WaitPolicy::within(limit(&self.options()))
     }
 
-    /// Exposes the caller's memory to the peer's [`Self::write_remote`] under `offset`, or under its
-    /// address; with [`RemoteAccess::None`] it is only registered. Returns the offset. The memory is
-    /// the caller's again after [`Self::iounmap`], or once the socket is dropped.
+    /// Exposes the caller's memory to the peer's [`Self::write_remote`] under `offset`, or under
+    /// its address; with [`RemoteAccess::None`] it is only registered. Returns the offset. The
+    /// memory is the caller's again after [`Self::iounmap`], or once the socket is dropped.
     ///
     /// # Errors
     /// `EINVAL` if the socket is not connected; `ENOMEM` if the peer has no free iomap entry (it
@@ -232,8 +232,8 @@ impl Socket {
     }
 
     /// Writes into the memory that the peer exposes under `offset`; of the flags `MSG_DONTWAIT`
-    /// counts. The peer gets no notice of it, but bytes sent afterwards arrive afterwards. A blocking
-    /// call writes everything, or up to the end of the region. Returns the bytes written.
+    /// counts. The peer gets no notice of it, but bytes sent afterwards arrive afterwards. A
+    /// blocking call writes everything, or up to the end of the region. Returns the bytes written.
     ///
     /// # Errors
     /// `EFAULT` if no region is exposed there; otherwise as [`Self::send`].
@@ -266,9 +266,9 @@ impl Socket {
         }
     }
 
-    /// As `close(2)`: ends the connection, and calls that wait in other threads. On an RDMA device it
-    /// waits until the peer has all bytes, for `SO_LINGER` at most, or ten seconds without; in shared
-    /// memory the peer has them already. A linger of zero resets the connection.
+    /// As `close(2)`: ends the connection, and calls that wait in other threads. On an RDMA device
+    /// it waits until the peer has all bytes, for `SO_LINGER` at most, or ten seconds without; in
+    /// shared memory the peer has them already. A linger of zero resets the connection.
     #[doc(alias = "rclose")]
     pub fn close(&self) {
         if let Some(connection) = self.connection.get() {
@@ -347,8 +347,8 @@ fn errno(e: i32) -> io::Error {
 }
 
 impl AsFd for Socket {
-    /// A descriptor that this socket keeps open as long as it lives, so that its number stays taken.
-    /// It must not be read, written or polled.
+    /// A descriptor that this socket keeps open as long as it lives, so that its number stays
+    /// taken. It must not be read, written or polled.
     #[expect(clippy::expect_used, reason = "a socket without a port is made connected")]
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.port {

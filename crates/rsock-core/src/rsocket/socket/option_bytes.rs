@@ -9,7 +9,8 @@ impl Socket {
     /// As `setsockopt(2)`, with the value as C lays it out.
     ///
     /// # Errors
-    /// `ENOTSUP` for an unknown option; `EINVAL` for a bad value, or for queue sizes once connecting.
+    /// `ENOTSUP` for an unknown option; `EINVAL` for a bad value, or for queue sizes once
+    /// connecting.
     #[doc(alias = "rsetsockopt")]
     pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
         let state = self.state_for_options();
@@ -42,8 +43,8 @@ impl Socket {
         Ok(self.options().value(state, level, name)?.to_bytes())
     }
 
-    /// `SO_ERROR`: the error that a non-blocking connect ended with, or that broke the connection. It
-    /// is reported once.
+    /// `SO_ERROR`: the error that a non-blocking connect ended with, or that broke the connection.
+    /// It is reported once.
     #[must_use]
     pub fn take_error(&self) -> Option<io::Error> {
         match self.take_error_number() {
