@@ -3,7 +3,7 @@
 use crate::interrupt::Watch;
 use crate::rsocket::any_device::{self, AnyPendingConnect};
 use crate::rsocket::pending_connect::CONNECT_LIMIT;
-use crate::rsocket::socket::{Socket, State, errno};
+use crate::rsocket::socket::{Mode, Socket, State, errno};
 use crate::sys;
 use rsock_cm::canonical;
 use std::io;
@@ -129,14 +129,14 @@ impl Socket {
 
     /// For a call on a socket that is not connected: waits for a connect under way.
     #[cold]
-    pub(super) fn await_connection(&self, nonblocking: bool) -> io::Result<()> {
+    pub(super) fn await_connection(&self, mode: Mode) -> io::Result<()> {
         if !self.is_connecting() {
             return Err(match self.error.swap(0, Ordering::Relaxed) {
                 0 => errno(libc::ENOTCONN),
                 e => errno(e),
             });
         }
-        if nonblocking {
+        if mode == Mode::Nonblocking {
             return if self.progress_connect()? { Ok(()) } else { Err(errno(libc::EAGAIN)) };
         }
         self.finish_connect()

@@ -54,6 +54,13 @@ enum State {
     Connected,
 }
 
+/// Whether a call may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Blocking,
+    Nonblocking,
+}
+
 impl Socket {
     /// A new stream socket of `family`.
     ///
@@ -123,9 +130,8 @@ impl Socket {
             State::Listening(queue) => Arc::clone(queue),
             _ => return Err(errno(libc::EINVAL)),
         };
-        let (watch, limit) = (Watch::begin(), self.options().recv_timeout);
-        let policy =
-            if self.is_nonblocking() { WaitPolicy::Nonblocking } else { WaitPolicy::within(limit) };
+        let watch = Watch::begin();
+        let policy = self.policy(self.mode(), |o| o.recv_timeout);
         loop {
             match queue.try_accept(sys::now()) {
                 Ok(connection) => return Ok(self.accepted(connection)),
@@ -164,12 +170,13 @@ impl Socket {
     #[doc(alias = "rsend")]
     #[inline]
     pub fn send(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
-        let nonblocking = flags.contains(SendFlags::DONTWAIT) || self.is_nonblocking();
+        let mode =
+            if flags.contains(SendFlags::DONTWAIT) { Mode::Nonblocking } else { self.mode() };
         let Some(connection) = self.connection.get() else {
-            self.await_connection(nonblocking)?;
+            self.await_connection(mode)?;
             return self.send(bufs, flags);
         };
-        connection.send(bufs, self.policy(nonblocking, |o| o.send_timeout))
+        connection.send(bufs, self.policy(mode, |o| o.send_timeout))
     }
 
     /// As `recv(2)` for one or more buffers; `MSG_PEEK`, `MSG_WAITALL` and `MSG_DONTWAIT` count.
@@ -180,25 +187,31 @@ impl Socket {
     #[doc(alias = "rrecv")]
     #[inline]
     pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
-        let nonblocking = flags.contains(RecvFlags::DONTWAIT) || self.is_nonblocking();
+        let mode =
+            if flags.contains(RecvFlags::DONTWAIT) { Mode::Nonblocking } else { self.mode() };
         let Some(connection) = self.connection.get() else {
-            self.await_connection(nonblocking)?;
+            self.await_connection(mode)?;
             return self.recv(bufs, flags);
         };
-        let policy = self.policy(nonblocking, |o| o.recv_timeout);
-        let flags = if nonblocking { flags - RecvFlags::WAITALL } else { flags };
+        let policy = self.policy(mode, |o| o.recv_timeout);
+        let flags = match mode {
+            Mode::Blocking => flags,
+            Mode::Nonblocking => flags - RecvFlags::WAITALL,
+        };
         connection.recv(bufs, flags, policy)
     }
 
-    fn policy(
-        &self,
-        nonblocking: bool,
-        limit: impl FnOnce(&Options) -> Option<Duration>,
-    ) -> WaitPolicy {
-        if nonblocking {
-            return WaitPolicy::Nonblocking;
+    /// The mode of a call without `MSG_DONTWAIT`.
+    fn mode(&self) -> Mode {
+        if self.is_nonblocking() { Mode::Nonblocking } else { Mode::Blocking }
+    }
+
+    /// How long a call may wait, with the time limit that `limit` picks from the options.
+    fn policy(&self, mode: Mode, limit: impl FnOnce(&Options) -> Option<Duration>) -> WaitPolicy {
+        match mode {
+            Mode::Blocking => WaitPolicy::within(limit(&self.options())),
+            Mode::Nonblocking => WaitPolicy::Nonblocking,
         }
-        WaitPolicy::within(limit(&self.options()))
     }
 
     /// Exposes the caller's memory to the peer's [`Self::write_remote`] under `offset`, or under
@@ -239,12 +252,13 @@ impl Socket {
     /// `EFAULT` if no region is exposed there; otherwise as [`Self::send`].
     #[doc(alias = "riowrite")]
     pub fn write_remote(&self, bytes: &[u8], offset: u64, flags: SendFlags) -> io::Result<usize> {
-        let nonblocking = flags.contains(SendFlags::DONTWAIT) || self.is_nonblocking();
+        let mode =
+            if flags.contains(SendFlags::DONTWAIT) { Mode::Nonblocking } else { self.mode() };
         let Some(connection) = self.connection.get() else {
-            self.await_connection(nonblocking)?;
+            self.await_connection(mode)?;
             return self.write_remote(bytes, offset, flags);
         };
-        connection.write_remote(bytes, offset, self.policy(nonblocking, |o| o.send_timeout))
+        connection.write_remote(bytes, offset, self.policy(mode, |o| o.send_timeout))
     }
 
     /// As `shutdown(2)`.
