@@ -5,8 +5,8 @@
 //! busy one is measured: from five times on it must be as fast among the others as alone, or
 //! nearly.
 
+use rsock::rsockets::{self, Listener, Stream};
 use rsock_core::metrics;
-use rsock_core::rsocket::rsockets::{self, Listener, Stream};
 use rsock_tests::{Running, Watchdog};
 use rsock_verbs::rdma::Usage;
 use std::env;
@@ -176,7 +176,7 @@ fn streams_at_rest_cost_little() {
         return connect_and_use(peer.parse().expect("address"));
     }
     let _watchdog = Watchdog::new(Duration::from_secs(600));
-    let listener = Listener::bind("10.9.0.1:0".parse().expect("address")).expect("listen");
+    let listener = Listener::bind("10.9.0.1:0").expect("listen");
     let mut command = Command::new(env::current_exe().expect("this program"));
     command
         .args(["--exact", "streams_at_rest_cost_little", "--nocapture"])

@@ -7,7 +7,7 @@ use crate::errno::error;
 use libc::c_int;
 use rsock_core::datagram::Datagram;
 use rsock_core::rsocket::{Socket, Source};
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -88,7 +88,9 @@ impl AnySocket {
         let dont_wait = flags & libc::MSG_DONTWAIT != 0;
         match self {
             Self::Stream(_) if to.is_some() => error(libc::EISCONN),
-            Self::Stream(socket) => socket.send(bufs, dont_wait),
+            Self::Stream(socket) => {
+                socket.send(bufs, SendFlags::from_bits_retain(flags.cast_unsigned()))
+            }
             Self::Datagram(socket) => socket.send_to(bufs, to, dont_wait),
         }
     }

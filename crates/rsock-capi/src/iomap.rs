@@ -3,7 +3,8 @@
 use crate::errno::{call_rust, error, ret_unit};
 use crate::{arg, table};
 use libc::{c_int, c_void, off_t, size_t};
-use rsock_core::rsocket::CallerMemory;
+use rsock_core::rsocket::{CallerMemory, RemoteAccess};
+use rustix::net::SendFlags;
 
 /// Exposes `len` bytes at `buf` to the peer's [`riowrite`] under `offset`, or under the address if
 /// `offset` is -1. With `PROT_NONE` the memory is registered only. Returns the offset, or -1.
@@ -23,11 +24,14 @@ pub unsafe extern "C" fn riomap(
         }
         // Any offset may name the memory except -1, which asks for a name.
         let wanted = (offset != -1).then_some(offset.cast_unsigned());
-        let open = prot & libc::PROT_WRITE != 0;
+        let access = match prot & libc::PROT_WRITE {
+            0 => RemoteAccess::None,
+            _ => RemoteAccess::Write,
+        };
         // SAFETY: a caller of `riomap` keeps the memory valid, and lets the peer write it, until
         // `riounmap` or `rclose`.
         let memory = unsafe { CallerMemory::new(buf.cast(), len) };
-        let named = entry.socket.stream()?.iomap(&memory, wanted, open)?;
+        let named = entry.socket.stream()?.iomap(&memory, wanted, access)?;
         Ok(named.cast_signed())
     })
     .unwrap_or(-1)
@@ -54,7 +58,8 @@ pub unsafe extern "C" fn riowrite(
         let entry = table::get(fd)?;
         // SAFETY: the caller promises `count` readable bytes, as of `write(2)`.
         let bytes = unsafe { arg::bytes(buf, count) }?;
-        entry.socket.stream()?.put(bytes, offset.cast_unsigned(), flags & libc::MSG_DONTWAIT != 0)
+        let flags = SendFlags::from_bits_retain(flags.cast_unsigned());
+        entry.socket.stream()?.write_remote(bytes, offset.cast_unsigned(), flags)
     })
     .unwrap_or(size_t::MAX)
 }

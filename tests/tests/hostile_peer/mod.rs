@@ -13,8 +13,8 @@ pub(crate) use fields::{
 };
 use raw::CREDITS;
 pub(crate) use raw::{Answered, Raw};
+use rsock::rsockets::{Listener, Stream};
 use rsock_cm::manager::Manager;
-use rsock_core::rsocket::rsockets::{Listener, Stream};
 use rsock_proto::RemoteSge;
 use rsock_tests::Watchdog;
 use rsock_verbs::{RKey, RemoteAddr, SendOp};
@@ -43,7 +43,7 @@ pub(crate) struct Victim {
 
 impl Victim {
     pub(crate) fn new(at: IpAddr) -> Self {
-        let listener = Listener::bind((at, 0).into()).expect("listener");
+        let listener = Listener::bind((at, 0)).expect("listener");
         let address = listener.local_addr().expect("address");
         let (tell, endings) = channel();
         // It lives as long as the test's process.

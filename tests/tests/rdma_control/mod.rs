@@ -5,8 +5,8 @@
 //! ours waits at our end, and it sends no more than it was allowed before that.
 
 use super::hostile_peer::{Answered, Raw};
+use rsock::rsockets::{Listener, Stream};
 use rsock_cm::rdma::RdmaManager;
-use rsock_core::rsocket::rsockets::{Listener, Stream};
 use rsock_proto::{CTRL_DEPTH, Ctrl, Imm, Msg};
 use rsock_tests::Watchdog;
 use std::io::Read;
@@ -20,7 +20,7 @@ type Peer = Box<Raw<RdmaManager>>;
 /// read all.
 fn pair(ip: &str) -> (Stream, Peer) {
     let ip: IpAddr = ip.parse().expect("an address");
-    let listener = Listener::bind((ip, 0).into()).expect("listener");
+    let listener = Listener::bind((ip, 0)).expect("listener");
     let address: SocketAddr = listener.local_addr().expect("address");
     let accepting = thread::spawn(move || listener.accept().expect("a client").0);
     let Answered::Connected(mut raw) = Raw::connect_with(&RdmaManager, address, |_| (), 0) else {

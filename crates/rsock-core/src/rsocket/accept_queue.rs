@@ -1,11 +1,11 @@
-//! The listening side of the pure mode: finishes connections and queues them for `accept`.
+//! The listening side, on one device: finishes handshakes and queues connections for `accept`.
 //!
-//! There is no service thread. Whoever accepts or polls a listener makes its handshakes progress,
-//! all of them.
+//! There is no service thread. Each call that accepts from or polls a listener advances all of its
+//! handshakes.
 
 use crate::engine::{Preparing, Stream, ThreadBell};
 use crate::metrics;
-use crate::rsocket::connection::Established;
+use crate::rsocket::connection::Connection;
 use crate::rsocket::options::Options;
 use crate::sys;
 use rsock_cm::Port;
@@ -20,27 +20,27 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A listening socket's inner side.
+/// What a listening socket has on one device.
 #[derive(Debug)]
-pub(super) struct Accepting<M: Manager> {
+pub(super) struct AcceptQueue<M: Manager> {
     path: metrics::Path,
     options: Arc<Mutex<Options>>,
     local: SocketAddr,
-    /// Forks of this process when it began to listen.
+    /// Number of forks of this process before it began to listen.
     forks: u32,
-    /// Readable while connections are queued.
-    bell: OwnedFd,
+    /// An eventfd: readable while established connections await `accept`.
+    ready_fd: OwnedFd,
     queue: Mutex<Queue<M>>,
 }
 
 #[derive(Debug)]
 struct Queue<M: Manager> {
     owner: ProcessId,
-    /// `None` once shut down.
+    /// `None` after a shutdown.
     listener: Option<M::Listener>,
-    /// Accepted, and waiting for the client to say that it runs.
+    /// Answered, and waiting for the client to confirm.
     half_open: HashMap<RequestId, (ContextOf<M>, Stream<M::Backend>)>,
-    ready: VecDeque<Established<M>>,
+    ready: VecDeque<Connection<M>>,
     backlog: usize,
 }
 
@@ -48,7 +48,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<M: Manager> Accepting<M>
+impl<M: Manager> AcceptQueue<M>
 where
     M::Backend: ThreadBell,
 {
@@ -66,7 +66,7 @@ where
             options,
             local: listener.local_addr(),
             forks: sys::forks(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            ready_fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             queue: Mutex::new(Queue {
                 owner: process(),
                 listener: Some(listener),
@@ -94,13 +94,13 @@ where
     /// Takes the next finished connection; never waits.
     ///
     /// # Errors
-    /// `EAGAIN`; `EINVAL` after a shutdown; what keeps the listener from working.
-    pub(super) fn try_accept(&self, now: Instant) -> io::Result<Established<M>> {
+    /// `EAGAIN`; `EINVAL` after a shutdown; what broke the listener.
+    pub(super) fn try_accept(&self, now: Instant) -> io::Result<Connection<M>> {
         let mut queue = self.owned();
         let progress = self.progress_queue(&mut queue, now);
         if let Some(established) = queue.ready.pop_front() {
             if queue.ready.is_empty() {
-                self.silence();
+                self.clear_ready();
             }
             return Ok(established);
         }
@@ -111,35 +111,35 @@ where
         Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
-    /// Whether `accept` would return at once. Makes progress first.
+    /// Whether `accept` would return at once. Advances handshakes first.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         let mut queue = self.owned();
-        // An error is for `accept` to tell.
+        // `accept` reports the error.
         self.progress_queue(&mut queue, now).is_err()
             || !queue.ready.is_empty()
             || queue.listener.is_none()
     }
 
-    /// What to poll: handshakes, and the queue.
+    /// What to poll: handshakes, then the queue.
     pub(super) fn poll_entries(&self) -> [libc::pollfd; 2] {
         let queue = lock(&self.queue);
         let listener = queue.listener.as_ref().filter(|_| !queue.is_full());
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        [entry(listener.map_or(-1, |l| l.as_fd().as_raw_fd())), entry(self.bell.as_raw_fd())]
+        [entry(listener.map_or(-1, |l| l.as_fd().as_raw_fd())), entry(self.ready_fd.as_raw_fd())]
     }
 
-    /// Stops listening; those that wait in `accept` are told.
+    /// Stops listening. Calls that wait in `accept` end with `EINVAL`.
     pub(super) fn shutdown(&self) {
         let mut queue = lock(&self.queue);
         queue.listener = None;
         queue.half_open.clear();
-        self.ring();
+        self.set_ready();
     }
 
-    /// For whoever waits in a connect.
+    /// Advances handshakes, for a thread of this process that waits in a connect.
     pub(super) fn progress(&self, now: Instant) {
-        // A forked child may be the one that accepts here. Whoever else holds the lock makes the
-        // progress.
+        // After a fork the child may be the process that accepts here. If another thread holds the
+        // lock, it advances the handshakes.
         if self.forks == sys::forks()
             && let Ok(mut queue) = self.queue.try_lock()
             && queue.owner == process()
@@ -148,7 +148,8 @@ where
         }
     }
 
-    /// The queue, as this process's own: what a forked child inherits half done is its parent's.
+    /// The queue, as this process's own. A forked child drops the handshakes and connections that
+    /// it inherited: they belong to its parent.
     fn owned(&self) -> MutexGuard<'_, Queue<M>> {
         let mut queue = lock(&self.queue);
         if queue.owner != process() {
@@ -168,19 +169,19 @@ where
                     let id = request.id;
                     match self.answer(listener, &request) {
                         Ok(stream) => drop(queue.half_open.insert(id, (request.ctx, stream))),
-                        // Not acceptable, or no memory: the client hears a refusal.
+                        // Bad connection data, or no memory: the client gets ECONNREFUSED.
                         Err(_) => listener.reject(id, &[])?,
                     }
                 }
                 Some(Event::Established { id, connection }) => {
                     if let Some((ctx, stream)) = queue.half_open.remove(&id) {
                         let path = self.path;
-                        queue.ready.push_back(Established::new(&ctx, stream, connection, path));
-                        self.ring();
+                        queue.ready.push_back(Connection::new(&ctx, stream, connection, path));
+                        self.set_ready();
                     }
                 }
                 Some(Event::Abandoned { id, .. }) => drop(queue.half_open.remove(&id)),
-                // A client that was turned away, and kinds of events to come.
+                // A rejected client, and events that later versions add.
                 Some(_) => {}
             }
         }
@@ -193,7 +194,7 @@ where
         request: &Request<M>,
     ) -> io::Result<Stream<M::Backend>> {
         let peer = ConnData::decode(request.private_data.as_bytes())
-            .map_err(crate::rsocket::opening::peer_error)?;
+            .map_err(crate::rsocket::pending_connect::peer_error)?;
         let config = lock(&self.options).config();
         let half = Preparing::new(&request.ctx, &request.path, &config)?;
         let (qp_num, data) = (half.qp_num(), half.conn_data().encode());
@@ -202,13 +203,13 @@ where
         Ok(stream)
     }
 
-    fn ring(&self) {
-        // It can only fail when the counter is full, and then it is readable.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    fn set_ready(&self) {
+        // A write fails only when the counter is full, and then the descriptor is readable.
+        let _ = rustix::io::write(&self.ready_fd, &1u64.to_ne_bytes());
     }
 
-    fn silence(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    fn clear_ready(&self) {
+        let _ = rustix::io::read(&self.ready_fd, &mut [0; 8]);
     }
 }
 

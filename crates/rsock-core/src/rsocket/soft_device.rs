@@ -1,9 +1,9 @@
-//! The device that pure sockets run on.
+//! The shared-memory device that rsockets streams use on one host.
 
 use rsock_verbs::soft::SoftContext;
 use std::io;
 
-/// Opens it for this process; a forked child must open its own.
+/// Opens the device for this process; a forked child must open its own.
 ///
 /// # Errors
 /// When the system gives no random numbers.

@@ -1,9 +1,9 @@
-//! Waiting for a stream: spinning, parked, or asleep on descriptors.
+//! Waiting for a stream to change: spinning, then parked on a futex, then asleep in `ppoll`.
 
 use crate::engine::{Interest, ThreadBell, Wake};
 use crate::interrupt::Watch;
 use crate::metrics::Direction;
-use crate::rsocket::connection::Established;
+use crate::rsocket::connection::Connection;
 use crate::sys;
 use rsock_cm::manager::Manager;
 use rsock_verbs::{Backend, Bell};
@@ -12,46 +12,42 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the cheapest sleep lasts before the anchor is watched, too.
+/// How long a thread is parked before it also watches for a hang-up, which takes `ppoll`.
 const PARK: Duration = Duration::from_millis(10);
 
-/// How long a call may take.
+/// How long a call may wait.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rsocket) enum Patience {
-    /// Not at all.
-    None,
-    /// Not at all, and the caller watches the anchor by itself.
-    Watched,
-    /// Until then, or for ever.
+pub(in crate::rsocket) enum WaitPolicy {
+    /// Not at all; now and then the call checks for a hang-up.
+    Nonblocking,
+    /// Not at all, and the caller's event loop watches for the hang-up.
+    NonblockingWatched,
+    /// Until this time; `None` is without limit.
     Until(Option<Instant>),
 }
 
-impl Patience {
-    /// For a call that starts now.
-    pub(in crate::rsocket) fn new(nonblocking: bool, limit: Option<Duration>) -> Self {
-        if nonblocking {
-            Self::None
-        } else {
-            Self::Until(limit.and_then(|l| sys::now().checked_add(l)))
-        }
+impl WaitPolicy {
+    /// For a call that starts now and waits for `limit` at most.
+    pub(in crate::rsocket) fn within(limit: Option<Duration>) -> Self {
+        Self::Until(limit.and_then(|limit| sys::now().checked_add(limit)))
     }
 }
 
-impl<M: Manager> Established<M>
+impl<M: Manager> Connection<M>
 where
     M::Backend: ThreadBell,
 {
-    /// Waits until something has changed since `mark`.
+    /// Waits until the stream has changed since `mark`.
     pub(super) fn wait(
         &self,
         interest: Interest,
         mark: u32,
-        patience: Patience,
+        policy: WaitPolicy,
         watch: Watch,
     ) -> io::Result<()> {
-        let Patience::Until(deadline) = patience else {
-            if matches!(patience, Patience::None) && self.is_look_due() {
-                self.look_at_anchor();
+        let WaitPolicy::Until(deadline) = policy else {
+            if matches!(policy, WaitPolicy::Nonblocking) && self.is_check_due() {
+                self.check_hang_up();
                 let _ = self.stream.keep_alive();
             }
             return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
@@ -84,7 +80,7 @@ where
         M::Backend::with_bell(&self.ctx, |bell| self.sleep(bell, mark, deadline, watch))?
     }
 
-    /// Sleeps on descriptors: the bell, and the anchor.
+    /// Sleeps in `ppoll`, on the doorbell and the hang-up descriptor.
     fn sleep(
         &self,
         bell: &<M::Backend as Backend>::Bell,
@@ -96,7 +92,7 @@ where
             let Some(armed) = self.stream.arm(bell, mark) else { return Ok(()) };
             let mut fds = [
                 libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 },
-                self.anchor_entry(),
+                self.hang_up_entry(),
             ];
             let left = sys::time_left(deadline);
             let bound = armed.bound();
@@ -106,7 +102,7 @@ where
             if fds[0].revents != 0 {
                 bell.drain();
             }
-            self.note_anchor(fds[1].revents);
+            self.note_hang_up(fds[1].revents);
             if self.stream.has_changed(mark) {
                 return Ok(());
             }
@@ -123,7 +119,7 @@ where
         }
     }
 
-    /// Waits until the peer has everything, is gone, or time is up.
+    /// Waits until the peer has all bytes, has gone, or `limit` is over.
     pub(super) fn drain(&self, limit: Duration) {
         let deadline = sys::now().checked_add(limit);
         while !self.is_gone.load(Ordering::Acquire) {
@@ -131,7 +127,7 @@ where
             if self.stream.is_drained() {
                 break;
             }
-            match self.wait(Interest::Write, mark, Patience::Until(deadline), watch) {
+            match self.wait(Interest::Write, mark, WaitPolicy::Until(deadline), watch) {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => break,
                 _ => {}
             }

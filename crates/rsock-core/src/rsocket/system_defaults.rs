@@ -1,4 +1,4 @@
-//! Sizes that an administrator sets for all sockets of the pure mode: one number per file under
+//! Sizes that an administrator sets for all rsockets: one number per file under
 //! `/etc/rdma/rsocket/`, the files of C rsockets.
 //!
 //! # Source
@@ -14,26 +14,26 @@ const DIRECTORY: &str = "/etc/rdma/rsocket";
 
 /// What a new socket starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Defaults {
+pub struct SystemDefaults {
     /// Receive memory, in bytes: file `mem_default`.
     pub recv_buf: u32,
     /// Send memory as reported; nothing is buffered on the sending side. File `wmem_default`.
     pub send_buf: u32,
     /// Send queue entries, as reported: file `sqsize_default`.
     pub sq_depth: u16,
-    /// Receive queue entries, which is the number of messages that may be on their way to us:
-    /// file `rqsize_default`.
+    /// Receive queue entries: how many messages the peer may have on their way. File
+    /// `rqsize_default`.
     pub rq_depth: u16,
     /// Inline bytes, as reported: file `inline_default`.
     pub inline: u16,
-    /// Entries for buffers that the peer opens to us: file `iomap_size`.
+    /// How many regions the peer may expose to a socket: file `iomap_size`.
     pub iomap_slots: u16,
 }
 
-impl Default for Defaults {
+impl Default for SystemDefaults {
     fn default() -> Self {
         Self {
-            // COMPAT: C has 131072. A larger ring is what keeps both processes busy.
+            // COMPAT: C rsockets has 131072. A larger ring lets both processes run at once.
             recv_buf: 512 << 10,
             send_buf: 128 << 10,
             sq_depth: 384,
@@ -44,11 +44,11 @@ impl Default for Defaults {
     }
 }
 
-impl Defaults {
-    /// Those of this process; the files are read once.
+impl SystemDefaults {
+    /// The values for this process; the files are read once.
     #[must_use]
     pub fn of_process() -> Self {
-        static VALUE: OnceBox<Defaults> = OnceBox::new();
+        static VALUE: OnceBox<SystemDefaults> = OnceBox::new();
         *VALUE.get_or_init(|| Box::new(Self::read(Path::new(DIRECTORY))))
     }
 
@@ -75,8 +75,8 @@ impl Defaults {
             defaults.inline = depth(n);
         }
         if let Some(n) = number("iomap_size") {
-            // COMPAT: C applies its two conversions in the wrong order and gets odd sizes
-            // above 128.
+            // COMPAT: C rsockets applies its two conversions in the wrong order and gets odd
+            // sizes above 128.
             defaults.iomap_slots = iomap_slots(u32::try_from(n).unwrap_or(u32::MAX));
         }
         defaults
@@ -89,12 +89,12 @@ pub(super) const MAX_DEPTH: u16 = 0xFFFE;
 const MIN_SEND_BUF: u32 = 2048;
 const SMALL_SEND_BUF: u32 = 4096;
 
-/// Send memory for a wish.
+/// Send memory for a requested size.
 pub(super) fn send_buf(bytes: u32) -> u32 {
     if bytes < MIN_SEND_BUF { SMALL_SEND_BUF } else { bytes }
 }
 
-/// The number of iomap entries that the wire can express, for a wish.
+/// The number of iomap entries that the protocol can express, at most `n`.
 pub(super) fn iomap_slots(n: u32) -> u16 {
     iomap_size_from_wire(iomap_size_to_wire(n))
 }
@@ -110,20 +110,20 @@ fn leading_number(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn read(files: &[(&str, &str)]) -> Defaults {
+    fn read(files: &[(&str, &str)]) -> SystemDefaults {
         let dir = std::env::temp_dir().join(format!("rsock-defaults-{:?}", files.as_ptr()));
         fs::create_dir_all(&dir).expect("directory");
         for (name, text) in files {
             fs::write(dir.join(name), text).expect("file");
         }
-        let defaults = Defaults::read(&dir);
+        let defaults = SystemDefaults::read(&dir);
         fs::remove_dir_all(&dir).expect("clean up");
         defaults
     }
 
     #[test]
     fn no_files_change_nothing() {
-        assert_eq!(read(&[]), Defaults::default());
+        assert_eq!(read(&[]), SystemDefaults::default());
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
             ("inline_default", "16"),
             ("iomap_size", "300"),
         ]);
-        let expected = Defaults {
+        let expected = SystemDefaults {
             recv_buf: 65536,
             send_buf: 8192,
             sq_depth: 100,

@@ -1,8 +1,8 @@
-//! A connect of the pure mode that is under way.
+//! A connect that is under way, on one device.
 
 use crate::engine::{Config, Preparing, ThreadBell};
 use crate::metrics;
-use crate::rsocket::connection::Established;
+use crate::rsocket::connection::Connection;
 use rsock_cm::Port;
 use rsock_cm::manager::{Answer, Connecting, ContextOf, Manager, Progress};
 use rsock_proto::{ConnData, PeerError};
@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 /// How long a connect takes at most: what kernel TCP takes to give up.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(127);
 
-/// A connect under way.
+/// A connect under way. [`Self::progress`] advances it and never waits.
 #[derive(Debug)]
-pub(super) struct Opening<M: Manager> {
+pub(super) struct PendingConnect<M: Manager> {
     connecting: M::Connecting,
     config: Config,
     path: metrics::Path,
-    /// Made when the path is known, used up when the peer has answered.
+    /// Made once the path is known, consumed when the peer has answered.
     half: Option<(ContextOf<M>, Preparing<M::Backend>)>,
 }
 
-impl<M: Manager> Opening<M>
+impl<M: Manager> PendingConnect<M>
 where
     M::Backend: ThreadBell,
 {
@@ -43,9 +43,9 @@ where
         Ok(Self { connecting, config, path, half: None })
     }
 
-    /// Makes what progress there is; never waits. Afterwards nothing more comes of it if it
-    /// answered a stream or an error.
-    pub(super) fn progress(&mut self, now: Instant) -> io::Result<Option<Established<M>>> {
+    /// Advances the handshake as far as it goes without waiting. A connection or an error is the
+    /// last answer.
+    pub(super) fn progress(&mut self, now: Instant) -> io::Result<Option<Connection<M>>> {
         loop {
             match self.connecting.progress(now)? {
                 Progress::Pending => return Ok(None),
@@ -63,12 +63,12 @@ where
         }
     }
 
-    fn finish(&mut self, answer: &Answer) -> io::Result<Established<M>> {
+    fn finish(&mut self, answer: &Answer) -> io::Result<Connection<M>> {
         let peer = ConnData::decode(answer.private_data.as_bytes()).map_err(peer_error)?;
         let (ctx, half) = self.half.take().ok_or(io::ErrorKind::InvalidInput)?;
         let stream = half.connect(&peer, answer.qp_num)?;
         let connection = self.connecting.establish()?;
-        Ok(Established::new(&ctx, stream, connection, self.path))
+        Ok(Connection::new(&ctx, stream, connection, self.path))
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
@@ -79,14 +79,15 @@ where
     pub(super) fn poll_entry(&self) -> (libc::pollfd, Instant) {
         use std::os::fd::AsFd;
         let interest = self.connecting.interest();
-        // A descriptor that only time can help is left out: it may hang up for ever.
+        // Without interest only a timeout advances the handshake. The descriptor is left out then,
+        // because a lasting hang-up would end every poll at once.
         let fd: RawFd = if interest.is_empty() { -1 } else { self.connecting.as_fd().as_raw_fd() };
         let events = crate::sys::poll_bits(interest & PollFlags::IN);
         (libc::pollfd { fd, events, revents: 0 }, self.connecting.next_timeout())
     }
 }
 
-/// A peer that breaks the protocol while connecting.
+/// The errno for a peer that breaks the protocol in its connection data.
 pub(super) fn peer_error(e: PeerError) -> io::Error {
     io::Error::from_raw_os_error(match e {
         PeerError::Version(_) => libc::ENOTSUP,
