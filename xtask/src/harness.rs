@@ -1,4 +1,5 @@
-//! Reads the output of a run of test programs: how many tests passed, and which failed in which program.
+//! Reads the output of a run of test programs: how many tests passed, and which failed in which
+//! program.
 //!
 //! The lines are those of cargo and of Rust's test harness, in the order in which they were
 //! written. A guest of the lab says the same, each line led by its role if there are two.

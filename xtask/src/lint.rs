@@ -22,9 +22,10 @@ pub(crate) fn run() -> Done {
     commits::check()?;
     clippy(&["--workspace", "--all-targets"])?;
     clippy(&DEVICE_TESTS)?;
-    documentation(&["--workspace", "--exclude", "rsock-cli"])?;
-    // Apart, because the command and the C library are both called `rsock`.
+    // Apart, because the crate, the command and the C library are all called `rsock`.
+    documentation(&["--workspace", "--exclude", "rsock-cli", "--exclude", "rsock-capi"])?;
     documentation(&["--package", "rsock-cli"])?;
+    documentation(&["--package", "rsock-capi"])?;
     spelling()?;
     licences()
 }

@@ -20,7 +20,8 @@ pub enum Message {
 /// How many messages of each kind have arrived, each modulo 256.
 ///
 /// A word of integers: whatever takes messages from the ring replaces it with [`Self::after`],
-/// under its own lock, and readers load it. Nothing is ever cleared, so no message is lost between a look
+/// under its own lock, and readers load it. Nothing is ever cleared, so no message is lost between
+/// a look
 /// and a clearing, and two of a kind remain two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]

@@ -32,7 +32,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_byte_is_lost_doubled_or_moved_between_two_rsock_ends(a in rsock(), b in rsock(), ops in ops()) {
+    fn two_rsock_ends_lose_double_or_move_no_byte(a in rsock(), b in rsock(), ops in ops()) {
         run_pair([a, b], ops);
     }
 

@@ -21,7 +21,8 @@ pub enum Read {
     Wait(WaitFor),
     /// Nothing is there, and nothing announces what is missing. Begin a new try in a moment.
     WaitBriefly,
-    /// The call has received something, and ends here, as on TCP: before an urgent byte or an error.
+    /// The call has received something, and ends here, as on TCP: before an urgent byte or an
+    /// error.
     Stop,
     /// The end of the stream.
     End,

@@ -54,7 +54,8 @@ impl<R: Rules> Sender<R> {
     ///
     /// The end goes to the ring before it reaches the kernel's socket, from TCP as well: then an
     /// end of TCP without one on the ring is a close or a death, and not a half-close. Both happen
-    /// under the lock of the direction: a send of another thread that finds the ring closed asks the
+    /// under the lock of the direction: a send of another thread that finds the ring closed asks
+    /// the
     /// kernel's socket, which must refuse it by then.
     #[must_use]
     pub fn end(&self, now: Conditions) -> End {
