@@ -31,21 +31,20 @@ impl AcceleratedStream {
         if how != Shutdown::Write {
             self.dirs.raise(FLAG_RX_SHUT);
         }
-        if how != Shutdown::Read {
-            self.shutdown_sending(fd)?;
+        match how {
+            Shutdown::Read => rustix::net::shutdown(fd, how)?,
+            Shutdown::Write | Shutdown::Both => self.shutdown_sending(fd, how)?,
         }
         if self.has(FLAG_TX_SHUT) && self.has(FLAG_RX_SHUT) {
             self.decline_more(fd);
         }
-        if how != Shutdown::Write {
-            rustix::net::shutdown(fd, Shutdown::Read)?;
-        }
         Ok(())
     }
 
-    /// Ends the sending direction on the ring and on TCP. Under one lock: a writer that finds the ring closed
-    /// goes on to the socket, and would send bytes there that the peer does not expect.
-    fn shutdown_sending(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Ends the sending direction on the ring and on TCP, and there perhaps the other as well. Under one lock:
+    /// a writer that finds the ring closed goes on to the socket, and would send bytes there that
+    /// the peer does not expect.
+    fn shutdown_sending(&self, fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
         let _section = Section::enter();
         let tx = self.dirs.tx.0.lock();
         self.dirs.raise(FLAG_TX_SHUT);
@@ -54,7 +53,7 @@ impl AcceleratedStream {
         if let (End::RingThenTcp, Some(path)) = (tx.switch.end(now), path) {
             path.shutdown(std::net::Shutdown::Write);
         }
-        Ok(rustix::net::shutdown(fd, Shutdown::Write)?)
+        Ok(rustix::net::shutdown(fd, how)?)
     }
 
     /// Has the peer leave the ring: what it sends from now on is not wanted, which the kernel says with a reset.

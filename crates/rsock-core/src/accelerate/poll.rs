@@ -98,8 +98,12 @@ impl AcceleratedStream {
         let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
         let path = self.path();
         let mark = path.map_or(0, |p| p.mark());
-        if let (true, Some(path)) = (self.is_sole(), path) {
-            self.poll_native(path, mark, events, &mut state);
+        if self.is_sole() {
+            match path {
+                Some(path) => self.poll_native(path, mark, events, &mut state),
+                // The parent's: a receive, or a send, reports it.
+                None => state.ready |= events & (INPUT | OUTPUT),
+            }
             return state;
         }
         if events.intersects(INPUT) {

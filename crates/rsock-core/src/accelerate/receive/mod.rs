@@ -206,7 +206,9 @@ impl AcceleratedStream {
         // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
         let fd = call.fd()?;
         let path = self.path();
-        if let (true, Some(path)) = (self.is_sole(), path) {
+        if self.is_sole() {
+            // A child of a fork cannot use its parent's stream, and there is no TCP.
+            let Some(path) = path else { return Err(Blocked::Error(Errno::CONNRESET.into())) };
             return self.receive_native(fd, path, &mut rx, bufs, flags);
         }
         if path.is_none() {

@@ -214,7 +214,9 @@ impl AcceleratedStream {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
-        if let (true, Some(path)) = (self.is_sole(), path) {
+        if self.is_sole() {
+            // A child of a fork cannot use its parent's stream, and there is no TCP.
+            let Some(path) = path else { return Err(Blocked::Error(Errno::CONNRESET.into())) };
             return self.send_native(fd, path, &mut tx, pieces);
         }
         let mark = path.map_or(0, |path| path.mark());
