@@ -226,8 +226,9 @@ impl AcceleratedStream {
                 Step::Look(look) => {
                     let fact = self.look_for(look, at, subject)?;
                     seen.note::<Wire>(fact);
-                    if look == Look::RingEnd {
-                        // In this order: what came before the failure is seen after it.
+                    if matches!(look, Look::RingEnd | Look::Drained) {
+                        // These looks may be the first to learn that the ring has failed, and then
+                        // they are answered "ended" and "drained".
                         seen.now = self.conditions(at, subject);
                     }
                 }
