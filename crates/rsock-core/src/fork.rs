@@ -1,20 +1,20 @@
-//! What a fork must find unlocked.
+//! The locks around a fork.
 //!
-//! A child has one thread. A lock that another thread of its parent held at the fork stays locked in
-//! the child for ever. These are the locks that a child may want, and why it gets them:
+//! A child has one thread. A lock that another thread of its parent held at the fork stays locked in the
+//! child for ever. These are the locks that a child may need, and why they do not block it:
 //!
-//! * The arena of family memory and the list of streams that are trimmed: [`prepare`] holds them. The lists
-//!   of signal actions and of doors: the preload library does.
-//! * The list of opened devices: a child tries, and does without.
-//! * Locks in family memory tell the id of their owner: one that the child does not have is waited
-//!   for, since it runs on in the parent.
-//! * `AcceleratedStream::search`, `stand_in`, and what is computed once under `search`: a child only tries. A path
-//!   between hosts is never used by a child, and neither are its locks.
-//! * `Link::state`, the list of links, the free numbers, the feeds: a child makes a device of its own,
-//!   and tries only where it meets an inherited link.
+//! * The arena of family memory and the list of streams whose pages are reclaimed: [`prepare`] holds them.
+//!   The preload library holds its lists of signal actions and of native listeners.
+//! * The list of opened devices: a child uses `try_lock`, and works without the list if that fails.
+//! * Locks in family memory record the id of their owner. A child waits for an owner that it does not
+//!   have, because that owner keeps running in the parent.
+//! * `AcceleratedStream::search`, the epoll proxy, and what is computed once under `search`: a child uses
+//!   `try_lock`. A child never uses a connection between hosts, so it does not take its locks either.
+//! * `Link::state`, the list of links, the free numbers, the submit locks: a child opens a device of its own,
+//!   and uses `try_lock` on an inherited link.
 //! * The ports and queue pairs of a queue beyond the first: streams have one of each.
-//! * What is read once (environment, trusted hosts): cells that no thread waits for.
-//! * The inlets of datagram queues: tried only. Datagram sockets go back to UDP before a fork.
+//! * Values that are read once (environment, trusted hosts): cells that no thread waits for.
+//! * The receivers of datagram queues: `try_lock` only. Datagram sockets go back to UDP before a fork.
 
 #![forbid(unsafe_code)]
 
@@ -24,15 +24,15 @@ use rsock_verbs::family;
 /// The locks, held from before a fork until after it, in both processes.
 #[must_use]
 #[derive(Debug)]
-pub struct Held {
-    _streams: engine::HeldStreams,
+pub struct ForkGuard {
+    _streams: engine::LockedStreams,
     _memory: family::Held,
 }
 
-/// To be called by the thread that forks, last of what it prepares; what it returns is to be dropped first
+/// Takes the locks. The thread that forks calls this as its last preparation, and drops the result first
 /// after the fork, in both processes.
-pub fn prepare() -> Held {
-    // In the order in which they are taken elsewhere: who has the list may want memory.
-    let _streams = engine::hold_for_fork();
-    Held { _streams, _memory: family::hold_for_fork() }
+pub fn prepare() -> ForkGuard {
+    // In the order in which they are taken elsewhere: a thread that has locked the list may allocate memory.
+    let _streams = engine::lock_for_fork();
+    ForkGuard { _streams, _memory: family::hold_for_fork() }
 }

@@ -12,6 +12,7 @@ mod fuzz_corpus;
 pub mod interrupt;
 mod iov;
 pub mod metrics;
+mod rdma_options;
 pub mod rsocket;
 mod sync;
 mod sys;

@@ -2,11 +2,11 @@
 
 mod claim;
 mod deaf;
+mod event_count;
 mod gate;
-mod marks;
 mod opening;
+mod release;
 mod returned;
-mod trim;
 mod words;
 
 use loom::sync::{Condvar, Mutex};

@@ -8,7 +8,7 @@ mod fdinfo;
 
 use crate::hook::{SHARED, SHOWN};
 use fdinfo::Told;
-use rsock_core::datagram::kernel_udp::Watching;
+use rsock_core::datagram::kernel_udp::EpollTrigger;
 use rsock_verbs::raw;
 use rustix::fd::RawFd;
 use std::fs;
@@ -32,14 +32,14 @@ pub(crate) fn watching(fds: &[RawFd]) -> Vec<Watch> {
 
 /// Puts `stand_in` into all sets that watch the socket with `inode` (`is_in`), or takes it out of them; `None` if it is
 /// not where it should be. It is not put in where only the kernel can show what such a set is to show.
-pub(crate) fn put_stand_in(inode: u64, stand_in: RawFd, is_in: bool) -> Option<Watching> {
+pub(crate) fn put_stand_in(inode: u64, stand_in: RawFd, is_in: bool) -> Option<EpollTrigger> {
     let is_its = |watch: &Watch| watch.inode.is_none_or(|found| found == inode);
     let found = watches(is_its).ok()?;
     if !is_in {
         for watch in &found {
             Watch { fd: stand_in, ..*watch }.end();
         }
-        return Some(Watching::Levels);
+        return Some(EpollTrigger::Level);
     }
     let is_shared = |watch: &Watch| watch.inode.is_some() && watch.events & !SHARED == 0;
     // Under two numbers in one set: the stand-in can have the data of one only.
@@ -57,7 +57,7 @@ pub(crate) fn put_stand_in(inode: u64, stand_in: RawFd, is_in: bool) -> Option<W
         found.iter().for_each(|watch| Watch { fd: stand_in, ..*watch }.end());
     }
     let has_edges = found.iter().any(|watch| watch.events & EDGES != 0);
-    are_in.then_some(if has_edges { Watching::Edges } else { Watching::Levels })
+    are_in.then_some(if has_edges { EpollTrigger::Edge } else { EpollTrigger::Level })
 }
 
 const EDGES: u32 = libc::EPOLLET.cast_unsigned();

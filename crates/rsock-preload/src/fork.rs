@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What the core holds while the process forks.
 struct Held {
-    _locks: fork::Held,
+    _locks: fork::ForkGuard,
     /// A stream that moves to the ring after [`fdtable::prepare_fork`] would not know of the child.
     _halt: Halt,
 }

@@ -346,7 +346,7 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
         // SAFETY: the kernel's own arguments.
         unsafe { put_off(signal, info, context) };
         PUT_OFF.set(PUT_OFF.get() | bit(signal));
-        interrupt::put_off();
+        interrupt::note_deferred();
         return;
     }
     let handler = record.handler.load(Ordering::Relaxed);

@@ -13,7 +13,7 @@ use gate::{Gate, Left};
 use returned::Returned;
 use rsock_core::accelerate::{AcceleratedStream, FallbackReason};
 use rsock_core::closing::{Call, Closings, Descriptor};
-use rsock_core::datagram::kernel_udp::Udp;
+use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_core::interrupt;
 use rustix::fd::BorrowedFd;
 use std::ptr;
@@ -41,7 +41,7 @@ pub(crate) enum Side {
 #[expect(clippy::large_enum_variant, reason = "boxed as a whole, and most are streams")]
 pub(crate) enum Held {
     Stream(AcceleratedStream),
-    Datagrams(Box<Udp>),
+    Datagrams(Box<AcceleratedUdp>),
 }
 
 impl Held {
@@ -217,7 +217,7 @@ impl Handle {
 
     /// The UDP socket, of a slot that holds one.
     #[inline]
-    pub(crate) fn udp(&self) -> Option<&Udp> {
+    pub(crate) fn udp(&self) -> Option<&AcceleratedUdp> {
         match self.held() {
             Held::Datagrams(udp) => Some(udp),
             Held::Stream(_) => None,

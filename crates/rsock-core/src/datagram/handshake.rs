@@ -1,10 +1,10 @@
-//! Meeting peers on this host: whoever sends to us asks for a lane of our queue, and we ask those
+//! Handshakes peers on this host: whoever sends to us asks for a lane of our queue, and we ask those
 //! that we send to. The handshake is the connection manager's, in the port space of datagrams; it
 //! makes progress in calls that the program makes anyway.
 
 use crate::datagram::header::QueueHeader;
-use crate::datagram::route::{Over, Way};
-use crate::datagram::sources::Sources;
+use crate::datagram::route::{Medium, Route};
+use crate::datagram::source_check::SourceCheck;
 use crate::sys;
 use rsock_cm::soft::{Connecting, Event, Listener, Progress};
 use rsock_cm::{Port, PortSpace};
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// WIRE: the Q_Key of every datagram rsocket.
 pub(super) const KEY: QKey = QKey(0x0123_4567);
 /// How long a peer has for its part of a handshake: it takes part when it receives or polls.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Handshakes under way at the same time. Others wait for their turn, on UDP.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Handshakes under route at the same time. Others wait for their turn, on UDP.
 const MOST: usize = 16;
 
 /// What came of a handshake that we began.
@@ -28,15 +28,15 @@ const MOST: usize = 16;
 pub(super) struct Outcome {
     pub(super) peer: SocketAddr,
     pub(super) number: QpNum,
-    pub(super) way: Option<Arc<Way>>,
+    pub(super) route: Option<Arc<Route>>,
 }
 
 /// What a handshake opens: the queue, and what is known of who may send to it from where.
-type NativeListener<'a> = (&'a SoftUd, &'a Sources);
+type AdmittingQueue<'a> = (&'a SoftUd, &'a SourceCheck);
 
 /// The handshakes of one socket.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct Handshakes {
     ctx: SoftContext,
     port: Arc<Port>,
     listener: Listener,
@@ -50,7 +50,7 @@ struct Attempt {
     connecting: Connecting,
 }
 
-impl Meeting {
+impl Handshakes {
     /// From here on peers find us.
     ///
     /// # Errors
@@ -62,12 +62,13 @@ impl Meeting {
     }
 
     /// Begins to look for queue `number` at canonical `peer`; false if that cannot be now.
-    pub(super) fn seek(&mut self, peer: SocketAddr, number: QpNum, now: Instant) -> bool {
+    pub(super) fn begin(&mut self, peer: SocketAddr, number: QpNum, now: Instant) -> bool {
         if self.attempts.len() >= MOST {
             return false;
         }
         let port = Arc::clone(&self.port);
-        let started = Connecting::start(&self.ctx, PortSpace::Udp, port, peer, now, now + PATIENCE);
+        let started =
+            Connecting::start(&self.ctx, PortSpace::Udp, port, peer, now, now + HANDSHAKE_TIMEOUT);
         let Ok(connecting) = started else { return false };
         self.attempts.push(Attempt { peer, number, connecting });
         true
@@ -76,7 +77,7 @@ impl Meeting {
     /// Makes what progress there is; never waits. What came of our own handshakes goes to `done`.
     pub(super) fn progress(
         &mut self,
-        to: NativeListener<'_>,
+        to: AdmittingQueue<'_>,
         now: Instant,
         mut done: impl FnMut(Outcome),
     ) {
@@ -85,15 +86,15 @@ impl Meeting {
         self.attempts.retain_mut(|attempt| match attempt.progress(port, to, now) {
             Ok(None) => true,
             result => {
-                let way = result.ok().flatten();
-                done(Outcome { peer: attempt.peer, number: attempt.number, way });
+                let route = result.ok().flatten();
+                done(Outcome { peer: attempt.peer, number: attempt.number, route });
                 false
             }
         });
     }
 
     /// Lets those in who ask.
-    fn serve(&mut self, (ud, sources): NativeListener<'_>, now: Instant) {
+    fn serve(&mut self, (ud, sources): AdmittingQueue<'_>, now: Instant) {
         // An error is a shortage, which passes.
         while let Ok(Some(event)) = self.listener.try_next(now) {
             if let Event::Request(request) = event {
@@ -127,13 +128,13 @@ impl Meeting {
 }
 
 impl Attempt {
-    /// `None` while it is under way.
+    /// `None` while it is under route.
     fn progress(
         &mut self,
         port: &Port,
-        (ud, sources): NativeListener<'_>,
+        (ud, sources): AdmittingQueue<'_>,
         now: Instant,
-    ) -> Result<Option<Arc<Way>>, io::Error> {
+    ) -> Result<Option<Arc<Route>>, io::Error> {
         loop {
             match self.connecting.progress(now)? {
                 Progress::Pending => return Ok(None),
@@ -154,7 +155,7 @@ impl Attempt {
                     sources.remember(met.path().sender(), self.peer);
                     let to = ud.destination(met.path(), self.number, KEY)?;
                     let header = QueueHeader { source }.encode();
-                    return Ok(Some(Arc::new(Way { over: Over::Memory(to), header })));
+                    return Ok(Some(Arc::new(Route { medium: Medium::SharedMemory(to), header })));
                 }
             }
         }

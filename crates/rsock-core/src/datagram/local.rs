@@ -2,10 +2,10 @@
 //! handshakes that lead to it and from it.
 //!
 //! It belongs to the process that made it. A child forked from that one goes on receiving from the lanes
-//! that exist and sending over the ways that exist, meets nobody new, and has UDP for the rest.
+//! that exist and sending over the routes that exist, meets nobody new, and has UDP for the rest.
 
-use crate::datagram::handshake::{KEY, Meeting, Outcome};
-use crate::datagram::sources::Sources;
+use crate::datagram::handshake::{Handshakes, KEY, Outcome};
+use crate::datagram::source_check::SourceCheck;
 use rsock_cm::Port;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::{Soft, SoftContext, SoftUd};
@@ -22,10 +22,10 @@ use std::time::Instant;
 pub(super) struct Local {
     pub(super) ctx: SoftContext,
     pub(super) ud: SoftUd,
-    pub(super) sources: Sources,
+    pub(super) sources: SourceCheck,
     owner: ProcessId,
-    meeting: Mutex<Meeting>,
-    /// Whether anything has come this way: then it pays to look here first.
+    handshakes: Mutex<Handshakes>,
+    /// Whether anything has come this route: then it pays to look here first.
     is_active: AtomicBool,
     /// When the peers were last asked whether they live.
     swept: AtomicU32,
@@ -49,13 +49,13 @@ impl Local {
         let made = || -> io::Result<Self> {
             let ctx = SoftContext::open()?;
             let ud = Soft::create_datagrams(&ctx, KEY)?;
-            let meeting = Mutex::new(Meeting::new(&ctx, port)?);
+            let handshakes = Mutex::new(Handshakes::new(&ctx, port)?);
             Ok(Self {
                 ctx,
                 ud,
-                sources: Sources::new(),
+                sources: SourceCheck::new(),
                 owner: process(),
-                meeting,
+                handshakes,
                 is_active: AtomicBool::new(false),
                 swept: AtomicU32::new(crate::sys::tick()),
             })
@@ -64,7 +64,7 @@ impl Local {
     }
 
     /// Whether the calling process may meet peers.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(super) fn is_own_process(&self) -> bool {
         self.owner == process()
     }
 
@@ -73,30 +73,30 @@ impl Local {
     }
 
     /// Begins to look for a peer's queue; false if that cannot be now.
-    pub(super) fn seek(&self, peer: SocketAddr, number: rsock_verbs::QpNum, now: Instant) -> bool {
+    pub(super) fn begin(&self, peer: SocketAddr, number: rsock_verbs::QpNum, now: Instant) -> bool {
         // Whoever holds the lock makes handshakes progress: not a moment to wait for.
-        let Ok(mut meeting) = self.meeting.try_lock() else { return false };
-        self.is_ours() && meeting.seek(peer, number, now)
+        let Ok(mut handshakes) = self.handshakes.try_lock() else { return false };
+        self.is_own_process() && handshakes.begin(peer, number, now)
     }
 
     /// Makes handshakes progress, unless another thread does.
     pub(super) fn progress(&self, now: Instant, done: impl FnMut(Outcome)) {
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return;
         }
-        if let Ok(mut meeting) = self.meeting.try_lock() {
-            meeting.progress((&self.ud, &self.sources), now, done);
+        if let Ok(mut handshakes) = self.handshakes.try_lock() {
+            handshakes.progress((&self.ud, &self.sources), now, done);
         }
     }
 
     /// What to poll besides the bell; and when to call [`Self::progress`] at the latest.
     pub(super) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) -> Option<Instant> {
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return None;
         }
-        let meeting = self.meeting.try_lock().ok()?;
-        meeting.poll_entries(out);
-        meeting.next_timeout()
+        let handshakes = self.handshakes.try_lock().ok()?;
+        handshakes.poll_entries(out);
+        handshakes.next_timeout()
     }
 
     /// Now and then lets go of what belongs to peers that died.

@@ -1,20 +1,20 @@
 //! A map of bounded size that forgets what was used least lately, roughly: two generations.
 //!
 //! Invariant: each generation has at most half of the capacity, and no key is in both. When the young
-//! one is full it becomes the old one, and what nobody looked at since the last time goes.
+//! one is full it becomes the old one, and what nobody udp_polled at since the last time goes.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 /// The map.
 #[derive(Debug)]
-pub(super) struct Generations<K, V> {
+pub(super) struct LruMap<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
     half: usize,
 }
 
-impl<K: Eq + Hash + Copy, V> Generations<K, V> {
+impl<K: Eq + Hash + Copy, V> LruMap<K, V> {
     /// Room for `capacity` entries, two at least.
     pub(super) fn new(capacity: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), half: (capacity / 2).max(1) }
@@ -60,7 +60,7 @@ mod tests {
             capacity in 2usize..12,
             ops in proptest::collection::vec((0u8..3, 0u8..20, any::<u16>()), 0..200),
         ) {
-            let mut map = Generations::new(capacity);
+            let mut map = LruMap::new(capacity);
             let mut all = HashMap::new();
             let mut recent = Vec::new();
             for (op, key, value) in ops {

@@ -1,16 +1,17 @@
-//! Waiting for a datagram socket in an event loop that is not ours: tasks, not threads, wait.
+//! PendingDatagrams for a datagram socket in an event loop that is not ours: tasks, not threads, wait.
 //!
 //! The loop watches the UDP socket, edge-triggered, and a [`Doorbell`] for each kind of queue beside it: in
 //! shared memory, and on RDMA devices as soon as there is one. The order is: take a mark, try, and if that
 //! would block, [`Datagram::arm_doorbell`], look whether anything [has changed](Datagram::has_changed) since
 //! the mark, then wait; a `false` of arming means that something came meanwhile. Who waits when another call
-//! makes a [new queue](Datagram::n_far_queues) must arm again. Handshakes need no watching: who asks for a
+//! makes a [new queue](Datagram::n_remote_queues) must arm again. Handshakes need no watching: who asks for a
 //! lane goes on sending by UDP until it is there, and each packet makes a try.
 //!
 //! A send finds no room in the UDP socket, or on a device: [`Datagram::patience`] tells which.
 
 use crate::Doorbell;
-use crate::datagram::remote::Far;
+use crate::datagram::flags::MessageFlags;
+use crate::datagram::remote::Remote;
 use crate::datagram::socket::{Datagram, Received};
 use crate::doorbell::Kind;
 use crate::interrupt::Section;
@@ -23,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Looks at UDP in one try. Each takes a batch of packets, of which none may be for the program.
-const LOOKS: u32 = 64;
+const MAX_TRIES: u32 = 64;
 
 impl Datagram {
     /// As [`Self::recv_from`], and never waits. `WouldBlock` means that the UDP socket was empty, so
@@ -31,8 +32,13 @@ impl Datagram {
     ///
     /// # Errors
     /// As [`Self::recv_from`].
-    pub fn try_recv_from(&self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
-        self.until_udp_is_empty(|| self.recv_from(bufs, peek, true))
+    pub fn try_recv_from(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: MessageFlags,
+    ) -> io::Result<Received> {
+        let flags = flags | MessageFlags::DONT_WAIT;
+        self.until_udp_is_empty(|| self.recv_from(bufs, flags))
     }
 
     /// As [`Self::recv_batch`], and never waits. `WouldBlock` means the same as [`Self::try_recv_from`]'s.
@@ -44,11 +50,11 @@ impl Datagram {
         bufs: &mut [IoSliceMut<'_>],
         out: &mut [Option<Received>],
     ) -> io::Result<usize> {
-        self.until_udp_is_empty(|| self.recv_up_to(bufs, out, true))
+        self.until_udp_is_empty(|| self.recv_up_to(bufs, out, MessageFlags::DONT_WAIT))
     }
 
     fn until_udp_is_empty<R>(&self, mut receive: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        for _ in 1..LOOKS {
+        for _ in 1..MAX_TRIES {
             match receive() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.has_packets() => {}
                 done => return done,
@@ -62,7 +68,7 @@ impl Datagram {
     /// # Errors
     /// As [`Self::send_to`].
     pub fn try_send_to(&self, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
-        self.send_to(&[IoSlice::new(bytes)], to, true)
+        self.send_to(&[IoSlice::new(bytes)], to, MessageFlags::DONT_WAIT)
     }
 
     fn has_packets(&self) -> bool {
@@ -73,8 +79,10 @@ impl Datagram {
     /// A mark to take before trying: how often RDMA devices that were full have had room again.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        let far = self.far.get().and_then(Option::as_ref);
-        far.map_or(0, |far| far.queues().fold(0, |sum, queue| sum.wrapping_add(queue.n_moves())))
+        let remote = self.remote.get().and_then(Option::as_ref);
+        remote.map_or(0, |remote| {
+            remote.queues().fold(0, |sum, queue| sum.wrapping_add(queue.n_moves()))
+        })
     }
 
     /// Whether anything has come that a receive would find without looking at UDP, or there was room since
@@ -92,21 +100,21 @@ impl Datagram {
     /// Whether anything has come that a receive would find without looking at UDP.
     #[must_use]
     pub fn has_input(&self) -> bool {
-        self.n_waiting.load(Ordering::Acquire) != 0 || self.is_ready_past_udp()
+        self.n_pending.load(Ordering::Acquire) != 0 || self.is_ready_past_udp()
     }
 
-    /// Whether peers have sent past UDP so far.
+    /// Whether peers have sent past UDP so remote.
     #[must_use]
     pub fn has_peers_past_udp(&self) -> bool {
         matches!(self.local.get(), Some(Some(local)) if local.is_active())
-            || matches!(self.far.get(), Some(Some(far)) if far.is_active())
+            || matches!(self.remote.get(), Some(Some(remote)) if remote.is_active())
     }
 
     /// How many queues on RDMA devices it has. What comes for a new one rings no doorbell that was armed
     /// before.
     #[must_use]
-    pub fn n_far_queues(&self) -> usize {
-        self.far.get().and_then(Option::as_ref).map_or(0, Far::n_queues)
+    pub fn n_remote_queues(&self) -> usize {
+        self.remote.get().and_then(Option::as_ref).map_or(0, Remote::n_queues)
     }
 
     /// After a send that would have blocked: how long to wait for a doorbell of an RDMA device at most before
@@ -114,8 +122,8 @@ impl Datagram {
     /// now.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
-        let far = self.far.get().and_then(Option::as_ref)?;
-        far.queues().filter_map(|queue| queue.patience()).min()
+        let remote = self.remote.get().and_then(Option::as_ref)?;
+        remote.queues().filter_map(|queue| queue.patience()).min()
     }
 
     /// Which of `events` hold now, as `poll(2)` tells them; looks at UDP.
@@ -124,7 +132,7 @@ impl Datagram {
         self.readiness(events, true)
     }
 
-    /// A doorbell for what comes through shared memory; `None` where nothing comes that way. Binds the
+    /// A doorbell for what comes through shared memory; `None` where nothing comes that route. Binds the
     /// socket.
     ///
     /// # Errors
@@ -138,12 +146,12 @@ impl Datagram {
     ///
     /// # Errors
     /// As [`Self::local_doorbell`].
-    pub fn far_doorbell(&self) -> io::Result<Option<Doorbell>> {
+    pub fn remote_doorbell(&self) -> io::Result<Option<Doorbell>> {
         let Some(queue) = self.queues().next() else { return Ok(None) };
         Ok(Some(queue.context().create_bell()?.into()))
     }
 
-    /// Arms `bell` for what comes its way, until [`Self::disarm_doorbell`]. False, and nothing is armed, if
+    /// Arms `bell` for what comes its route, until [`Self::disarm_doorbell`]. False, and nothing is armed, if
     /// there is something already, or too many wait.
     #[must_use]
     pub fn arm_doorbell(&self, bell: &Doorbell) -> bool {
@@ -171,7 +179,7 @@ impl Datagram {
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
-    pub fn watched(&self) -> io::Result<OwnedFd> {
+    pub fn watchable_fd(&self) -> io::Result<OwnedFd> {
         self.port.as_fd().try_clone_to_owned()
     }
 }

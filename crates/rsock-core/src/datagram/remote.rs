@@ -2,13 +2,13 @@
 //!
 //! Which device that is follows from our own address towards a peer, as the routing table has it; so a
 //! socket that is bound to no address may have several queues. Nobody is asked before a datagram is sent
-//! this way, and nobody tells when one is lost.
+//! this route, and nobody tells when one is lost.
 //!
 //! It belongs to the process that made it. A child forked from that one uses UDP.
 
 use crate::datagram::handshake::KEY;
 use crate::datagram::header::{HeaderBytes, MAX_QUEUE_HEADER, QueueHeader};
-use crate::datagram::lru::Generations;
+use crate::datagram::lru::LruMap;
 use crate::sys;
 use rsock_cm::Port;
 use rsock_verbs::family::{ProcessId, process};
@@ -23,20 +23,20 @@ use std::time::{Duration, Instant};
 
 /// The queues of one socket on RDMA devices.
 #[derive(Debug)]
-pub(super) struct Far {
+pub(super) struct Remote {
     port: Arc<Port>,
     owner: ProcessId,
     /// In the order in which they were made; a receiver looks at them without a lock.
-    queues: [OnceLock<Arc<Queue>>; MOST_QUEUES],
+    queues: [OnceLock<Arc<Queue>>; MAX_QUEUES],
     known: Mutex<Known>,
-    /// Whether anything has come this way: then it pays to look here first.
+    /// Whether anything has come this route: then it pays to look here first.
     is_active: AtomicBool,
 }
 
 /// What was found out about hosts and devices, and is believed for a while.
 #[derive(Debug)]
 struct Known {
-    origins: Generations<IpAddr, (Option<Origin>, Instant)>,
+    origins: LruMap<IpAddr, (Option<Origin>, Instant)>,
     devices: Vec<(IpAddr, Option<Device>, Instant)>,
 }
 
@@ -70,16 +70,16 @@ struct Origin {
     source: IpAddr,
 }
 
-/// A way to a queue on another host.
+/// A route to a queue on another host.
 #[derive(Debug)]
-pub(super) struct FarWay {
+pub(super) struct RemoteRoute {
     /// Goes before its queue does, which keeps what sends still need.
     pub(super) to: RdmaDestination,
     pub(super) queue: Arc<Queue>,
 }
 
 /// Devices that one socket talks over.
-const MOST_QUEUES: usize = 8;
+const MAX_QUEUES: usize = 8;
 /// Hosts that are remembered.
 const HOSTS: usize = 1024;
 /// How long the routing table is believed.
@@ -188,21 +188,21 @@ impl Drop for Queue {
     }
 }
 
-impl Far {
+impl Remote {
     /// For the socket at `port`, which is bound. Looks for no device yet.
     pub(super) fn new(port: &Arc<Port>) -> Self {
-        let known = Known { origins: Generations::new(HOSTS), devices: Vec::new() };
+        let known = Known { origins: LruMap::new(HOSTS), devices: Vec::new() };
         Self {
             port: Arc::clone(port),
             owner: process(),
-            queues: [const { OnceLock::new() }; MOST_QUEUES],
+            queues: [const { OnceLock::new() }; MAX_QUEUES],
             known: Mutex::new(known),
             is_active: AtomicBool::new(false),
         }
     }
 
     /// Whether the calling process may use it.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(super) fn is_own_process(&self) -> bool {
         self.owner == process()
     }
 
@@ -234,7 +234,7 @@ impl Far {
         self.origin(peer).map(|origin| origin.device.queue.ud.qp_num())
     }
 
-    /// A way to queue `number` at canonical `peer`.
+    /// A route to queue `number` at canonical `peer`.
     ///
     /// # Errors
     /// `ENODEV` if no device leads there; what the device answers.
@@ -242,7 +242,7 @@ impl Far {
         &self,
         peer: SocketAddr,
         number: QpNum,
-    ) -> io::Result<(FarWay, HeaderBytes<MAX_QUEUE_HEADER>)> {
+    ) -> io::Result<(RemoteRoute, HeaderBytes<MAX_QUEUE_HEADER>)> {
         let none = || io::Error::from_raw_os_error(libc::ENODEV);
         let Origin { device: Device { queue, gid }, source } =
             self.origin(peer.ip()).ok_or_else(none)?;
@@ -253,12 +253,12 @@ impl Far {
         let path = queue.ctx.path(&gid, peer.ip().into())?;
         let to = queue.ud.destination(&path, number, KEY)?;
         let source = SocketAddr::new(source, self.port.local_addr()?.port());
-        Ok((FarWay { to, queue }, QueueHeader { source }.encode()))
+        Ok((RemoteRoute { to, queue }, QueueHeader { source }.encode()))
     }
 
     /// From where `peer` is talked to; nothing where that is not over a device.
     fn origin(&self, peer: IpAddr) -> Option<Origin> {
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return None;
         }
         let now = sys::now();
@@ -320,13 +320,13 @@ impl Far {
 
     /// Whether something may have come.
     pub(super) fn is_ready(&self) -> bool {
-        self.is_ours() && self.queues().any(|queue| queue.ud.is_ready())
+        self.is_own_process() && self.queues().any(|queue| queue.ud.is_ready())
     }
 
     /// Hands the next datagram to `take`; false if there is none.
     #[inline]
     pub(super) fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool {
-        let any = self.is_ours() && self.queues().any(|queue| queue.ud.try_recv(take));
+        let any = self.is_own_process() && self.queues().any(|queue| queue.ud.try_recv(take));
         if any && !self.is_active() {
             self.is_active.store(true, Relaxed);
         }

@@ -1,21 +1,21 @@
 //! Datagram sockets: what `rsocket(2)`'s descriptor stands for if it is of type `SOCK_DGRAM`.
 //!
 //! Every method has the meaning of the system call of its name, and may be called by any thread at
-//! any time. Control packets and handshakes are looked at in calls that receive or poll; a sender
+//! any time. Control packets and handshakes are udp_polled at in calls that receive or poll; a sender
 //! never waits for either.
 //!
-//! Locks: `inbox`, then `routes`, then what `far.rs` knows. Handshakes are made progress under a lock that
+//! Locks: `inbox`, then `routes`, then what `remote.rs` knows. Handshakes are made progress under a lock that
 //! nobody waits for.
 
 use crate::config::environment;
 use crate::datagram::header::MAX_QUEUE_HEADER;
 use crate::datagram::local::{Local, is_shared};
-use crate::datagram::receiving::Waiting;
-use crate::datagram::remote::Far;
+use crate::datagram::receiving::PendingDatagrams;
+use crate::datagram::remote::Remote;
 use crate::datagram::sending::Routes;
 use crate::datagram::table::{Limits, Table};
 use crate::datagram::udp::Inbox;
-use crate::rsocket::{RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
+use crate::rdma_options::{RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
 use crate::sys;
 use rsock_cm::{Port, canonical, in_family};
 use rsock_verbs::{DatagramCounters, DatagramQueue};
@@ -37,15 +37,15 @@ pub struct Datagram {
     /// Forks of this process when the socket was made.
     forks: u32,
     pub(super) local: OnceLock<Option<Local>>,
-    pub(super) far: OnceLock<Option<Far>>,
+    pub(super) remote: OnceLock<Option<Remote>>,
     routes: Mutex<Routes>,
-    inbox: Mutex<Waiting>,
+    inbox: Mutex<PendingDatagrams>,
     /// Datagrams that came by UDP, or were peeked at, and wait.
-    pub(super) n_waiting: AtomicUsize,
-    /// Receptions since UDP was looked at.
+    pub(super) n_pending: AtomicUsize,
+    /// Receptions since UDP was udp_polled at.
     pub(super) since_udp: AtomicU32,
-    /// When a sender last looked at it, by the kernel's coarse clock.
-    pub(super) looked: AtomicU32,
+    /// When a sender last udp_polled at it, by the kernel's coarse clock.
+    pub(super) udp_polled: AtomicU32,
     pub(super) counts: Counts,
 }
 
@@ -68,13 +68,13 @@ pub struct Received {
     pub from: SocketAddr,
 }
 
-/// What a socket has done so far.
+/// What a socket has done so remote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct SocketCounters {
     /// Through shared memory.
     pub local: DatagramCounters,
-    /// Over RDMA devices, which do not tell what is lost.
-    pub far: DatagramCounters,
+    /// Medium RDMA devices, which do not tell what is lost.
+    pub remote: DatagramCounters,
     /// Datagrams sent by UDP.
     pub n_by_udp: u64,
     /// Datagrams received by UDP.
@@ -100,19 +100,20 @@ impl Datagram {
     pub fn new(v6: bool) -> io::Result<Self> {
         let routes =
             Routes { table: Table::new(Limits::default()), last: None, peer: None, is_local: None };
-        let waiting = Waiting { inbox: Inbox::new(), datagrams: VecDeque::new(), error: None };
+        let pending =
+            PendingDatagrams { inbox: Inbox::new(), datagrams: VecDeque::new(), error: None };
         Ok(Self {
             port: Arc::new(Port::open_datagrams(v6)?),
             nonblocking: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             forks: sys::forks(),
             local: OnceLock::new(),
-            far: OnceLock::new(),
+            remote: OnceLock::new(),
             routes: Mutex::new(routes),
-            inbox: Mutex::new(waiting),
-            n_waiting: AtomicUsize::new(0),
+            inbox: Mutex::new(pending),
+            n_pending: AtomicUsize::new(0),
             since_udp: AtomicU32::new(0),
-            looked: AtomicU32::new(0),
+            udp_polled: AtomicU32::new(0),
             counts: Counts::default(),
         })
     }
@@ -161,20 +162,20 @@ impl Datagram {
     }
 
     /// The part for peers on other hosts. The socket is bound.
-    pub(super) fn far(&self) -> Option<&Far> {
+    pub(super) fn remote(&self) -> Option<&Remote> {
         let make = || {
             let is_wanted = environment::is_enabled()
                 && environment::device() != Some(environment::Device::Soft);
-            (is_wanted && !is_shared(self.port.as_fd())).then(|| Far::new(&self.port))
+            (is_wanted && !is_shared(self.port.as_fd())).then(|| Remote::new(&self.port))
         };
-        self.far.get_or_init(make).as_ref().filter(|far| far.is_ours())
+        self.remote.get_or_init(make).as_ref().filter(|remote| remote.is_own_process())
     }
 
     pub(super) fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    pub(super) fn pending(&self) -> MutexGuard<'_, PendingDatagrams> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,7 +223,7 @@ impl Datagram {
             local.ud.set_room(sys::receive_buffer(self.port.as_fd()));
             return Some(local.ud.room(len));
         }
-        self.far()?.queues().map(|queue| queue.ud().room(len)).min()
+        self.remote()?.queues().map(|queue| queue.ud().room(len)).min()
     }
 
     /// Whether the socket is of the IPv6 family, which shows IPv4 addresses mapped.
@@ -281,13 +282,13 @@ impl Datagram {
 
     /// What was sent and received, and lost.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> SocketCounters {
         let local = self.local.get().and_then(Option::as_ref);
-        let far = self.far.get().and_then(Option::as_ref);
+        let remote = self.remote.get().and_then(Option::as_ref);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counters {
+        SocketCounters {
             local: local.map(|local| local.ud.counters()).unwrap_or_default(),
-            far: far.map(Far::counters).unwrap_or_default(),
+            remote: remote.map(Remote::counters).unwrap_or_default(),
             n_by_udp: read(&self.counts.n_by_udp),
             n_received_by_udp: read(&self.counts.n_received_by_udp),
             n_dropped_by_udp: sys::n_dropped(self.port.as_fd()),

@@ -16,12 +16,13 @@ fn bound() -> (Datagram, SocketAddr) {
 }
 
 fn send(from: &Datagram, bytes: &[u8], to: SocketAddr) {
-    from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
+    from.send_to(&[IoSlice::new(bytes)], Some(to), MessageFlags::empty()).expect("sent");
 }
 
 fn recv(at: &Datagram) -> (Vec<u8>, SocketAddr) {
     let mut buf = [0; 16];
-    let got = at.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false).expect("received");
+    let got =
+        at.recv_from(&mut [IoSliceMut::new(&mut buf)], MessageFlags::empty()).expect("received");
     (buf[..got.len].to_vec(), got.from)
 }
 
@@ -103,10 +104,10 @@ fn a_flood_of_unasked_answers_is_counted_and_not_remembered() {
     for (i, _) in flood(at_a, UdpOp::Control, n).enumerate() {
         // Fewer than one look takes.
         if i % 20 == 0 {
-            a.look_at_udp();
+            a.poll_udp();
             assert!(exchange((&a, at_a), (&b, at_b)), "{i}");
         }
     }
-    a.look_at_udp();
+    a.poll_udp();
     assert_eq!((a.counters().n_unsolicited, a.routes().table.len()), (n as u64, 1));
 }

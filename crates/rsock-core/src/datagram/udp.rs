@@ -1,4 +1,4 @@
-//! The kernel UDP socket under a datagram socket: packets with the protocol's header, never waiting.
+//! The kernel UDP socket under a datagram socket: packets with the protocol's header, never pending.
 
 use crate::datagram::header::{UdpHeader, UdpOp};
 use rsock_cm::{canonical, in_family};
@@ -72,13 +72,13 @@ impl Inbox {
 
 /// Who sends: the number that goes into headers, and the socket's canonical address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sender<'a> {
+pub(super) struct UdpSender<'a> {
     pub(super) udp: BorrowedFd<'a>,
     pub(super) is_v6: bool,
     pub(super) local: SocketAddr,
 }
 
-impl Sender<'_> {
+impl UdpSender<'_> {
     /// Sends a datagram to canonical `to`, with the number of our queue.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! Waiting: asleep on the bells that peers in shared memory and RDMA devices ring, the UDP socket, and the
+//! PendingDatagrams: asleep on the bells that peers in shared memory and RDMA devices ring, the UDP socket, and the
 //! descriptors of handshakes; and what polls of several sockets need to know.
 
-use crate::datagram::remote::{Far, Queue};
+use crate::datagram::remote::{Queue, Remote};
 use crate::datagram::socket::{Datagram, raw};
 use crate::engine::{ThreadBell, spin_on};
 use crate::interrupt::Watch;
@@ -25,11 +25,11 @@ impl Datagram {
                 return Ok(());
             }
             let soon = limit.map(|limit| sys::now() + limit);
-            self.doze(bells, [deadline, soon].into_iter().flatten().min(), watch)
+            self.sleep_on(bells, [deadline, soon].into_iter().flatten().min(), watch)
         })
     }
 
-    fn doze(
+    fn sleep_on(
         &self,
         bells: &[libc::pollfd],
         deadline: Option<Instant>,
@@ -46,7 +46,7 @@ impl Datagram {
     }
 
     /// What a thread that waits to receive polls besides its armed bell, and when it looks again at
-    /// the latest. Whatever it finds, [`Self::look_at_udp`] follows.
+    /// the latest. Whatever it finds, [`Self::poll_udp`] follows.
     pub(crate) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) -> Option<Instant> {
         out.push(raw(self.port.as_fd(), libc::POLLIN));
         let Some(Some(local)) = self.local.get() else { return None };
@@ -59,9 +59,9 @@ impl Datagram {
         let mut ready = events & (PollFlags::OUT | PollFlags::WRNORM);
         if events.intersects(readable) {
             let has_any =
-                || self.n_waiting.load(Ordering::Acquire) != 0 || self.is_ready_past_udp();
+                || self.n_pending.load(Ordering::Acquire) != 0 || self.is_ready_past_udp();
             if look && !has_any() {
-                self.look_at_udp();
+                self.poll_udp();
             }
             if has_any() {
                 ready |= events & readable;
@@ -71,7 +71,7 @@ impl Datagram {
     }
 
     /// Arms `bell` for what comes through shared memory; false if something has come, or there is no
-    /// place for the bell. Nothing where nothing comes that way.
+    /// place for the bell. Nothing where nothing comes that route.
     pub(super) fn arm(&self, bell: &SoftBell) -> Option<bool> {
         let local = self.local().ok()??;
         local.sweep();
@@ -87,15 +87,15 @@ impl Datagram {
 
     /// The queues on RDMA devices that may get something.
     pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
-        let far = self.far.get().and_then(Option::as_ref);
-        let queues = far.into_iter().flat_map(Far::queues);
+        let remote = self.remote.get().and_then(Option::as_ref);
+        let queues = remote.into_iter().flat_map(Remote::queues);
         queues.filter(|queue| queue.is_usable())
     }
 
     /// Whether something has come past UDP.
     pub(super) fn is_ready_past_udp(&self) -> bool {
         matches!(self.local.get(), Some(Some(local)) if local.ud.is_ready())
-            || matches!(self.far.get(), Some(Some(far)) if far.is_ready())
+            || matches!(self.remote.get(), Some(Some(remote)) if remote.is_ready())
     }
 
     pub(super) fn receive_timeout(&self) -> Option<Duration> {
@@ -106,7 +106,7 @@ impl Datagram {
     /// For a thread that waits for this socket alone: spins where that is likely to pay.
     pub(crate) fn spin(&self) -> bool {
         let is_active = matches!(self.local.get(), Some(Some(local)) if local.is_active())
-            || matches!(self.far.get(), Some(Some(far)) if far.is_active());
+            || matches!(self.remote.get(), Some(Some(remote)) if remote.is_active());
         is_active && spin_on(|| self.is_ready_past_udp())
     }
 }
@@ -121,20 +121,20 @@ pub(crate) fn armed(
     f: impl FnOnce(&[libc::pollfd], Option<Duration>) -> io::Result<()>,
 ) -> io::Result<()> {
     with_local_bell(sockets, |local| {
-        with_far_bell(sockets, |far| {
+        with_remote_bell(sockets, |remote| {
             if sockets.iter().any(|socket| socket.is_ready_past_udp()) {
                 return Ok(());
             }
-            let bells: Vec<_> = [local, far].iter().filter_map(|bell| bell.entry).collect();
-            let is_short = local.is_short || far.is_short;
-            f(&bells, is_short.then_some(CROWDED))
+            let bells: Vec<_> = [local, remote].iter().filter_map(|bell| bell.entry).collect();
+            let is_short = local.is_short || remote.is_short;
+            f(&bells, is_short.then_some(WITHOUT_BELL))
         })
     })
 }
 
 /// A bell that is armed.
 #[derive(Clone, Copy, Default)]
-struct Rung {
+struct ArmedBell {
     /// To be polled.
     entry: Option<libc::pollfd>,
     /// Not armed everywhere: for lack of room, or because something has come.
@@ -143,27 +143,30 @@ struct Rung {
 
 fn with_local_bell(
     sockets: &[&Datagram],
-    f: impl FnOnce(Rung) -> io::Result<()>,
+    f: impl FnOnce(ArmedBell) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut locals = sockets.iter().filter_map(|socket| socket.local().ok().flatten());
-    let Some(local) = locals.next() else { return f(Rung::default()) };
+    let Some(local) = locals.next() else { return f(ArmedBell::default()) };
     Soft::with_bell(&local.ctx, |bell| {
         let armed: Vec<_> = sockets.iter().map(|socket| socket.arm(bell)).collect();
         let is_short = armed.contains(&Some(false));
-        let result = f(Rung { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
+        let result = f(ArmedBell { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
         sockets.iter().for_each(|socket| socket.disarm(bell));
         bell.drain();
         result
     })?
 }
 
-fn with_far_bell(sockets: &[&Datagram], f: impl FnOnce(Rung) -> io::Result<()>) -> io::Result<()> {
+fn with_remote_bell(
+    sockets: &[&Datagram],
+    f: impl FnOnce(ArmedBell) -> io::Result<()>,
+) -> io::Result<()> {
     let queues: Vec<_> = sockets.iter().flat_map(|socket| socket.queues()).collect();
-    let Some(queue) = queues.first() else { return f(Rung::default()) };
+    let Some(queue) = queues.first() else { return f(ArmedBell::default()) };
     Rdma::with_bell(queue.context(), |bell| {
         let n_armed = queues.iter().filter(|queue| queue.ud().arm(bell)).count();
         let is_short = n_armed < queues.len();
-        let result = f(Rung { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
+        let result = f(ArmedBell { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
         queues.iter().for_each(|queue| queue.ud().disarm(bell));
         bell.drain();
         result
@@ -171,4 +174,4 @@ fn with_far_bell(sockets: &[&Datagram], f: impl FnOnce(Rung) -> io::Result<()>) 
 }
 
 /// How long a thread sleeps for which there is no place for a bell.
-pub(crate) const CROWDED: Duration = Duration::from_millis(1);
+pub(crate) const WITHOUT_BELL: Duration = Duration::from_millis(1);

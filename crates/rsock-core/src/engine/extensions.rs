@@ -1,14 +1,14 @@
-//! Extension messages: what ends that are both rsock tell each other beside the bytes.
+//! Extension messages: rsock's own control messages, between two ends that both know them.
 
 use crate::engine::resources::PLAIN;
 use crate::engine::shared::ExtSeen;
-use crate::engine::stream::Stream;
+use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use rsock_proto::{Ext, UP_BITS, UP_MASK};
 use rsock_verbs::{Backend, CompletionQueue, SendFlags};
 use std::sync::atomic::Ordering;
 
-impl<B: Backend> Stream<B> {
+impl<B: Backend> QpStream<B> {
     /// Whether both ends know the extension messages.
     #[must_use]
     pub fn has_extensions(&self) -> bool {
@@ -19,21 +19,21 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn try_send_ext(&self, ext: Ext) -> bool {
         let _section = Section::enter();
-        // The last word before bytes take another way, which must not be faster: see `is_drained`.
+        // The last message before the bytes go by TCP, which must not overtake it: see `is_drained`.
         let is_last = B::SENDS_WAIT && ext == Ext::Down;
         let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
         let word = rsock_proto::Msg::Ext(ext).encode();
-        self.parts.post_flagged(PLAIN, None, &[], word, flags).is_ok()
+        self.resources.post_flagged(PLAIN, None, &[], word, flags).is_ok()
     }
 
-    /// Ends every sleep on this stream in this process family: the sleepers look again.
+    /// Ends every sleep on this stream in this process and its forked children: each sleeper tries again.
     pub fn wake_waiters(&self) {
         let _section = Section::enter();
         self.announce();
     }
 
-    /// Says that this direction moves to the stream at byte `offset`. False if there is no room now;
-    /// then all of it has to be sent again.
+    /// Tells the peer that this direction moves to the stream at byte `offset`. False if there is no room
+    /// now; then the caller sends the whole message again.
     #[must_use]
     pub fn try_send_up(&self, offset: u64) -> bool {
         let bits = |n: u64| u32::try_from(n & u64::from(UP_MASK)).unwrap_or(0);
@@ -43,11 +43,11 @@ impl<B: Backend> Stream<B> {
             && self.try_send_ext(Ext::Up { offset26 })
     }
 
-    /// Extension messages that arrived so far, without taking them; makes progress first if
-    /// something is waiting.
+    /// The extension messages that have arrived, without taking them. Dispatches completions first if
+    /// there are any.
     #[must_use]
     pub fn ext_seen(&self) -> ExtSeen {
-        if self.parts.cq.is_ready() {
+        if self.resources.cq.is_ready() {
             let _section = Section::enter();
             if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
                 self.pump(&mut recv);
@@ -56,13 +56,13 @@ impl<B: Backend> Stream<B> {
         ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
     }
 
-    /// Extension messages that somebody's progress has brought so far.
+    /// The extension messages that were dispatched so far, by any thread.
     #[must_use]
     pub fn ext_arrived(&self) -> ExtSeen {
         ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
     }
 
-    /// Takes extension messages: clears `which`, returns those of them that had arrived.
+    /// Takes extension messages: clears `which`, and returns those of them that had arrived.
     pub fn take_ext(&self, which: ExtSeen) -> ExtSeen {
         let old = self.ring.shared.mail.ext.fetch_and(!which.bits(), Ordering::AcqRel);
         ExtSeen::from_bits_retain(old) & which

@@ -3,7 +3,7 @@
 //! There is no service thread. Whoever accepts or polls a listener makes its handshakes progress,
 //! all of them.
 
-use crate::engine::{Preparing, Stream, ThreadBell};
+use crate::engine::{Preparing, QpStream, ThreadBell};
 use crate::metrics;
 use crate::rsocket::connection::Established;
 use crate::rsocket::options::Options;
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// A listening socket's inner side.
 #[derive(Debug)]
 pub(super) struct Accepting<M: Manager> {
-    path: metrics::Path,
+    path: metrics::Transport,
     options: Arc<Mutex<Options>>,
     local: SocketAddr,
     /// Forks of this process when it began to listen.
@@ -39,7 +39,7 @@ struct Queue<M: Manager> {
     /// `None` once shut down.
     listener: Option<M::Listener>,
     /// Accepted, and waiting for the client to say that it runs.
-    half_open: HashMap<RequestId, (ContextOf<M>, Stream<M::Backend>)>,
+    half_open: HashMap<RequestId, (ContextOf<M>, QpStream<M::Backend>)>,
     ready: VecDeque<Established<M>>,
     backlog: usize,
 }
@@ -55,7 +55,7 @@ where
     /// Listens on `port`.
     pub(super) fn listen(
         manager: &M,
-        path: metrics::Path,
+        path: metrics::Transport,
         port: Arc<Port>,
         backlog: u32,
         options: Arc<Mutex<Options>>,
@@ -191,7 +191,7 @@ where
         &self,
         listener: &mut M::Listener,
         request: &Request<M>,
-    ) -> io::Result<Stream<M::Backend>> {
+    ) -> io::Result<QpStream<M::Backend>> {
         let peer = ConnData::decode(request.private_data.as_bytes())
             .map_err(crate::rsocket::opening::peer_error)?;
         let config = lock(&self.options).config();

@@ -7,7 +7,7 @@
 use crate::config::environment::{self, Device};
 use crate::engine::{Armed, CallerMemory, Interest, Ready, ThreadBell};
 use crate::interrupt::Watch;
-use crate::metrics::Path;
+use crate::metrics::Transport;
 use crate::rsocket::accepting::Accepting as AcceptingOn;
 use crate::rsocket::connection::{Established as EstablishedOn, Patience};
 use crate::rsocket::device;
@@ -54,14 +54,14 @@ impl Opening {
         times: [Instant; 2],
     ) -> io::Result<Self> {
         let rdma = || {
-            let opening = OpeningOn::start(&RdmaManager, Path::Rdma, port, to, config, times);
+            let opening = OpeningOn::start(&RdmaManager, Transport::Rdma, port, to, config, times);
             opening.map(Self::Rdma)
         };
         if environment::device() == Some(Device::Rdma) {
             return Ok(rdma()?);
         }
         let manager = SoftManager::new(device::open()?);
-        match OpeningOn::start(&manager, Path::Soft, port, to, config, times) {
+        match OpeningOn::start(&manager, Transport::Soft, port, to, config, times) {
             Ok(opening) => Ok(Self::Soft(opening)),
             // Another host; or this one, where a program over C rsockets may be the peer.
             Err(e) if environment::device().is_none() && is_no_peer(&e) => match rdma() {
@@ -130,11 +130,11 @@ impl Accepting {
         if chosen != Some(Device::Rdma) {
             let manager = SoftManager::new(device::open()?);
             let (port, options) = (Arc::clone(&port), Arc::clone(&options));
-            let soft = AcceptingOn::listen(&manager, Path::Soft, port, backlog, options)?;
+            let soft = AcceptingOn::listen(&manager, Transport::Soft, port, backlog, options)?;
             this.soft = Some(soft);
         }
         if chosen != Some(Device::Soft) {
-            match AcceptingOn::listen(&RdmaManager, Path::Rdma, port, backlog, options) {
+            match AcceptingOn::listen(&RdmaManager, Transport::Rdma, port, backlog, options) {
                 Ok(rdma) => this.rdma = Some(rdma),
                 // No device, or none that this address leads to.
                 Err(_) if this.soft.is_some() => {}

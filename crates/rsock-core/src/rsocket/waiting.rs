@@ -138,8 +138,8 @@ impl Socket {
     pub fn arm(&self, bell: &Doorbell, mark: u32) -> bool {
         let _section = Section::enter();
         let is_armed = match (self.established(), bell.kind()) {
-            (Some(Established::Soft(e)), Kind::Soft(bell)) => e.stream.arm_standing(bell),
-            (Some(Established::Rdma(e)), Kind::Rdma(bell)) => e.stream.arm_standing(bell),
+            (Some(Established::Soft(e)), Kind::Soft(bell)) => e.stream.arm_persistent(bell),
+            (Some(Established::Rdma(e)), Kind::Rdma(bell)) => e.stream.arm_persistent(bell),
             // Another socket's.
             _ => return false,
         };

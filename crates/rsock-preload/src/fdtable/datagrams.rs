@@ -15,7 +15,7 @@ use crate::slot::{self, Handle, Held, Side};
 use crate::tcp_only;
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::datagram::kernel_udp::{self, Udp};
+use rsock_core::datagram::kernel_udp::{self, AcceleratedUdp};
 use rsock_core::interrupt::{self, Section};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -107,9 +107,9 @@ fn adopt(fd: c_int, word: Word) -> Option<slot::Key> {
     let key = guard::enter(|| {
         // SAFETY: not -1, since the table has it; the program's own, as in `Handle::fd`.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        let udp = Udp::adopt(socket);
+        let udp = AcceleratedUdp::adopt(socket);
         if let Some(udp) = udp.as_ref().filter(|_| word.0 & WATCHED != 0) {
-            udp.note_watched();
+            udp.note_in_epoll_set();
         }
         if let Some(udp) = udp.as_ref().filter(|_| reason != FallbackReason::None) {
             udp.pin(reason);
@@ -168,7 +168,7 @@ pub(crate) fn receive<R>(
 /// Runs `change`, which changes what an epoll set watches of `fd`. Meanwhile no way begins for `fd` that sets do not
 /// know: what is open then gets its stand-in from `change`, what opens later puts it into all sets.
 pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R {
-    kernel_udp::on_opening(epoll_sets::put_stand_in);
+    kernel_udp::register_epoll_sets(epoll_sets::put_stand_in);
     let place = usize::try_from(fd).ok().and_then(|fd| DEAF_AT.get_or_map(fd));
     let (Some(deaf), Some(entry)) = (place, entry(fd)) else {
         super::pin(fd, FallbackReason::Epoll);
@@ -187,8 +187,8 @@ pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R
     claim::count_out(deaf);
     let handle = find(fd, Side::Send);
     let Some(udp) = handle.as_ref().and_then(Handle::udp) else { return change() };
-    udp.note_watched();
-    let deaf = udp.deafen();
+    udp.note_in_epoll_set();
+    let deaf = udp.begin_kernel_wait();
     let result = change();
     drop(deaf);
     result
@@ -250,8 +250,8 @@ pub(super) fn note_end(handle: &Handle) {
 
 /// What has happened to the socket goes to the log.
 #[inline]
-pub(crate) fn tell_news(fd: c_int, udp: &Udp) {
-    if let Some(news) = udp.news() {
+pub(crate) fn tell_news(fd: c_int, udp: &AcceleratedUdp) {
+    if let Some(news) = udp.first_use() {
         log::line(format_args!("fd {fd}: datagrams past the kernel, {news:?}"));
     }
 }
@@ -276,13 +276,13 @@ pub(crate) fn note_shutdown(fd: c_int) {
 
 /// A set watches `fd` for edges.
 pub(crate) fn note_edges(fd: c_int) {
-    with(fd, |udp, _| udp.note_edges());
+    with(fd, |udp, _| udp.note_edge_triggered());
 }
 
 /// This thread is about to wait for an epoll set.
 #[inline]
 pub(crate) fn before_epoll_wait() {
-    if Udp::any_has_rest() {
+    if AcceleratedUdp::any_has_unreported() {
         tell_of_rest();
     }
 }
@@ -290,7 +290,7 @@ pub(crate) fn before_epoll_wait() {
 #[cold]
 fn tell_of_rest() {
     for fd in known(0, u32::MAX).filter(|&fd| is_one(fd)) {
-        with(fd, |udp, _| udp.tell_of_rest());
+        with(fd, |udp, _| udp.report_unreported());
     }
 }
 
@@ -305,11 +305,11 @@ pub(crate) fn note_bound(fd: c_int) {
         return;
     }
     for other in known(0, u32::MAX).filter(|&other| other != fd) {
-        with(other, |udp, other| udp.look_for_others(other));
+        with(other, |udp, other| udp.check_port_sharing(other));
     }
 }
 
-fn with(fd: c_int, f: impl FnOnce(&Udp, BorrowedFd<'_>)) {
+fn with(fd: c_int, f: impl FnOnce(&AcceleratedUdp, BorrowedFd<'_>)) {
     if let Some(handle) = find(fd, Side::Send)
         && let Some(udp) = handle.udp()
     {
@@ -465,7 +465,7 @@ mod tests {
             use_often(fd);
             crate::handover::before_spawn().expect("nothing in the way");
             let handle = find(fd, Side::Send).expect("adopted");
-            assert_eq!(handle.udp().map(Udp::pin_reason), Some(FallbackReason::Passed));
+            assert_eq!(handle.udp().map(AcceleratedUdp::pin_reason), Some(FallbackReason::Passed));
             drop(handle);
             forget(socket);
         });

@@ -10,7 +10,7 @@ use libc::{
     ssize_t,
 };
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::datagram::kernel_udp::{Got, Received, Udp};
+use rsock_core::datagram::kernel_udp::{AcceleratedUdp, Received, Reception};
 use rustix::fd::AsRawFd;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -38,7 +38,7 @@ unsafe fn send(
     }
     // SAFETY: the caller's promise.
     let Some(to) = (unsafe { destination(udp, to, to_len) }) else {
-        udp.note_by_kernel();
+        udp.note_sent_by_kernel();
         return None;
     };
     let sent = guard::enter(|| Ok(udp.send(handle.fd(), bufs, to)));
@@ -56,7 +56,7 @@ unsafe fn send(
 /// # Safety
 /// As [`send`].
 unsafe fn destination(
-    udp: &Udp,
+    udp: &AcceleratedUdp,
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> Option<Option<SocketAddr>> {
@@ -91,7 +91,7 @@ pub(super) unsafe fn send_first(
         return None;
     }
     let n = guard::enter(|| {
-        let mut batch = udp.send_many(handle.fd());
+        let mut batch = udp.begin_batch(handle.fd());
         let mut n = 0;
         for mmsghdr { msg_hdr: msg, msg_len } in msgs {
             if msg.msg_controllen != 0 {
@@ -214,8 +214,8 @@ unsafe fn recv(
     });
     datagrams::tell_news(fd, udp);
     let result = match got {
-        Ok(Got::Kernel(n)) => Ok(n),
-        Ok(Got::Queue(Received { len, full_len, from })) => {
+        Ok(Reception::Kernel(n)) => Ok(n),
+        Ok(Reception::Queue(Received { len, full_len, from })) => {
             told.set_name(from);
             told.control_len = 0;
             let is_cut = full_len > len;

@@ -117,7 +117,7 @@ fn stand_in(fd: c_int) -> Result<Option<RawFd>, c_int> {
     if let Some(handle) = fdtable::datagrams::find(fd, Side::Recv)
         && let Some(udp) = handle.udp()
     {
-        return guard::enter(|| udp.stand_in());
+        return guard::enter(|| udp.epoll_proxy());
     }
     let Some(handle) = fdtable::enter(fd, Side::Recv) else { return Ok(None) };
     guard::enter(|| handle.twin().stand_in(handle.fd()))

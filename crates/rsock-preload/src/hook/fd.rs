@@ -7,7 +7,7 @@ use crate::slot::Side;
 use crate::{errno, fdtable, guard, handover, next};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void};
 use rsock_core::accelerate::{FallbackReason, Need};
-use rsock_core::datagram::kernel_udp::Udp;
+use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_verbs::own_fd;
 use rustix::fd::BorrowedFd;
 use std::ffi::CStr;
@@ -272,7 +272,8 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
     match options::ioctl(request) {
         Ioctl::Readable => {
             let handle = datagrams::enter(fd, Side::Recv)?;
-            let n = guard::enter(|| Ok(handle.udp().and_then(Udp::bytes_readable))).ok()??;
+            let n = guard::enter(|| Ok(handle.udp().and_then(AcceleratedUdp::bytes_readable)))
+                .ok()??;
             if arg.is_null() {
                 return Some(errno::fail_int(libc::EFAULT));
             }

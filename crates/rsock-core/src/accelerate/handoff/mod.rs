@@ -219,7 +219,7 @@ impl AcceleratedStream {
             }
             path.take_ext(ExtSeen::UP | ExtSeen::DOWN);
             rx.mode = RxMode::Tcp;
-            self.note_path(Direction::Recv, metrics::Path::Tcp);
+            self.note_path(Direction::Recv, metrics::Transport::Tcp);
             self.settle_rx(&mut rx);
         }
         self.has(FLAG_RX_PLAIN)

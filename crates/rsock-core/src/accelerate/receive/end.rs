@@ -99,7 +99,7 @@ impl AcceleratedStream {
     /// As `break_off`, met while receiving.
     pub(in crate::accelerate) fn break_off_rx(&self, fd: BorrowedFd<'_>, rx: &mut Rx) -> io::Error {
         rx.mode = RxMode::Tcp;
-        self.note_path(Direction::Recv, metrics::Path::Tcp);
+        self.note_path(Direction::Recv, metrics::Transport::Tcp);
         self.break_connection(fd)
     }
 }

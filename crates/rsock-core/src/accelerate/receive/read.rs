@@ -6,7 +6,7 @@ use crate::accelerate::receive::{Blocked, KernelOnlyWaiter, LOOK_EVERY};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_SHUT, FLAG_STANDIN, Rx, RxMode};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::engine::{ExtSeen, RecvError};
-use crate::iov::{MOST_PIECES, with_gap, with_tail};
+use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rustix::fd::BorrowedFd;
@@ -220,7 +220,7 @@ impl AcceleratedStream {
     ) -> Result<usize, Blocked<'_>> {
         let flags = flags.difference(RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
         let room: usize = bufs.iter().map(|b| b.len()).sum();
-        let received = if limit >= room && bufs.len() <= MOST_PIECES {
+        let received = if limit >= room && bufs.len() <= MAX_KERNEL_PIECES {
             kernel_recv(fd, bufs, flags)
         } else {
             recv_up_to(fd, bufs, limit.min(room), flags)
@@ -235,7 +235,7 @@ impl AcceleratedStream {
             Ok(n) => {
                 if !flags.contains(RecvFlags::PEEK) {
                     rx.tcp_bytes += n as u64;
-                    self.count_bytes(Direction::Recv, metrics::Path::Tcp, n);
+                    self.count_bytes(Direction::Recv, metrics::Transport::Tcp, n);
                 }
                 Ok(n)
             }

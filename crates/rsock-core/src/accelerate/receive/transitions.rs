@@ -68,7 +68,7 @@ impl AcceleratedStream {
                     }
                     path.take_ext(ExtSeen::DOWN);
                     rx.mode = RxMode::Tcp;
-                    self.note_path(Direction::Recv, metrics::Path::Tcp);
+                    self.note_path(Direction::Recv, metrics::Transport::Tcp);
                     self.settle_rx(rx);
                 }
             }

@@ -19,7 +19,7 @@ impl AcceleratedStream {
     /// ends, whatever TCP still could do. The caller holds the lock.
     pub(super) fn break_off(&self, fd: BorrowedFd<'_>, tx: &mut Tx) -> io::Error {
         tx.mode = TxMode::Tcp;
-        self.note_path(Direction::Send, metrics::Path::Tcp);
+        self.note_path(Direction::Send, metrics::Transport::Tcp);
         self.dirs.raise(FLAG_TX_PLAIN);
         self.break_connection(fd)
     }

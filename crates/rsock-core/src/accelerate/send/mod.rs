@@ -187,7 +187,7 @@ impl AcceleratedStream {
         let all = rest.whole().unwrap_or(pieces);
         let n = kernel_send(fd, all, flags | SendFlags::DONTWAIT)?;
         tx.tcp_bytes += n as u64;
-        self.count_bytes(Direction::Send, metrics::Path::Tcp, n);
+        self.count_bytes(Direction::Send, metrics::Transport::Tcp, n);
         Ok(n)
     }
 
@@ -229,7 +229,7 @@ impl AcceleratedStream {
             // The end of the connection, seen from the ring: TCP knows what to answer.
             Err(SendError::Closed | SendError::Failed(libc::ECONNRESET)) => {
                 tx.mode = TxMode::Tcp;
-                self.note_path(Direction::Send, metrics::Path::Tcp);
+                self.note_path(Direction::Send, metrics::Transport::Tcp);
                 Err(Blocked::Ring(mark))
             }
             Err(SendError::Failed(errno)) => {

@@ -149,7 +149,7 @@ impl AcceleratedStream {
         tx.mode = if overtakes { TxMode::Leaving } else { TxMode::Tcp };
         tx.leaving_since = overtakes.then(sys::now);
         tx.full_since = None;
-        self.note_path(Direction::Send, metrics::Path::Tcp);
+        self.note_path(Direction::Send, metrics::Transport::Tcp);
         true
     }
 

@@ -3,7 +3,7 @@
 //! | off | size | field |
 //! |---|---|---|
 //! | 0 | 1 | 4 or 6 |
-//! | 1 | 1 | flags: 1, something went by the kernel since the last datagram that went this way |
+//! | 1 | 1 | flags: 1, something went by the kernel since the last datagram that went this route |
 //! | 2 | 2 | port, big-endian |
 //! | 4 | 4 or 16 | address |
 
@@ -20,7 +20,7 @@ const AFTER_KERNEL: u8 = 1;
 pub(super) struct Header {
     /// The canonical source.
     pub(super) from: SocketAddr,
-    /// Something went by the kernel since the last datagram that went this way.
+    /// Something went by the kernel since the last datagram that went this route.
     pub(super) is_after_kernel: bool,
 }
 

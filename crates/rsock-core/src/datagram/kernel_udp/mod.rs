@@ -7,7 +7,7 @@
 //! # Who is reached how
 //!
 //! A socket that the kernel brings datagrams from this host *opens*: it makes a queue, and publishes a name made
-//! from its address (`meeting.rs`). Whoever has sent to a local address some times looks for that name, asks the
+//! from its address (`discovery.rs`). Whoever has sent to a local address some times looks for that name, asks the
 //! kernel whether the socket that was found is the only one that could get its datagrams (`holders.rs`), and from
 //! then on writes to the queue (`sending.rs`). The two directions of a conversation find each other independently.
 //!
@@ -20,17 +20,16 @@
 //! * What a sender sent by the kernel between two datagrams of the queue, to whatever address of the socket, is
 //!   received between them: the second one says so, and waits until the kernel's queue was seen empty. A sender that
 //!   had to go by the kernel stays there for a while, so that the ways do not alternate.
-//! * Nobody opens while a thread sleeps in the kernel where the queue cannot wake it (`deaf`).
+//! * Nobody opens while a thread sleeps in the kernel where the queue cannot wake it (`kernel_waits`).
 //! * A socket that is *pinned* (an option, an epoll set, a fork...) closes for good. What is in the queue stays
 //!   there to be received, in a child of a fork too.
 //!
-//! Locks: `meeting`, then `routes`; neither in a child of the process that made them, and both inside a
+//! Locks: `discovery`, then `routes`; neither in a child of the process that made them, and both inside a
 //! [`Section`] only.
 
 mod counters;
 mod discovery;
 mod header;
-pub(crate) mod holders;
 mod opening;
 mod receiving;
 mod sending;
@@ -39,20 +38,20 @@ mod tests;
 mod waiting;
 
 pub use crate::datagram::Received;
-pub use counters::Counters;
-pub use receiving::Got;
+pub use counters::UdpCounters;
+pub use receiving::Reception;
 pub use sending::Batch;
-pub(crate) use waiting::Armed;
-pub use waiting::{KernelOnlyWaiter, Watching, on_opening};
+pub(crate) use waiting::ArmedQueue;
+pub use waiting::{EpollTrigger, KernelWait, register_epoll_sets};
 
-use crate::accelerate::FallbackReason;
 use crate::closing::Closings;
-use crate::datagram::Sources;
+use crate::datagram::SourceCheck;
 use crate::interrupt::Section;
-use crate::metrics::Datagrams;
+use crate::metrics::FallbackReason;
+use crate::metrics::UdpSlot;
 use crate::sys;
 use counters::Counts;
-use discovery::Meeting;
+use discovery::Discovery;
 use opening::{OPEN, OVER, Opening, SHUT};
 use rsock_cm::canonical;
 use rsock_verbs::family::{ProcessId, process};
@@ -69,7 +68,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A kernel UDP socket, and what there is beside it.
 #[derive(Debug)]
-pub struct Udp {
+pub struct AcceleratedUdp {
     owner: ProcessId,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
@@ -105,27 +104,27 @@ pub struct Udp {
     /// When the peers were last asked whether they live.
     swept: AtomicU32,
     routes: Mutex<Routes>,
-    meeting: Mutex<Meeting>,
+    discovery: Mutex<Discovery>,
     /// In epoll sets of the program, for what is in the queue.
-    stand_in: Mutex<Option<SoftBell>>,
-    has_stand_in: AtomicBool,
+    epoll_proxy: Mutex<Option<SoftBell>>,
+    has_epoll_proxy: AtomicBool,
     /// How often bells had rung when it was armed last.
     rung_at: AtomicU32,
     /// One of them for edges; and something is left in the queue of what it has shown.
-    has_edges: AtomicBool,
-    has_rest: AtomicBool,
-    /// What happened for the first time, and nobody was told yet: [`News`].
-    news: AtomicU8,
+    is_edge_triggered: AtomicBool,
+    has_unreported: AtomicBool,
+    /// What happened for the first time, and nobody was told yet: [`FirstUse`].
+    first_use: AtomicU8,
     counts: Counts,
     /// What `rsock stat` shows.
-    stat: Datagrams,
+    stat: UdpSlot,
 }
 
 /// What happened for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum News {
-    /// A way to a peer's queue was found.
+pub enum FirstUse {
+    /// A route to a peer's queue was found.
     Sends = 1,
     /// A datagram came by the queue.
     Receives = 2,
@@ -136,7 +135,7 @@ pub enum News {
 struct Queue {
     ud: SoftUd,
     ctx: SoftContext,
-    sources: Sources,
+    sources: SourceCheck,
 }
 
 /// WIRE: the Q_Key of every such queue.
@@ -148,7 +147,7 @@ pub fn is_enabled() -> bool {
     crate::config::environment::is_enabled() && crate::config::environment::has_dgram_twins()
 }
 
-impl Udp {
+impl AcceleratedUdp {
     /// What calls on this socket need that came by a descriptor which may be closed under them.
     #[must_use]
     pub fn closings(&self) -> &Closings {
@@ -195,15 +194,15 @@ impl Udp {
             checked: AtomicU32::new(now),
             swept: AtomicU32::new(now),
             routes: Mutex::new(Routes::new(peer)),
-            meeting: Mutex::new(Meeting::new()),
-            stand_in: Mutex::new(None),
-            has_stand_in: AtomicBool::new(false),
+            discovery: Mutex::new(Discovery::new()),
+            epoll_proxy: Mutex::new(None),
+            has_epoll_proxy: AtomicBool::new(false),
             rung_at: AtomicU32::new(0),
-            has_edges: AtomicBool::new(false),
-            has_rest: AtomicBool::new(false),
-            news: AtomicU8::new(0),
+            is_edge_triggered: AtomicBool::new(false),
+            has_unreported: AtomicBool::new(false),
+            first_use: AtomicU8::new(0),
             counts: Counts::default(),
-            stat: Datagrams::open(shown(fd), peer, inode),
+            stat: UdpSlot::open(shown(fd), peer, inode),
         };
         this.note_flags(fd);
         Some(this)
@@ -230,7 +229,7 @@ impl Udp {
             // From now on others may not send to it, who could.
             return self.pin(FallbackReason::Option);
         }
-        if self.is_ours() {
+        if self.is_own_process() {
             let _section = Section::enter();
             *self.routes() = Routes::new(peer_of(fd));
             self.stat.set_peers(0, 0);
@@ -255,11 +254,11 @@ impl Udp {
         let pinned = &self.pinned;
         let pinned =
             pinned.compare_exchange(unpinned, reason as u8, Ordering::AcqRel, Ordering::Relaxed);
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return;
         }
         if pinned.is_ok() {
-            self.stat.set_pin(reason);
+            self.stat.set_fallback(reason);
             self.stat.set_peers(0, 0);
         }
         let _section = Section::enter();
@@ -270,8 +269,8 @@ impl Udp {
             }
         }
         let over = {
-            let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *meeting, Meeting::new())
+            let mut discovery = self.discovery.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *discovery, Discovery::new())
         };
         drop(over);
         let routes = std::mem::replace(&mut *self.routes(), Routes::new(None));
@@ -289,7 +288,7 @@ impl Udp {
     }
 
     /// Whether the calling process made it: a child does not meet anybody, and sends by the kernel.
-    fn is_ours(&self) -> bool {
+    fn is_own_process(&self) -> bool {
         self.owner == process()
     }
 
@@ -338,15 +337,17 @@ impl Udp {
     /// What has happened for the first time since this was asked last.
     #[must_use]
     #[inline]
-    pub fn news(&self) -> Option<News> {
+    pub fn first_use(&self) -> Option<FirstUse> {
         // A load as a rule.
-        if self.news.load(Ordering::Relaxed) == 0 { None } else { self.take_news() }
+        if self.first_use.load(Ordering::Relaxed) == 0 { None } else { self.take_first_use() }
     }
 
     #[cold]
-    fn take_news(&self) -> Option<News> {
-        let is_new = |news| self.news.fetch_and(!(news as u8), Ordering::Relaxed) & news as u8 != 0;
-        [News::Sends, News::Receives].into_iter().find(|news| is_new(*news))
+    fn take_first_use(&self) -> Option<FirstUse> {
+        let is_new = |first_use| {
+            self.first_use.fetch_and(!(first_use as u8), Ordering::Relaxed) & first_use as u8 != 0
+        };
+        [FirstUse::Sends, FirstUse::Receives].into_iter().find(|first_use| is_new(*first_use))
     }
 
     /// Whether `fd` is the socket that this began with: a system call.
@@ -366,7 +367,7 @@ impl Udp {
         let make = || {
             let ctx = SoftContext::open().ok()?;
             let ud = Soft::create_datagrams(&ctx, KEY).ok()?;
-            Some(Queue { ud, ctx, sources: Sources::new() })
+            Some(Queue { ud, ctx, sources: SourceCheck::new() })
         };
         sys::get_or_make(&self.queue, make).as_ref()
     }

@@ -12,9 +12,9 @@ pub(super) struct Opening {
     /// [`SHUT`], [`OPEN`] or [`OVER`].
     pub(super) state: AtomicU8,
     /// Threads that sleep where the queue does not wake them.
-    pub(super) deaf: AtomicU32,
+    pub(super) kernel_waits: AtomicU32,
     /// Whether epoll sets may watch the socket: they get the stand-in before anything can come by the queue.
-    pub(super) is_watched: AtomicBool,
+    pub(super) is_in_epoll_set: AtomicBool,
 }
 
 /// Not open yet.
@@ -25,21 +25,21 @@ pub(super) const OVER: u8 = 2;
 
 /// What came of an attempt to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tried {
+pub(super) enum OpenAttempt {
     /// It is open.
     Open,
     /// It was open, or over, already.
     NotShut,
     /// A thread or an epoll set would not hear of what comes: call [`Opening::give_up`].
-    Unheard,
+    WouldMissWakeups,
 }
 
 impl Opening {
     pub(super) fn new() -> Self {
         Self {
             state: AtomicU8::new(SHUT),
-            deaf: AtomicU32::new(0),
-            is_watched: AtomicBool::new(false),
+            kernel_waits: AtomicU32::new(0),
+            is_in_epoll_set: AtomicBool::new(false),
         }
     }
 
@@ -47,44 +47,46 @@ impl Opening {
         self.state.load(Ordering::Acquire)
     }
 
-    /// A thread is about to sleep in the kernel alone, until [`Self::hear`]. Whether it may: otherwise the
+    /// A thread is about to sleep in the kernel alone, until [`Self::end_kernel_wait`]. Whether it may: otherwise the
     /// queue may bring something.
-    pub(super) fn deafen(&self) -> bool {
-        // SYNC(deaf): we count ourselves and then look at the state; `attempt` changes the state and then
+    pub(super) fn begin_kernel_wait(&self) -> bool {
+        // SYNC(kernel_waits): we count ourselves and then look at the state; `attempt` changes the state and then
         // looks at the count. One of the two sees the other.
-        self.deaf.fetch_add(1, Ordering::SeqCst);
+        self.kernel_waits.fetch_add(1, Ordering::SeqCst);
         sequential();
         self.state.load(Ordering::SeqCst) != OPEN
     }
 
-    /// Ends a [`Self::deafen`], whatever that answered.
-    pub(super) fn hear(&self) {
-        self.deaf.fetch_sub(1, Ordering::Release);
+    /// Ends a [`Self::begin_kernel_wait`], whatever that answered.
+    pub(super) fn end_kernel_wait(&self) {
+        self.kernel_waits.fetch_sub(1, Ordering::Release);
     }
 
     /// Epoll sets may watch the socket from now on.
-    pub(super) fn note_watched(&self) {
-        self.is_watched.store(true, Ordering::SeqCst);
+    pub(super) fn note_in_epoll_set(&self) {
+        self.is_in_epoll_set.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn is_watched(&self) -> bool {
-        self.is_watched.load(Ordering::SeqCst)
+    pub(super) fn is_in_epoll_set(&self) -> bool {
+        self.is_in_epoll_set.load(Ordering::SeqCst)
     }
 
-    /// Opens, unless a thread or a set would not hear of what comes. `was_watched` is what
-    /// [`Self::is_watched`] said before the sets, if there are any, were told of the queue.
-    pub(super) fn attempt(&self, was_watched: bool) -> Tried {
-        // SYNC(deaf): pairs with `deafen`.
+    /// Opens, unless a thread or a set would not hear of what comes. `was_in_epoll_set` is what
+    /// [`Self::is_in_epoll_set`] said before the sets, if there are any, were told of the queue.
+    pub(super) fn attempt(&self, was_in_epoll_set: bool) -> OpenAttempt {
+        // SYNC(kernel_waits): pairs with `begin_kernel_wait`.
         let opened = self.state.compare_exchange(SHUT, OPEN, Ordering::SeqCst, Ordering::SeqCst);
         if opened.is_err() {
-            return Tried::NotShut;
+            return OpenAttempt::NotShut;
         }
         sequential();
         // A set that has come to watch it meanwhile does not know the queue.
-        if self.deaf.load(Ordering::SeqCst) == 0 && was_watched == self.is_watched() {
-            Tried::Open
+        if self.kernel_waits.load(Ordering::SeqCst) == 0
+            && was_in_epoll_set == self.is_in_epoll_set()
+        {
+            OpenAttempt::Open
         } else {
-            Tried::Unheard
+            OpenAttempt::WouldMissWakeups
         }
     }
 

@@ -2,10 +2,10 @@
 
 use crate::closing::{Call, Descriptor};
 use crate::datagram::kernel_udp::header::{self, Header};
-use crate::datagram::kernel_udp::{News, Udp};
+use crate::datagram::kernel_udp::{AcceleratedUdp, FirstUse};
 use crate::datagram::{Received, scatter};
-use crate::interrupt::{Section, Watch};
-use crate::metrics::Happened;
+use crate::interrupt::{Restart, Section, Watch};
+use crate::metrics::DatagramEvent;
 use crate::sys;
 use rsock_cm::in_family;
 use rsock_verbs::Arrived;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// What a call received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Got {
+pub enum Reception {
     /// A datagram of the queue.
     Queue(Received),
     /// What the kernel's call returned.
@@ -27,7 +27,7 @@ pub enum Got {
 }
 
 /// What the queue had.
-enum Took {
+enum FromQueue {
     Nothing,
     /// Something that waits until the kernel's queue was seen empty.
     AfterKernel,
@@ -39,14 +39,14 @@ enum Took {
 /// datagrams in another order then.
 const KERNEL_EVERY: u32 = 64;
 const KERNEL_AFTER: u32 = 20;
-/// Datagrams that one look drops at most: fewer than a peer can have under way.
-const MOST_DROPPED: u32 = 256;
+/// Datagrams that one look drops at most: fewer than a peer can have under route.
+const MAX_DROPPED: u32 = 256;
 /// Where a datagram was looked at: its receive must not find another one first.
-const NOWHERE: u8 = 0;
+const NOT_PEEKED: u8 = 0;
 const IN_QUEUE: u8 = 1;
 const IN_KERNEL: u8 = 2;
 
-impl Udp {
+impl AcceleratedUdp {
     /// Receives a datagram as `recvmsg(2)` would, from wherever one comes first. `kernel` asks the kernel with the
     /// descriptor and flags that it is given, and tells who sent what it got, if it knows.
     ///
@@ -63,7 +63,7 @@ impl Udp {
             &mut [IoSliceMut<'_>],
             RecvFlags,
         ) -> io::Result<(usize, Option<SocketAddr>)>,
-    ) -> io::Result<Got> {
+    ) -> io::Result<Reception> {
         let call = Call::begin(&self.closings, descriptor);
         let dont_wait = flags.contains(RecvFlags::DONTWAIT);
         let peek = flags.contains(RecvFlags::PEEK);
@@ -74,39 +74,39 @@ impl Udp {
         loop {
             if self.is_over() || flags.contains(RecvFlags::ERRQUEUE) {
                 let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
-                self.count(Happened::ReceivedByKernel);
-                return Ok(Got::Kernel(n));
+                self.count(DatagramEvent::ReceivedByKernel);
+                return Ok(Reception::Kernel(n));
             }
             if self.never_opened() {
                 // The kernel's call as it is. Nobody opens while this thread is inside.
-                let Some(deaf) = self.deafen() else { continue };
+                let Some(kernel_waits) = self.begin_kernel_wait() else { continue };
                 let result = call.last(|fd| kernel(fd, bufs, flags));
-                drop(deaf);
+                drop(kernel_waits);
                 let (n, from) = result??;
-                self.peeked.store(if peek { IN_KERNEL } else { NOWHERE }, Ordering::Relaxed);
+                self.peeked.store(if peek { IN_KERNEL } else { NOT_PEEKED }, Ordering::Relaxed);
                 if let Ok(fd) = call.fd() {
                     self.note_kernel(fd, from);
                 }
-                return Ok(Got::Kernel(n));
+                return Ok(Reception::Kernel(n));
             }
             let peeked = self.peeked.load(Ordering::Relaxed);
             let is_kernel_due = peeked == IN_KERNEL || peeked != IN_QUEUE && self.is_kernel_due();
-            let took = if is_kernel_due {
-                Took::Nothing
+            let taken = if is_kernel_due {
+                FromQueue::Nothing
             } else {
                 self.take(bufs, peek, may_pass || peeked == IN_QUEUE)
             };
-            if peeked != NOWHERE {
-                self.peeked.store(NOWHERE, Ordering::Relaxed);
+            if peeked != NOT_PEEKED {
+                self.peeked.store(NOT_PEEKED, Ordering::Relaxed);
             }
-            if let Took::Datagram(received) = took {
+            if let FromQueue::Datagram(received) = taken {
                 if peek {
                     self.peeked.store(IN_QUEUE, Ordering::Relaxed);
                 }
-                return Ok(Got::Queue(received));
+                return Ok(Reception::Queue(received));
             }
             let is_blocking = !dont_wait && !self.is_nonblocking.load(Ordering::Relaxed);
-            let is_nothing = matches!(took, Took::Nothing);
+            let is_nothing = matches!(taken, FromQueue::Nothing);
             // PERF: who was served by the queue looks there for a while before a system call.
             let may_spin = is_blocking && is_nothing && !is_kernel_due && !is_kernel_empty;
             if may_spin && self.spin() {
@@ -124,7 +124,7 @@ impl Udp {
                         self.note_kernel(fd, from);
                         // Now and then: whoever has so much of the kernel never comes to waiting.
                         self.progress(fd, false);
-                        return Ok(Got::Kernel(n));
+                        return Ok(Reception::Kernel(n));
                     }
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     Err(e) => return Err(e),
@@ -144,10 +144,10 @@ impl Udp {
                 return Err(Errno::AGAIN.into());
             }
             let slept = self.sleep(fd, limit.deadline, watch);
-            watch.settle(slept, limit.deadline.is_none())?;
+            watch.after_sleep(slept, Restart::of(limit.deadline.is_none()))?;
             if self.is_shut.load(Ordering::Acquire) && !self.is_ready() {
                 let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
-                return Ok(Got::Kernel(n));
+                return Ok(Reception::Kernel(n));
             }
         }
     }
@@ -164,56 +164,56 @@ impl Udp {
 
     /// Takes the next datagram of the queue, or looks at it.
     #[inline]
-    fn take(&self, bufs: &mut [IoSliceMut<'_>], peek: bool, may_pass: bool) -> Took {
-        let Some(queue) = self.queue() else { return Took::Nothing };
+    fn take(&self, bufs: &mut [IoSliceMut<'_>], peek: bool, may_pass: bool) -> FromQueue {
+        let Some(queue) = self.queue() else { return FromQueue::Nothing };
         let peer = self.open_peer.get().copied().flatten();
         let _section = Section::enter();
         let mut n_dropped = 0;
         loop {
-            let mut took = None;
+            let mut taken = None;
             let any = queue.ud.try_take(&mut |arrived| {
                 let Some((header, at)) = parse(arrived) else {
-                    self.count(Happened::Malformed);
+                    self.count(DatagramEvent::Malformed);
                     return true;
                 };
-                let is_true = |sender| queue.sources.is_true(sender, header.from);
+                let is_verified = |sender| queue.sources.is_verified(sender, header.from);
                 if peer.is_some_and(|peer| peer != header.from)
-                    || !arrived.sender().is_some_and(is_true)
+                    || !arrived.sender().is_some_and(is_verified)
                 {
-                    self.count(Happened::Foreign);
+                    self.count(DatagramEvent::Foreign);
                     return true;
                 }
                 if header.is_after_kernel && !may_pass {
-                    took = Some(Took::AfterKernel);
+                    taken = Some(FromQueue::AfterKernel);
                     return false;
                 }
                 let mut received = scatter(arrived, header.from, at, bufs);
                 received.from = in_family(received.from, self.is_v6);
-                took = Some(Took::Datagram(received));
+                taken = Some(FromQueue::Datagram(received));
                 if !peek {
-                    self.count(Happened::Received);
+                    self.count(DatagramEvent::Received);
                 }
                 !peek
             });
-            match took {
-                Some(took) => {
-                    if matches!(took, Took::Datagram(_)) {
+            match taken {
+                Some(taken) => {
+                    if matches!(taken, FromQueue::Datagram(_)) {
                         if !peek {
                             self.note_taken(queue);
                         }
                         self.since_kernel.fetch_add(1, Ordering::Relaxed);
                         if !self.is_active.load(Ordering::Relaxed) {
                             self.is_active.store(true, Ordering::Relaxed);
-                            self.news.fetch_or(News::Receives as u8, Ordering::Relaxed);
+                            self.first_use.fetch_or(FirstUse::Receives as u8, Ordering::Relaxed);
                         }
                     }
-                    return took;
+                    return taken;
                 }
                 // What was dropped makes room for the next; peers that send nothing else do not keep us.
-                None if any && n_dropped < MOST_DROPPED => n_dropped += 1,
+                None if any && n_dropped < MAX_DROPPED => n_dropped += 1,
                 None => {
-                    self.quiet_stand_in();
-                    return Took::Nothing;
+                    self.reset_epoll_proxy();
+                    return FromQueue::Nothing;
                 }
             }
         }

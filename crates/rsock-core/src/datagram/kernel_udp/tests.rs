@@ -14,13 +14,13 @@ use std::os::fd::AsFd;
 /// A socket, and what there is beside it, as the preload library has them.
 struct End {
     socket: UdpSocket,
-    udp: Udp,
+    udp: AcceleratedUdp,
 }
 
 impl End {
     fn new() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        let udp = Udp::wrap(socket.as_fd()).expect("a UDP socket");
+        let udp = AcceleratedUdp::wrap(socket.as_fd()).expect("a UDP socket");
         Self { socket, udp }
     }
 
@@ -37,7 +37,7 @@ impl End {
         is_past
     }
 
-    fn recv(&self, flags: RecvFlags) -> io::Result<(Got, Vec<u8>, Option<SocketAddr>)> {
+    fn recv(&self, flags: RecvFlags) -> io::Result<(Reception, Vec<u8>, Option<SocketAddr>)> {
         let mut buf = vec![0; 70_000];
         let mut source = None;
         let fd = self.socket.as_fd();
@@ -49,8 +49,8 @@ impl End {
             Ok((n, source))
         })?;
         let n = match got {
-            Got::Kernel(n) => n,
-            Got::Queue(received) => {
+            Reception::Kernel(n) => n,
+            Reception::Queue(received) => {
                 source = Some(received.from);
                 received.len
             }
@@ -81,7 +81,7 @@ fn datagrams_go_past_the_kernel_with_their_source() {
         let data = vec![0x5a; n];
         assert!(a.send(&data, b.addr()), "{n}");
         let (got, received, from) = b.recv(RecvFlags::empty()).expect("received");
-        assert!(matches!(got, Got::Queue(_)), "{got:?}");
+        assert!(matches!(got, Reception::Queue(_)), "{got:?}");
         assert_eq!((received, from), (data, Some(a.addr())));
     }
 }
@@ -100,9 +100,9 @@ fn what_the_kernel_brings_between_two_is_received_between_them() {
     assert_eq!(b.recv(RecvFlags::empty()).expect("second").1, [7; 9000]);
     for _ in 0..n {
         let (got, data, _) = b.recv(RecvFlags::empty()).expect("by the kernel");
-        assert!(matches!(got, Got::Kernel(_)) && data == b"last", "{got:?}");
+        assert!(matches!(got, Reception::Kernel(_)) && data == b"last", "{got:?}");
     }
-    assert!(matches!(b.recv(RecvFlags::empty()).expect("last").0, Got::Queue(_)));
+    assert!(matches!(b.recv(RecvFlags::empty()).expect("last").0, Reception::Queue(_)));
     assert!(b.recv(RecvFlags::DONTWAIT).is_err());
 }
 
@@ -115,7 +115,7 @@ fn what_is_sent_is_received_or_counted() {
     }
     let mut by_kernel = 0;
     while let Ok((got, ..)) = b.recv(RecvFlags::DONTWAIT) {
-        by_kernel += u64::from(matches!(got, Got::Kernel(_)));
+        by_kernel += u64::from(matches!(got, Reception::Kernel(_)));
     }
     let (a, b) = (a.udp.counters(), b.udp.counters());
     let sent = a.n_sent - before_a.n_sent;
@@ -138,7 +138,7 @@ fn datagrams_sent_in_a_row_wake_their_receiver_once_at_their_end() {
     let (a, b) = met();
     let bell = SoftContext::open().expect("a device").create_bell().expect("a bell");
     let armed = b.udp.arm(&bell).expect("nothing there");
-    let mut batch = a.udp.send_many(a.socket.as_fd());
+    let mut batch = a.udp.begin_batch(a.socket.as_fd());
     for n in 0..20u8 {
         assert!(batch.send(&[IoSlice::new(&[n])], Some(b.addr())));
     }
@@ -166,7 +166,7 @@ fn datagrams_to_two_peers_in_turn_wake_both() {
     let bells = [(); 2].map(|()| device.create_bell().expect("a bell"));
     let armed = [(&b, &bells[0]), (&c, &bells[1])].map(|(end, bell)| end.udp.arm(bell));
     assert!(armed.iter().all(Option::is_some));
-    let mut batch = a.udp.send_many(a.socket.as_fd());
+    let mut batch = a.udp.begin_batch(a.socket.as_fd());
     for end in [&b, &c, &b] {
         assert!(batch.send(&[IoSlice::new(b"hello")], Some(end.addr())));
     }
@@ -203,19 +203,19 @@ fn a_look_takes_nothing() {
 #[test]
 fn nobody_opens_while_a_thread_is_deaf() {
     let (a, b) = (End::new(), End::new());
-    let deaf = b.udp.deafen().expect("not open");
+    let kernel_waits = b.udp.begin_kernel_wait().expect("not open");
     for _ in 0..64 {
         a.send(b"there", b.addr());
         b.recv(RecvFlags::empty()).expect("received");
     }
     assert_eq!(b.udp.state(), SHUT);
-    drop(deaf);
+    drop(kernel_waits);
     for _ in 0..64 {
         a.send(b"there", b.addr());
         b.recv(RecvFlags::empty()).expect("received");
     }
     assert_eq!(b.udp.state(), OPEN);
-    assert!(b.udp.deafen().is_none());
+    assert!(b.udp.begin_kernel_wait().is_none());
 }
 
 #[test]
@@ -223,16 +223,16 @@ fn what_is_no_datagram_is_dropped_and_counted() {
     let (a, b) = met();
     // As a hostile sender would: past the header.
     let queue = a.udp.queue().expect("a queue");
-    let way = a.udp.routes().way(b.addr()).expect("a way");
+    let route = a.udp.routes().route(b.addr()).expect("a route");
     for bytes in [&[][..], &[9], &[4, 2, 0, 0, 1, 2, 3, 4], &[6, 0, 1, 1, 5]] {
-        queue.ud.post(&way.to, &[IoSlice::new(bytes)]).expect("posted");
+        queue.ud.post(&route.to, &[IoSlice::new(bytes)]).expect("posted");
     }
     // From addresses that are not its own.
     for from in ["192.0.2.1:53", "127.0.0.1:1"] {
         let from = from.parse().expect("address");
         let header = header::Header { from, is_after_kernel: false }.encode();
         let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(b"lie")];
-        queue.ud.post(&way.to, &pieces).expect("posted");
+        queue.ud.post(&route.to, &pieces).expect("posted");
     }
     assert!(a.send(b"honest", b.addr()));
     assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"honest");
@@ -288,9 +288,9 @@ fn peers_that_are_sent_to_no_more_do_not_keep_others_from_being_found() {
 fn rubbish_does_not_keep_a_receiver() {
     let (a, b) = met();
     let queue = a.udp.queue().expect("a queue");
-    let way = a.udp.routes().way(b.addr()).expect("a way");
+    let route = a.udp.routes().route(b.addr()).expect("a route");
     for _ in 0..1000 {
-        queue.ud.post(&way.to, &[IoSlice::new(&[9])]).expect("posted");
+        queue.ud.post(&route.to, &[IoSlice::new(&[9])]).expect("posted");
     }
     assert!(a.send(b"honest", b.addr()));
     // It comes back before it is through.
@@ -306,7 +306,7 @@ fn a_socket_that_is_pinned_while_it_opens_stays_pinned() {
     let a = End::new();
     for _ in 0..400 {
         let b = End::new();
-        let deaf = b.udp.deafen().expect("not open");
+        let kernel_waits = b.udp.begin_kernel_wait().expect("not open");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Open for a moment, or not any more.
@@ -323,7 +323,7 @@ fn a_socket_that_is_pinned_while_it_opens_stays_pinned() {
             }
         });
         assert_eq!(b.udp.state(), OVER);
-        drop(deaf);
+        drop(kernel_waits);
     }
 }
 
@@ -331,15 +331,15 @@ fn a_socket_that_is_pinned_while_it_opens_stays_pinned() {
 #[test]
 fn a_child_does_not_wait_for_the_threads_of_its_parent() {
     let (_a, b) = met();
-    let held = b.udp.stand_in.lock().expect("lock");
+    let held = b.udp.epoll_proxy.lock().expect("lock");
     // SAFETY: the child calls only what is safe after a fork in a threaded process: system calls and atomics.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: ends the child if it hangs.
         unsafe { libc::alarm(20) };
-        let is_refused = b.udp.stand_in().is_err();
-        b.udp.quiet_stand_in();
+        let is_refused = b.udp.epoll_proxy().is_err();
+        b.udp.reset_epoll_proxy();
         // SAFETY: ends the child without running anything of the test harness.
         unsafe { libc::_exit(i32::from(!is_refused)) };
     }
@@ -354,11 +354,11 @@ fn a_child_does_not_wait_for_the_threads_of_its_parent() {
 #[test]
 fn the_stand_in_shows_what_there_is() {
     let (a, b) = met();
-    let stand_in = b.udp.stand_in().expect("a bell").expect("open");
+    let epoll_proxy = b.udp.epoll_proxy().expect("a bell").expect("open");
     // SAFETY: open as long as `b`.
-    let stand_in = unsafe { BorrowedFd::borrow_raw(stand_in) };
+    let epoll_proxy = unsafe { BorrowedFd::borrow_raw(epoll_proxy) };
     let is_readable = || {
-        let mut fds = [PollFd::from_borrowed_fd(stand_in, PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(epoll_proxy, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
     };
     let take = || b.recv(RecvFlags::DONTWAIT).expect("received");
@@ -370,16 +370,16 @@ fn the_stand_in_shows_what_there_is() {
         assert!(is_readable());
         take();
     }
-    b.udp.note_edges();
+    b.udp.note_edge_triggered();
     assert!(a.send(b"one", b.addr()) && a.send(b"two", b.addr()));
     take();
-    rustix::net::recv(stand_in, &mut [0; 9], RecvFlags::DONTWAIT).expect("rung once");
+    rustix::net::recv(epoll_proxy, &mut [0; 9], RecvFlags::DONTWAIT).expect("rung once");
     assert!(!is_readable());
-    b.udp.tell_of_rest();
+    b.udp.report_unreported();
     assert!(is_readable());
     take();
     assert!(!is_readable());
-    b.udp.tell_of_rest();
+    b.udp.report_unreported();
     assert!(!is_readable());
 }
 
@@ -387,7 +387,7 @@ fn the_stand_in_shows_what_there_is() {
 #[test]
 fn a_socket_that_is_watched_opens_only_where_all_sets_have_its_stand_in() {
     let b = End::new();
-    b.udp.note_watched();
+    b.udp.note_in_epoll_set();
     let a = End::new();
     for _ in 0..16 {
         a.socket.send_to(b"there", b.addr()).expect("sent");
@@ -395,5 +395,5 @@ fn a_socket_that_is_watched_opens_only_where_all_sets_have_its_stand_in() {
     }
     // Nobody knows the sets here.
     assert_eq!(b.udp.state(), OVER);
-    assert!(b.udp.stand_in().expect("no error").is_none());
+    assert!(b.udp.epoll_proxy().expect("no error").is_none());
 }

@@ -7,11 +7,12 @@ mod waiting;
 pub(super) use waiting::Patience;
 
 use crate::engine::{
-    CallerMemory, Interest, IomapError, Ready, RecvError, SendError, Stream, ThreadBell,
+    CallerMemory, Interest, IomapError, PeerAccess, QpStream, ReadMode, Ready, RecvError,
+    SendError, ThreadBell,
 };
 use crate::interrupt::Watch;
 use crate::iov::Rest;
-use crate::metrics::{self, Direction, Slot};
+use crate::metrics::{self, Direction, StreamSlot};
 use crate::sys;
 use rsock_cm::manager::{Connected, ContextOf, Manager};
 use rsock_proto::Keepalive;
@@ -31,14 +32,14 @@ const PIECES: usize = 16;
 #[derive(Debug)]
 pub(super) struct Established<M: Manager> {
     /// Before the connection: the queue pair goes first.
-    pub(super) stream: Stream<M::Backend>,
+    pub(super) stream: QpStream<M::Backend>,
     connection: M::Connection,
     ctx: ContextOf<M>,
     /// For `rsock stat`.
-    path: metrics::Path,
+    path: metrics::Transport,
     owner: ProcessId,
     /// For `rsock stat`.
-    stat: Slot,
+    stat: StreamSlot,
     /// The anchor has hung up, and the stream knows.
     is_gone: AtomicBool,
     /// The peer reset the connection.
@@ -55,14 +56,14 @@ where
 {
     pub(super) fn new(
         ctx: &ContextOf<M>,
-        stream: Stream<M::Backend>,
+        stream: QpStream<M::Backend>,
         connection: M::Connection,
-        path: metrics::Path,
+        path: metrics::Transport,
     ) -> Self {
         let inode = rustix::fs::fstat(connection.as_fd()).map_or(0, |s| s.st_ino);
-        let stat = Slot::open(connection.local_addr(), connection.peer_addr(), inode);
-        stat.set_path(Direction::Send, path);
-        stat.set_path(Direction::Recv, path);
+        let stat = StreamSlot::open(connection.local_addr(), connection.peer_addr(), inode);
+        stat.set_transport(Direction::Send, path);
+        stat.set_transport(Direction::Recv, path);
         stat.set_peer_pid(connection.peer_pid());
         Self {
             stream,
@@ -128,7 +129,7 @@ where
         let mut total = 0;
         loop {
             let mark = self.stream.mark();
-            let received = self.stream.try_recv(rest, peek);
+            let received = self.stream.try_recv(rest, ReadMode::of(peek));
             if let (Ok(n), false) = (&received, peek) {
                 self.stat.add_bytes(Direction::Recv, self.path, *n as u64);
             }
@@ -171,7 +172,7 @@ where
         Ok(())
     }
 
-    /// Opens the caller's memory to the peer; see [`Stream::iomap`].
+    /// Opens the caller's memory to the peer; see [`QpStream::iomap`].
     ///
     /// # Errors
     /// `ENOMEM` if the peer has no entry for it; `EINVAL`; `EOPNOTSUPP` where the device cannot open
@@ -182,7 +183,7 @@ where
         offset: Option<u64>,
         open: bool,
     ) -> io::Result<u64> {
-        self.stream.iomap(memory, offset, open).map_err(iomap_error)
+        self.stream.iomap(memory, offset, PeerAccess::of(open)).map_err(iomap_error)
     }
 
     /// Memory of the device's own, opened to the peer.
@@ -194,7 +195,7 @@ where
         len: usize,
         offset: Option<u64>,
     ) -> io::Result<(Arc<<M::Backend as Backend>::Mr>, u64)> {
-        self.stream.open_region(len, offset).map_err(iomap_error)
+        self.stream.expose(len, offset).map_err(iomap_error)
     }
 
     /// Writes `bytes` into the memory that the peer opened under `offset`: all of them, or up to
@@ -209,7 +210,7 @@ where
         while done < bytes.len() {
             let mark = self.stream.mark();
             let at = offset.wrapping_add(done as u64);
-            let end = match self.stream.try_put(&bytes[done..], at) {
+            let end = match self.stream.try_write_remote(&bytes[done..], at) {
                 Ok(0) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Ok(n) => {
                     self.stat.add_bytes(Direction::Send, self.path, n as u64);

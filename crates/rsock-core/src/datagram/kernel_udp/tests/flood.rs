@@ -1,6 +1,6 @@
 //! More sources than a socket remembers.
 
-use crate::datagram::kernel_udp::sending::{FIRST_LOOK, MOST_KNOWN};
+use crate::datagram::kernel_udp::sending::{FIRST_LOOK, MAX_KNOWN};
 use crate::datagram::kernel_udp::tests::*;
 use std::net::Ipv4Addr;
 
@@ -12,7 +12,7 @@ fn strangers(n: usize) -> impl Iterator<Item = UdpSocket> {
 
 #[test]
 fn a_server_of_more_strangers_than_it_remembers_goes_on_and_keeps_its_peer() {
-    const N: usize = 2 * MOST_KNOWN + MOST_KNOWN / 2;
+    const N: usize = 2 * MAX_KNOWN + MAX_KNOWN / 2;
     let (a, b) = met();
     let before = b.udp.counters();
     let mut most = 0;
@@ -20,7 +20,10 @@ fn a_server_of_more_strangers_than_it_remembers_goes_on_and_keeps_its_peer() {
         let from = stranger.local_addr().expect("address");
         stranger.send_to(b"who are you?", b.addr()).expect("sent");
         let (got, data, source) = b.recv(RecvFlags::empty()).expect("received");
-        assert_eq!((got, &*data, source), (Got::Kernel(12), &b"who are you?"[..], Some(from)));
+        assert_eq!(
+            (got, &*data, source),
+            (Reception::Kernel(12), &b"who are you?"[..], Some(from))
+        );
         // As often as it takes to be looked for.
         for _ in 0..=FIRST_LOOK {
             assert!(!b.send(b"me", from));
@@ -34,7 +37,7 @@ fn a_server_of_more_strangers_than_it_remembers_goes_on_and_keeps_its_peer() {
         }
     }
     // Full more than once, and never more than full.
-    assert_eq!(most, MOST_KNOWN);
+    assert_eq!(most, MAX_KNOWN);
     let after = b.udp.counters();
     assert_eq!(after.n_received_by_kernel - before.n_received_by_kernel, N as u64);
     let answers = N as u64 * u64::from(FIRST_LOOK + 1);

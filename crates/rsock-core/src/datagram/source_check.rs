@@ -5,7 +5,7 @@
 //! kernel's word: UDP would not let anybody else send from there either. That is asked once, as a rule when
 //! the process is let in, and remembered.
 
-use crate::datagram::kernel_udp::holders;
+use crate::sys::sock_diag;
 use rsock_cm::is_local;
 use rsock_verbs::Sender;
 use std::hash::{BuildHasher, RandomState};
@@ -14,57 +14,58 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Senders and the addresses that they were found to have.
 #[derive(Debug)]
-pub(crate) struct Sources {
+pub(crate) struct SourceCheck {
     /// Nobody outside can know which two have one mark.
     seeds: [u64; 2],
     /// Marks of what is known; 0 is none. A cache: what is pushed out is asked for anew.
     known: Box<[AtomicU64]>,
     /// Senders that said what was not so. The kernel is not asked about them again but when they ask to be
     /// let in, or each of their datagrams would cost system calls.
-    liars: Box<[AtomicU64]>,
+    refuted: Box<[AtomicU64]>,
 }
 
 /// Marks that are remembered: more than a socket has peers at a time, as a rule.
 const N_KNOWN: usize = 2048;
 /// Places that a mark may have.
 const N_PLACES: usize = 4;
-const N_LIARS: usize = 16;
+const N_REFUTED: usize = 16;
 
-impl Sources {
+impl SourceCheck {
     pub(crate) fn new() -> Self {
         let seed = || RandomState::new().hash_one(0u8);
-        Self { seeds: [seed(), seed()], known: none(N_KNOWN), liars: none(N_LIARS) }
+        Self { seeds: [seed(), seed()], known: none(N_KNOWN), refuted: none(N_REFUTED) }
     }
 
     /// Whether canonical `from` may be where a datagram of `sender` comes from.
     #[inline]
-    pub(crate) fn is_true(&self, sender: Sender, from: SocketAddr) -> bool {
+    pub(crate) fn is_verified(&self, sender: Sender, from: SocketAddr) -> bool {
         let mark = self.mark(sender, from);
         let places = self.places(mark);
         places.iter().any(|place| place.load(Ordering::Relaxed) == mark)
-            || self.is_found_true(sender, from)
+            || self.verify_new(sender, from)
     }
 
     #[cold]
-    fn is_found_true(&self, sender: Sender, from: SocketAddr) -> bool {
-        let is_liar = |liar: &AtomicU64| liar.load(Ordering::Relaxed) == sender.number;
-        if self.liars.iter().any(is_liar) {
+    fn verify_new(&self, sender: Sender, from: SocketAddr) -> bool {
+        let is_refuted = |number: &AtomicU64| number.load(Ordering::Relaxed) == sender.number;
+        if self.refuted.iter().any(is_refuted) {
             return false;
         }
-        let is_true = self.verify(sender, from);
-        if !is_true {
-            self.liars[index(sender.number, N_LIARS)].store(sender.number, Ordering::Relaxed);
+        let is_verified = self.verify(sender, from);
+        if !is_verified {
+            self.refuted[index(sender.number, N_REFUTED)].store(sender.number, Ordering::Relaxed);
         }
-        is_true
+        is_verified
     }
 
     /// Asks the kernel whether `sender` may call itself canonical `from`, and remembers it.
     pub(crate) fn verify(&self, sender: Sender, from: SocketAddr) -> bool {
-        let is_true = is_local(from.ip()) && holders::is_held_by(from, sender.uid).unwrap_or(false);
-        if is_true {
+        let is_verified =
+            is_local(from.ip()) && sock_diag::is_owned_by(from, sender.uid).unwrap_or(false);
+        if is_verified {
             self.remember(sender, from);
         }
-        is_true
+        is_verified
     }
 
     /// It is known that `sender` has canonical `from`.
@@ -124,9 +125,9 @@ fn halves(n: u128) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datagram::Datagram;
     use crate::datagram::header::QueueHeader;
-    use crate::datagram::route::Over;
+    use crate::datagram::route::Medium;
+    use crate::datagram::{Datagram, MessageFlags};
     use rsock_verbs::DatagramQueue;
     use std::io::{ErrorKind, IoSlice, IoSliceMut};
     use std::net::UdpSocket;
@@ -142,43 +143,43 @@ mod tests {
             let port = socket.local_addr().expect("address").port();
             let is_v6_only = bind.starts_with("[::1]");
             let ip: IpAddr = if is_v6_only { "::1" } else { "127.0.0.1" }.parse().expect("an IP");
-            let (mine, sources) = (SocketAddr::new(ip, port), Sources::new());
-            assert!(sources.is_true(sender(1), mine), "{bind}");
+            let (mine, sources) = (SocketAddr::new(ip, port), SourceCheck::new());
+            assert!(sources.is_verified(sender(1), mine), "{bind}");
             let other_user = Sender { uid: 12_345, ..sender(2) };
-            assert!(!sources.is_true(other_user, mine), "{bind}");
+            assert!(!sources.is_verified(other_user, mine), "{bind}");
             let elsewhere = SocketAddr::new([192, 0, 2, 1].into(), port);
-            assert!(!sources.is_true(sender(3), elsewhere), "{bind}");
+            assert!(!sources.is_verified(sender(3), elsewhere), "{bind}");
             drop(socket);
             // Known from before; who is new is not believed.
-            assert!(sources.is_true(sender(1), mine), "{bind}");
-            assert!(!sources.is_true(sender(4), mine), "{bind}");
+            assert!(sources.is_verified(sender(1), mine), "{bind}");
+            assert!(!sources.is_verified(sender(4), mine), "{bind}");
         }
     }
 
     #[test]
     fn who_lied_once_is_believed_what_was_verified_and_no_more() {
-        let sources = Sources::new();
+        let sources = SourceCheck::new();
         let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
         let [first, second] = sockets.each_ref().map(|s| s.local_addr().expect("address"));
-        assert!(sources.is_true(sender(1), first));
-        assert!(!sources.is_true(sender(1), "192.0.2.1:7".parse().expect("an address")));
-        assert!(sources.is_true(sender(1), first));
-        assert!(!sources.is_true(sender(1), second));
+        assert!(sources.is_verified(sender(1), first));
+        assert!(!sources.is_verified(sender(1), "192.0.2.1:7".parse().expect("an address")));
+        assert!(sources.is_verified(sender(1), first));
+        assert!(!sources.is_verified(sender(1), second));
         // As when it asks to be let in.
         assert!(sources.verify(sender(1), second));
-        assert!(sources.is_true(sender(1), second));
+        assert!(sources.is_verified(sender(1), second));
     }
 
     #[test]
     fn more_than_can_be_remembered_is_asked_for_anew() {
-        let sources = Sources::new();
+        let sources = SourceCheck::new();
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let at = socket.local_addr().expect("address");
         for number in 1..4 * N_KNOWN as u64 {
             sources.remember(sender(number), at);
         }
         for number in 1..4 * N_KNOWN as u64 {
-            assert!(sources.is_true(sender(number), at), "{number}");
+            assert!(sources.is_verified(sender(number), at), "{number}");
         }
     }
 
@@ -190,35 +191,41 @@ mod tests {
             socket
         });
         let [at_a, at_b] = [&a, &b].map(|socket| socket.local_addr().expect("address"));
-        let recv = |socket: &Datagram, dont_wait| {
+        let recv = |socket: &Datagram, flags| {
             let mut buf = [0; 16];
-            let got = socket.recv_from(&mut [IoSliceMut::new(&mut buf)], false, dont_wait)?;
+            let got = socket.recv_from(&mut [IoSliceMut::new(&mut buf)], flags)?;
             std::io::Result::Ok((buf[..got.len].to_vec(), got.from))
         };
         let send = |from: &Datagram, bytes: &[u8], to| {
-            from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
+            from.send_to(&[IoSlice::new(bytes)], Some(to), MessageFlags::empty()).expect("sent");
         };
         while a.counters().local.n_sent == 0 {
             send(&a, b"there", at_b);
-            assert_eq!(recv(&b, false).expect("received"), (b"there".to_vec(), at_a));
+            assert_eq!(
+                recv(&b, MessageFlags::empty()).expect("received"),
+                (b"there".to_vec(), at_a)
+            );
             send(&b, b"back", at_a);
-            assert_eq!(recv(&a, false).expect("received"), (b"back".to_vec(), at_b));
+            assert_eq!(
+                recv(&a, MessageFlags::empty()).expect("received"),
+                (b"back".to_vec(), at_b)
+            );
         }
         // As a hostile sender would: with a header of its own.
-        let way = a.routes().table.way(at_b).map(std::sync::Arc::clone).expect("a way");
-        let (Over::Memory(to), Ok(Some(local))) = (&way.over, a.local()) else {
-            panic!("a way through memory");
+        let route = a.routes().table.route(at_b).map(std::sync::Arc::clone).expect("a route");
+        let (Medium::SharedMemory(to), Ok(Some(local))) = (&route.medium, a.local()) else {
+            panic!("a route through memory");
         };
         for source in ["192.0.2.1:53", "127.0.0.1:1", "[2001:db8::1]:53"] {
             let header = QueueHeader { source: source.parse().expect("address") }.encode();
             let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(b"lie")];
             local.ud.post(to, &pieces).expect("posted");
         }
-        let nothing = recv(&b, true).expect_err("nothing for us");
+        let nothing = recv(&b, MessageFlags::DONT_WAIT).expect_err("nothing for us");
         assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
         assert_eq!(b.counters().n_foreign, 3);
         send(&a, b"honest", at_b);
-        assert_eq!(recv(&b, false).expect("received"), (b"honest".to_vec(), at_a));
+        assert_eq!(recv(&b, MessageFlags::empty()).expect("received"), (b"honest".to_vec(), at_a));
     }
 
     #[test]
@@ -229,27 +236,27 @@ mod tests {
             socket
         });
         let [at_a, at_b, at_c] = [&a, &b, &c].map(|socket| socket.local_addr().expect("address"));
-        let recv = |socket: &Datagram, peek, dont_wait| {
+        let recv = |socket: &Datagram, flags| {
             let mut buf = [0; 16];
-            let got = socket.recv_from(&mut [IoSliceMut::new(&mut buf)], peek, dont_wait);
+            let got = socket.recv_from(&mut [IoSliceMut::new(&mut buf)], flags);
             got.map(|got| buf[..got.len].to_vec())
         };
         let send = |from: &Datagram, bytes: &[u8], to| {
-            from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
+            from.send_to(&[IoSlice::new(bytes)], Some(to), MessageFlags::empty()).expect("sent");
         };
         for (x, at_x) in [(&a, at_a), (&c, at_c)] {
             while x.counters().local.n_sent == 0 {
                 send(x, b"there", at_b);
-                recv(&b, false, false).expect("received");
+                recv(&b, MessageFlags::empty()).expect("received");
                 send(&b, b"back", at_x);
-                recv(x, false, false).expect("received");
+                recv(x, MessageFlags::empty()).expect("received");
             }
         }
         b.connect(at_a).expect("connected");
         (0..3).for_each(|_| send(&c, b"foreign", at_b));
         send(&a, b"ours", at_b);
-        for peek in [true, true, false] {
-            assert_eq!(recv(&b, peek, true).expect("there"), b"ours");
+        for peek in [MessageFlags::PEEK, MessageFlags::PEEK, MessageFlags::empty()] {
+            assert_eq!(recv(&b, peek | MessageFlags::DONT_WAIT).expect("there"), b"ours");
         }
     }
 }
