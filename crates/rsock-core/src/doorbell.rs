@@ -1,7 +1,8 @@
-//! Doorbells: descriptors that an event loop polls for data that does not come through the kernel's sockets.
+//! Doorbells: descriptors that an event loop polls for data that does not come through the kernel's
+//! sockets.
 //!
-//! Accelerated streams, rsockets and datagram sockets arm and disarm them. A doorbell belongs to one device,
-//! and rings for data on that device alone.
+//! Accelerated streams, rsockets and datagram sockets arm and disarm them. A doorbell belongs to
+//! one device, and rings for data on that device alone.
 
 #![forbid(unsafe_code)]
 
@@ -34,8 +35,8 @@ impl Doorbell {
         matches!(self.0, Kind::Soft(_))
     }
 
-    /// Empties the descriptor after it has rung. It holds a few unread rings only, and rings no more once it
-    /// is full.
+    /// Empties the descriptor after it has rung. It holds a few unread rings only, and rings no
+    /// more once it is full.
     pub fn drain(&self) {
         match &self.0 {
             Kind::Soft(bell) => bell.drain(),

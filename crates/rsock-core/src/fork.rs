@@ -1,20 +1,22 @@
 //! The locks around a fork.
 //!
-//! A child has one thread. A lock that another thread of its parent held at the fork stays locked in the
-//! child for ever. These are the locks that a child may need, and why they do not block it:
+//! A child has one thread. A lock that another thread of its parent held at the fork stays locked
+//! in the child for ever. These are the locks that a child may need, and why they do not block it:
 //!
-//! * The arena of family memory and the list of streams whose pages are reclaimed: [`prepare`] holds them.
-//!   The preload library holds its lists of signal actions and of native listeners.
+//! * The arena of family memory and the list of streams whose pages are reclaimed: [`prepare`]
+//!   holds them. The preload library holds its lists of signal actions and of native listeners.
 //! * The list of opened devices: a child uses `try_lock`, and works without the list if that fails.
-//! * Locks in family memory record the id of their owner. A child waits for an owner that it does not
-//!   have, because that owner keeps running in the parent.
-//! * `AcceleratedStream::search`, the epoll proxy, and what is computed once under `search`: a child uses
-//!   `try_lock`. A child never uses a connection between hosts, so it does not take its locks either.
-//! * `Link::state`, the list of links, the free numbers, the submit locks: a child opens a device of its own,
-//!   and uses `try_lock` on an inherited link.
+//! * Locks in family memory record the id of their owner. A child waits for an owner that it does
+//!   not have, because that owner keeps running in the parent.
+//! * `AcceleratedStream::search`, the epoll proxy, and what is computed once under `search`: a
+//!   child uses `try_lock`. A child never uses a connection between hosts, so it does not take its
+//!   locks either.
+//! * `Link::state`, the list of links, the free numbers, the submit locks: a child opens a device
+//!   of its own, and uses `try_lock` on an inherited link.
 //! * The ports and queue pairs of a queue beyond the first: streams have one of each.
 //! * Values that are read once (environment, trusted hosts): cells that no thread waits for.
-//! * The receivers of datagram queues: `try_lock` only. Datagram sockets go back to UDP before a fork.
+//! * The receivers of datagram queues: `try_lock` only. Datagram sockets go back to UDP before a
+//!   fork.
 
 #![forbid(unsafe_code)]
 
@@ -29,10 +31,11 @@ pub struct ForkGuard {
     _memory: family::Held,
 }
 
-/// Takes the locks. The thread that forks calls this as its last preparation, and drops the result first
-/// after the fork, in both processes.
+/// Takes the locks. The thread that forks calls this as its last preparation, and drops the result
+/// first after the fork, in both processes.
 pub fn prepare() -> ForkGuard {
-    // In the order in which they are taken elsewhere: a thread that has locked the list may allocate memory.
+    // In the order in which they are taken elsewhere: a thread that has locked the list may
+    // allocate memory.
     let _streams = engine::lock_for_fork();
     ForkGuard { _streams, _memory: family::hold_for_fork() }
 }

@@ -1,10 +1,10 @@
 //! Signal handlers and the data path.
 //!
-//! A handler may run between any two instructions, may call `send` on the very stream that the interrupted
-//! code is working on, and may leave by `longjmp`. So the data path runs in [`Section`]s, and the preload
-//! library, which interposes `sigaction`, keeps handlers out of them: if [`is_inside`] holds, it defers the
-//! signal until the [`Section`] ends, which calls the function registered with [`on_leave`]. Calls sleep
-//! outside of sections.
+//! A handler may run between any two instructions, may call `send` on the very stream that the
+//! interrupted code is working on, and may leave by `longjmp`. So the data path runs in
+//! [`Section`]s, and the preload library, which interposes `sigaction`, keeps handlers out of them:
+//! if [`is_inside`] holds, it defers the signal until the [`Section`] ends, which calls the
+//! function registered with [`on_leave`]. Calls sleep outside of sections.
 //!
 //! A blocking call also has to know that a handler ran, and whether it asked for `SA_RESTART`:
 //! [`note_handler`] counts the handlers, [`handlers_run`] reads the counts.
@@ -91,8 +91,8 @@ pub fn is_inside() -> bool {
     STATE.with(|s| s.depth.get() != 0)
 }
 
-/// A handler of the program, while it runs. It may have interrupted any code, libc's allocator too, so the calls
-/// that it makes postpone everything that allocates.
+/// A handler of the program, while it runs. It may have interrupted any code, libc's allocator too,
+/// so the calls that it makes postpone everything that allocates.
 #[derive(Debug)]
 #[must_use]
 pub struct InHandler {
@@ -127,8 +127,9 @@ pub fn is_in_handler() -> bool {
     handler_at != 0 && is_below(here(), handler_at)
 }
 
-/// Whether a frame at `here` can belong to a function that a handler at `handler_at` called. A handler that left
-/// by `longjmp` did not end its [`InHandler`]: then the frame lies above it, or on another stack.
+/// Whether a frame at `here` can belong to a function that a handler at `handler_at` called. A
+/// handler that left by `longjmp` did not end its [`InHandler`]: then the frame lies above it, or
+/// on another stack.
 fn is_below(here: usize, handler_at: usize) -> bool {
     /// A frame that is further away lies on another stack.
     const FAR: usize = 64 << 20;
@@ -212,9 +213,9 @@ impl Watch {
         self.at.all = handlers_run().all;
     }
 
-    /// The result of a sleep for the call: a sleep that only handlers with `SA_RESTART` interrupted counts as a
-    /// success, and those handlers are forgotten. With [`Restart::Never`] the call ends whatever the handler asked
-    /// for (`signal(7)`).
+    /// The result of a sleep for the call: a sleep that only handlers with `SA_RESTART` interrupted
+    /// counts as a success, and those handlers are forgotten. With [`Restart::Never`] the call ends
+    /// whatever the handler asked for (`signal(7)`).
     ///
     /// # Errors
     /// That of the sleep: `EINTR` if the call must end.
@@ -242,9 +243,9 @@ impl Watch {
         handlers_run().all != self.at.all
     }
 
-    /// Whether a call that restarts after `SA_RESTART` handlers must end with `EINTR` nevertheless, because a
-    /// handler without `SA_RESTART` has run since. Where signals are not interposed, any interruption ends
-    /// the call.
+    /// Whether a call that restarts after `SA_RESTART` handlers must end with `EINTR` nevertheless,
+    /// because a handler without `SA_RESTART` has run since. Where signals are not interposed, any
+    /// interruption ends the call.
     #[must_use]
     pub fn must_end(self) -> bool {
         !is_interposed() || handlers_run().interrupting != self.at.interrupting

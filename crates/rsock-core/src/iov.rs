@@ -17,7 +17,8 @@ impl<'a> Rest<'a> {
         Self { bufs, skip: 0, len: bufs.iter().map(|b| b.len()).sum() }
     }
 
-    /// Stores the first `want` bytes in `out`, as far as it has room. Returns the pieces and bytes stored.
+    /// Stores the first `want` bytes in `out`, as far as it has room. Returns the pieces and bytes
+    /// stored.
     pub(crate) fn pieces(&self, want: usize, out: &mut [IoSlice<'a>]) -> (usize, usize) {
         let (mut n, mut len, mut skip) = (0, 0, self.skip);
         for buf in self.bufs {
@@ -35,7 +36,8 @@ impl<'a> Rest<'a> {
         (n, len)
     }
 
-    /// All that is left as the program's own list, if no buffer of it is partly sent and the kernel takes that many.
+    /// All that is left as the program's own list, if no buffer of it is partly sent and the kernel
+    /// takes that many.
     pub(crate) fn whole(&self) -> Option<&'a [IoSlice<'a>]> {
         (self.skip == 0 && self.bufs.len() <= MAX_KERNEL_PIECES).then_some(self.bufs)
     }
@@ -59,8 +61,8 @@ impl<'a> Rest<'a> {
 /// Pieces that the kernel takes in one call (`UIO_MAXIOV`).
 pub(crate) const MAX_KERNEL_PIECES: usize = 1024;
 
-/// Calls `f` with the part of `bufs` that begins `skip` bytes in and is at most `limit` bytes long. At most
-/// sixteen buffers are passed: a shorter transfer is always allowed.
+/// Calls `f` with the part of `bufs` that begins `skip` bytes in and is at most `limit` bytes long.
+/// At most sixteen buffers are passed: a shorter transfer is always allowed.
 pub(crate) fn with_tail<R>(
     bufs: &mut [IoSliceMut<'_>],
     skip: usize,
@@ -86,8 +88,8 @@ pub(crate) fn with_tail<R>(
     f(&mut out[..n])
 }
 
-/// Calls `f` with all of `bufs` but the bytes from `from` to `to`. At most sixteen buffers are passed: a
-/// shorter transfer is always allowed.
+/// Calls `f` with all of `bufs` but the bytes from `from` to `to`. At most sixteen buffers are
+/// passed: a shorter transfer is always allowed.
 pub(crate) fn with_gap<R>(
     bufs: &mut [IoSliceMut<'_>],
     from: usize,

@@ -8,7 +8,7 @@ mod fdinfo;
 
 use crate::hook::{SHARED, SHOWN};
 use fdinfo::Told;
-use rsock_core::datagram::kernel_udp::EpollTrigger;
+use rsock_core::datagram::kernel_udp::{EpollTrigger, ProxyChange};
 use rsock_verbs::raw;
 use rustix::fd::RawFd;
 use std::fs;
@@ -30,12 +30,16 @@ pub(crate) fn watching(fds: &[RawFd]) -> Vec<Watch> {
     watches(|watch| fds.contains(&watch.fd)).unwrap_or_default()
 }
 
-/// Puts `stand_in` into all sets that watch the socket with `inode` (`is_in`), or takes it out of them; `None` if it is
+/// Puts `stand_in` into all sets that watch the socket with `inode`, or takes it out of them; `None` if it is
 /// not where it should be. It is not put in where only the kernel can show what such a set is to show.
-pub(crate) fn put_stand_in(inode: u64, stand_in: RawFd, is_in: bool) -> Option<EpollTrigger> {
+pub(crate) fn put_stand_in(
+    inode: u64,
+    stand_in: RawFd,
+    change: ProxyChange,
+) -> Option<EpollTrigger> {
     let is_its = |watch: &Watch| watch.inode.is_none_or(|found| found == inode);
     let found = watches(is_its).ok()?;
-    if !is_in {
+    if change == ProxyChange::Remove {
         for watch in &found {
             Watch { fd: stand_in, ..*watch }.end();
         }

@@ -71,8 +71,8 @@ pub(super) fn leave(fd: RawFd) {
     }
 }
 
-/// Closes the files behind duplicates that were left longer ago than `grace`. The numbers stay reserved, and
-/// name the notice's file, because a call may still use them.
+/// Closes the files behind duplicates that were left longer ago than `grace`. The numbers stay
+/// reserved, and name the notice's file, because a call may still use them.
 pub(super) fn revoke(grace: Duration) {
     let grace = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
     for (entry, left) in ALL.iter().zip(&LEFT) {
@@ -90,7 +90,8 @@ pub(super) fn revoke(grace: Duration) {
         }
         // SAFETY: open as long as the process: see `notice::with`.
         let placeholder = unsafe { BorrowedFd::borrow_raw(placeholder) };
-        // SAFETY: taken from the list until it is put back below, so open and owned here; not closed here.
+        // SAFETY: taken from the list until it is put back below, so open and owned here; not
+        // closed here.
         let mut kept = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
         let _ = rustix::io::dup3(placeholder, &mut kept, DupFlags::CLOEXEC);
         left.store(0, Ordering::Relaxed);
@@ -103,7 +104,8 @@ pub(super) fn close_all() {
     for entry in &ALL {
         let fd = entry.swap(NONE, Ordering::AcqRel);
         if fd >= 0 {
-            // SAFETY: taken from the list just now; the threads that used it are not in this process.
+            // SAFETY: taken from the list just now; the threads that used it are not in this
+            // process.
             own_fd::close(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }

@@ -1,21 +1,21 @@
 //! Calls in progress on a descriptor that another thread closes.
 //!
-//! The kernel looks a descriptor's number up once, when a system call begins. The call then keeps the open
-//! file, and a later owner of the number is not affected. A call of this library makes several system
-//! calls with sleeps between them, so it must not look the number up again. It asks [`Call::fd`] before each
-//! system call instead:
+//! The kernel looks a descriptor's number up once, when a system call begins. The call then keeps
+//! the open file, and a later owner of the number is not affected. A call of this library makes
+//! several system calls with sleeps between them, so it must not look the number up again. It asks
+//! [`Call::fd`] before each system call instead:
 //!
-//! 1. The thread that closes a number on which other calls are in progress duplicates it first and counts a
-//!    closing ([`Closings::keep`]).
+//! 1. The thread that closes a number on which other calls are in progress duplicates it first and
+//!    counts a closing ([`Closings::keep`]).
 //! 2. It wakes those calls: by the ring's events where there is a ring, by [`notice`] elsewhere.
-//! 3. Each call finds that the count has changed since it began, and continues with the duplicate. Calls
-//!    share the duplicate by a reference count; the last one closes it, and with it the file, as in the
-//!    kernel.
+//! 3. Each call finds that the count has changed since it began, and continues with the duplicate.
+//!    Calls share the duplicate by a reference count; the last one closes it, and with it the file,
+//!    as in the kernel.
 //! 4. The closer waits until all calls have switched, then lets the kernel close the number.
 //!
-//! A call may switch late, on a busy machine, or never, because a `longjmp` has left it. So the closer waits
-//! for a bounded time. If a call has not switched by then, the duplicate stays for it ([`GRACE`]), and the
-//! next closing after that revokes it.
+//! A call may switch late, on a busy machine, or never, because a `longjmp` has left it. So the
+//! closer waits for a bounded time. If a call has not switched by then, the duplicate stays for it
+//! ([`GRACE`]), and the next closing after that revokes it.
 
 mod duplicates;
 pub(crate) mod notice;
@@ -29,8 +29,8 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many numbers of one socket were closed under calls in progress, and the duplicate that those calls
-/// continue with.
+/// How many numbers of one socket were closed under calls in progress, and the duplicate that those
+/// calls continue with.
 ///
 /// `state` holds the count of closings in bits 23:0, references to the duplicate in bits 39:24, and
 /// its number plus one in bits 63:40, or zero without one.
@@ -48,8 +48,8 @@ const NUMBER_SHIFT: u32 = 40;
 
 /// Longest time that a closer waits for the calls in progress.
 const MAX_WAIT: Duration = Duration::from_millis(20);
-/// How long a duplicate stays for calls that have not switched. The peer learns of the close that much later,
-/// and not before another descriptor is closed under a call.
+/// How long a duplicate stays for calls that have not switched. The peer learns of the close that
+/// much later, and not before another descriptor is closed under a call.
 const GRACE: Duration = Duration::from_secs(2);
 /// Checks with a yield between them, before the closer sleeps between two checks.
 const YIELDS: u32 = 50;
@@ -162,10 +162,10 @@ impl Closings {
         u32::try_from(self.state.load(Ordering::Acquire) & COUNT).unwrap_or(0)
     }
 
-    /// Keeps the file for the calls in progress. The caller calls this before the kernel closes `fd`;
-    /// `others` counts the calls in progress that may use it. Returns once they use a duplicate. `fd` is
-    /// `None` if the number already belongs to another file, so that nothing can be duplicated. `wake` ends
-    /// the sleeps of those calls that do not poll [`notice`].
+    /// Keeps the file for the calls in progress. The caller calls this before the kernel closes
+    /// `fd`; `others` counts the calls in progress that may use it. Returns once they use a
+    /// duplicate. `fd` is `None` if the number already belongs to another file, so that nothing can
+    /// be duplicated. `wake` ends the sleeps of those calls that do not poll [`notice`].
     pub fn keep(&self, fd: Option<BorrowedFd<'_>>, wake: impl Fn(), others: impl Fn() -> u64) {
         if others() == 0 {
             return;
@@ -207,8 +207,8 @@ impl Closings {
         }
     }
 
-    /// Waits until every other call uses the duplicate, or is in its last system call. False if that takes
-    /// too long.
+    /// Waits until every other call uses the duplicate, or is in its last system call. False if
+    /// that takes too long.
     fn wait_for(&self, others: impl Fn() -> u64) -> bool {
         let deadline = sys::now().checked_add(MAX_WAIT);
         let mut n_checks = 0;
@@ -233,8 +233,8 @@ impl Closings {
         have_switched
     }
 
-    /// Forgets the calls in progress, in a forked child: its only thread is in no call, and the duplicate
-    /// belongs to the parent.
+    /// Forgets the calls in progress, in a forked child: its only thread is in no call, and the
+    /// duplicate belongs to the parent.
     pub fn forget_calls(&self) {
         self.in_kernel.store(0, Ordering::Relaxed);
         self.state.fetch_and(COUNT, Ordering::Relaxed);

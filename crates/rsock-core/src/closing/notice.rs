@@ -1,4 +1,5 @@
-//! The notice: a descriptor that is readable while a number is being closed under calls in progress.
+//! The notice: a descriptor that is readable while a number is being closed under calls in
+//! progress.
 //!
 //! Every sleep that no doorbell of the ring can end polls it.
 
@@ -77,10 +78,10 @@ pub(super) fn watch_forks() {
     if IS_REGISTERED.load(Ordering::Acquire) {
         return;
     }
-    // Not by a `Once`: a child that is forked meanwhile would wait for it for ever. Two threads at the same time
-    // register the handler twice, which does no harm.
-    // SAFETY: the handler makes system calls and touches atomics only, and stays mapped as long as
-    // this library, which is never unloaded while it has sockets.
+    // Not by a `Once`: a child that is forked meanwhile would wait for it for ever. Two threads at
+    // the same time register the handler twice, which does no harm. SAFETY: the handler makes
+    // system calls and touches atomics only, and stays mapped as long as this library, which is
+    // never unloaded while it has sockets.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     IS_REGISTERED.store(true, Ordering::Release);
 }

@@ -1,6 +1,7 @@
-//! Handshakes peers on this host: whoever sends to us asks for a lane of our queue, and we ask those
-//! that we send to. The handshake is the connection manager's, in the port space of datagrams; it
-//! makes progress in calls that the program makes anyway.
+//! Handshakes with peers on this host. A sender asks its peer for a lane of the peer's queue.
+//!
+//! The handshake is the connection manager's, in the port space of datagrams. It advances in calls
+//! that the program makes anyway.
 
 use crate::datagram::header::QueueHeader;
 use crate::datagram::route::{Medium, Route};
@@ -18,12 +19,12 @@ use std::time::{Duration, Instant};
 
 /// WIRE: the Q_Key of every datagram rsocket.
 pub(super) const KEY: QKey = QKey(0x0123_4567);
-/// How long a peer has for its part of a handshake: it takes part when it receives or polls.
+/// Time that a peer has for its part of a handshake: it takes part when it receives or polls.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Handshakes under route at the same time. Others wait for their turn, on UDP.
+/// Handshakes under way at the same time. Further peers are reached by UDP until their turn.
 const MOST: usize = 16;
 
-/// What came of a handshake that we began.
+/// The result of a handshake that this end began.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) peer: SocketAddr,
@@ -31,7 +32,7 @@ pub(super) struct Outcome {
     pub(super) route: Option<Arc<Route>>,
 }
 
-/// What a handshake opens: the queue, and what is known of who may send to it from where.
+/// What a handshake needs to admit a peer: the queue, and the check of its senders' addresses.
 type AdmittingQueue<'a> = (&'a SoftUd, &'a SourceCheck);
 
 /// The handshakes of one socket.
@@ -51,17 +52,18 @@ struct Attempt {
 }
 
 impl Handshakes {
-    /// From here on peers find us.
+    /// Makes the socket findable by peers.
     ///
     /// # Errors
-    /// `EADDRINUSE` if somebody else is found under our address; when descriptors run out.
+    /// `EADDRINUSE` if another socket is published under this address; when descriptors run out.
     pub(super) fn new(ctx: &SoftContext, port: &Arc<Port>) -> io::Result<Self> {
         let listener = Listener::listen(ctx, PortSpace::Udp, Arc::clone(port), BACKLOG)?;
         let (ctx, port) = (ctx.clone(), Arc::clone(port));
         Ok(Self { ctx, port, listener, attempts: Vec::new() })
     }
 
-    /// Begins to look for queue `number` at canonical `peer`; false if that cannot be now.
+    /// Begins a handshake with queue `number` at canonical `peer`. False if that is not possible
+    /// now.
     pub(super) fn begin(&mut self, peer: SocketAddr, number: QpNum, now: Instant) -> bool {
         if self.attempts.len() >= MOST {
             return false;
@@ -74,7 +76,8 @@ impl Handshakes {
         true
     }
 
-    /// Makes what progress there is; never waits. What came of our own handshakes goes to `done`.
+    /// Advances the handshakes; never waits. The results of handshakes that this end began go to
+    /// `done`.
     pub(super) fn progress(
         &mut self,
         to: AdmittingQueue<'_>,
@@ -93,7 +96,7 @@ impl Handshakes {
         });
     }
 
-    /// Lets those in who ask.
+    /// Admits the peers that have asked for a lane.
     fn serve(&mut self, (ud, sources): AdmittingQueue<'_>, now: Instant) {
         // An error is a shortage, which passes.
         while let Ok(Some(event)) = self.listener.try_next(now) {
@@ -110,7 +113,7 @@ impl Handshakes {
         }
     }
 
-    /// What to poll, for both roles.
+    /// The descriptors to poll, for both roles.
     pub(super) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) {
         out.push(entry(&self.listener, libc::POLLIN));
         for Attempt { connecting, .. } in &self.attempts {
@@ -121,14 +124,14 @@ impl Handshakes {
         }
     }
 
-    /// When to call [`Self::progress`] at the latest.
+    /// The latest time at which [`Self::progress`] must be called.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.attempts.iter().map(|attempt| attempt.connecting.next_timeout()).min()
     }
 }
 
 impl Attempt {
-    /// `None` while it is under route.
+    /// Advances this handshake; `None` while it is under way.
     fn progress(
         &mut self,
         port: &Port,
@@ -140,18 +143,19 @@ impl Attempt {
                 Progress::Pending => return Ok(None),
                 Progress::Rejected(_) => return refused(),
                 Progress::Path(_, path) => {
-                    // It will want to answer.
+                    // The peer needs a lane of the local queue for its answers.
                     admit(port, ud, &path)?;
                     self.connecting.send_request(ud.qp_num(), &[])?;
                 }
                 Progress::Accepted(answer) => {
-                    // What is found under the address is not who answered from it.
+                    // The socket that answers under the address is not the one that told its number
+                    // by UDP.
                     if answer.qp_num != self.number {
                         return refused();
                     }
                     let source = self.connecting.local_addr();
                     let met = self.connecting.establish()?;
-                    // It told the number by UDP, from that address.
+                    // The peer told this number by UDP, from that address.
                     sources.remember(met.path().sender(), self.peer);
                     let to = ud.destination(met.path(), self.number, KEY)?;
                     let header = QueueHeader { source }.encode();
@@ -162,7 +166,7 @@ impl Attempt {
     }
 }
 
-/// Lets a peer in, with as much room as the UDP socket has.
+/// Admits a peer, with as much room as the UDP socket's receive buffer.
 fn admit(port: &Port, ud: &SoftUd, path: &Path) -> Result<(), rsock_verbs::Error> {
     ud.set_room(sys::receive_buffer(port.as_fd()));
     ud.admit(path)
@@ -176,5 +180,5 @@ fn entry(of: &impl AsFd, events: i16) -> libc::pollfd {
     libc::pollfd { fd: of.as_fd().as_raw_fd(), events, revents: 0 }
 }
 
-/// Peers that may wait for us to look.
+/// Peers that may wait for [`Handshakes::progress`].
 const BACKLOG: u32 = 64;

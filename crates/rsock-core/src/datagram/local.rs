@@ -1,8 +1,8 @@
-//! The part of a datagram socket that peers on this host reach: a queue in shared memory, and the
-//! handshakes that lead to it and from it.
+//! The part of a datagram socket for peers on this host: a queue in shared memory, and the
+//! handshakes with peers.
 //!
-//! It belongs to the process that made it. A child forked from that one goes on receiving from the lanes
-//! that exist and sending over the routes that exist, meets nobody new, and has UDP for the rest.
+//! It belongs to the process that created it. A forked child keeps receiving from the existing
+//! lanes and sending over the existing routes, makes no new handshakes, and uses UDP for the rest.
 
 use crate::datagram::handshake::{Handshakes, KEY, Outcome};
 use crate::datagram::source_check::SourceCheck;
@@ -25,17 +25,17 @@ pub(super) struct Local {
     pub(super) sources: SourceCheck,
     owner: ProcessId,
     handshakes: Mutex<Handshakes>,
-    /// Whether anything has come this route: then it pays to look here first.
+    /// Whether any datagram has come this way: then receivers spin for it.
     is_active: AtomicBool,
-    /// When the peers were last asked whether they live.
+    /// When the peers were last checked for exited processes.
     swept: AtomicU32,
 }
 
-/// Milliseconds between two looks for peers that died.
+/// Milliseconds between two such checks.
 const SWEEP_EVERY: u32 = 200;
 
 impl Local {
-    /// For the socket at `port`, which is bound; `None` where peers on this host use UDP too.
+    /// For the socket at `port`, which is bound. `None` where peers on this host use UDP too.
     pub(super) fn new(port: &Arc<Port>) -> Option<Self> {
         if !crate::config::environment::is_enabled()
             || crate::config::environment::device()
@@ -63,7 +63,7 @@ impl Local {
         made().ok()
     }
 
-    /// Whether the calling process may meet peers.
+    /// Whether the calling process created it, and so may make handshakes.
     pub(super) fn is_own_process(&self) -> bool {
         self.owner == process()
     }
@@ -72,14 +72,14 @@ impl Local {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// Begins to look for a peer's queue; false if that cannot be now.
+    /// Begins a handshake with a peer's queue. False if that is not possible now.
     pub(super) fn begin(&self, peer: SocketAddr, number: rsock_verbs::QpNum, now: Instant) -> bool {
-        // Whoever holds the lock makes handshakes progress: not a moment to wait for.
+        // The holder of the lock advances the handshakes: this call does not wait for it.
         let Ok(mut handshakes) = self.handshakes.try_lock() else { return false };
         self.is_own_process() && handshakes.begin(peer, number, now)
     }
 
-    /// Makes handshakes progress, unless another thread does.
+    /// Advances the handshakes, unless another thread does.
     pub(super) fn progress(&self, now: Instant, done: impl FnMut(Outcome)) {
         if !self.is_own_process() {
             return;
@@ -89,7 +89,8 @@ impl Local {
         }
     }
 
-    /// What to poll besides the bell; and when to call [`Self::progress`] at the latest.
+    /// The descriptors to poll besides the bell. Returns the latest time at which
+    /// [`Self::progress`] must be called.
     pub(super) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) -> Option<Instant> {
         if !self.is_own_process() {
             return None;
@@ -99,7 +100,7 @@ impl Local {
         handshakes.next_timeout()
     }
 
-    /// Now and then lets go of what belongs to peers that died.
+    /// Now and then releases the memory of peers that have exited.
     pub(super) fn sweep(&self) {
         let (now, last) = (crate::sys::tick(), self.swept.load(Ordering::Relaxed));
         if now.wrapping_sub(last) >= SWEEP_EVERY {
@@ -108,7 +109,7 @@ impl Local {
         }
     }
 
-    /// Hands the next datagrams to `take`, `most` at most; how many.
+    /// Passes the next datagrams to `take`, at most `most`. Returns how many.
     #[inline]
     pub(super) fn try_recv_up_to(&self, most: usize, take: &mut dyn FnMut(&dyn Arrived)) -> usize {
         let n = self.ud.try_recv_up_to(most, take);
@@ -119,8 +120,8 @@ impl Local {
     }
 }
 
-/// Whether several sockets may have one address: who of them gets a datagram is the kernel's to say then,
-/// so all of them stay on UDP.
+/// Whether several sockets may share the address. Then the kernel decides which of them receives a
+/// datagram, so all of them stay on UDP.
 pub(super) fn is_shared(fd: BorrowedFd<'_>) -> bool {
     use rustix::net::sockopt::{socket_reuseaddr, socket_reuseport};
     socket_reuseaddr(fd).unwrap_or(true) || socket_reuseport(fd).unwrap_or(true)

@@ -1,10 +1,11 @@
-//! Datagrams: sockets that send through a kernel UDP socket, and past it once they know how.
+//! Datagram sockets of the rsockets API. They send through a kernel UDP socket, and past it once
+//! they know the peer's queue.
 //!
-//! [`header`] is what travels, [`table`] is what is known of destinations; both are values without
-//! clock, descriptor or lock. `udp.rs` sends and receives packets, `meet.rs` finds peers on this host,
-//! `local.rs` is the queue that they share memory with, `remote.rs` has those on RDMA devices, `route.rs` is
-//! what leads to a peer's, and `socket.rs` with its neighbours `sending.rs`, `receiving.rs`, `waiting.rs`
-//! and `watched.rs` puts it together.
+//! [`header`] has the wire formats and [`table`] what is known of destinations; both are values
+//! without clock, descriptor or lock. `udp.rs` sends and receives packets, `handshake.rs` connects
+//! to peers on this host, `local.rs` has the queue in shared memory, `remote.rs` has the queues on
+//! RDMA devices, and `route.rs` is the route to a peer's queue. `socket.rs`, `sending.rs`,
+//! `receiving.rs`, `waiting.rs` and `readiness.rs` are the socket made of them.
 //!
 //! ```
 //! use rsock_core::datagram::{Datagram, MessageFlags};

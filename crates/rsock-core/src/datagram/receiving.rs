@@ -1,4 +1,5 @@
-//! Receiving: from the queues past UDP and from the UDP socket, whose control packets are answered here.
+//! Receiving: from the queues past UDP and from the UDP socket, whose control packets are answered
+//! here.
 
 use crate::datagram::flags::MessageFlags;
 use crate::datagram::header::{MAX_QUEUE_HEADER, QueueHeader, UdpOp};
@@ -16,28 +17,28 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What came by UDP, or was peeked at, and waits.
+/// Datagrams that came by UDP, or were peeked at, and wait for a receive.
 #[derive(Debug)]
 pub(super) struct PendingDatagrams {
     pub(super) inbox: Inbox,
     pub(super) datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// What the UDP socket reported, for the next call.
+    /// An error of the UDP socket, for the next call.
     pub(super) error: Option<io::Error>,
 }
 
-/// Datagrams kept at most between the UDP socket and the program.
+/// Most datagrams kept between the UDP socket and the program.
 const MAX_PENDING: usize = 256;
-/// Receptions from the queue before UDP and handshakes get their turn.
+/// Receptions from the queues before UDP and handshakes are polled.
 const UDP_EVERY: u32 = 64;
-/// Datagrams that one look drops at most.
+/// Most datagrams that one receive drops.
 const MAX_DROPPED: u32 = 1024;
 
 impl Datagram {
-    /// As `recvfrom(2)` into several buffers. `peek` as `MSG_PEEK`, `dont_wait` as `MSG_DONTWAIT`. A
-    /// datagram that is longer than the buffers is cut, and [`Received::full_len`] says so.
+    /// As `recvfrom(2)` into several buffers. A datagram that is longer than the buffers is
+    /// truncated, which [`Received::full_len`] shows.
     ///
     /// # Errors
-    /// `EAGAIN`, `EINTR`; what UDP reports, for instance `ECONNREFUSED`.
+    /// `EAGAIN`, `EINTR`; errors of UDP, for instance `ECONNREFUSED`.
     #[doc(alias = "rrecvfrom")]
     pub fn recv_from(
         &self,
@@ -56,10 +57,10 @@ impl Datagram {
         let nonblocking = flags.is_dont_wait() || self.is_nonblocking();
         let watch = Watch::begin();
         self.local()?;
-        // Asked for when it is needed: it is a system call.
+        // Read when it is first needed: it takes a system call.
         let mut deadline = None;
         loop {
-            // PERF: who was served past UDP looks there for a while before a system call.
+            // PERF: a socket that receives past UDP spins there for a while before a system call.
             let spun = !nonblocking && self.spin();
             if !spun {
                 self.poll_udp();
@@ -86,8 +87,8 @@ impl Datagram {
     }
 
     /// Receives as many datagrams as there are, one into each of `bufs`; waits for the first as
-    /// [`Self::recv_from`] does. What was received is in the first entries of `out`, whose number is
-    /// returned. As `recvmmsg(2)` with `MSG_WAITFORONE`.
+    /// [`Self::recv_from`] does. Describes them in the first entries of `out`, and returns their
+    /// number. As `recvmmsg(2)` with `MSG_WAITFORONE`.
     ///
     /// # Errors
     /// As [`Self::recv_from`].
@@ -100,7 +101,7 @@ impl Datagram {
         self.recv_up_to(bufs, out, MessageFlags::empty())
     }
 
-    /// As [`Self::recv_batch`]. `dont_wait` as `MSG_DONTWAIT`.
+    /// As [`Self::recv_batch`], with flags.
     pub(super) fn recv_up_to(
         &self,
         bufs: &mut [IoSliceMut<'_>],
@@ -112,10 +113,10 @@ impl Datagram {
         let (Some(buf), Some(place)) = (bufs.first_mut(), out.first_mut()) else { return Ok(0) };
         *place = Some(self.recv_from(&mut [IoSliceMut::new(buf)], flags)?);
         let mut n = 1;
-        // Those in shared memory at once.
+        // First those in shared memory, at once.
         n += self.recv_more(&mut bufs[n..], &mut out[n..]);
         for (buf, place) in bufs.iter_mut().zip(out).skip(n) {
-            // An error is the next call's.
+            // An error is left for the next call.
             let Ok(Some(received)) = self.try_recv_local(&mut [IoSliceMut::new(buf)], false) else {
                 break;
             };
@@ -125,8 +126,8 @@ impl Datagram {
         Ok(n)
     }
 
-    /// Receives what has come through shared memory, one into each of `bufs`, unless something from
-    /// elsewhere has to come first; how many.
+    /// Receives datagrams from shared memory, one into each of `bufs`, unless one from elsewhere
+    /// must come first. Returns how many.
     fn recv_more(&self, bufs: &mut [IoSliceMut<'_>], out: &mut [Option<Received>]) -> usize {
         let _section = Section::enter();
         let Some(Some(local)) = self.local.get() else { return 0 };
@@ -156,7 +157,7 @@ impl Datagram {
         n
     }
 
-    /// Receives what is there without a system call, as a rule.
+    /// Receives a datagram that is there, without a system call as a rule.
     #[inline]
     fn try_recv_local(
         &self,
@@ -176,7 +177,7 @@ impl Datagram {
             return self.peek_past_udp(bufs);
         }
         let peer = self.routes().peer;
-        // Who sends nothing but what is dropped does not keep us.
+        // Bounded: a peer whose datagrams are all dropped must not keep the caller here.
         for _ in 0..MAX_DROPPED {
             let mut received = None;
             let next = self.next(peer, |arrived, from, at| {
@@ -194,8 +195,8 @@ impl Datagram {
         Ok(None)
     }
 
-    /// Takes what comes next past UDP: `take` gets the datagram, its source and where its payload
-    /// begins, if it is from `peer` where there is one.
+    /// Takes the next datagram past UDP. `take` gets the datagram, its source and the offset of its
+    /// payload, if it is from `peer` where there is one.
     #[inline]
     fn next(
         &self,
@@ -225,7 +226,7 @@ impl Datagram {
         next
     }
 
-    /// Moves a datagram where it can be udp_polled at twice.
+    /// Moves a datagram to the pending ones, where it can be read twice.
     fn peek_past_udp(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Option<Received>> {
         let peer = self.routes().peer;
         for _ in 0..MAX_DROPPED {
@@ -284,7 +285,7 @@ impl Datagram {
         self.n_pending.store(n, Ordering::Release);
     }
 
-    /// Takes what came by UDP, answers it, and makes handshakes progress. Never waits.
+    /// Takes packets from the UDP socket, answers them, and advances the handshakes. Never waits.
     pub(crate) fn poll_udp(&self) {
         let _section = Section::enter();
         self.since_udp.store(0, Ordering::Relaxed);
@@ -292,7 +293,7 @@ impl Datagram {
         if let Some(local) = local {
             self.progress_handshakes(local);
         }
-        // Asked for when there is somebody to answer: it is a system call.
+        // Created when there is a packet to answer: it takes a system call.
         let mut sender = None;
         let mut pending = self.pending();
         let PendingDatagrams { inbox, datagrams, error } = &mut *pending;
@@ -308,7 +309,7 @@ impl Datagram {
                 UdpOp::Data => {
                     drop(routes.learn(from, |t| t.handle_data(from, number, now)));
                     let own = self.number_for(&mut routes, local, from);
-                    // Who has no queue that we could reach, or none of ours, has nothing to learn.
+                    // A peer that cannot reach a queue of this socket gets no answer.
                     if own != QpNum(0)
                         && let Some(sender) = sender.get_or_insert_with(|| self.sender().ok())
                     {
@@ -328,17 +329,17 @@ impl Datagram {
     }
 }
 
-/// What was found past UDP.
+/// The result of taking a datagram past UDP.
 #[derive(Debug)]
 enum Next {
     Nothing,
-    /// A datagram was handed over.
+    /// A datagram was passed on.
     Taken,
-    /// Something that is none for us was dropped.
+    /// A datagram that is not for this socket was dropped.
     Dropped,
 }
 
-/// Who sent it, and where its payload begins, by its own word; nothing if it does not say.
+/// The source that the header names, and the offset of the payload; `None` without a valid header.
 #[inline]
 fn claimed_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
     let mut front = [0; MAX_QUEUE_HEADER];
@@ -348,20 +349,20 @@ fn claimed_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
     Some((canonical(header.source), at))
 }
 
-/// The same of a datagram in shared memory; nothing if its sender may not call itself so.
+/// The same of a datagram in shared memory; `None` if its sender may not use that address.
 #[inline]
 fn local_source(arrived: &dyn Arrived, sources: &SourceCheck) -> Option<(SocketAddr, usize)> {
     let sender = arrived.sender()?;
     claimed_source(arrived).filter(|(from, _)| sources.is_verified(sender, *from))
 }
 
-/// The same of one that came over a network; nothing if the network says that it comes from somebody else.
+/// The same of a datagram from the network; `None` if it came from another address.
 #[inline]
 fn rdma_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
     claimed_source(arrived).filter(|(from, _)| arrived.source() == Some(from.ip()))
 }
 
-/// Stores a datagram, whose bytes begin `at` behind its header, as remote as `bufs` have room.
+/// Stores a datagram, whose payload begins at `at`, as far as `bufs` have room.
 pub(crate) fn scatter(
     arrived: &dyn Arrived,
     from: SocketAddr,

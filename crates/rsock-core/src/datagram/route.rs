@@ -1,4 +1,4 @@
-//! Ways past UDP: through shared memory to a peer on this host, or over an RDMA device.
+//! Routes past UDP: through shared memory to a peer on this host, or over an RDMA device.
 
 use crate::datagram::header::{HeaderBytes, MAX_QUEUE_HEADER};
 use crate::datagram::local::Local;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) medium: Medium,
-    /// What goes before each datagram.
+    /// The header in front of each datagram.
     pub(super) header: HeaderBytes<MAX_QUEUE_HEADER>,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Medium {
 }
 
 impl Route {
-    /// Sends the pieces as one datagram; who waits for it learns of it by [`Self::ring`].
+    /// Sends the pieces as one datagram. The caller wakes the receiver with [`Self::ring`].
     pub(super) fn post(
         &self,
         local: Option<&Local>,
@@ -51,15 +51,15 @@ impl Route {
         }
     }
 
-    /// Wakes whoever waits for what was posted.
+    /// Wakes the receiver if it waits for what was posted.
     pub(super) fn ring(&self, local: Option<&Local>) {
-        // A device tells by itself.
+        // A device wakes its receiver by itself.
         if let (Medium::SharedMemory(to), Some(local)) = (&self.medium, local) {
             local.ud.ring(to);
         }
     }
 
-    /// Bytes of the longest datagram that goes this route.
+    /// Length of the longest datagram that this route carries.
     pub(super) fn max_payload(&self, local: Option<&Local>) -> usize {
         let most = match &self.medium {
             Medium::SharedMemory(_) => local.map_or(0, |local| local.ud.max_len()),

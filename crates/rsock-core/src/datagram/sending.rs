@@ -1,4 +1,4 @@
-//! Sending: over a route past UDP where one is open, by UDP otherwise.
+//! Sending: by a route past UDP where one is open, by UDP otherwise.
 
 use crate::datagram::flags::MessageFlags;
 use crate::datagram::handshake::Outcome;
@@ -18,25 +18,26 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where datagrams go.
+/// The routes of a socket.
 #[derive(Debug)]
 pub(super) struct Routes {
     pub(super) table: Table<Arc<Route>>,
-    /// The route that was used last, and when it was udp_polled up, in the kernel's coarse milliseconds.
+    /// The route that was used last, and when it was looked up, in the kernel's coarse
+    /// milliseconds.
     pub(super) last: Option<(SocketAddr, Arc<Route>, u32)>,
     /// The canonical peer of a connected socket.
     pub(super) peer: Option<SocketAddr>,
-    /// Whether the address that was asked about last is of this host.
+    /// The last address that was checked, and whether it is of this host.
     pub(super) is_local: Option<(IpAddr, bool)>,
 }
 
 impl Datagram {
-    /// As `sendto(2)`, of several pieces; `None` sends to the peer of a connected socket. What a
-    /// full receiver loses counts as sent. `dont_wait` as `MSG_DONTWAIT`.
+    /// As `sendto(2)`, of several pieces. `None` sends to the peer of a connected socket. A
+    /// datagram that a full receiver loses counts as sent.
     ///
     /// # Errors
-    /// `EDESTADDRREQ` without an address; `EMSGSIZE` for more than UDP carries, less the header (16 or
-    /// 28 bytes); `ECONNREFUSED`, `EAGAIN`, `EINTR`, and others, as for UDP.
+    /// `EDESTADDRREQ` without an address; `EMSGSIZE` for more than UDP carries, less the header (16
+    /// or 28 bytes); `ECONNREFUSED`, `EAGAIN`, `EINTR`, and others, as for UDP.
     #[doc(alias = "rsendto")]
     pub fn send_to(
         &self,
@@ -51,7 +52,8 @@ impl Datagram {
     }
 
     /// Sends each of `batch` to the peer of a connected socket, or to `to`, and wakes the receiver
-    /// once; how many were sent. As `sendmmsg(2)`, an error after the first is left for the next call.
+    /// once. Returns how many were sent. As with `sendmmsg(2)`, an error after the first datagram
+    /// is left for the next call.
     ///
     /// # Errors
     /// As [`Self::send_to`].
@@ -62,9 +64,9 @@ impl Datagram {
         let mut result = Ok(());
         for datagram in batch {
             let bufs = &[IoSlice::new(datagram)];
-            // PERF: the route of the one before, without looking for it. With what `recv_more` does for the
-            // receiver, 13.8 M/s of 64 B arrive in batches of 32, and 8.0 M/s without the two (`rsock perf
-            // dgram`, two CPUs that share a cache).
+            // PERF: reuses the route of the previous datagram without a lookup. With what
+            // `recv_more` does for the receiver, 13.8 M/s of 64 B arrive in batches of 32, and 8.0
+            // M/s without the two (`rsock perf dgram`, two CPUs that share a cache).
             if last.as_mut().is_some_and(|last| last.post_also(bufs)) {
                 n += 1;
                 continue;
@@ -84,7 +86,7 @@ impl Datagram {
         if n == 0 { result.map(|()| 0) } else { Ok(n) }
     }
 
-    /// Sends without waking the receiver; where to ring, if it went past UDP.
+    /// Sends without waking the receiver. Returns what to ring, if the datagram went past UDP.
     fn post(
         &self,
         bufs: &[IoSlice<'_>],
@@ -110,7 +112,8 @@ impl Datagram {
     ) -> io::Result<PostAttempt<'_>> {
         let _section = Section::enter();
         let (local, remote) = (self.local()?, self.remote());
-        // Who only sends must read the answers, too: of peers whose route does not notice its end.
+        // A program that only sends must process the answers, too: those of peers whose route does
+        // not detect their exit.
         if remote.is_some_and(Remote::has_queues) && self.is_udp_poll_due() {
             self.poll_udp();
         }
@@ -127,7 +130,8 @@ impl Datagram {
                 routes = self.routes();
                 found = routes.select(to);
                 if let Selected::Open(number) = found {
-                    // It has told another number meanwhile: for the next one.
+                    // The peer has told another number meanwhile: the next datagram opens that
+                    // route.
                     routes.table.failed(to, number, sys::now());
                 }
             }
@@ -141,8 +145,8 @@ impl Datagram {
                         })));
                     }
                     Err(DatagramError::Full) => {
-                        // The device sends what it has, whether anybody waits or not; if it does not, UDP
-                        // may.
+                        // The device sends what is queued whether a caller waits or not. If it is
+                        // stuck, UDP may work.
                         match &route.medium {
                             Medium::Rdma(RemoteRoute { queue, .. }) if !queue.is_stuck() => {
                                 return Ok(PostAttempt::Full(Arc::clone(queue)));
@@ -150,12 +154,12 @@ impl Datagram {
                             _ => routes.forget(to),
                         }
                     }
-                    // More than that route takes, but perhaps not more than UDP does.
+                    // Longer than that route carries, but perhaps not longer than UDP does.
                     Err(DatagramError::TooLong) => {}
                     Err(DatagramError::Gone | DatagramError::Broken) => routes.forget(to),
                 }
             } else if self.is_udp_poll_due() {
-                // As above, of those to whom a route may lead.
+                // As above, for destinations to which a route may become known.
                 drop(routes);
                 self.poll_udp();
                 routes = self.routes();
@@ -167,7 +171,7 @@ impl Datagram {
         Ok(PostAttempt::Done(None))
     }
 
-    /// Opens a route to queue `number` of `to`, or begins to.
+    /// Opens a route to queue `number` of `to`, or begins the handshake for it.
     fn open(&self, to: SocketAddr, number: QpNum) {
         let now = sys::now();
         let local = self.local().ok().flatten().filter(|_| self.is_local(&mut self.routes(), to));
@@ -187,13 +191,14 @@ impl Datagram {
         }
     }
 
-    /// Whether a sender has not udp_polled at UDP and handshakes since the kernel's clock went on.
+    /// Whether no sender has polled UDP and handshakes since the kernel's coarse clock last
+    /// advanced.
     fn is_udp_poll_due(&self) -> bool {
         let now = sys::tick();
         self.udp_polled.swap(now, Ordering::Relaxed) != now
     }
 
-    /// The number that a packet to `to` tells: none where it could not be reached.
+    /// The queue number for a packet to `to`: 0 where `to` cannot reach any queue of this socket.
     pub(super) fn number_for(
         &self,
         routes: &mut Routes,
@@ -215,8 +220,8 @@ impl Datagram {
         is_local
     }
 
-    /// Bytes of the longest datagram that goes past UDP to `to`; nothing as long as it has no such route,
-    /// which takes a datagram or two in both directions.
+    /// Length of the longest datagram that goes past UDP to `to`. `None` without such a route,
+    /// which a datagram or two in both directions establish.
     #[must_use]
     pub fn max_past_udp(&self, to: SocketAddr) -> Option<usize> {
         let local = self.local().ok()?;
@@ -253,7 +258,7 @@ impl Datagram {
         }
     }
 
-    /// Makes handshakes progress.
+    /// Advances the handshakes.
     pub(super) fn progress_handshakes(&self, local: &Local) {
         let now = sys::now();
         local.progress(now, |Outcome { peer, number, route }| {
@@ -267,7 +272,7 @@ impl Datagram {
 }
 
 impl Routes {
-    /// How the next datagram to `to` goes.
+    /// Selects how the next datagram to `to` is sent.
     fn select(&mut self, to: SocketAddr) -> Selected {
         if let Some((last, route, checked)) = &self.last
             && *last == to
@@ -286,7 +291,7 @@ impl Routes {
         }
     }
 
-    /// Applies `f`, after which the route to `from` may be another one.
+    /// Applies `f`, which may replace the route to `from`.
     pub(super) fn learn(
         &mut self,
         from: SocketAddr,
@@ -301,12 +306,12 @@ impl Routes {
 
     fn forget(&mut self, to: SocketAddr) {
         drop(self.learn(to, |table| table.lost(to, sys::now())));
-        // Also where the table has long forgotten it.
+        // Even if the table has no entry for it any more.
         self.last = None;
     }
 }
 
-/// How a datagram goes.
+/// How a datagram is sent.
 enum Selected {
     Udp,
     Route(Arc<Route>),
@@ -314,14 +319,14 @@ enum Selected {
     Open(QpNum),
 }
 
-/// What came of an attempt to send.
+/// The result of an attempt to send.
 enum PostAttempt<'a> {
     Done(Option<PostedDatagram<'a>>),
-    /// The device has not sent yet what came before.
+    /// The device has not sent the previous datagrams yet.
     Full(Arc<Queue>),
 }
 
-/// What was sent past UDP, and has not been rung for.
+/// A datagram that was sent past UDP, and whose receiver was not woken yet.
 struct PostedDatagram<'a> {
     local: Option<&'a Local>,
     route: Arc<Route>,
@@ -329,7 +334,7 @@ struct PostedDatagram<'a> {
 }
 
 impl PostedDatagram<'_> {
-    /// Sends another datagram the same route, if that can be known to be the right one still.
+    /// Sends another datagram by the same route, if that route is certainly still valid.
     fn post_also(&mut self, bufs: &[IoSlice<'_>]) -> bool {
         if !self.route.detects_peer_exit() {
             return false;
@@ -340,7 +345,7 @@ impl PostedDatagram<'_> {
                 self.posted = posted;
                 true
             }
-            // Whoever looks for a route deals with it.
+            // The caller selects a route again, and handles the error there.
             Err(_) => false,
         }
     }
@@ -353,8 +358,8 @@ impl PostedDatagram<'_> {
     }
 }
 
-/// For a sender whose datagram had no room: the receiver has had no CPU for a while. If it waits for ours,
-/// whatever else we send is lost as well; if it does not, this costs little.
+/// For a sender whose datagram found no room: the receiver has had no CPU for a while. If it waits
+/// for this CPU, further datagrams are lost as well; if it does not, the yield costs little.
 pub(crate) fn yield_to_receiver() {
     rustix::thread::sched_yield();
 }

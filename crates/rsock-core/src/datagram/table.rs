@@ -1,11 +1,12 @@
-//! Which destinations a socket knows a faster route to: the resolution of peers, as a value.
+//! The resolution of peers: the destinations to which a socket knows a faster route.
 //!
 //! A destination is unknown until a UDP packet *from its own address and port* tells the number of
-//! its queue; then the caller opens a route there, and keeps using UDP until that is done. No clock, no
-//! descriptor and no route is used here: `now` is an argument, and a route is whatever `W` is ([`PeerRoute`]).
+//! its queue. Then the caller opens a route to that queue, and uses UDP until the route is open.
+//! This module uses no clock, no descriptor and no route: `now` is an argument, and a route is any
+//! `W` ([`PeerRoute`]).
 //!
-//! Invariants: the table is bounded. Who only spoke to us displaces nobody that we speak to. A route
-//! leads to the number that its destination told last.
+//! INVARIANT: the table is bounded. A source that this socket has not sent to never displaces a
+//! destination. A route leads to the number that its destination told last.
 
 use crate::datagram::lru::LruMap;
 use rsock_verbs::QpNum;
@@ -15,15 +16,16 @@ use std::time::{Duration, Instant};
 /// Sizes and times of a [`Table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Destinations that we send to.
+    /// Destinations that this socket sends to.
     pub n_spoken: usize,
-    /// SourceCheck that sent to us and that we have not answered.
+    /// Sources that have sent to this socket and got no answer.
     pub n_heard: usize,
-    /// How long a number is believed while a route is in use that does not notice that its end is gone.
-    /// After that, one datagram in this time goes by UDP and so asks again; a destination that has not
-    /// answered for three times as long is unknown, and to one that has the route is opened anew.
+    /// How long a number is valid while a route is in use that does not detect the peer's exit.
+    /// After that, one datagram per such time goes by UDP and so asks again. A destination that has
+    /// not answered for three times as long becomes unknown; the route to one that answers is
+    /// opened again.
     pub confirm: Duration,
-    /// How long after a failure a route is tried again, at first; doubles up to [`Self::retry_max`].
+    /// Time from a failure to the next try, at first; doubles up to [`Self::retry_max`].
     pub retry_min: Duration,
     /// Longest time between two tries.
     pub retry_max: Duration,
@@ -43,19 +45,19 @@ impl Default for Limits {
 
 /// A route to a destination.
 pub trait PeerRoute {
-    /// Whether using it tells that its end is gone, or is somewhere else.
+    /// Whether sending by this route reports that the peer is gone, or has moved to another queue.
     fn detects_peer_exit(&self) -> bool;
 }
 
-/// How a datagram goes.
+/// How the next datagram is sent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Selection<'a, W> {
     /// Through the UDP socket, which also asks the destination for its number.
     Udp,
-    /// As [`Selection::Udp`], and the caller opens a route to this queue: it ends with [`Table::opened`] or
-    /// [`Table::failed`]. Said once.
+    /// As [`Selection::Udp`], and the caller opens a route to this queue, which ends with
+    /// [`Table::opened`] or [`Table::failed`]. Returned once per number.
     Open(QpNum),
-    /// Medium this route.
+    /// By this route.
     Route(&'a W),
 }
 
@@ -70,23 +72,23 @@ pub struct Table<W> {
 
 #[derive(Debug)]
 struct Entry<W> {
-    /// What the destination said last; nothing if it never did, or has no queue.
+    /// The number that the destination told last; none if it has told none, or has no queue.
     number: Option<QpNum>,
     state: State<W>,
-    /// When it said so.
+    /// When the destination last told its number.
     confirmed: Instant,
-    /// When we asked after that.
+    /// When it was last asked to confirm the number.
     asked: Option<Instant>,
-    /// How long after the next failure the next try is.
+    /// Time from the next failure to the next try.
     pause: Duration,
 }
 
 #[derive(Debug)]
 enum State<W> {
-    /// To be tried, but not before that.
+    /// No route; the next try is not before this time.
     None(Instant),
     Opening,
-    /// Since when, too.
+    /// An open route, and when it was opened.
     Open(W, Instant),
 }
 
@@ -102,7 +104,7 @@ impl<W: PeerRoute> Table<W> {
         }
     }
 
-    /// How the next datagram to `to` goes. It is `now`.
+    /// Selects how the next datagram to `to` is sent, at time `now`.
     pub fn select(&mut self, to: SocketAddr, now: Instant) -> Selection<'_, W> {
         if self.spoken.get_mut(&to).is_none() {
             let number = self.heard.remove(&to);
@@ -139,7 +141,7 @@ impl<W: PeerRoute> Table<W> {
         }
     }
 
-    /// The route to `to`, if one is open. Changes nothing.
+    /// The route to `to`, if one is open. Does not count as a use.
     pub fn route(&mut self, to: SocketAddr) -> Option<&W> {
         match &self.spoken.get_mut(&to)?.state {
             State::Open(route, _) => Some(route),
@@ -147,8 +149,8 @@ impl<W: PeerRoute> Table<W> {
         }
     }
 
-    /// A UDP packet with a datagram came from `from`, whose queue is `number`. The route that is no
-    /// longer good, if there is one, is returned. The caller answers with a control packet.
+    /// Handles a UDP packet with a datagram from `from`, whose queue is `number`. Returns a route
+    /// that is no longer valid, if there is one. The caller answers with a control packet.
     pub fn handle_data(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
         if let Some(entry) = self.spoken.get_mut(&from) {
             return entry.learn(number, now, self.limits.confirm);
@@ -161,8 +163,8 @@ impl<W: PeerRoute> Table<W> {
         None
     }
 
-    /// A control packet came from `from`: as [`Self::handle_data`], but only those that we sent to
-    /// have anything to tell.
+    /// Handles a control packet from `from`: as [`Self::handle_data`], but only destinations of
+    /// this socket are believed.
     pub fn handle_control(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
         match self.spoken.get_mut(&from) {
             Some(entry) => entry.learn(number, now, self.limits.confirm),
@@ -173,7 +175,8 @@ impl<W: PeerRoute> Table<W> {
         }
     }
 
-    /// The caller opened a route to queue `number` of `to`. Returned if it is not wanted any more.
+    /// Stores the route that the caller opened to queue `number` of `to`. Returns a route that is
+    /// not needed.
     pub fn opened(&mut self, to: SocketAddr, number: QpNum, route: W, now: Instant) -> Option<W> {
         match self.spoken.get_mut(&to) {
             Some(entry) if entry.number == Some(number) => {
@@ -187,7 +190,7 @@ impl<W: PeerRoute> Table<W> {
         }
     }
 
-    /// The caller could not open a route to queue `number` of `to`.
+    /// Notes that the caller could not open a route to queue `number` of `to`.
     pub fn failed(&mut self, to: SocketAddr, number: QpNum, now: Instant) {
         let max = self.limits.retry_max;
         if let Some(entry) = self.spoken.get_mut(&to)
@@ -199,25 +202,25 @@ impl<W: PeerRoute> Table<W> {
         }
     }
 
-    /// The route to `to` has come to its end: the destination is unknown until it speaks again. The route is
-    /// returned.
+    /// Notes that the route to `to` has failed: the destination is unknown until it tells a number
+    /// again. Returns the route.
     pub fn lost(&mut self, to: SocketAddr, now: Instant) -> Option<W> {
         self.spoken.get_mut(&to)?.forget(now)
     }
 
-    /// Destinations and sources that it has, for `rsock stat` and tests.
+    /// Number of destinations and sources in the table, for tests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.spoken.len() + self.heard.len()
     }
 
-    /// Whether it has none.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Control packets from addresses that we never sent to.
+    /// Control packets from addresses that this socket never sent to.
     #[must_use]
     pub fn n_unsolicited(&self) -> u64 {
         self.n_unsolicited
@@ -230,7 +233,7 @@ impl<W: PeerRoute> Entry<W> {
         self.confirmed = now;
         self.asked = None;
         if self.number == number {
-            // The same number may be found somewhere else by now.
+            // The same number may belong to another queue by now.
             return self.close_if(now, |route, opened| {
                 !route.detects_peer_exit() && now.saturating_duration_since(opened) >= confirm
             });
@@ -247,7 +250,7 @@ impl<W: PeerRoute> Entry<W> {
         self.close(now)
     }
 
-    /// Closes an open route of which `f` says so.
+    /// Closes an open route if `f` returns true for it.
     fn close_if(&mut self, now: Instant, f: impl FnOnce(&W, Instant) -> bool) -> Option<W> {
         match &self.state {
             State::Open(route, opened) if f(route, *opened) => self.close(now),

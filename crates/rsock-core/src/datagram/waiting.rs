@@ -1,5 +1,5 @@
-//! PendingDatagrams: asleep on the bells that peers in shared memory and RDMA devices ring, the UDP socket, and the
-//! descriptors of handshakes; and what polls of several sockets need to know.
+//! Waiting: a thread sleeps on the bells of the queues in shared memory and on RDMA devices, the
+//! UDP socket, and the descriptors of handshakes. Also what a poll of several sockets needs.
 
 use crate::datagram::remote::{Queue, Remote};
 use crate::datagram::socket::{Datagram, raw};
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl Datagram {
-    /// Sleeps until there may be something, or `deadline`.
+    /// Sleeps until there may be a datagram, or until `deadline`.
     pub(super) fn sleep(&self, deadline: Option<Instant>, watch: Watch) -> io::Result<()> {
         armed(&[self], |bells, limit| {
             // SYNC(closed): pairs with `close`.
@@ -45,15 +45,15 @@ impl Datagram {
         }
     }
 
-    /// What a thread that waits to receive polls besides its armed bell, and when it looks again at
-    /// the latest. Whatever it finds, [`Self::poll_udp`] follows.
+    /// The descriptors that a waiting receiver polls besides its armed bell. Returns the latest
+    /// time at which it polls again. [`Self::poll_udp`] follows in any case.
     pub(crate) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) -> Option<Instant> {
         out.push(raw(self.port.as_fd(), libc::POLLIN));
         let Some(Some(local)) = self.local.get() else { return None };
         local.poll_entries(out)
     }
 
-    /// Which of `events` hold; looks at UDP with a system call if `look`.
+    /// Which of `events` hold; polls UDP with a system call if `look`.
     pub(crate) fn readiness(&self, events: PollFlags, look: bool) -> PollFlags {
         let readable = PollFlags::IN | PollFlags::RDNORM;
         let mut ready = events & (PollFlags::OUT | PollFlags::WRNORM);
@@ -70,29 +70,29 @@ impl Datagram {
         ready
     }
 
-    /// Arms `bell` for what comes through shared memory; false if something has come, or there is no
-    /// place for the bell. Nothing where nothing comes that route.
+    /// Arms `bell` for datagrams in shared memory. False if one has come, or there is no room for
+    /// the bell. `None` where there is no queue in shared memory.
     pub(super) fn arm(&self, bell: &SoftBell) -> Option<bool> {
         let local = self.local().ok()??;
         local.sweep();
         Some(local.ud.arm(bell))
     }
 
-    /// Takes back an [`Self::arm`].
+    /// Undoes [`Self::arm`].
     pub(super) fn disarm(&self, bell: &SoftBell) {
         if let Some(Some(local)) = self.local.get() {
             local.ud.disarm(bell);
         }
     }
 
-    /// The queues on RDMA devices that may get something.
+    /// The usable queues on RDMA devices.
     pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
         let remote = self.remote.get().and_then(Option::as_ref);
         let queues = remote.into_iter().flat_map(Remote::queues);
         queues.filter(|queue| queue.is_usable())
     }
 
-    /// Whether something has come past UDP.
+    /// Whether a datagram has come past UDP.
     pub(super) fn is_ready_past_udp(&self) -> bool {
         matches!(self.local.get(), Some(Some(local)) if local.ud.is_ready())
             || matches!(self.remote.get(), Some(Some(remote)) if remote.is_ready())
@@ -103,7 +103,7 @@ impl Datagram {
         socket_timeout(&*self.port, Timeout::Recv).ok().flatten()
     }
 
-    /// For a thread that waits for this socket alone: spins where that is likely to pay.
+    /// For a thread that waits for this socket alone: spins if spinning is likely to succeed.
     pub(crate) fn spin(&self) -> bool {
         let is_active = matches!(self.local.get(), Some(Some(local)) if local.is_active())
             || matches!(self.remote.get(), Some(Some(remote)) if remote.is_active());
@@ -111,11 +111,11 @@ impl Datagram {
     }
 }
 
-/// Runs `f` with the calling thread's bells armed for what comes past UDP to any of `sockets`: with what to
-/// poll, and how long it sleeps at most. Does not run it if something has come.
+/// Runs `f` with the calling thread's bells armed for datagrams past UDP to any of `sockets`. `f`
+/// gets the descriptors to poll and the longest sleep. It does not run if a datagram has come.
 ///
 /// # Errors
-/// Those of `f`; when no bell can be made.
+/// Those of `f`; when no bell can be created.
 pub(crate) fn armed(
     sockets: &[&Datagram],
     f: impl FnOnce(&[libc::pollfd], Option<Duration>) -> io::Result<()>,
@@ -132,12 +132,12 @@ pub(crate) fn armed(
     })
 }
 
-/// A bell that is armed.
+/// An armed bell.
 #[derive(Clone, Copy, Default)]
 struct ArmedBell {
-    /// To be polled.
+    /// The descriptor to poll.
     entry: Option<libc::pollfd>,
-    /// Not armed everywhere: for lack of room, or because something has come.
+    /// Not armed everywhere: for lack of room, or because a datagram has come.
     is_short: bool,
 }
 
@@ -173,5 +173,5 @@ fn with_remote_bell(
     })?
 }
 
-/// How long a thread sleeps for which there is no place for a bell.
+/// Longest sleep of a thread for whose bell there was no room.
 pub(crate) const WITHOUT_BELL: Duration = Duration::from_millis(1);

@@ -1,11 +1,11 @@
 //! Delivery timeout: fails a stream whose device stops reporting on posted work requests.
 //!
-//! A device retries a request a few times, for some seconds, and then completes it with an error. But the
-//! kernel's soft RoCE (seen in Linux 6.1) may never complete it when its interface goes down with requests
-//! under way. A sender notices, because no room comes back; a program that has sent a request and waits for
-//! the answer would wait for ever. So a thread that sleeps for long checks now and then how many requests
-//! have completed. Where none under way is signaled, it posts one that is. It fails the stream after
-//! [`MAX_CHECKS`] checks without a completion.
+//! A device retries a request a few times, for some seconds, and then completes it with an error.
+//! But the kernel's soft RoCE (seen in Linux 6.1) may never complete it when its interface goes
+//! down with requests under way. A sender notices, because no room comes back; a program that has
+//! sent a request and waits for the answer would wait for ever. So a thread that sleeps for long
+//! checks now and then how many requests have completed. Where none under way is signaled, it posts
+//! one that is. It fails the stream after [`MAX_CHECKS`] checks without a completion.
 
 use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Checks without a completion: 30 seconds. They are counted rather than timed, because a process that was
-/// stopped meanwhile checks once.
+/// Checks without a completion: 30 seconds. They are counted rather than timed, because a process
+/// that was stopped meanwhile checks once.
 const MAX_CHECKS: u32 = 6;
 
 /// The requests that are not known to have arrived.
@@ -33,8 +33,9 @@ struct Outstanding {
 }
 
 impl<B: Backend> QpStream<B> {
-    /// For a caller that is about to sleep: how long it may sleep before it must call again, `None` without
-    /// limit. Fails the stream if no request has completed for too long, which shows as a change.
+    /// For a caller that is about to sleep: how long it may sleep before it must call again, `None`
+    /// without limit. Fails the stream if no request has completed for too long, which shows as a
+    /// change.
     pub(super) fn check_delivery(&self) -> Option<Duration> {
         if !B::SENDS_WAIT {
             return None;
@@ -65,8 +66,8 @@ impl<B: Backend> QpStream<B> {
         Some(if left.is_zero() { INTERVAL } else { left })
     }
 
-    /// Posts a signaled write of length zero, which completes after every request before it. The peer's
-    /// software does not see it.
+    /// Posts a signaled write of length zero, which completes after every request before it. The
+    /// peer's software does not see it.
     fn post_signaled(&self) {
         let op = SendOp::Write { remote: RemoteAddr::default(), rkey: RKey::default() };
         // If the queue has no room now, a later check posts it, or fails the stream.

@@ -19,32 +19,35 @@ impl<B: Backend> QpStream<B> {
     #[must_use]
     pub fn try_send_ext(&self, ext: Ext) -> bool {
         let _section = Section::enter();
-        // The last message before the bytes go by TCP, which must not overtake it: see `is_drained`.
+        // The last message before the bytes go by TCP, which must not overtake it: see
+        // `is_drained`.
         let is_last = B::SENDS_WAIT && ext == Ext::Down;
         let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
         let word = rsock_proto::Msg::Ext(ext).encode();
         self.resources.post_flagged(PLAIN, None, &[], word, flags).is_ok()
     }
 
-    /// Ends every sleep on this stream in this process and its forked children: each sleeper tries again.
+    /// Ends every sleep on this stream in this process and its forked children: each sleeper tries
+    /// again.
     pub fn wake_waiters(&self) {
         let _section = Section::enter();
         self.announce();
     }
 
-    /// Tells the peer that this direction moves to the stream at byte `offset`. False if there is no room
-    /// now; then the caller sends the whole message again.
+    /// Tells the peer that this direction moves to the stream at byte `offset`. False if there is
+    /// no room now; then the caller sends the whole message again.
     #[must_use]
     pub fn try_send_up(&self, offset: u64) -> bool {
         let bits = |n: u64| u32::try_from(n & u64::from(UP_MASK)).unwrap_or(0);
         let (high26, offset26) = (bits(offset >> UP_BITS), bits(offset));
-        // INVARIANT: `offset` only grows, so bits that are zero now were zero in every message before.
+        // INVARIANT: `offset` only grows, so bits that are zero now were zero in every message
+        // before.
         (high26 == 0 || self.try_send_ext(Ext::UpHigh { high26 }))
             && self.try_send_ext(Ext::Up { offset26 })
     }
 
-    /// The extension messages that have arrived, without taking them. Dispatches completions first if
-    /// there are any.
+    /// The extension messages that have arrived, without taking them. Dispatches completions first
+    /// if there are any.
     #[must_use]
     pub fn ext_seen(&self) -> ExtSeen {
         if self.resources.cq.is_ready() {
@@ -68,7 +71,8 @@ impl<B: Backend> QpStream<B> {
         ExtSeen::from_bits_retain(old) & which
     }
 
-    /// The low [`2 * UP_BITS`](rsock_proto::UP_BITS) bits of the offset that the last [`Ext::Up`] named.
+    /// The low [`2 * UP_BITS`](rsock_proto::UP_BITS) bits of the offset that the last [`Ext::Up`]
+    /// named.
     #[must_use]
     pub fn ext_up_offset(&self) -> u64 {
         self.ring.shared.mail.ext_up.load(Ordering::Acquire)

@@ -1,15 +1,15 @@
 //! Keepalive, on a device that does not report that the peer's host is gone.
 //!
-//! The soft device needs none of this: the kernel reports a process that has ended, and there is no other
-//! host. On an RDMA device the connection manager reports a process that has ended, and a host that shuts
-//! down in good order. A host that lost its power shows only once something is sent to it. With
-//! `SO_KEEPALIVE` a stream sends probes: writes of length zero without immediate, which the peer's device
-//! acknowledges and its software does not see.
+//! The soft device needs none of this: the kernel reports a process that has ended, and there is no
+//! other host. On an RDMA device the connection manager reports a process that has ended, and a
+//! host that shuts down in good order. A host that lost its power shows only once something is sent
+//! to it. With `SO_KEEPALIVE` a stream sends probes: writes of length zero without immediate, which
+//! the peer's device acknowledges and its software does not see.
 //!
-//! The calls that wait send the probes. Each calls [`QpStream::keep_alive`] before it sleeps, and sleeps no
-//! longer than that allows ([`Armed::bound`](crate::engine::Armed::bound)); a task has a timer for it. So there
-//! is no thread, and a program that does not wait for a stream does not probe it:
-//! `docs/decisions/0016-keepalive.md`.
+//! The calls that wait send the probes. Each calls [`QpStream::keep_alive`] before it sleeps, and
+//! sleeps no longer than that allows ([`Armed::bound`](crate::engine::Armed::bound)); a task has a
+//! timer for it. So there is no thread, and a program that does not wait for a stream does not
+//! probe it: `docs/decisions/0016-keepalive.md`.
 
 use crate::engine::resources::{CONTROL, PLAIN};
 use crate::engine::shared::FLAG_DISCONNECTED;
@@ -75,15 +75,16 @@ impl KeepaliveProber {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a probe is under way: then an exhausted retry of the device means that the peer is gone.
+    /// Whether a probe is under way: then an exhausted retry of the device means that the peer is
+    /// gone.
     pub(super) fn is_probing(&self) -> bool {
         self.is_probing.load(Ordering::Relaxed)
     }
 }
 
 impl<B: Backend> QpStream<B> {
-    /// Sets `SO_KEEPALIVE` and its times; `None` switches it off. Each probe adds one to `count`. Does nothing
-    /// on the soft device, where the kernel reports the peer's end.
+    /// Sets `SO_KEEPALIVE` and its times; `None` switches it off. Each probe adds one to `count`.
+    /// Does nothing on the soft device, where the kernel reports the peer's end.
     pub(crate) fn set_keepalive(
         &self,
         settings: Option<Keepalive>,
@@ -105,9 +106,9 @@ impl<B: Backend> QpStream<B> {
         self.announce();
     }
 
-    /// For a caller that is about to sleep: sends a probe if one is due, and returns how long the caller may
-    /// sleep before it must call again, `None` without limit. Fails the stream if the peer does not answer,
-    /// which shows as a change.
+    /// For a caller that is about to sleep: sends a probe if one is due, and returns how long the
+    /// caller may sleep before it must call again, `None` without limit. Fails the stream if the
+    /// peer does not answer, which shows as a change.
     pub(crate) fn keep_alive(&self) -> Option<Duration> {
         if !B::SENDS_WAIT || !self.prober.is_on.load(Ordering::Relaxed) {
             return None;
@@ -145,8 +146,9 @@ impl<B: Backend> QpStream<B> {
         Activity { events, n_done: self.resources.qp.n_done() }
     }
 
-    /// Sends a probe. If the queue has no room for one, a request under way serves as well: it was posted since
-    /// the peer's last activity, or the device retries it, and its completion is activity.
+    /// Sends a probe. If the queue has no room for one, a request under way serves as well: it was
+    /// posted since the peer's last activity, or the device retries it, and its completion is
+    /// activity.
     fn probe(&self, count: Option<&'static AtomicU64>) {
         let mut recv = self.ring.lock_recv();
         let is_limited = self.limits_ctrl;
@@ -182,8 +184,9 @@ mod tests {
         ProbeState { settings, activity: QUIET, since: start, n_unanswered: 0, count: None }
     }
 
-    /// Sleeps as a waiting call does, on a virtual clock, until the peer is given up. Returns the seconds at
-    /// which probes were sent, and the last second. `life` is the peer's activity at a second.
+    /// Sleeps as a waiting call does, on a virtual clock, until the peer is given up. Returns the
+    /// seconds at which probes were sent, and the last second. `life` is the peer's activity at a
+    /// second.
     fn run(start: Instant, life: impl Fn(u32) -> Activity) -> (Vec<u32>, u32) {
         let (mut state, mut probes) = (probing(start), Vec::new());
         let mut second = 0;

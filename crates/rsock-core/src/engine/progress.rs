@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering;
 
 /// Messages that one call takes at most, as a multiple of the receives kept posted.
 const MAX_BATCHES: usize = 4;
-/// Receives that may be owed to the queue: few compared with those that a peer without credit needs.
+/// Receives that may be owed to the queue: few compared with those that a peer without credit
+/// needs.
 const MAX_OWED: u32 = 8;
 /// Completions taken at once.
 const BATCH: usize = 16;
@@ -38,7 +39,8 @@ impl<B: Backend> QpStream<B> {
                 break;
             }
             if taken >= MAX_BATCHES * self.config.recv_depth() as usize {
-                // Credit is granted outside this loop: an honest peer has run out of it long before.
+                // Credit is granted outside this loop: an honest peer has run out of it long
+                // before.
                 self.ring.shared.mail.fail(libc::EPROTO);
                 break;
             }
@@ -89,9 +91,9 @@ impl<B: Backend> QpStream<B> {
 
     /// Posts the receives that are owed; false if the queue takes none.
     ///
-    /// INVARIANT: never more than [`MAX_OWED`] are owed, and none once the peer may send that many more:
-    /// credit is granted only after this, and the receive of a control message, which needs no credit, is
-    /// posted again at once.
+    /// INVARIANT: never more than [`MAX_OWED`] are owed, and none once the peer may send that many
+    /// more: credit is granted only after this, and the receive of a control message, which needs
+    /// no credit, is posted again at once.
     pub(super) fn repost(&self, recv: &mut RecvState) -> bool {
         while recv.n_owed != 0 {
             if self.resources.post_receive(0).is_err() {
@@ -125,7 +127,8 @@ impl<B: Backend> QpStream<B> {
                     self.advance(recv, event);
                 }
             }
-            // The word of an extension message means nothing from a peer with which none were agreed on.
+            // The word of an extension message means nothing from a peer with which none were
+            // agreed on.
             Msg::Ext(_) if !self.has_extensions() => {}
             Msg::Ext(ext) => {
                 let seen = match ext {
@@ -183,7 +186,8 @@ impl<B: Backend> QpStream<B> {
             // After an orderly end the peer destroys its queue pair and memory, whatever is posted.
             _ if mail.has(FLAG_DISCONNECTED) => {}
             WcStatus::RETRY_EXC if self.prober.is_probing() => mail.fail(libc::ETIMEDOUT),
-            // The peer destroys its queue pair first and its memory next: a write may fail by either.
+            // The peer destroys its queue pair first and its memory next: a write may fail by
+            // either.
             WcStatus::WR_FLUSH | WcStatus::RETRY_EXC | WcStatus::REM_ACCESS => {
                 mail.fail(libc::ECONNRESET);
             }

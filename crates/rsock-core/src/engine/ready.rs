@@ -20,8 +20,9 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Makes the end of the stream readable and writable: it may have come after input and room were
-    /// checked. A caller that asks for input alone, as `select(2)` over `poll(2)` does, must see it as input.
+    /// Makes the end of the stream readable and writable: it may have come after input and room
+    /// were checked. A caller that asks for input alone, as `select(2)` over `poll(2)` does, must
+    /// see it as input.
     fn with_end(mut self) -> Self {
         self.readable |= self.hung_up || self.failed;
         self.writable |= self.hung_up || self.failed;
@@ -50,7 +51,8 @@ impl<B: Backend> QpStream<B> {
         recv.half.readable() != 0 || self.ring.shared.mail.has(FLAG_EOF)
     }
 
-    /// Whether the peer has ended its direction, or the stream is over. Dispatches completions first.
+    /// Whether the peer has ended its direction, or the stream is over. Dispatches completions
+    /// first.
     #[must_use]
     pub fn has_eof(&self) -> bool {
         let _section = Section::enter();
@@ -59,7 +61,8 @@ impl<B: Backend> QpStream<B> {
         self.ring.shared.mail.has(FLAG_EOF)
     }
 
-    /// Whether the peer itself has ended its direction, not a failure. Dispatches completions first.
+    /// Whether the peer itself has ended its direction, not a failure. Dispatches completions
+    /// first.
     #[must_use]
     pub fn peer_has_ended(&self) -> bool {
         let _section = Section::enter();
@@ -89,8 +92,8 @@ impl<B: Backend> QpStream<B> {
         self.resources.qp.is_full()
     }
 
-    /// Whether everything that was sent has reached the peer, the last control message included; or never
-    /// will.
+    /// Whether everything that was sent has reached the peer, the last control message included; or
+    /// never will.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         if !B::SENDS_WAIT {
@@ -101,8 +104,9 @@ impl<B: Backend> QpStream<B> {
         self.resources.qp.is_idle() || self.ring.shared.mail.error.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the peer's program has left some of the first `sent` bytes unread (of all that were sent without
-    /// a number), as far as the device reports it. That includes a peer that was killed.
+    /// Whether the peer's program has left some of the first `sent` bytes unread (of all that were
+    /// sent without a number), as far as the device reports it. That includes a peer that was
+    /// killed.
     #[must_use]
     pub fn is_unread(&self, sent: Option<u64>) -> bool {
         let _section = Section::enter();

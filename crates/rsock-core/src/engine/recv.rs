@@ -36,7 +36,8 @@ impl ReadMode {
 }
 
 impl<B: Backend> QpStream<B> {
-    /// Receives what has arrived; never blocks. `Ok(0)` is the end of the stream, or an empty `bufs`.
+    /// Receives what has arrived; never blocks. `Ok(0)` is the end of the stream, or an empty
+    /// `bufs`.
     ///
     /// # Errors
     /// [`RecvError`], if nothing was received.
@@ -86,8 +87,8 @@ impl<B: Backend> QpStream<B> {
             self.grant(&mut recv);
         }
         if taken == 0 {
-            // PERF: a caller that found nothing is about to wait, so it has the time. Between an arrival and
-            // the next post it took 1.2 of 6.8 thousand cycles in an emulated guest.
+            // PERF: a caller that found nothing is about to wait, so it has the time. Between an
+            // arrival and the next post it took 1.2 of 6.8 thousand cycles in an emulated guest.
             self.repost(&mut recv);
         }
         if taken != 0 || bufs.iter().all(|b| b.is_empty()) {

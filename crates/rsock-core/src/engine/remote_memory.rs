@@ -1,9 +1,10 @@
-//! Remote memory (iomaps): memory exposed to the peer's direct writes, and direct writes into the peer's.
+//! Remote memory (iomaps): memory exposed to the peer's direct writes, and direct writes into the
+//! peer's.
 //!
-//! An entry for exposed memory is written into the *peer's* table and announced by a message; the entries
-//! for the peer's memory arrive in the local table. An entry is copied out of that table when its message
-//! arrives, and only the copy is used. Mappings belong to the process that made them: a forked child has
-//! none.
+//! An entry for exposed memory is written into the *peer's* table and announced by a message; the
+//! entries for the peer's memory arrive in the local table. An entry is copied out of that table
+//! when its message arrives, and only the copy is used. Mappings belong to the process that made
+//! them: a forked child has none.
 
 use crate::engine::buffers::layout::N_SLOTS;
 use crate::engine::send::SendError;
@@ -56,8 +57,8 @@ struct RegisteredRegion<B: Backend> {
 /// Memory of the caller that may be exposed to the peer.
 ///
 /// # Invariants
-/// The memory stays valid, and free of references that forbid foreign writes, until it is withdrawn from
-/// the stream that it was registered on, or that stream is dropped.
+/// The memory stays valid, and free of references that forbid foreign writes, until it is withdrawn
+/// from the stream that it was registered on, or that stream is dropped.
 #[derive(Debug)]
 pub struct CallerMemory {
     addr: *mut u8,
@@ -148,8 +149,8 @@ impl<B: Backend> QpStream<B> {
         Ok(())
     }
 
-    /// Registers the caller's memory and, if `peer` may write it, exposes it to the peer under `offset`, or
-    /// under its address. Returns the offset.
+    /// Registers the caller's memory and, if `peer` may write it, exposes it to the peer under
+    /// `offset`, or under its address. Returns the offset.
     ///
     /// # Errors
     /// [`IomapError`].
@@ -169,8 +170,8 @@ impl<B: Backend> QpStream<B> {
         self.add_region(Arc::new(region), offset, peer)
     }
 
-    /// Allocates zeroed memory of the device and exposes it to the peer under `offset`, or under its
-    /// address. Returns it with the offset. [`Self::unexpose`] withdraws it.
+    /// Allocates zeroed memory of the device and exposes it to the peer under `offset`, or under
+    /// its address. Returns it with the offset. [`Self::unexpose`] withdraws it.
     ///
     /// # Errors
     /// [`IomapError`].
@@ -206,9 +207,9 @@ impl<B: Backend> QpStream<B> {
         Ok(offset)
     }
 
-    /// Withdraws the memory that was given to [`Self::iomap`] with this address and length. False if there
-    /// is none. A write of the peer that is under way still lands, or breaks the connection: the programs
-    /// of both ends agree when writes stop.
+    /// Withdraws the memory that was given to [`Self::iomap`] with this address and length. False
+    /// if there is none. A write of the peer that is under way still lands, or breaks the
+    /// connection: the programs of both ends agree when writes stop.
     #[doc(alias = "riounmap")]
     pub fn iounmap(&self, addr: *const u8, len: usize) -> bool {
         self.withdraw(|r| r.addr().0 == addr.addr() as u64 && r.len() == len)
@@ -227,7 +228,8 @@ impl<B: Backend> QpStream<B> {
         let withdrawn = exposed.regions.swap_remove(at);
         if let Some(index) = withdrawn.index {
             let n_entries = self.iomaps.remote.map_or(0, |r| r.n_entries());
-            // COMPAT: librdmacm leaves the peer an entry that breaks the connection when it is used.
+            // COMPAT: librdmacm leaves the peer an entry that breaks the connection when it is
+            // used.
             exposed.unsent.push((index, IomapEntry::default()));
             IomapSlots::new(&mut exposed.slots, n_entries).release(index);
             self.iomaps.has_unsent.store(true, Ordering::Release);
@@ -237,8 +239,8 @@ impl<B: Backend> QpStream<B> {
         true
     }
 
-    /// Whether entries wait to be sent. The caller sends them with [`Self::flush_iomaps`] before any bytes,
-    /// because the peer's program may use the entries once it has received those.
+    /// Whether entries wait to be sent. The caller sends them with [`Self::flush_iomaps`] before
+    /// any bytes, because the peer's program may use the entries once it has received those.
     #[inline]
     #[must_use]
     pub fn owes_iomaps(&self) -> bool {
@@ -274,9 +276,9 @@ impl<B: Backend> QpStream<B> {
         result
     }
 
-    /// Writes as much of `bytes` as there is room for directly into the memory that the peer exposed under
-    /// `offset`; never blocks. The peer is not notified, but bytes sent later arrive later. `Ok(0)` means
-    /// that the peer has exposed no memory there.
+    /// Writes as much of `bytes` as there is room for directly into the memory that the peer
+    /// exposed under `offset`; never blocks. The peer is not notified, but bytes sent later arrive
+    /// later. `Ok(0)` means that the peer has exposed no memory there.
     ///
     /// # Errors
     /// [`SendError`], if not one byte could be written.

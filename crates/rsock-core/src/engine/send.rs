@@ -27,8 +27,8 @@ pub enum SendError {
 }
 
 impl<B: Backend> QpStream<B> {
-    /// Sends as much of `bufs` as the peer has room for; never blocks. The bytes have reached the peer, or
-    /// are under way, when this returns.
+    /// Sends as much of `bufs` as the peer has room for; never blocks. The bytes have reached the
+    /// peer, or are under way, when this returns.
     ///
     /// # Errors
     /// [`SendError`], if not one byte could be sent.
@@ -38,8 +38,8 @@ impl<B: Backend> QpStream<B> {
         let mut send = self.ring.lock_send();
         self.take_credits(&mut send);
         let mut rest = Rest::new(bufs);
-        // A short first message lets the receiver start copying early. It need not where messages before
-        // this one still occupy it.
+        // A short first message lets the receiver start copying early. It need not where messages
+        // before this one still occupy it.
         let is_ahead =
             B::SENDS_WAIT && rest.len > self.config.first_message && !self.resources.qp.is_idle();
         let max = self.config.max_message;
@@ -104,8 +104,8 @@ impl<B: Backend> QpStream<B> {
             }
             Err(PostError::QueueFull) => Err(FULL),
             Err(PostError::Fault) => Err(SendError::Fault),
-            // The queue pair has failed, as it does when the peer destroys its own. A local cause has been
-            // recorded already by the thread that polled its completion.
+            // The queue pair has failed, as it does when the peer destroys its own. A local cause
+            // has been recorded already by the thread that polled its completion.
             Err(PostError::State) => {
                 self.ring.shared.mail.fail(libc::ECONNRESET);
                 Err(FULL)

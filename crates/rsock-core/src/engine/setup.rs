@@ -25,7 +25,8 @@ use std::sync::{Arc, Weak};
 
 /// Bytes copied while one request is posted, at most.
 const COPIED: u32 = 1 << 20;
-/// Credits kept for this end's control messages, where the peer posts no spare receives (librdmacm).
+/// Credits kept for this end's control messages, where the peer posts no spare receives
+/// (librdmacm).
 const RESERVE: u16 = 8;
 
 /// A stream before its peer is known: queues made, receives posted, memory registered.

@@ -26,7 +26,8 @@ pub(super) struct RecvState {
     pub(super) dirty: usize,
     /// Receives that messages have used and that are not posted again yet.
     pub(super) n_owed: u32,
-    /// Control messages under way, where their number is [limited](crate::engine::stream::QpStream::limits_ctrl).
+    /// Control messages under way, where their number is
+    /// [limited](crate::engine::stream::QpStream::limits_ctrl).
     pub(super) ctrl: CtrlWindow,
     pub(super) coalescing: WakeCoalescing,
 }
@@ -118,7 +119,8 @@ impl Mailbox {
     /// Stores the lower half of an offset, which completes it. Only the pump calls this.
     pub(super) fn put_up_low(&self, offset26: u32) {
         let high = self.ext_up.load(Ordering::Relaxed) & !u64::from(UP_MASK);
-        // SYNC(up): stored before the flag that announces it. Pairs with the Acquire in `ext_up_offset`.
+        // SYNC(up): stored before the flag that announces it. Pairs with the Acquire in
+        // `ext_up_offset`.
         self.ext_up.store(high | u64::from(offset26), Ordering::Release);
     }
 

@@ -25,8 +25,8 @@ pub struct QpStream<B: Backend> {
     pub(super) ring: Arc<Ring<B>>,
     pub(super) config: Config,
     pub(super) extensions: bool,
-    /// Whether the peer keeps no receives posted for control messages (rdma-core's librdmacm), so that
-    /// sends wait until it posts some.
+    /// Whether the peer keeps no receives posted for control messages (rdma-core's librdmacm), so
+    /// that sends wait until it posts some.
     pub(super) limits_ctrl: bool,
     pub(super) delivery: DeliveryTimeout,
     pub(super) prober: KeepaliveProber,
@@ -51,8 +51,8 @@ impl<B: Backend> QpStream<B> {
         );
     }
 
-    /// Ends the stream because the caller found that the peer's process or host is gone. Bytes that have
-    /// arrived stay readable, then the stream ends; nothing more can be sent.
+    /// Ends the stream because the caller found that the peer's process or host is gone. Bytes that
+    /// have arrived stay readable, then the stream ends; nothing more can be sent.
     pub fn peer_gone(&self) {
         let _section = Section::enter();
         let mut recv = self.ring.lock_recv();
@@ -88,8 +88,8 @@ impl<B: Backend> QpStream<B> {
 }
 
 impl QpStream<Soft> {
-    /// The descriptor that hangs up when the peer's process is gone. The peer sees this process alive as
-    /// long as any process holds the descriptor.
+    /// The descriptor that hangs up when the peer's process is gone. The peer sees this process
+    /// alive as long as any process holds the descriptor.
     pub(crate) fn link_fd(&self) -> BorrowedFd<'_> {
         self.resources.path.as_fd()
     }

@@ -51,8 +51,8 @@ pub enum DatagramEvent {
 
 /// A UDP socket's slot in the table, freed when dropped.
 ///
-/// As with [`StreamSlot`](crate::metrics::StreamSlot), keep it in private memory; calls that race with each other
-/// may lose a count.
+/// As with [`StreamSlot`](crate::metrics::StreamSlot), keep it in private memory; calls that race
+/// with each other may lose a count.
 #[derive(Debug)]
 pub struct UdpSlot {
     ends: Ends,
@@ -164,7 +164,8 @@ impl Ends {
 }
 
 impl UdpSlot {
-    /// Claims a slot for a socket. Never fails: without memory, descriptors or a free slot the socket is not shown.
+    /// Claims a slot for a socket. Never fails: without memory, descriptors or a free slot the
+    /// socket is not shown.
     #[must_use]
     pub fn open(local: SocketAddr, peer: Option<SocketAddr>, inode: u64) -> Self {
         let this = Self { ends: Ends::new(local, peer), inode, claim: SlotClaim::new() };

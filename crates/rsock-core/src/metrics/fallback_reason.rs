@@ -70,7 +70,8 @@ impl FallbackReason {
         Self::Aio,
     ];
 
-    /// The reason with the number `value`; [`Self::None`] for a number that this build does not know.
+    /// The reason with the number `value`; [`Self::None`] for a number that this build does not
+    /// know.
     pub(crate) fn from_u8(value: u8) -> Self {
         Self::known(value).unwrap_or(Self::None)
     }

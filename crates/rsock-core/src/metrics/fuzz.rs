@@ -5,8 +5,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Decodes a table with `data` in it: the first byte selects how much of a valid header it has, the next two
-/// the offset of the rest.
+/// Decodes a table with `data` in it: the first byte selects how much of a valid header it has, the
+/// next two the offset of the rest.
 ///
 /// # Panics
 /// If more sockets are found in it than it has slots.

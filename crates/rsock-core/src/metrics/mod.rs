@@ -1,10 +1,10 @@
-//! The metrics that `rsock stat` shows: one table of counters per process, in a memfd that other processes
-//! read through `/proc/PID/fd` without waking its owner.
+//! The metrics that `rsock stat` shows: one table of counters per process, in a memfd that other
+//! processes read through `/proc/PID/fd` without waking its owner.
 //!
-//! The layout below is shared between a process and readers of any later build, so it is versioned and
-//! every offset is asserted. [`StreamSlot`] and [`UdpSlot`] write it, [`read_process`] reads it. The writer
-//! never waits and takes no other process's word: no lock, no allocation, relaxed stores only. If the table
-//! cannot be created, nothing is counted.
+//! The layout below is shared between a process and readers of any later build, so it is versioned
+//! and every offset is asserted. [`StreamSlot`] and [`UdpSlot`] write it, [`read_process`] reads
+//! it. The writer never waits and takes no other process's word: no lock, no allocation, relaxed
+//! stores only. If the table cannot be created, nothing is counted.
 
 mod datagrams;
 mod fallback_reason;
@@ -72,7 +72,8 @@ impl fmt::Display for Transport {
 struct RawHeader {
     magic: AtomicU64,
     version: AtomicU32,
-    /// The process that owns the table, by the id that it sees. A forked child still has its parent's table.
+    /// The process that owns the table, by the id that it sees. A forked child still has its
+    /// parent's table.
     pid: AtomicU32,
     n_slots: AtomicU32,
     slot_len: AtomicU32,

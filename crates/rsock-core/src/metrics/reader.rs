@@ -1,8 +1,8 @@
 //! The reading side: copies another process's table through `/proc/PID/fd` and decodes it.
 //!
-//! Any process of the same user can show any bytes, so every number is read from a private copy, and
-//! unknown values stay representable. A slot counts only if it was live with the same use count before and
-//! after the copy.
+//! Any process of the same user can show any bytes, so every number is read from a private copy,
+//! and unknown values stay representable. A slot counts only if it was live with the same use count
+//! before and after the copy.
 
 use crate::metrics::{
     FallbackReason, MAGIC, MEMFD_NAME, RawCounters, RawHeader, RawSlot, SLOTS_AT, STATE_DATAGRAMS,
@@ -101,8 +101,8 @@ pub fn read_process(pid: u32) -> io::Result<Option<Process>> {
     Ok(None)
 }
 
-/// Reads the tables of all processes that this process may read, ordered by process id. The second value is the
-/// number of processes that it may not read.
+/// Reads the tables of all processes that this process may read, ordered by process id. The second
+/// value is the number of processes that it may not read.
 ///
 /// # Errors
 /// When `/proc` cannot be listed.

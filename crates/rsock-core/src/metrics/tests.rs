@@ -127,7 +127,8 @@ fn a_forked_child_shows_the_last_addresses_of_a_udp_socket() {
     assert_eq!(seen, [(local, Some(peer), 1)]);
 }
 
-/// Forks, and runs `f` with the child's id once the child has run `in_child`, before the child ends.
+/// Forks, and runs `f` with the child's id once the child has run `in_child`, before the child
+/// ends.
 fn beside_a_child<R>(in_child: impl FnOnce(), f: impl FnOnce(u32) -> R) -> R {
     let (mut ready, ready_child) = std::io::pipe().unwrap();
     let (end_child, mut end) = std::io::pipe().unwrap();

@@ -1,8 +1,8 @@
-//! The writing side: a [`StreamSlot`] per connection (and a [`UdpSlot`](crate::metrics::UdpSlot) per UDP socket), in
-//! a table that the process creates with its first socket.
+//! The writing side: a [`StreamSlot`] per connection (and a [`UdpSlot`](crate::metrics::UdpSlot)
+//! per UDP socket), in a table that the process creates with its first socket.
 //!
-//! INVARIANT: a process writes only the table whose header carries its own pid. A forked child finds its
-//! parent's table and creates its own; its sockets claim slots there as they are used.
+//! INVARIANT: a process writes only the table whose header carries its own pid. A forked child
+//! finds its parent's table and creates its own; its sockets claim slots there as they are used.
 
 use crate::metrics::datagrams::RawUdpSlot;
 use crate::metrics::{
@@ -32,8 +32,8 @@ pub enum Direction {
 
 /// A connection's slot in the table, freed when dropped.
 ///
-/// Keep it in memory that is private to the process. Counting takes a few loads and one store; calls for
-/// the same direction that race with each other may lose a count, never more.
+/// Keep it in memory that is private to the process. Counting takes a few loads and one store;
+/// calls for the same direction that race with each other may lose a count, never more.
 #[derive(Debug)]
 pub struct StreamSlot {
     local: SocketAddr,
@@ -50,8 +50,8 @@ pub(super) struct SlotClaim {
 }
 
 impl StreamSlot {
-    /// Claims a slot for a connection on TCP. Never fails: without memory, descriptors or a free slot the
-    /// connection is not shown.
+    /// Claims a slot for a connection on TCP. Never fails: without memory, descriptors or a free
+    /// slot the connection is not shown.
     #[must_use]
     pub fn open(local: SocketAddr, peer: SocketAddr, inode: u64) -> Self {
         let slot = Self { local, peer, inode, claim: SlotClaim::new() };
@@ -181,7 +181,8 @@ impl Drop for SlotClaim {
     }
 }
 
-/// The table's descriptor, if there is one. The preload library protects it from the program's `close`.
+/// The table's descriptor, if there is one. The preload library protects it from the program's
+/// `close`.
 #[must_use]
 pub fn descriptor() -> Option<RawFd> {
     let fd = DESCRIPTOR.load(Ordering::Relaxed);
@@ -209,9 +210,9 @@ impl Table {
             .or_else(|| Self::create(found, pid).ok())
             // Another thread may have created it meanwhile.
             .or_else(|| Self::current().filter(is_ours))?;
-        // Only once this is the table of the process: a reader may find the file of a thread that lost the race, and
-        // must not take that for the table.
-        // SYNC(stat-magic): the header is complete. A reader checks the magic first.
+        // Only once this is the table of the process: a reader may find the file of a thread that
+        // lost the race, and must not take that for the table. SYNC(stat-magic): the header is
+        // complete. A reader checks the magic first.
         table.header().magic.store(MAGIC, Ordering::Release);
         Some(table)
     }
@@ -270,7 +271,8 @@ impl Table {
                 continue;
             }
             let opening = seq.wrapping_add(SEQ_STEP) & !STATE_MASK | STATE_OPENING;
-            // SYNC(stat-slot): the thread that claims a slot sees it released. Pairs with `release`.
+            // SYNC(stat-slot): the thread that claims a slot sees it released. Pairs with
+            // `release`.
             if raw.seq.compare_exchange(seq, opening, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 NEXT.store(index.wrapping_add(1), Ordering::Relaxed);
@@ -339,7 +341,8 @@ pub(super) fn put_ends(
 
 /// A slot as that of a UDP socket.
 pub(super) fn as_udp_slot(raw: &RawSlot) -> &RawUdpSlot {
-    // SAFETY: both are made of atomics only, of one size and alignment, as is asserted where they are laid out.
+    // SAFETY: both are made of atomics only, of one size and alignment, as is asserted where they
+    // are laid out.
     unsafe { &*ptr::from_ref(raw).cast() }
 }
 

@@ -12,8 +12,8 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The kernel's coarse monotonic clock in milliseconds, wrapping: it advances every 1 to 10 ms. For work
-/// that is due now and then, in calls that have no time to read a precise clock.
+/// The kernel's coarse monotonic clock in milliseconds, wrapping: it advances every 1 to 10 ms. For
+/// work that is due now and then, in calls that have no time to read a precise clock.
 #[inline]
 pub(crate) fn tick() -> u32 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);

@@ -30,8 +30,9 @@ pub(crate) fn ppoll(
     }
 }
 
-/// As [`ppoll`], for a caller that must not miss a signal handler that runs just before it falls asleep.
-/// With interposed signals, all signals are blocked, `watch` is checked, and the sleep unblocks them.
+/// As [`ppoll`], for a caller that must not miss a signal handler that runs just before it falls
+/// asleep. With interposed signals, all signals are blocked, `watch` is checked, and the sleep
+/// unblocks them.
 ///
 /// # Errors
 /// As `ppoll(2)`; `EINTR` if a handler has run since `watch` was taken.

@@ -1,7 +1,7 @@
 //! Which UDP sockets are bound to a port, as the kernel reports it (`sock_diag(7)`).
 //!
-//! A datagram may bypass the kernel only if it is certain which socket the kernel would deliver it to. That is
-//! certain where a single socket is bound to the port.
+//! A datagram may bypass the kernel only if it is certain which socket the kernel would deliver it
+//! to. That is certain where a single socket is bound to the port.
 
 use rustix::fd::OwnedFd;
 use rustix::net::netlink::{self, SocketAddrNetlink};
@@ -35,8 +35,8 @@ const MSG_ID: usize = 4;
 const MSG_UID: usize = MSG_ID + 48 + 12;
 const MSG_INODE: usize = MSG_ID + 48 + 16;
 
-/// Whether the socket with `inode` is the only one that can receive datagrams for `local`, which may be a
-/// wildcard address.
+/// Whether the socket with `inode` is the only one that can receive datagrams for `local`, which
+/// may be a wildcard address.
 ///
 /// # Errors
 /// The kernel's error, for instance where it does not support the query.

@@ -47,8 +47,8 @@ pub(crate) fn low_water(fd: BorrowedFd<'_>) -> Option<usize> {
     asked.ok().map(|_| usize::try_from(value).unwrap_or(1))
 }
 
-/// Packets that a UDP socket has dropped for lack of room; 0 where the kernel does not report it (before
-/// Linux 4.12).
+/// Packets that a UDP socket has dropped for lack of room; 0 where the kernel does not report it
+/// (before Linux 4.12).
 #[must_use]
 pub fn n_dropped(fd: BorrowedFd<'_>) -> u64 {
     const AT: usize = libc::SK_MEMINFO_DROPS as usize * 4;
@@ -57,8 +57,8 @@ pub fn n_dropped(fd: BorrowedFd<'_>) -> u64 {
     word.map_or(0, u32::from_ne_bytes).into()
 }
 
-/// Size of a socket's receive buffer as the kernel counts it, twice the size that was set; 0 if the kernel
-/// does not report it.
+/// Size of a socket's receive buffer as the kernel counts it, twice the size that was set; 0 if the
+/// kernel does not report it.
 pub(crate) fn receive_buffer(fd: BorrowedFd<'_>) -> usize {
     rustix::net::sockopt::socket_recv_buffer_size(fd).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through a datagram in it.
+//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through a datagram in
+//! it.
 
 #[path = "../../../rsock-core/src/datagram/kernel_udp/opening.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -8,7 +9,7 @@ use super::explore;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use opening::{OPEN, OVER, OpenAttempt, Opening};
+use opening::{ENDED, OPEN, OpenAttempt, Opening};
 
 #[test]
 fn a_queue_does_not_open_while_a_thread_sleeps_in_the_kernel() {
@@ -22,7 +23,7 @@ fn a_queue_does_not_open_while_a_thread_sleeps_in_the_kernel() {
                     // From here on senders find the queue.
                     OpenAttempt::Open => has_opened.store(true, Ordering::Relaxed),
                     OpenAttempt::WouldMissWakeups => opening.give_up(),
-                    OpenAttempt::NotShut => unreachable!("one thread opens"),
+                    OpenAttempt::AlreadyDecided => unreachable!("one thread opens"),
                 }
             })
         };
@@ -90,6 +91,6 @@ fn a_queue_that_has_ended_does_not_open_again() {
         let was_open = opening.end();
         opener.join().expect("a thread");
         waiter.join().expect("a thread");
-        assert_eq!(opening.state(), OVER, "was it open: {was_open}, and not {OPEN}");
+        assert_eq!(opening.state(), ENDED, "was it open: {was_open}, and not {OPEN}");
     });
 }

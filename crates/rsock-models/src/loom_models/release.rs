@@ -52,7 +52,8 @@ fn released_pages_hold_no_byte_that_the_peer_has_written() {
             thread::spawn(move || {
                 let mut count = 0;
                 let mut is_sent = false;
-                // A paused region is tried again once; the owner is done by then, or this one gives up.
+                // A paused region is tried again once; the owner is done by then, or this one gives
+                // up.
                 for _ in 0..2 {
                     ring.busy.begin(&mut count, Loom::fence);
                     if ring.key.load(Ordering::Acquire) == KEY {

@@ -1,4 +1,4 @@
-//! What becomes of the datagrams of a socket: counted for its program, and for `rsock stat`.
+//! Counts of the datagrams of a socket: for its program, and for `rsock stat`.
 
 use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::metrics::DatagramEvent;
@@ -12,14 +12,15 @@ pub struct UdpCounters {
     pub n_sent: u64,
     /// Datagrams dropped because the peer's queue was full.
     pub n_dropped: u64,
-    /// Datagrams for which the peer's queue was full and which went by the kernel. Those that followed them there
-    /// are counted as sent by the kernel only.
+    /// Datagrams for which the peer's queue was full and which went by the kernel. Those that
+    /// followed them there are counted as sent by the kernel only.
     pub n_rescued: u64,
-    /// Datagrams that came by the queue and were the program's.
+    /// Datagrams that came by the queue and were passed to the program.
     pub n_received: u64,
-    /// Datagrams that came by the queue and were dropped: not the peer's that the socket is connected to.
+    /// Datagrams that came by the queue and were dropped: not from the peer that the socket is
+    /// connected to.
     pub n_foreign: u64,
-    /// What came by the queue and was no datagram.
+    /// Entries of the queue that were no valid datagram.
     pub n_malformed: u64,
     /// Datagrams that this library sent by the kernel.
     pub n_by_kernel: u64,
@@ -27,7 +28,7 @@ pub struct UdpCounters {
     pub n_received_by_kernel: u64,
 }
 
-/// What the device does not count.
+/// The events that the device does not count.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     by_kernel: AtomicU64,
@@ -47,7 +48,7 @@ impl AcceleratedUdp {
             DatagramEvent::Rescued => Some(&self.counts.rescued),
             DatagramEvent::Foreign => Some(&self.counts.foreign),
             DatagramEvent::Malformed => Some(&self.counts.malformed),
-            // What the device counts.
+            // The device counts these.
             DatagramEvent::Sent | DatagramEvent::Dropped | DatagramEvent::Received => None,
         };
         if let Some(count) = count {
@@ -56,7 +57,7 @@ impl AcceleratedUdp {
         self.stat.count(what);
     }
 
-    /// What was sent and received, and lost.
+    /// Counters of what was sent, received and lost.
     #[must_use]
     pub fn counters(&self) -> UdpCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -1,12 +1,13 @@
-//! Discovery peers of this host: a socket that receives publishes its address, one that sends looks there.
+//! Discovery of peers on this host: a socket that receives publishes its address, a sender connects
+//! to it.
 //!
-//! The handshake is the connection manager's, in a port space of its own. It makes progress in calls that the
-//! program makes anyway; nobody waits for it.
+//! The handshake is the connection manager's, in a port space of its own. It advances in calls that
+//! the program makes anyway; no thread waits for it.
 
 use crate::datagram::kernel_udp::header::Header;
 use crate::datagram::kernel_udp::opening::OpenAttempt;
 use crate::datagram::kernel_udp::sending::Route;
-use crate::datagram::kernel_udp::{AcceleratedUdp, KEY, OPEN, Queue, SHUT, ip, local_of};
+use crate::datagram::kernel_udp::{AcceleratedUdp, KEY, NOT_OPEN, OPEN, Queue, ip, local_of};
 use crate::interrupt::Section;
 use crate::metrics::FallbackReason;
 use crate::metrics::{DatagramEvent, ReceivePath};
@@ -23,27 +24,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The receiving end of handshakes, and when it begins.
+/// The receiving end of handshakes, and the counts that decide when it begins.
 #[derive(Debug)]
 pub(super) struct Discovery {
     listener: Option<Listener>,
     /// Datagrams that came from this host.
     n_near: u32,
-    /// The address that was asked about last, and whether it is of this host.
+    /// The last address that was checked, and whether it is of this host.
     known: Option<(IpAddr, bool)>,
-    /// How often the kernel was asked.
+    /// How often the kernel was asked whether an address is of this host.
     n_asked: u32,
 }
 
-/// Datagrams from this host before a socket opens.
+/// Datagrams from this host before a queue opens.
 const FIRST_OPEN: u32 = 4;
-/// How often the kernel is asked whose an address is, at most.
+/// How often the kernel is asked whether an address is of this host, at most.
 const MAX_ASKED: u32 = 8;
-/// Peers that may wait for us to look.
+/// Peers that may wait for [`AcceleratedUdp::progress`].
 const BACKLOG: u32 = 64;
-/// How long a peer has for its part of a handshake: it takes part when it receives or polls.
+/// Time that a peer has for its part of a handshake: it takes part when it receives or polls.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Milliseconds between two looks for another socket on the port.
+/// Milliseconds between two checks for another socket on the port.
 const CHECK_EVERY: u32 = 100;
 
 impl Discovery {
@@ -51,7 +52,8 @@ impl Discovery {
         Self { listener: None, n_near: 0, known: None, n_asked: 0 }
     }
 
-    /// Counts a datagram that the kernel brought; whether it is time to open.
+    /// Counts a datagram that the kernel delivered from `from`. Returns whether the queue should
+    /// open now.
     fn is_due(&mut self, from: IpAddr) -> bool {
         let is_near = from.is_loopback()
             || match self.known {
@@ -70,10 +72,10 @@ impl Discovery {
 }
 
 impl AcceleratedUdp {
-    /// The kernel has brought a datagram, from `from` as far as that is known.
+    /// Notes that the kernel delivered a datagram, from `from` if that is known.
     pub(super) fn note_kernel(&self, fd: BorrowedFd<'_>, from: Option<SocketAddr>) {
         self.count(DatagramEvent::ReceivedByKernel);
-        if self.state() != SHUT || self.is_pinned() || !self.is_own_process() {
+        if self.state() != NOT_OPEN || self.is_pinned() || !self.is_own_process() {
             return;
         }
         let _section = Section::enter();
@@ -83,12 +85,12 @@ impl AcceleratedUdp {
             && discovery.is_due(from.ip().to_canonical())
             && !self.open(fd, &mut discovery)
         {
-            // Not sooner than after as many more.
+            // The next try is after as many more datagrams.
             discovery.n_near = 0;
         }
     }
 
-    /// From here on senders find the socket; false if that cannot be, now or ever.
+    /// Opens the queue, so that senders find it. False if that is not possible now, or ever.
     fn open(&self, fd: BorrowedFd<'_>, discovery: &mut Discovery) -> bool {
         match self.try_open(fd, discovery) {
             Ok(is_open) => is_open,
@@ -101,7 +103,7 @@ impl AcceleratedUdp {
     }
 
     /// # Errors
-    /// Why it can never be.
+    /// The reason why the queue can never open.
     fn try_open(&self, fd: BorrowedFd<'_>, discovery: &mut Discovery) -> Result<bool, ReceivePath> {
         let (shared, unfit) = (ReceivePath::SharedPort, ReceivePath::Address);
         let local = local_of(fd).ok().flatten().filter(|local| local.port() != 0).ok_or(unfit)?;
@@ -125,7 +127,7 @@ impl AcceleratedUdp {
         }
         let _ = self.open_peer.set(peer);
         let is_heard = match self.opening.attempt(is_in_epoll_set) {
-            OpenAttempt::NotShut => return Ok(false),
+            OpenAttempt::AlreadyDecided => return Ok(false),
             OpenAttempt::WouldMissWakeups => false,
             OpenAttempt::Open => !self.is_pinned(),
         };
@@ -140,9 +142,9 @@ impl AcceleratedUdp {
                 self.stat.set_receives(ReceivePath::Queue);
                 Ok(true)
             }
-            // Nobody has found it.
+            // No sender has found the queue.
             Some(Err(_)) | None => {
-                // Unless it was pinned meanwhile.
+                // This does nothing if the socket was pinned meanwhile.
                 self.opening.give_up();
                 if is_in_epoll_set {
                     self.leave_epoll_sets();
@@ -152,12 +154,12 @@ impl AcceleratedUdp {
         }
     }
 
-    /// Nothing will come by the queue; what is sent may go past the kernel.
+    /// Gives up the queue for receiving; datagrams may still be sent past the kernel.
     fn rule_out_queue(&self) {
         self.opening.rule_out();
     }
 
-    /// Lets those in who ask, now and then; `is_due` for at once. Never waits.
+    /// Admits senders that ask for a lane, now and then; with `is_due` at once. Never waits.
     pub(super) fn progress(&self, fd: BorrowedFd<'_>, is_due: bool) {
         if self.state() != OPEN || !self.is_own_process() {
             return;
@@ -178,7 +180,8 @@ impl AcceleratedUdp {
         }
     }
 
-    /// Looks whether another socket has come to have the port: then the kernel has to say who gets what.
+    /// Checks whether another socket has been bound to the port. Then only the kernel can decide
+    /// which socket receives a datagram, and this one is pinned.
     pub fn check_port_sharing(&self, fd: BorrowedFd<'_>) {
         if self.state() != OPEN || !self.may_be_joined.load(Ordering::Relaxed) {
             return;
@@ -215,7 +218,7 @@ impl AcceleratedUdp {
         }
     }
 
-    /// The descriptor that is readable when somebody asks to be let in.
+    /// The descriptor that is readable when a sender asks for a lane.
     pub(crate) fn listener_fd(&self) -> Option<RawFd> {
         if self.state() != OPEN || !self.is_own_process() {
             return None;
@@ -226,12 +229,12 @@ impl AcceleratedUdp {
     }
 }
 
-/// Milliseconds between two looks for peers that died.
+/// Milliseconds between two checks for peers that have exited.
 const SWEEP_EVERY: u32 = 200;
-/// Milliseconds: an attempt that nobody has asked about for so long is over.
+/// A handshake that was not advanced for so many milliseconds is abandoned.
 const STALE: u32 = 2000;
 
-/// Whether a queue may be found at canonical `to`: an address of this host, and one socket's.
+/// Whether a queue can exist at canonical `to`: a unicast address of this host.
 pub(super) fn may_have_queue(to: SocketAddr) -> bool {
     let ip = to.ip();
     let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
@@ -241,7 +244,7 @@ pub(super) fn may_have_queue(to: SocketAddr) -> bool {
         && is_local(ip)
 }
 
-/// A handshake under route, of one that sends.
+/// A handshake of a sender, under way.
 #[derive(Debug)]
 pub(super) struct Handshake {
     to: SocketAddr,
@@ -250,7 +253,7 @@ pub(super) struct Handshake {
     looked: u32,
 }
 
-/// What came of a step.
+/// The result of a step of a handshake.
 #[derive(Debug)]
 pub(super) enum HandshakeStep {
     Pending,
@@ -259,7 +262,7 @@ pub(super) enum HandshakeStep {
 }
 
 impl Handshake {
-    /// Begins to look for the queue at canonical `to`; `None` if nobody is there.
+    /// Begins a handshake with the queue at canonical `to`; `None` if no queue is published there.
     pub(super) fn begin(fd: BorrowedFd<'_>, queue: &Queue, to: SocketAddr) -> Option<Self> {
         let local = local_of(fd).ok()??;
         let source = source_for(fd, local, to)?;
@@ -272,12 +275,12 @@ impl Handshake {
         Some(Self { to, source, connecting, looked: sys::tick() })
     }
 
-    /// Whether nobody has sent there for long, so that nothing goes on.
+    /// Whether the program has not sent there for long, so that the handshake does not advance.
     pub(super) fn is_stale(&self) -> bool {
         sys::tick().wrapping_sub(self.looked) > STALE
     }
 
-    /// Takes the steps that can be taken, if it is time to look. Never waits.
+    /// Takes the steps that can be taken, at most once per tick. Never waits.
     pub(super) fn progress(&mut self, queue: &Queue) -> HandshakeStep {
         let tick = sys::tick();
         if tick == self.looked {
@@ -301,8 +304,8 @@ impl Handshake {
                 Progress::Accepted(answer) => {
                     let told = answer.private_data.as_bytes().first_chunk().copied();
                     let inode = u64::from_le_bytes(told.ok_or_else(refused)?);
-                    // What is found under the address must be the socket that the kernel would give
-                    // our datagrams to.
+                    // The socket that answers under the address must be the one to which the kernel
+                    // would deliver the datagrams.
                     if !sock_diag::is_only_receiver(self.to, inode)? {
                         return Err(refused());
                     }
@@ -317,8 +320,8 @@ impl Handshake {
     }
 }
 
-/// The address that the kernel would show as the source of datagrams from `local`, which is `fd`'s, to `to`. `None` if it
-/// would not send them, or perhaps to more than one socket.
+/// The address that the kernel would show as the source of datagrams from `local`, the address of
+/// `fd`, to `to`. `None` if the kernel would not send them, or perhaps to more than one socket.
 fn source_for(fd: BorrowedFd<'_>, local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
     let is_any = local.ip().is_unspecified();
     let is_v6_only = || sockopt::ipv6_v6only(fd).unwrap_or(true);
@@ -329,8 +332,8 @@ fn source_for(fd: BorrowedFd<'_>, local: SocketAddr, to: SocketAddr) -> Option<S
         return None;
     }
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    // Nothing is sent: the kernel looks the route up, and says what it found. A broadcast it refuses, since nobody has
-    // asked to be allowed any by this socket.
+    // Nothing is sent: `connect` makes the kernel look the route up. It refuses a broadcast
+    // address, since this socket has not set `SO_BROADCAST`.
     let probe =
         rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
     rustix::net::connect(&probe, &to).ok()?;

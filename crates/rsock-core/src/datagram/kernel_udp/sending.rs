@@ -1,4 +1,4 @@
-//! Sending: into a peer's queue where a route there is known, by the kernel otherwise.
+//! Sending: into a peer's queue where a route to it is known, by the kernel otherwise.
 
 use crate::datagram::kernel_udp::discovery::{Handshake, HandshakeStep, may_have_queue};
 use crate::datagram::kernel_udp::header::{Bytes, MAX};
@@ -17,41 +17,41 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-/// Where datagrams go. Of the process that made the socket.
+/// The routes of a socket. They belong to the process that created it.
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// Whom the socket is connected to.
+    /// The address that the socket is connected to.
     pub(super) peer: Option<SocketAddr>,
     known: HashMap<SocketAddr, Known>,
     /// The route that was used last.
     last: Option<(SocketAddr, Arc<Route>)>,
-    /// Handshakes under route.
+    /// Handshakes under way.
     n_handshakes: usize,
     n_routes: usize,
-    /// How many are known by route, and how many else, as `rsock stat` shows them.
+    /// Numbers of destinations with and without a route, as `rsock stat` shows them.
     shown: (usize, usize),
-    /// When a datagram that had no room in a queue last went by the kernel.
+    /// When a datagram that found no room in a queue last went by the kernel.
     rescued: u32,
-    /// How often something went by the kernel, wrapping, by the last bits of the port that it went to: a socket may have
-    /// several addresses, which share its port.
+    /// How often datagrams went by the kernel, wrapping, by the low bits of the destination port: a
+    /// socket may have several addresses, which share its port.
     by_kernel: [u32; N_PORTS],
 }
 
 /// What is known of a destination.
 #[derive(Debug)]
 enum Known {
-    /// The kernel brings them there: how many so far, and at which number to look for a queue.
+    /// Datagrams go by the kernel: how many so far, and at which number to look for a queue.
     Kernel {
         n_sent: u32,
         look_at: u32,
     },
-    /// Somebody was found, and is being asked.
+    /// A queue was found, and the handshake is under way.
     Connecting {
         n_sent: u32,
         attempt: Box<Handshake>,
     },
     Route(Arc<Route>),
-    /// Not on this host.
+    /// The destination is not on this host.
     Elsewhere,
 }
 
@@ -59,38 +59,40 @@ enum Known {
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) to: SoftDestination,
-    /// What goes before each datagram.
+    /// The header in front of each datagram.
     pub(super) header: Bytes,
-    /// How often something had gone to the port by the kernel when the last datagram went this route. Under the lock of
-    /// the routes, as is the next.
+    /// The kernel count of the port when the last datagram went by this route. Under the lock of
+    /// the routes, as is the next field.
     pub(super) kernel_seen: AtomicU32,
-    /// Datagrams that go by the kernel before one goes this route again.
+    /// Datagrams that go by the kernel before one goes by this route again.
     pub(super) by_kernel: AtomicU32,
 }
 
-/// Datagrams to one address before somebody is looked for there.
+/// Datagrams to an address before the sender looks for a queue there.
 pub(super) const FIRST_LOOK: u32 = 8;
-/// Most datagrams between two looks.
+/// Most datagrams between two such looks.
 const MAX_BETWEEN: u32 = 4096;
-/// Destinations that are remembered, of those without a route.
+/// Number of remembered destinations without a route.
 pub(super) const MAX_KNOWN: usize = 1024;
-/// Handshakes under route at the same time.
+/// Handshakes under way at the same time.
 const MAX_HANDSHAKES: usize = 4;
-/// Datagrams that follow one by the kernel which had to go there: of two ways that alternate, the receiver
-/// cannot tell the order. Also as many as the kernel's socket may have room for where a queue is full. That happens
-/// once in a tick: more means that the receiver is too slow.
+/// Datagrams that follow a datagram which had to go by the kernel: if the two ways alternated, the
+/// receiver could not tell the order. It is also the number that the kernel's socket may have room
+/// for while the queue is full. One such run is sent per tick: more means that the receiver is too
+/// slow.
 const KERNEL_RUN: u32 = 64;
 
-/// Ports that are told apart of those that something went to by the kernel: two that are not cost a look too many.
+/// Ports whose kernel counts are separate. If two ports share one, the receiver reads the kernel's
+/// socket once too often.
 const N_PORTS: usize = 64;
 
-/// What became of an attempt to send past the kernel.
+/// The result of an attempt to send past the kernel.
 enum PostOutcome {
-    /// It is in the queue at the end of this route, which has not been rung.
+    /// The datagram is in the queue of this route, whose receiver was not woken yet.
     Done(Arc<Route>),
-    /// Lost, and counted.
+    /// The datagram was lost, and counted.
     Lost,
-    /// The kernel's to send.
+    /// The kernel must send it.
     Kernel,
 }
 
@@ -108,18 +110,18 @@ impl Routes {
         }
     }
 
-    /// Something goes to canonical `to` by the kernel.
+    /// Counts a datagram that goes to canonical `to` by the kernel.
     fn note_kernel(&mut self, to: SocketAddr) {
         let n = &mut self.by_kernel[usize::from(to.port()) % N_PORTS];
         *n = n.wrapping_add(1);
     }
 
-    /// How often something went to the port of `to` by the kernel.
+    /// How many datagrams went to the port of `to` by the kernel.
     fn kernel_count(&self, to: SocketAddr) -> u32 {
         self.by_kernel[usize::from(to.port()) % N_PORTS]
     }
 
-    /// Gives up looking for those that nobody sends to any more.
+    /// Abandons handshakes with destinations that the program no longer sends to.
     fn forget_stale(&mut self) {
         self.known.retain(
             |_, known| !matches!(known, Known::Connecting { attempt, .. } if attempt.is_stale()),
@@ -129,15 +131,15 @@ impl Routes {
     }
 }
 
-/// Datagrams that are sent in a row. Those who receive them are woken when it is dropped, at the latest: before
-/// anything that may wait.
+/// Datagrams that are sent in a row. Their receivers are woken when this is dropped, at the latest.
+/// The caller drops it before any call that may wait.
 #[derive(Debug)]
 #[must_use]
 pub struct Batch<'a> {
     udp: &'a AcceleratedUdp,
     fd: BorrowedFd<'a>,
     held: Option<(MutexGuard<'a, Routes>, Section)>,
-    /// What the last datagrams went to.
+    /// The route of the last datagrams, whose receiver was not woken yet.
     unrung: Option<Arc<Route>>,
 }
 
@@ -173,7 +175,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Wakes the last receiver, and lets go of what others may wait for.
+    /// Wakes the last receiver, and releases the lock.
     fn flush(&mut self) {
         if let Some(route) = self.unrung.take() {
             self.udp.ring(&route);
@@ -203,8 +205,8 @@ impl Routes {
 }
 
 impl AcceleratedUdp {
-    /// Sends the pieces as one datagram past the kernel, to `to` or the peer of a connected socket; false if the
-    /// kernel has to, with what its `sendmsg` would say.
+    /// Sends the pieces as one datagram past the kernel, to `to` or the peer of a connected socket.
+    /// False if the caller must send it by the kernel, whose result counts then.
     #[must_use]
     pub fn send(&self, fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], to: Option<SocketAddr>) -> bool {
         if self.is_pinned() || !self.is_own_process() {
@@ -232,8 +234,9 @@ impl AcceleratedUdp {
         }
     }
 
-    /// The program sends by the kernel, to an address that only the kernel understands: what follows it past the kernel,
-    /// wherever, is not to be received before it.
+    /// Notes that the program sends by the kernel, to an address that only the kernel understands.
+    /// Datagrams that follow it past the kernel, to any destination, must not be received before
+    /// it.
     pub fn note_sent_by_kernel(&self) {
         if self.is_pinned() || !self.is_own_process() {
             return;
@@ -245,7 +248,7 @@ impl AcceleratedUdp {
         self.count(DatagramEvent::ByKernel);
     }
 
-    /// To send several datagrams in a row, with one ring for all that go to one peer.
+    /// Begins a batch of datagrams, with one wake-up for all that go to one peer.
     pub fn begin_batch<'a>(&'a self, fd: BorrowedFd<'a>) -> Batch<'a> {
         Batch { udp: self, fd, held: None, unrung: None }
     }
@@ -271,7 +274,7 @@ impl AcceleratedUdp {
         post
     }
 
-    /// The same to canonical `to`.
+    /// As [`Self::post`], to canonical `to`.
     #[inline]
     fn post_to(
         &self,
@@ -336,7 +339,7 @@ impl AcceleratedUdp {
         PostOutcome::Kernel
     }
 
-    /// Tells `rsock stat` how destinations are reached, if that has changed.
+    /// Updates the counts of `rsock stat`, if they have changed.
     fn show(&self, routes: &mut Routes) {
         let shown = (routes.n_routes, routes.known.len() - routes.n_routes);
         if routes.shown != shown {
@@ -345,7 +348,7 @@ impl AcceleratedUdp {
         }
     }
 
-    /// The route to `to`, if there is one by now; looks for it when it is time.
+    /// The route to `to`, if there is one by now; looks for it when that is due.
     fn find(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) -> Option<Arc<Route>> {
         let route = self.look_up(fd, routes, to);
         self.show(routes);
@@ -410,7 +413,7 @@ impl AcceleratedUdp {
                         routes.n_handshakes = routes.n_handshakes.saturating_sub(1);
                     }
                     HandshakeStep::Found(route) => {
-                        // This one goes by the kernel still: the route begins after it.
+                        // This datagram still goes by the kernel: the route begins after it.
                         route.kernel_seen.store(n_by_kernel, Ordering::Relaxed);
                         *known = Known::Route(Arc::new(*route));
                         self.first_use.fetch_or(FirstUse::Sends as u8, Ordering::Relaxed);

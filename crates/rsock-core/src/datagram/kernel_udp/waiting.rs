@@ -1,8 +1,8 @@
-//! Waiting: for the queue and the kernel's socket at once; and what polls of several descriptors, and epoll sets,
-//! need to know.
+//! Waiting: for the queue and the kernel's socket at once. Also what polls of several descriptors,
+//! and epoll sets, need.
 
 use crate::closing::notice;
-use crate::datagram::kernel_udp::{AcceleratedUdp, Queue, SHUT};
+use crate::datagram::kernel_udp::{AcceleratedUdp, NOT_OPEN, Queue};
 use crate::engine::{ThreadBell, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A thread that sleeps where the queue cannot wake it. Meanwhile the socket does not open.
+/// A thread that sleeps where the queue cannot wake it. Meanwhile the queue does not open.
 #[derive(Debug)]
 #[must_use]
 pub struct KernelWait<'a>(&'a AcceleratedUdp);
@@ -25,7 +25,7 @@ impl Drop for KernelWait<'_> {
     }
 }
 
-/// A bell that is armed for the queue.
+/// A bell that is armed for the queue, and disarmed when this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ArmedQueue<'a> {
@@ -35,7 +35,7 @@ pub(crate) struct ArmedQueue<'a> {
 }
 
 impl ArmedQueue<'_> {
-    /// Longest time that it is safe to sleep, `None` for any.
+    /// Longest time that the caller may sleep; `None` is without limit.
     pub(crate) fn bound(&self) -> Option<Duration> {
         (!self.has_bell).then_some(WITHOUT_BELL)
     }
@@ -47,35 +47,35 @@ impl Drop for ArmedQueue<'_> {
     }
 }
 
-/// How long a thread sleeps for which there is no place for a bell.
+/// Longest sleep of a thread for whose bell there was no room.
 const WITHOUT_BELL: Duration = Duration::from_millis(1);
 
 impl AcceleratedUdp {
-    /// For a thread that is about to wait in the kernel alone, or changes what epoll sets watch; `None` if it must not
-    /// be without the queue, because that may bring something.
+    /// For a thread that is about to wait in the kernel alone, or changes what epoll sets watch.
+    /// `None` if it must wait for the queue as well, because a datagram may come by it.
     #[must_use]
     pub fn begin_kernel_wait(&self) -> Option<KernelWait<'_>> {
         let may_sleep = self.opening.begin_kernel_wait();
-        let kernel_waits = KernelWait(self);
-        may_sleep.then_some(kernel_waits)
+        let wait = KernelWait(self);
+        may_sleep.then_some(wait)
     }
 
-    /// Whether the queue may bring something, so that waiting takes more than the kernel.
+    /// Whether a datagram may come by the queue, so that a wait must include it.
     pub(crate) fn queue_may_receive(&self) -> bool {
-        self.state() != SHUT && !self.is_over()
+        self.state() != NOT_OPEN && !self.has_ended()
     }
 
-    /// Whether datagrams have come by the queue: then spinning for it may pay.
+    /// Whether datagrams have come by the queue, so that spinning for it is likely to succeed.
     pub(crate) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// Spins where that is likely to pay. True if the queue has something.
+    /// Spins if that is likely to succeed. True if the queue has a datagram.
     pub(super) fn spin(&self) -> bool {
         self.is_active() && spin_on(|| self.is_ready())
     }
 
-    /// Arms `bell` for the queue; `None` if it has something already.
+    /// Arms `bell` for the queue; `None` if it has a datagram already.
     pub(crate) fn arm<'a>(&'a self, bell: &'a SoftBell) -> Option<ArmedQueue<'a>> {
         let queue = self.queue()?;
         let has_bell = queue.ud.arm(bell);
@@ -83,7 +83,7 @@ impl AcceleratedUdp {
         if queue.ud.is_ready() { None } else { Some(armed) }
     }
 
-    /// Sleeps until there may be something, or `deadline`.
+    /// Sleeps until there may be a datagram, or until `deadline`.
     pub(super) fn sleep(
         &self,
         fd: BorrowedFd<'_>,
@@ -91,7 +91,7 @@ impl AcceleratedUdp {
         watch: Watch,
     ) -> io::Result<()> {
         self.progress(fd, true);
-        // Of this process: a child has a device of its own.
+        // The device of this process: a child opens its own.
         let ctx = SoftContext::open().map_err(io::Error::from)?;
         Soft::with_bell(&ctx, |bell| {
             let Some(armed) = self.arm(bell) else {
@@ -111,17 +111,18 @@ impl AcceleratedUdp {
         })?
     }
 
-    /// Lets in who asks, after [`Self::listener_fd`] has become readable.
+    /// Admits senders, after [`Self::listener_fd`] has become readable.
     pub(crate) fn on_listener_ready(&self, fd: BorrowedFd<'_>) {
         self.progress(fd, true);
     }
 
-    /// The descriptor to add to an epoll set beside the socket's, with the same data and interest in input;
-    /// `None` if the kernel's socket shows everything. It stays as long as the socket. Call after
-    /// [`AcceleratedUdp::pin`].
+    /// The epoll proxy: the descriptor to add to an epoll set beside the socket's, with the same
+    /// data and interest in input. `None` if the kernel's socket shows everything. It is open as
+    /// long as the socket. Call it after [`AcceleratedUdp::pin`].
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOMEM`: a set without it may sleep although there are datagrams.
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: a set without the proxy may sleep although there are
+    /// datagrams.
     pub fn epoll_proxy(&self) -> io::Result<Option<RawFd>> {
         if !self.queue_may_receive() {
             return Ok(None);
@@ -131,7 +132,7 @@ impl AcceleratedUdp {
         let epoll_proxy = if self.is_own_process() {
             Ok(self.epoll_proxy.lock().unwrap_or_else(PoisonError::into_inner))
         } else {
-            // In a child it may be held by a thread that does not exist.
+            // In a child, a thread that does not exist may hold the lock.
             self.epoll_proxy.try_lock().map_err(|_| io::Error::from(rustix::io::Errno::NOMEM))
         };
         self.make_epoll_proxy(queue, &mut *epoll_proxy?).map(Some)
@@ -149,26 +150,29 @@ impl AcceleratedUdp {
         Ok(fd)
     }
 
-    /// Epoll sets may watch the socket from now on. One that is open has its stand-in put into each when the set begins
-    /// to watch; one that opens later puts it into all ([`register_epoll_sets`]).
+    /// Notes that epoll sets may watch the socket from now on. If the queue is open, the caller
+    /// adds the epoll proxy to each set that begins to watch; a queue that opens later adds it to
+    /// all ([`register_epoll_sets`]).
     pub fn note_in_epoll_set(&self) {
         self.opening.note_in_epoll_set();
     }
 
-    /// Puts the stand-in into all epoll sets that watch the socket; false if one is left out.
+    /// Adds the epoll proxy to all epoll sets that watch the socket. False if one lacks it.
     pub(super) fn join_epoll_sets(&self, queue: &Queue) -> bool {
         let mut place = self.epoll_proxy.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(epoll_proxy) = self.make_epoll_proxy(queue, &mut place) else { return false };
-        let entered =
-            EPOLL_SETS.get().and_then(|update_sets| update_sets(self.inode, epoll_proxy, true));
+        let entered = EPOLL_SETS
+            .get()
+            .and_then(|update_sets| update_sets(self.inode, epoll_proxy, ProxyChange::Add));
         if entered == Some(EpollTrigger::Edge) {
             self.note_edge_triggered();
         }
         entered.is_some()
     }
 
-    /// A set watches the socket for edges: whoever has taken some of what is in the queue is told of the rest before it
-    /// waits, because the kernel would tell it of the next that comes.
+    /// Notes that an epoll set watches the socket for edges. A reader that has taken some datagrams
+    /// of an edge is told of the rest before it waits: the kernel would report the next arrival as
+    /// an edge.
     pub fn note_edge_triggered(&self) {
         self.is_edge_triggered.store(true, Ordering::Relaxed);
     }
@@ -181,8 +185,8 @@ impl AcceleratedUdp {
             && ANY_HAS_UNREPORTED.swap(false, Ordering::Relaxed)
     }
 
-    /// A thread is about to wait for epoll sets: those that watch for edges show one if some of the queue was taken
-    /// since the last, and not all.
+    /// For a thread that is about to wait for epoll sets: an edge-triggered set shows the socket
+    /// again if some datagrams of the last edge, and not all, were taken.
     pub fn report_unreported(&self) {
         if !self.has_unreported.swap(false, Ordering::Relaxed) || !self.is_ready() {
             return;
@@ -195,15 +199,16 @@ impl AcceleratedUdp {
         }
     }
 
-    /// Takes back [`Self::join_epoll_sets`].
+    /// Undoes [`Self::join_epoll_sets`].
     pub(super) fn leave_epoll_sets(&self) {
         let place = self.epoll_proxy.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(bell), Some(update_sets)) = (&*place, EPOLL_SETS.get()) {
-            update_sets(self.inode, bell.as_fd().as_raw_fd(), false);
+            update_sets(self.inode, bell.as_fd().as_raw_fd(), ProxyChange::Remove);
         }
     }
 
-    /// A receive has emptied the queue, or found it empty: the stand-in is quiet until something comes.
+    /// Clears the epoll proxy after a receive has emptied the queue, or found it empty: it stays
+    /// unreadable until the next datagram.
     #[inline]
     pub(super) fn reset_epoll_proxy(&self) {
         if self.has_epoll_proxy.load(Ordering::Acquire) {
@@ -211,7 +216,7 @@ impl AcceleratedUdp {
         }
     }
 
-    /// A receive has taken one datagram, and there may be others.
+    /// Notes that a receive has taken one datagram, and there may be others.
     #[inline]
     pub(super) fn note_taken(&self, queue: &Queue) {
         if !self.has_epoll_proxy.load(Ordering::Acquire) {
@@ -227,10 +232,11 @@ impl AcceleratedUdp {
 
     #[cold]
     fn rearm_epoll_proxy(&self) {
-        // Another thread at it does the same; in a child it may be one that does not exist.
+        // A thread that holds the lock does the same; in a child, that thread may not exist.
         let Ok(epoll_proxy) = self.epoll_proxy.try_lock() else { return };
         if let (Some(bell), Some(queue)) = (&*epoll_proxy, self.queue())
-            // PERF: otherwise it is armed still, and there is nothing to drain: two system calls.
+            // PERF: otherwise the bell is still armed, and there is nothing to drain: two system
+            // calls.
             && self.rung_at.load(Ordering::Relaxed) != queue.ud.n_rung()
         {
             queue.ud.disarm(bell);
@@ -239,11 +245,12 @@ impl AcceleratedUdp {
         }
     }
 
-    /// Arms, and rings if something is there already, or nobody else could.
+    /// Arms the bell, and rings it if a datagram is there already, or the queue has no room for the
+    /// bell.
     fn listen(&self, queue: &Queue, bell: &SoftBell) {
         let n_rung = queue.ud.n_rung();
         let is_rung = !queue.ud.arm(bell) || queue.ud.is_ready();
-        // What we ring ourselves is to be drained as well.
+        // A ring by this thread has to be drained as well.
         self.rung_at.store(n_rung.wrapping_sub(is_rung.into()), Ordering::Relaxed);
         if is_rung {
             bell.ring();
@@ -254,20 +261,30 @@ impl AcceleratedUdp {
 /// How epoll sets watch a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpollTrigger {
-    /// All of them for levels.
+    /// All of them level-triggered.
     Level,
-    /// One or more for edges.
+    /// At least one edge-triggered.
     Edge,
 }
 
-/// Called with a socket's inode and its stand-in, to put that into (`true`) all epoll sets that watch the socket, or to
-/// take it out of them; `None` if it is not where it should be.
-type UpdateEpollSets = fn(u64, RawFd, bool) -> Option<EpollTrigger>;
+/// Called with a socket's inode and its epoll proxy, to change all epoll sets that watch the
+/// socket; `None` if a set could not be changed.
+type UpdateEpollSets = fn(u64, RawFd, ProxyChange) -> Option<EpollTrigger>;
+
+/// A change of the epoll sets that watch a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyChange {
+    /// The epoll proxy is added to them.
+    Add,
+    /// The epoll proxy is removed from them.
+    Remove,
+}
 
 static ANY_HAS_UNREPORTED: AtomicBool = AtomicBool::new(false);
 static EPOLL_SETS: OnceLock<UpdateEpollSets> = OnceLock::new();
 
-/// Registers what knows the epoll sets of the process. Without it a socket that is watched does not open.
+/// Registers the function that knows the epoll sets of the process. Without it, the queue of a
+/// watched socket does not open.
 pub fn register_epoll_sets(update_sets: UpdateEpollSets) {
     let _ = EPOLL_SETS.set(update_sets);
 }

@@ -1,4 +1,4 @@
-//! Scenarios with a virtual clock, and random ones against what must always hold.
+//! Scenarios with a virtual clock, and random operations against the invariants.
 
 use crate::datagram::table::*;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ const LIMITS: Limits = Limits {
     retry_max: Duration::from_millis(100),
 };
 
-/// A route says which number it leads to, and notices nothing.
+/// A route is the number that it leads to, and does not detect the peer's exit.
 type Routes = Table<QpNum>;
 
 impl PeerRoute for QpNum {
@@ -21,7 +21,7 @@ impl PeerRoute for QpNum {
     }
 }
 
-/// One that notices.
+/// A route that detects the peer's exit.
 #[derive(Debug, PartialEq)]
 struct Detecting;
 
@@ -51,7 +51,7 @@ fn with_route(now: Instant) -> Routes {
 }
 
 #[test]
-fn datagrams_go_by_udp_until_the_way_is_open() {
+fn datagrams_go_by_udp_until_the_route_is_open() {
     let now = Instant::now();
     let mut table = with_route(now);
     assert_eq!(table.select(peer(1), now), Selection::Route(&QpNum(5)));
@@ -59,7 +59,7 @@ fn datagrams_go_by_udp_until_the_way_is_open() {
 }
 
 #[test]
-fn who_was_heard_first_is_known_when_we_answer() {
+fn a_source_that_sent_first_has_a_route_for_the_answer() {
     let now = Instant::now();
     let mut table = Routes::new(LIMITS);
     table.handle_data(peer(1), QpNum(9), now);
@@ -72,7 +72,7 @@ fn a_peer_that_restarts_is_found_under_its_new_number() {
     let mut table = with_route(now);
     assert_eq!(table.handle_data(peer(1), QpNum(6), now), Some(QpNum(5)));
     assert_eq!(table.select(peer(1), now), Selection::Open(QpNum(6)));
-    // What was being opened for the old number is too late.
+    // The route that was being opened for the old number comes too late.
     assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), now), Some(QpNum(5)));
     assert_eq!(table.opened(peer(1), QpNum(6), QpNum(6), now), None);
     assert_eq!(table.select(peer(1), now), Selection::Route(&QpNum(6)));
@@ -89,27 +89,28 @@ fn a_route_that_ends_leads_back_to_udp() {
 }
 
 #[test]
-fn a_number_in_use_is_confirmed_now_and_then() {
+fn a_number_in_use_is_confirmed_periodically() {
     let start = Instant::now();
     let mut table = with_route(start);
     let later = start + ms(1000);
     assert_eq!(table.select(peer(1), later - ms(1)), Selection::Route(&QpNum(5)));
     assert_eq!(table.select(peer(1), later), Selection::Udp);
-    // Asked; the others do not wait for the answer.
+    // One datagram asks by UDP; the others do not wait for the answer.
     assert_eq!(table.select(peer(1), later + ms(1)), Selection::Route(&QpNum(5)));
-    // An answer, and the route is opened anew: the same number may lead somewhere else by now.
+    // The peer answers, and the route is opened again: the same number may belong to another queue
+    // by now.
     let answered = later + ms(2);
     assert_eq!(table.handle_control(peer(1), QpNum(5), answered), Some(QpNum(5)));
     assert_eq!(table.select(peer(1), answered), Selection::Open(QpNum(5)));
     assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), answered), None);
-    // More answers, and it stays.
+    // Further answers do not change the route.
     assert_eq!(table.handle_control(peer(1), QpNum(5), answered + ms(1)), None);
     assert_eq!(table.select(peer(1), later + ms(900)), Selection::Route(&QpNum(5)));
     assert_eq!(table.select(peer(1), later + ms(1003)), Selection::Udp);
 }
 
 #[test]
-fn a_route_that_notices_its_end_is_neither_confirmed_nor_opened_anew() {
+fn a_route_that_detects_the_peers_exit_is_neither_confirmed_nor_reopened() {
     let now = Instant::now();
     let mut table = Table::new(LIMITS);
     table.handle_data(peer(1), QpNum(5), now);
@@ -123,7 +124,7 @@ fn a_route_that_notices_its_end_is_neither_confirmed_nor_opened_anew() {
 }
 
 #[test]
-fn who_does_not_answer_is_unknown_after_a_while_but_not_after_a_pause() {
+fn a_silent_peer_is_forgotten_after_a_while_but_not_after_a_pause_in_sending() {
     let start = Instant::now();
     let mut table = with_route(start);
     assert_eq!(table.select(peer(1), start + ms(1000)), Selection::Udp);
@@ -131,14 +132,14 @@ fn who_does_not_answer_is_unknown_after_a_while_but_not_after_a_pause() {
     assert_eq!(table.select(peer(1), start + ms(2500)), Selection::Route(&QpNum(5)));
     assert_eq!(table.select(peer(1), start + ms(3000)), Selection::Udp);
     assert_eq!(table.select(peer(1), start + ms(3001)), Selection::Udp, "unknown now");
-    // Nothing sent for an hour says nothing of the peer.
+    // If nothing was sent for an hour, that says nothing about the peer.
     let mut table = with_route(start);
     assert_eq!(table.select(peer(1), start + ms(3_600_000)), Selection::Udp);
     assert_eq!(table.select(peer(1), start + ms(3_600_001)), Selection::Route(&QpNum(5)));
 }
 
 #[test]
-fn failures_are_tried_again_more_and_more_rarely() {
+fn retries_after_failures_back_off() {
     let mut now = Instant::now();
     let mut table = Routes::new(LIMITS);
     table.handle_data(peer(1), QpNum(9), now);
@@ -152,7 +153,7 @@ fn failures_are_tried_again_more_and_more_rarely() {
 }
 
 #[test]
-fn control_packets_from_anybody_else_change_nothing() {
+fn control_packets_from_other_addresses_change_nothing() {
     let now = Instant::now();
     let mut table = with_route(now);
     let other_port = SocketAddr::new(peer(1).ip(), 7175);
@@ -175,7 +176,7 @@ fn a_peer_without_a_queue_is_reached_by_udp() {
 }
 
 #[test]
-fn a_flood_of_strangers_displaces_nobody_that_we_speak_to() {
+fn a_flood_of_unknown_sources_displaces_no_destination() {
     let now = Instant::now();
     let mut table = with_route(now);
     for i in 0..10_000u32 {
@@ -214,8 +215,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// A route that is used leads where the destination itself said last, whatever happens; and the table
-    /// stays bounded.
+    /// After any operations a route in use leads to the number that its destination told last, and
+    /// the table is bounded.
     #[test]
     fn ways_lead_where_their_destination_says(ops in proptest::collection::vec(op(), 0..300)) {
         let mut now = Instant::now();

@@ -1,13 +1,15 @@
-//! Adaptive receive memory, on devices that pin registered memory: two short buffers for an idle stream,
-//! a larger ring while the stream is busy.
+//! Adaptive receive memory, on devices that pin registered memory: two short buffers for an idle
+//! stream, a larger ring while the stream is busy.
 //!
-//! A stream cannot recall a buffer that it has announced, so it announces buffers for its recent use. It
-//! starts with two short buffers, switches to a ring of the configured size when many bytes arrive in a
-//! short time, and switches back when they no longer do. While the larger rings of a process are few, a
-//! stream needs fewer bytes to get one. The larger ring is freed once all of its buffers have been filled
-//! and read. There is no timer: the stream decides when a buffer has been filled.
+//! A stream cannot recall a buffer that it has announced, so it announces buffers for its recent
+//! use. It starts with two short buffers, switches to a ring of the configured size when many bytes
+//! arrive in a short time, and switches back when they no longer do. While the larger rings of a
+//! process are few, a stream needs fewer bytes to get one. The larger ring is freed once all of its
+//! buffers have been filled and read. There is no timer: the stream decides when a buffer has been
+//! filled.
 //!
-//! INVARIANT: the larger ring lives from before its first announcement until its last byte was read.
+//! INVARIANT: the larger ring lives from before its first announcement until its last byte was
+//! read.
 
 use crate::engine::config::Config;
 use crate::engine::stream::QpStream;
@@ -32,8 +34,8 @@ const N_IDLE: u8 = 2;
 /// Bytes of the larger rings of this process.
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
-/// The larger ring of a stream and when it is needed. Private to the process, as registered memory is.
-/// Locked under the `recv` lock only.
+/// The larger ring of a stream and when it is needed. Private to the process, as registered memory
+/// is. Locked under the `recv` lock only.
 #[derive(Debug)]
 pub(in crate::engine) struct AdaptiveBuffer<B: Backend>(Mutex<AdaptiveState<B>>);
 
@@ -91,7 +93,8 @@ impl Config {
 }
 
 impl<B: Backend> QpStream<B> {
-    /// The state of the larger ring, on a stream that may have one. The caller holds the `recv` lock.
+    /// The state of the larger ring, on a stream that may have one. The caller holds the `recv`
+    /// lock.
     #[inline]
     pub(in crate::engine) fn lock_adaptive(&self) -> Option<MutexGuard<'_, AdaptiveState<B>>> {
         self.config.grows::<B>().then(|| self.adaptive.lock())
@@ -114,8 +117,8 @@ impl<B: Backend> QpStream<B> {
         }
     }
 
-    /// Counts `n` bytes that were read. Switches to the ring that recent use calls for, if a decision is
-    /// due, and frees the larger ring if it is no longer needed.
+    /// Counts `n` bytes that were read. Switches to the ring that recent use calls for, if a
+    /// decision is due, and frees the larger ring if it is no longer needed.
     pub(in crate::engine) fn adapt(
         &self,
         state: &mut AdaptiveState<B>,

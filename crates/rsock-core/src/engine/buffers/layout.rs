@@ -1,5 +1,5 @@
-//! The layout of a stream's registered region: the target table, the message words of a wire without
-//! immediates, the receive ring.
+//! The layout of a stream's registered region: the target table, the message words of a wire
+//! without immediates, the receive ring.
 
 use crate::engine::config::{Config, Wire};
 use rsock_proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};

@@ -1,11 +1,11 @@
 //! Reclaims the pages of idle receive rings.
 //!
-//! A receive ring is sparse: the kernel allocates a page when the peer first writes it, and the page
-//! stays. A process with a thousand streams that each moved a megabyte once would keep half a gigabyte.
-//! So every process has a budget. When its rings together exceed the budget, the pages of those that
-//! have not been used for a while and hold no unread byte are released. There is no timer and no thread:
-//! a stream whose ring grows does this work for the others, by a clock algorithm. Rings in constant use
-//! keep their pages, even above the budget.
+//! A receive ring is sparse: the kernel allocates a page when the peer first writes it, and the
+//! page stays. A process with a thousand streams that each moved a megabyte once would keep half a
+//! gigabyte. So every process has a budget. When its rings together exceed the budget, the pages of
+//! those that have not been used for a while and hold no unread byte are released. There is no
+//! timer and no thread: a stream whose ring grows does this work for the others, by a clock
+//! algorithm. Rings in constant use keep their pages, even above the budget.
 
 use rsock_verbs::family;
 use std::fmt::Debug;
@@ -21,7 +21,8 @@ const EXAMINED_PER_STEP: usize = 32;
 
 /// A ring whose pages can be released.
 pub(in crate::engine) trait Reclaimable: Debug + Send + Sync {
-    /// Releases the pages if the ring is empty and not in use. Returns the bytes freed, in [`STEP`]s.
+    /// Releases the pages if the ring is empty and not in use. Returns the bytes freed, in
+    /// [`STEP`]s.
     fn reclaim(&self) -> usize;
     /// The usage that the clock hand examines.
     fn usage(&self) -> &RingUsage;
@@ -59,8 +60,8 @@ impl Registry {
     }
 
     /// Adds a stream. The entry of a closed stream keeps that stream's allocation. Such entries are
-    /// removed when the list has doubled, so the list stays within twice the open streams, at a cost
-    /// for each of them that does not depend on their number.
+    /// removed when the list has doubled, so the list stays within twice the open streams, at a
+    /// cost for each of them that does not depend on their number.
     fn add(&mut self, stream: Weak<dyn Reclaimable>) {
         if self.streams.len() >= self.prune_at {
             self.streams.retain(|stream| stream.strong_count() != 0);
@@ -142,8 +143,8 @@ pub(crate) fn total() -> usize {
     TOTAL.load(Ordering::Relaxed)
 }
 
-/// Moves the clock hand on and reclaims rings that were not used since it last passed, until the budget
-/// is kept or [`EXAMINED_PER_STEP`] streams were examined.
+/// Moves the clock hand on and reclaims rings that were not used since it last passed, until the
+/// budget is kept or [`EXAMINED_PER_STEP`] streams were examined.
 fn sweep() {
     let Ok(mut registry) = REGISTRY.try_lock() else { return };
     if registry.owner != family::process().0 {

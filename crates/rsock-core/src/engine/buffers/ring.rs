@@ -1,7 +1,7 @@
 //! The receive memory of a stream and the state that says which part of it is in use.
 //!
-//! It is held apart from the queue pair, so that other streams of the process can release the pages of
-//! an idle ring.
+//! It is held apart from the queue pair, so that other streams of the process can release the pages
+//! of an idle ring.
 
 use crate::engine::buffers::layout::Layout;
 use crate::engine::buffers::reclaim::{Reclaimable, RingUsage};
@@ -49,8 +49,8 @@ impl<B: Backend> Reclaimable for Ring<B> {
         let _section = Section::enter();
         let Some(mut recv) = self.shared.recv.0.try_lock() else { return 0 };
         let mut freed = 0;
-        // Every byte in the ring was read by then, in announced buffers too. The peer may write again
-        // right after.
+        // Every byte in the ring was read by then, in announced buffers too. The peer may write
+        // again right after.
         release_pages(
             recv.half.readable() != 0,
             || self.cq.is_ready(),

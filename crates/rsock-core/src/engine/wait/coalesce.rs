@@ -1,15 +1,16 @@
 //! Wake-up coalescing: a reader in bulk naps instead of being woken for each message.
 //!
-//! A wake-up takes time from its cause. A software device works on the sender's CPU, and waking a sleeper on
-//! another CPU was all that kept a stream of 64 KiB writes behind bare verbs, whose benchmark never sleeps: an
-//! eighth of that CPU's time. A hardware device interrupts the receiver instead. So a reader that has been
-//! receiving many bytes, and has sent none meanwhile, sleeps without asking to be woken, for about as long as
-//! the next large message takes to arrive. It finds what arrived meanwhile when it wakes.
+//! A wake-up takes time from its cause. A software device works on the sender's CPU, and waking a
+//! sleeper on another CPU was all that kept a stream of 64 KiB writes behind bare verbs, whose
+//! benchmark never sleeps: an eighth of that CPU's time. A hardware device interrupts the receiver
+//! instead. So a reader that has been receiving many bytes, and has sent none meanwhile, sleeps
+//! without asking to be woken, for about as long as the next large message takes to arrive. It
+//! finds what arrived meanwhile when it wakes.
 //!
-//! The price is that the end of a burst may be seen one nap late. So a reader does not nap where the peer may
-//! be waiting for an answer: not if it has sent anything lately, not at lower rates, where each message may
-//! matter by itself, and not again after a nap in which nothing arrived. At higher rates bytes arrive sooner
-//! than a timer is worth.
+//! The price is that the end of a burst may be seen one nap late. So a reader does not nap where
+//! the peer may be waiting for an answer: not if it has sent anything lately, not at lower rates,
+//! where each message may matter by itself, and not again after a nap in which nothing arrived. At
+//! higher rates bytes arrive sooner than a timer is worth.
 
 use crate::engine::stream::QpStream;
 use crate::engine::wait::Wake;
@@ -18,8 +19,8 @@ use crate::sys;
 use rsock_verbs::Backend;
 use std::time::{Duration, Instant};
 
-/// Bytes that should arrive during a nap: about a third of what is announced to a peer at one time, which must
-/// not run out of room meanwhile.
+/// Bytes that should arrive during a nap: about a third of what is announced to a peer at one time,
+/// which must not run out of room meanwhile.
 const NAP_BYTES: u64 = 80 << 10;
 /// A shorter nap is not worth its timer.
 const SHORTEST: Duration = Duration::from_micros(100);
@@ -76,8 +77,8 @@ fn nap_at(n: u64, period: Duration) -> Option<Duration> {
 }
 
 impl<B: Backend> QpStream<B> {
-    /// For a caller that is about to wait for data, at most for `left`: naps first if that pays, and returns how
-    /// the nap ended. `None` if the caller should wait as usual.
+    /// For a caller that is about to wait for data, at most for `left`: naps first if that pays,
+    /// and returns how the nap ended. `None` if the caller should wait as usual.
     pub(crate) fn nap(&self, mark: u32, left: Option<Duration>, watch: Watch) -> Option<Wake> {
         if !B::SENDS_WAIT {
             return None;
@@ -108,8 +109,8 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(1);
 
-    /// Whether each wait naps, of a stream that waits once per [`STEP`], and in between receives the bytes of
-    /// `n_read` and sends those of `n_sent`.
+    /// Whether each wait naps, of a stream that waits once per [`STEP`], and in between receives
+    /// the bytes of `n_read` and sends those of `n_sent`.
     fn naps(n_read: &[usize], n_sent: &[u64]) -> Vec<bool> {
         let mut coalescing = WakeCoalescing::default();
         let (start, mut sent) = (Instant::now(), 0);

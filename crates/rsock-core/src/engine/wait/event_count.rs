@@ -1,7 +1,7 @@
 //! An event count: how a waiting thread learns that another thread has dispatched completions.
 //!
-//! The pump runs on whichever thread holds the `recv` lock, so it takes completions that other threads
-//! wait for.
+//! The pump runs on whichever thread holds the `recv` lock, so it takes completions that other
+//! threads wait for.
 //!
 //! rsock-models runs this file under loom.
 
@@ -18,12 +18,12 @@ pub(crate) struct EventCount {
 }
 
 impl EventCount {
-    /// The number of dispatches, wrapping. A caller reads it before a try, and tries again once it has
-    /// changed.
+    /// The number of dispatches, wrapping. A caller reads it before a try, and tries again once it
+    /// has changed.
     #[inline]
     pub(crate) fn now(&self) -> u32 {
-        // SYNC(dispatched): pairs with the Release in `announce`: a thread that sees the number sees what
-        // was dispatched.
+        // SYNC(dispatched): pairs with the Release in `announce`: a thread that sees the number
+        // sees what was dispatched.
         self.events.load(Ordering::Acquire)
     }
 
@@ -32,8 +32,8 @@ impl EventCount {
     pub(crate) fn announce(&self, wake: impl FnOnce()) {
         // SYNC(dispatched): pairs with the Acquire in `now`.
         self.events.fetch_add(1, Ordering::Release);
-        // SYNC(waiting): a waiter counts itself, fences, and loads `events`; this thread raises `events`,
-        // fences, and loads the count: at least one of the two sees the other.
+        // SYNC(waiting): a waiter counts itself, fences, and loads `events`; this thread raises
+        // `events`, fences, and loads the count: at least one of the two sees the other.
         fence(Ordering::SeqCst);
         if self.waiters.load(Ordering::Relaxed) != 0 {
             wake();

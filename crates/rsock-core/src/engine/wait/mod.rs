@@ -35,8 +35,8 @@ pub enum Wake {
 }
 
 impl<B: Backend> QpStream<B> {
-    /// The number of events so far. Take it *before* a `try_` call: a wait with it returns at once if
-    /// anything has been dispatched since.
+    /// The number of events so far. Take it *before* a `try_` call: a wait with it returns at once
+    /// if anything has been dispatched since.
     #[must_use]
     pub fn mark(&self) -> u32 {
         let events = self.ring.shared.mail.events.now();

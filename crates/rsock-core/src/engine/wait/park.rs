@@ -7,8 +7,8 @@ use rsock_verbs::{Backend, CompletionQueue, Parked};
 use std::time::Duration;
 
 impl<B: Backend> QpStream<B> {
-    /// Sleeps until something changes, at most for `timeout`. It is the cheapest sleep, but watches no
-    /// descriptor: the end of the peer's process does not end it.
+    /// Sleeps until something changes, at most for `timeout`. It is the cheapest sleep, but watches
+    /// no descriptor: the end of the peer's process does not end it.
     #[must_use]
     pub fn park(&self, mark: u32, timeout: Duration) -> Wake {
         let _waiting = WaiterGuard::new(&self.ring.shared.mail);
@@ -25,8 +25,9 @@ impl<B: Backend> QpStream<B> {
         }
     }
 
-    /// Arms `bell` for anything after `mark`. Returns the armed stream, or `None` if something has changed
-    /// already. The caller polls the bell's descriptor, with others, while the result lives.
+    /// Arms `bell` for anything after `mark`. Returns the armed stream, or `None` if something has
+    /// changed already. The caller polls the bell's descriptor, with others, while the result
+    /// lives.
     pub fn arm<'a>(&'a self, bell: &'a B::Bell, mark: u32) -> Option<Armed<'a, B>> {
         let check_after = [self.check_delivery(), self.keep_alive()].into_iter().flatten().min();
         let waiting = WaiterGuard::new(&self.ring.shared.mail);
@@ -35,8 +36,8 @@ impl<B: Backend> QpStream<B> {
         if self.has_changed(mark) { None } else { Some(armed) }
     }
 
-    /// Arms `bell` until [`Self::disarm`]: for a descriptor in an epoll set of the program. False if
-    /// something is there already, or the queue has no room for the bell.
+    /// Arms `bell` until [`Self::disarm`]: for a descriptor in an epoll set of the program. False
+    /// if something is there already, or the queue has no room for the bell.
     #[must_use]
     pub fn arm_persistent(&self, bell: &B::Bell) -> bool {
         self.ring.shared.mail.events.enter();
@@ -56,9 +57,11 @@ impl<B: Backend> QpStream<B> {
 pub struct Armed<'a, B: Backend> {
     stream: &'a QpStream<B>,
     bell: &'a B::Bell,
-    /// False if the queue has no room for another bell: then the caller may sleep a bounded time only.
+    /// False if the queue has no room for another bell: then the caller may sleep a bounded time
+    /// only.
     has_bell: bool,
-    /// After this time the caller must check whether what was sent has arrived, and whether the peer lives.
+    /// After this time the caller must check whether what was sent has arrived, and whether the
+    /// peer lives.
     check_after: Option<Duration>,
     _waiting: WaiterGuard<'a>,
 }

@@ -1,15 +1,15 @@
 //! How long to spin before sleeping.
 //!
-//! Spinning wins when the peer runs on another CPU and answers soon. It loses when both share one CPU,
-//! because then the peer cannot run while this thread spins. So the budget follows experience: an
-//! arrival during the spin raises it, an arrival during the *yields* (the peer needed this CPU) and a
-//! sleep lower it. The clock is read while nothing has arrived, never between an arrival and the return:
-//! where reading it takes a real system call, that is a tenth of a round trip, and there it is read less
-//! often.
+//! Spinning wins when the peer runs on another CPU and answers soon. It loses when both share one
+//! CPU, because then the peer cannot run while this thread spins. So the budget follows experience:
+//! an arrival during the spin raises it, an arrival during the *yields* (the peer needed this CPU)
+//! and a sleep lower it. The clock is read while nothing has arrived, never between an arrival and
+//! the return: where reading it takes a real system call, that is a tenth of a round trip, and
+//! there it is read less often.
 //!
-//! A peer behind a device is awaited in the same way. A software device runs on the CPUs of its users, in
-//! threads that a spinning user keeps from running: without the pauses and the yields its round trips took
-//! five times as long.
+//! A peer behind a device is awaited in the same way. A software device runs on the CPUs of its
+//! users, in threads that a spinning user keeps from running: without the pauses and the yields its
+//! round trips took five times as long.
 
 use once_cell::race::OnceBox;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,9 +31,9 @@ const FREE_TURNS: u32 = 64;
 const TURNS: u32 = 32;
 /// Reading the clock without a system call takes much less than this.
 const CHEAP_READING: Duration = Duration::from_nanos(100);
-/// Most turns between readings, as a multiple of [`TURNS`]. PERF: in a guest whose clock takes 2 to 4 us,
-/// waiters spent two fifths of their time in it, and found what arrived meanwhile late: 27.8 thousand
-/// round trips a second, and 32.7 with four times the turns; 31.7 with eight times.
+/// Most turns between readings, as a multiple of [`TURNS`]. PERF: in a guest whose clock takes 2 to
+/// 4 us, waiters spent two fifths of their time in it, and found what arrived meanwhile late: 27.8
+/// thousand round trips a second, and 32.7 with four times the turns; 31.7 with eight times.
 const MAX_STRETCH: u32 = 4;
 
 /// A budget that learns. Plain atomics: races only cost precision.
@@ -109,7 +109,8 @@ impl Spin {
     }
 }
 
-/// Spins until `ready` holds; returns about how long that took, or `None` after `budget` nanoseconds.
+/// Spins until `ready` holds; returns about how long that took, or `None` after `budget`
+/// nanoseconds.
 #[inline]
 fn spin_for(budget: u32, ready: impl Fn() -> bool) -> Option<Duration> {
     let limit = Duration::from_nanos(budget.into());
@@ -131,8 +132,8 @@ fn spin_for(budget: u32, ready: impl Fn() -> bool) -> Option<Duration> {
     }
 }
 
-/// By how much to stretch the turns between two readings of the clock: more than 1 where a reading takes
-/// a system call.
+/// By how much to stretch the turns between two readings of the clock: more than 1 where a reading
+/// takes a system call.
 fn stretch() -> u32 {
     static STRETCH: OnceBox<u32> = OnceBox::new();
     *STRETCH.get_or_init(|| {
@@ -147,8 +148,8 @@ fn stretch_for(reading: Duration) -> u32 {
     u32::try_from(times).unwrap_or(u32::MAX).clamp(1, MAX_STRETCH)
 }
 
-/// Spins and yields within the calling thread's budget until `ready` holds. For waits on several streams
-/// at once.
+/// Spins and yields within the calling thread's budget until `ready` holds. For waits on several
+/// streams at once.
 pub fn spin_on(ready: impl Fn() -> bool) -> bool {
     thread_local! {
         static SPIN: Spin = const { Spin::new() };

@@ -31,7 +31,8 @@ fn with_kept<B: Backend, R>(
     f: impl FnOnce(&B::Bell) -> R,
 ) -> io::Result<R> {
     let here = rsock_verbs::family::process().0;
-    // The cell is empty while the bell is in use: a signal handler that waits too creates another bell.
+    // The cell is empty while the bell is in use: a signal handler that waits too creates another
+    // bell.
     let kept = key.try_with(|cell| cell.take()).ok().flatten();
     let bell = match kept {
         Some((at, bell)) if at == here => bell,
