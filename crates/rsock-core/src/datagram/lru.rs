@@ -43,6 +43,7 @@ impl<K: Eq + Hash + Copy, V> LruMap<K, V> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }

@@ -1,7 +1,7 @@
 //! Datagram sockets of the rsockets API. They send through a kernel UDP socket, and past it once
 //! they know the peer's queue.
 //!
-//! [`header`] has the wire formats and [`table`] what is known of destinations; both are values
+//! [`header`] has the wire formats and `table.rs` what is known of destinations; both are values
 //! without clock, descriptor or lock. `udp.rs` sends and receives packets, `handshake.rs` connects
 //! to peers on this host, `local.rs` has the queue in shared memory, `remote.rs` has the queues on
 //! RDMA devices, and `route.rs` is the route to a peer's queue. `socket.rs`, `sending.rs`,
@@ -33,7 +33,7 @@ mod route;
 mod sending;
 mod socket;
 mod source_check;
-pub mod table;
+mod table;
 #[cfg(test)]
 mod tests;
 mod udp;
@@ -45,4 +45,4 @@ pub(crate) use receiving::scatter;
 pub(crate) use sending::yield_to_receiver;
 pub use socket::{Datagram, Received, SocketCounters};
 pub(crate) use source_check::SourceCheck;
-pub(crate) use waiting::armed;
+pub(crate) use waiting::{PollUdp, armed};

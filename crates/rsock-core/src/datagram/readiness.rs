@@ -14,6 +14,7 @@ use crate::Doorbell;
 use crate::datagram::flags::MessageFlags;
 use crate::datagram::remote::Remote;
 use crate::datagram::socket::{Datagram, Received};
+use crate::datagram::waiting::PollUdp;
 use crate::doorbell::Kind;
 use crate::interrupt::Section;
 use rsock_verbs::{Context, DatagramQueue};
@@ -131,7 +132,7 @@ impl Datagram {
     /// Which of `events` hold now, as `poll(2)` reports them; polls UDP.
     #[must_use]
     pub fn events(&self, events: PollFlags) -> PollFlags {
-        self.readiness(events, true)
+        self.readiness(events, PollUdp::IfNeeded)
     }
 
     /// A doorbell for datagrams in shared memory; `None` where there is no such queue. Binds the

@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 
 /// Sizes and times of a [`Table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub(super) struct Limits {
     /// Destinations that this socket sends to.
-    pub n_spoken: usize,
+    pub(super) n_spoken: usize,
     /// Sources that have sent to this socket and got no answer.
-    pub n_heard: usize,
+    pub(super) n_heard: usize,
     /// How long a number is valid while a route is in use that does not detect the peer's exit.
     /// After that, one datagram per such time goes by UDP and so asks again. A destination that has
     /// not answered for three times as long becomes unknown; the route to one that answers is
     /// opened again.
-    pub confirm: Duration,
+    pub(super) confirm: Duration,
     /// Time from a failure to the next try, at first; doubles up to [`Self::retry_max`].
-    pub retry_min: Duration,
+    pub(super) retry_min: Duration,
     /// Longest time between two tries.
-    pub retry_max: Duration,
+    pub(super) retry_max: Duration,
 }
 
 impl Default for Limits {
@@ -44,14 +44,14 @@ impl Default for Limits {
 }
 
 /// A route to a destination.
-pub trait PeerRoute {
+pub(super) trait PeerRoute {
     /// Whether sending by this route reports that the peer is gone, or has moved to another queue.
     fn detects_peer_exit(&self) -> bool;
 }
 
 /// How the next datagram is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Selection<'a, W> {
+pub(super) enum Selection<'a, W> {
     /// Through the UDP socket, which also asks the destination for its number.
     Udp,
     /// As [`Selection::Udp`], and the caller opens a route to this queue, which ends with
@@ -63,7 +63,7 @@ pub enum Selection<'a, W> {
 
 /// Destinations, and what is known of them.
 #[derive(Debug)]
-pub struct Table<W> {
+pub(super) struct Table<W> {
     spoken: LruMap<SocketAddr, Entry<W>>,
     heard: LruMap<SocketAddr, QpNum>,
     limits: Limits,
@@ -94,8 +94,7 @@ enum State<W> {
 
 impl<W: PeerRoute> Table<W> {
     /// An empty table.
-    #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         Self {
             spoken: LruMap::new(limits.n_spoken),
             heard: LruMap::new(limits.n_heard),
@@ -105,7 +104,7 @@ impl<W: PeerRoute> Table<W> {
     }
 
     /// Selects how the next datagram to `to` is sent, at time `now`.
-    pub fn select(&mut self, to: SocketAddr, now: Instant) -> Selection<'_, W> {
+    pub(super) fn select(&mut self, to: SocketAddr, now: Instant) -> Selection<'_, W> {
         if self.spoken.get_mut(&to).is_none() {
             let number = self.heard.remove(&to);
             let entry = Entry {
@@ -142,7 +141,7 @@ impl<W: PeerRoute> Table<W> {
     }
 
     /// The route to `to`, if one is open. Does not count as a use.
-    pub fn route(&mut self, to: SocketAddr) -> Option<&W> {
+    pub(super) fn route(&mut self, to: SocketAddr) -> Option<&W> {
         match &self.spoken.get_mut(&to)?.state {
             State::Open(route, _) => Some(route),
             State::None(_) | State::Opening => None,
@@ -151,7 +150,12 @@ impl<W: PeerRoute> Table<W> {
 
     /// Handles a UDP packet with a datagram from `from`, whose queue is `number`. Returns a route
     /// that is no longer valid, if there is one. The caller answers with a control packet.
-    pub fn handle_data(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
+    pub(super) fn handle_data(
+        &mut self,
+        from: SocketAddr,
+        number: QpNum,
+        now: Instant,
+    ) -> Option<W> {
         if let Some(entry) = self.spoken.get_mut(&from) {
             return entry.learn(number, now, self.limits.confirm);
         }
@@ -165,7 +169,12 @@ impl<W: PeerRoute> Table<W> {
 
     /// Handles a control packet from `from`: as [`Self::handle_data`], but only destinations of
     /// this socket are believed.
-    pub fn handle_control(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
+    pub(super) fn handle_control(
+        &mut self,
+        from: SocketAddr,
+        number: QpNum,
+        now: Instant,
+    ) -> Option<W> {
         match self.spoken.get_mut(&from) {
             Some(entry) => entry.learn(number, now, self.limits.confirm),
             None => {
@@ -177,7 +186,13 @@ impl<W: PeerRoute> Table<W> {
 
     /// Stores the route that the caller opened to queue `number` of `to`. Returns a route that is
     /// not needed.
-    pub fn opened(&mut self, to: SocketAddr, number: QpNum, route: W, now: Instant) -> Option<W> {
+    pub(super) fn opened(
+        &mut self,
+        to: SocketAddr,
+        number: QpNum,
+        route: W,
+        now: Instant,
+    ) -> Option<W> {
         match self.spoken.get_mut(&to) {
             Some(entry) if entry.number == Some(number) => {
                 entry.pause = self.limits.retry_min;
@@ -191,7 +206,7 @@ impl<W: PeerRoute> Table<W> {
     }
 
     /// Notes that the caller could not open a route to queue `number` of `to`.
-    pub fn failed(&mut self, to: SocketAddr, number: QpNum, now: Instant) {
+    pub(super) fn failed(&mut self, to: SocketAddr, number: QpNum, now: Instant) {
         let max = self.limits.retry_max;
         if let Some(entry) = self.spoken.get_mut(&to)
             && entry.number == Some(number)
@@ -204,25 +219,18 @@ impl<W: PeerRoute> Table<W> {
 
     /// Notes that the route to `to` has failed: the destination is unknown until it tells a number
     /// again. Returns the route.
-    pub fn lost(&mut self, to: SocketAddr, now: Instant) -> Option<W> {
+    pub(super) fn lost(&mut self, to: SocketAddr, now: Instant) -> Option<W> {
         self.spoken.get_mut(&to)?.forget(now)
     }
 
-    /// Number of destinations and sources in the table, for tests.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    /// Number of destinations and sources in the table.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.spoken.len() + self.heard.len()
     }
 
-    /// Whether the table is empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Control packets from addresses that this socket never sent to.
-    #[must_use]
-    pub fn n_unsolicited(&self) -> u64 {
+    pub(super) fn n_unsolicited(&self) -> u64 {
         self.n_unsolicited
     }
 }

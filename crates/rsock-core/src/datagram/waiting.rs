@@ -16,6 +16,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// Whether a check of readiness may poll UDP, with a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PollUdp {
+    /// It does, unless a datagram has come past UDP.
+    IfNeeded,
+    /// It does not.
+    Never,
+}
+
 impl Datagram {
     /// Sleeps until there may be a datagram, or until `deadline`.
     pub(super) fn sleep(&self, deadline: Option<Instant>, watch: Watch) -> io::Result<()> {
@@ -53,14 +62,14 @@ impl Datagram {
         local.poll_entries(out)
     }
 
-    /// Which of `events` hold; polls UDP with a system call if `look`.
-    pub(crate) fn readiness(&self, events: PollFlags, look: bool) -> PollFlags {
+    /// Which of `events` hold.
+    pub(crate) fn readiness(&self, events: PollFlags, udp: PollUdp) -> PollFlags {
         let readable = PollFlags::IN | PollFlags::RDNORM;
         let mut ready = events & (PollFlags::OUT | PollFlags::WRNORM);
         if events.intersects(readable) {
             let has_any =
                 || self.n_pending.load(Ordering::Acquire) != 0 || self.is_ready_past_udp();
-            if look && !has_any() {
+            if udp == PollUdp::IfNeeded && !has_any() {
                 self.poll_udp();
             }
             if has_any() {

@@ -207,14 +207,8 @@ impl UdpSlot {
     /// Counts a datagram.
     #[inline]
     pub fn count(&self, what: DatagramEvent) {
-        self.count_many(what, 1);
-    }
-
-    /// Counts `n` datagrams.
-    #[inline]
-    pub fn count_many(&self, what: DatagramEvent, n: u64) {
         if let Some(raw) = self.raw() {
-            add(&raw.counts[what as usize], n);
+            add(&raw.counts[what as usize], 1);
         }
     }
 
