@@ -1,5 +1,5 @@
 //! The examples are the files in this package's directory; `tests/run.rs` runs them. Never
-//! published. Here is only what several share: who they are, and how both ends begin.
+//! published. Here is only what several share: their command line, and how both ends begin.
 
 #![forbid(unsafe_code)]
 
@@ -79,7 +79,7 @@ async fn listen(at: &str) -> io::Result<Listener> {
 pub enum Mode {
     /// TCP first: any peer.
     TcpFirst,
-    /// `--rsockets`, the first argument: the pure mode.
+    /// `--rsockets`, the first argument: rsockets streams, without TCP.
     Rsockets,
 }
 

@@ -32,7 +32,7 @@ trait Net {
 
 struct Tokio;
 struct Rsock;
-struct Pure;
+struct Rsockets;
 
 impl Net for Tokio {
     type Stream = tokio::net::TcpStream;
@@ -54,7 +54,7 @@ impl Net for Rsock {
     }
 }
 
-impl Net for Pure {
+impl Net for Rsockets {
     type Stream = rsock_tokio::Stream;
 
     async fn pair() -> io::Result<(Self::Stream, Self::Stream)> {
@@ -76,7 +76,7 @@ macro_rules! uses {
                 let mut runtime = || runtime.enable_all().build().unwrap();
                 runtime().block_on($case::<Tokio>());
                 runtime().block_on($case::<Rsock>());
-                runtime().block_on($case::<Pure>());
+                runtime().block_on($case::<Rsockets>());
             }
         }
     )*};

@@ -28,7 +28,7 @@ use rsock_verbs::family;
 #[derive(Debug)]
 pub struct ForkGuard {
     _streams: engine::LockedStreams,
-    _memory: family::Held,
+    _memory: family::ForkHold,
 }
 
 /// Takes the locks. The thread that forks calls this as its last preparation, and drops the result

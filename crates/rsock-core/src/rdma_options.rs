@@ -1,6 +1,6 @@
 //! Numbers of the socket options at level `SOL_RDMA`, as librdmacm defines them.
 
-/// Level of the options that belong to RDMA.
+/// Level of the options that are specific to RDMA.
 pub const SOL_RDMA: i32 = 0x10000;
 /// Send queue entries (`u32`).
 pub const RDMA_SQSIZE: i32 = 0;
@@ -8,7 +8,7 @@ pub const RDMA_SQSIZE: i32 = 0;
 pub const RDMA_RQSIZE: i32 = 1;
 /// Inline bytes (`u32`).
 pub const RDMA_INLINE: i32 = 2;
-/// Entries for memory that the peer exposes (`int`).
+/// How many regions the peer may expose to this socket (`int`).
 pub const RDMA_IOMAPSIZE: i32 = 3;
-/// Path records: stored, and returned as they were set.
+/// Path records, which are stored and returned.
 pub const RDMA_ROUTE: i32 = 4;

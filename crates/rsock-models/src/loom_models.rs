@@ -1,12 +1,12 @@
 //! A module for each algorithm, which includes the file that it explores.
 
 mod claim;
-mod deaf;
 mod event_count;
+mod free_list;
 mod gate;
+mod kernel_only_waiter;
 mod opening;
 mod release;
-mod returned;
 mod words;
 
 use loom::sync::{Condvar, Mutex};
@@ -19,12 +19,12 @@ fn explore(f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// A place to sleep until something holds.
-struct Bed {
+struct ModelFutex {
     lock: Mutex<()>,
     wake: Condvar,
 }
 
-impl Bed {
+impl ModelFutex {
     fn new() -> Self {
         Self { lock: Mutex::new(()), wake: Condvar::new() }
     }

@@ -9,7 +9,7 @@ use crate::stream::Stream;
 use crate::timer::Timer;
 use crate::waiting::{Side, retry};
 use rsock_core::accelerate;
-use rsock_core::rsocket::rsockets;
+use rsock_core::rsocket::ExposedRegion;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
@@ -63,7 +63,7 @@ impl Stream {
                 Ok(opened)
             }
             Base::Pure(pure) => {
-                let opened = Opened(Memory::Pure(pure.stream().open(len, offset)?));
+                let opened = Opened(Memory::Pure(pure.stream().expose(len, offset)?));
                 // It goes ahead of whatever is sent, be that nothing.
                 retry(&*self.shared, Side::Write, || pure.try_send(&[])).await?;
                 Ok(opened)
@@ -108,7 +108,8 @@ impl Stream {
                 at_intervals(|| twin.try_put(bytes, offset)).await
             }
             Base::Pure(pure) => {
-                retry(&*self.shared, Side::Write, || pure.socket.try_put(bytes, offset)).await
+                retry(&*self.shared, Side::Write, || pure.socket.try_write_remote(bytes, offset))
+                    .await
             }
         }
     }
@@ -171,7 +172,7 @@ pub struct Opened(Memory);
 #[derive(Debug)]
 enum Memory {
     AcceleratedStream(accelerate::Opened),
-    Pure(rsockets::Opened),
+    Pure(ExposedRegion),
 }
 
 impl Opened {

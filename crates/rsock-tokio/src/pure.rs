@@ -7,7 +7,6 @@ use crate::link::Link;
 use crate::ring::Mark;
 use crate::watched;
 use rsock_core::rsocket::Socket;
-use rsock_core::rsocket::rsockets;
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::fmt;
@@ -40,16 +39,15 @@ pub(crate) struct Pure {
 
 impl Pure {
     /// For a connected stream. Must be called inside a runtime.
-    pub(crate) fn new(stream: rsockets::Stream) -> io::Result<Self> {
-        let socket: Arc<Socket> = stream.into();
+    pub(crate) fn new(socket: Arc<Socket>) -> io::Result<Self> {
         socket.set_nonblocking(true);
-        let anchor = watched::watch(socket.anchor()?)?;
+        let anchor = watched::watch(socket.hang_up_fd()?)?;
         Ok(Self { socket, anchor, is_over: AtomicBool::new(false) })
     }
 
     /// The same socket, for those who block.
-    pub(crate) fn stream(&self) -> rsockets::Stream {
-        Arc::clone(&self.socket).into()
+    pub(crate) fn stream(&self) -> Arc<Socket> {
+        Arc::clone(&self.socket)
     }
 
     pub(crate) fn try_recv(
@@ -57,7 +55,7 @@ impl Pure {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> io::Result<usize> {
-        self.socket.try_recv(bufs, flags.contains(RecvFlags::PEEK))
+        self.socket.try_recv(bufs, flags)
     }
 
     pub(crate) fn try_send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -86,7 +84,7 @@ impl Pure {
     }
 
     fn look_at_anchor(&self) {
-        if self.socket.look_at_anchor() {
+        if self.socket.has_hung_up() {
             self.is_over.store(true, Ordering::Release);
         }
     }

@@ -1,7 +1,7 @@
 //! The pure mode: the rsockets protocol from the first byte, to and from C programs as well.
 //!
 //! What comes of [`connect`] and of a [`Listener`] here are the same [`Stream`]s. The peer is another
-//! one of them, a socket of `rsock_core::rsocket::rsockets`, or a program over C rsockets, on this host
+//! one of them, a stream of `rsock::rsockets`, or a program over C rsockets, on this host
 //! or, with an RDMA device, on another; plain TCP peers are refused. `RSOCK_DEVICE` leaves one device,
 //! `soft` or `rdma`. Waiting is as for the others: tasks park, the hub looks, a doorbell rings.
 //!
@@ -31,8 +31,7 @@ use crate::builder::longest_spin;
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::watched;
-use rsock_core::rsocket::rsockets as blocking;
-use rsock_core::rsocket::{Socket, WaitSet};
+use rsock_core::rsocket::{Family, Socket, SocketSettings, WaitSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -72,7 +71,7 @@ pub async fn connect_timeout(addr: SocketAddr, limit: Duration) -> io::Result<St
 ///
 /// # Errors
 /// `Unsupported` for a stream that began as TCP: see [`Stream::into_std`].
-pub fn into_blocking(stream: Stream) -> io::Result<blocking::Stream> {
+pub fn into_blocking(stream: Stream) -> io::Result<Arc<Socket>> {
     stream.shared.hand_over_pure()
 }
 
@@ -83,11 +82,11 @@ pub fn into_blocking(stream: Stream) -> io::Result<blocking::Stream> {
 ///
 /// # Panics
 /// Outside a runtime with I/O enabled.
-pub fn from_blocking(stream: blocking::Stream) -> io::Result<Stream> {
+pub fn from_blocking(stream: Arc<Socket>) -> io::Result<Stream> {
     wrap(stream, longest_spin())
 }
 
-fn wrap(stream: blocking::Stream, spin: Duration) -> io::Result<Stream> {
+fn wrap(stream: Arc<Socket>, spin: Duration) -> io::Result<Stream> {
     Ok(Stream { shared: Arc::new(Shared::pure(stream, spin)?) })
 }
 
@@ -113,12 +112,12 @@ fn wrap(stream: blocking::Stream, spin: Duration) -> io::Result<Stream> {
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
     spin: Duration,
-    socket: blocking::Builder,
+    socket: SocketSettings,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { spin: longest_spin(), socket: blocking::Builder::default() }
+        Self { spin: longest_spin(), socket: SocketSettings::default() }
     }
 }
 
@@ -170,17 +169,17 @@ impl Builder {
     }
 
     async fn connect_to(&self, addr: SocketAddr, limit: Option<Duration>) -> io::Result<Stream> {
-        let socket = self.socket.socket(addr.is_ipv6())?;
+        let socket = self.socket.socket(Family::of(&addr))?;
         socket.set_nonblocking(true);
         match socket.connect(addr, limit) {
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
                 let mut wait = None;
-                poll_fn(|cx| poll_until(cx, &socket, &mut wait, || socket.go_on_connecting()))
+                poll_fn(|cx| poll_until(cx, &socket, &mut wait, || socket.continue_connect()))
                     .await?;
             }
             done => done?,
         }
-        wrap(socket.into(), self.spin)
+        wrap(Arc::new(socket), self.spin)
     }
 
     /// As [`Listener::bind`].
@@ -195,7 +194,7 @@ impl Builder {
         for addr in lookup_host(addr).await? {
             match self.socket.listen(addr) {
                 Ok(inner) => {
-                    inner.socket().set_nonblocking(true);
+                    inner.set_nonblocking(true);
                     return Ok(Listener { inner, spin: self.spin, wait: Mutex::default() });
                 }
                 Err(e) => last = e,
@@ -248,7 +247,7 @@ fn poll_until(
 pub struct Listener {
     /// Of the last task in [`Self::poll_accept`]. Goes before what it waits for.
     wait: Mutex<Wait>,
-    inner: blocking::Listener,
+    inner: Socket,
     spin: Duration,
 }
 
@@ -293,15 +292,16 @@ impl Listener {
         wait: &mut Wait,
     ) -> Poll<io::Result<(Stream, SocketAddr)>> {
         let mut accepted = None;
-        ready!(poll_until(cx, self.inner.socket(), wait, || match self.inner.accept() {
+        ready!(poll_until(cx, &self.inner, wait, || match self.inner.accept() {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
             other => {
                 accepted = Some(other?);
                 Ok(true)
             }
         }))?;
-        let (stream, from) = accepted.ok_or(io::ErrorKind::WouldBlock)?;
-        Poll::Ready(Ok((wrap(stream, self.spin)?, from)))
+        let socket: Socket = accepted.ok_or(io::ErrorKind::WouldBlock)?;
+        let from = socket.peer_addr()?;
+        Poll::Ready(Ok((wrap(Arc::new(socket), self.spin)?, from)))
     }
 
     /// Connections, one after the other, as a [`Stream`](futures_core::Stream) that never ends.

@@ -9,7 +9,7 @@ use crate::tcp::Tcp;
 use crate::waiting::{Side, Waits, again};
 use crate::wakers::Waiter;
 use rsock_core::accelerate;
-use rsock_core::rsocket::{self, rsockets};
+use rsock_core::rsocket::{AcceleratedSocket, Socket};
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -54,7 +54,7 @@ impl Shared {
     }
 
     /// A connected stream of the pure mode. Must be called inside a runtime.
-    pub(crate) fn pure(stream: rsockets::Stream, spin: Duration) -> io::Result<Self> {
+    pub(crate) fn pure(stream: Arc<Socket>, spin: Duration) -> io::Result<Self> {
         let pure = Pure::new(stream)?;
         let link = Link::new(Ring::Pure(Arc::clone(&pure.socket)), spin);
         let is_handed_over = AtomicBool::new(false);
@@ -69,7 +69,7 @@ impl Shared {
     }
 
     /// Another kind of stream takes the connection over.
-    pub(crate) fn hand_over(&self) -> io::Result<rsocket::Stream> {
+    pub(crate) fn hand_over(&self) -> io::Result<AcceleratedSocket> {
         let Base::Tcp(tcp) = &self.base else { return Err(unsupported()) };
         let stream = tcp.hand_over()?;
         self.is_handed_over.store(true, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Shared {
     }
 
     /// As [`Self::hand_over`], for a stream of the pure mode.
-    pub(crate) fn hand_over_pure(&self) -> io::Result<rsockets::Stream> {
+    pub(crate) fn hand_over_pure(&self) -> io::Result<Arc<Socket>> {
         let Base::Pure(pure) = &self.base else { return Err(unsupported()) };
         self.is_handed_over.store(true, Ordering::Relaxed);
         Ok(pure.stream())

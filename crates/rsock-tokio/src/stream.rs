@@ -96,13 +96,13 @@ impl Stream {
         TcpStream::from_std(socket).map(Self::from)
     }
 
-    /// Turns it into the stream of `rsock_core`, wherever its bytes are now. As with
+    /// Turns it into a blocking socket, from which `rsock::Stream` can be made, wherever its bytes are now. As with
     /// [`TcpStream::into_std`] it stays non-blocking until that is changed.
     ///
     /// # Errors
     /// `EMFILE` if there is no room for another descriptor; `Unsupported` for a stream of the pure
     /// mode, whose counterpart is [`rsockets::into_blocking`](crate::rsockets::into_blocking).
-    pub fn into_std(self) -> io::Result<rsock_core::rsocket::Stream> {
+    pub fn into_std(self) -> io::Result<rsock_core::rsocket::AcceleratedSocket> {
         self.shared.hand_over()
     }
 

@@ -38,9 +38,9 @@ impl Tcp {
     }
 
     /// Another kind of stream takes the connection over.
-    pub(crate) fn hand_over(&self) -> io::Result<rsock_core::rsocket::Stream> {
+    pub(crate) fn hand_over(&self) -> io::Result<rsock_core::rsocket::AcceleratedSocket> {
         let socket = std::net::TcpStream::from(self.socket.as_fd().try_clone_to_owned()?);
-        Ok(rsock_core::rsocket::Stream::from_parts(socket, self.twin.clone()))
+        Ok(rsock_core::rsocket::AcceleratedSocket::from_parts(socket, self.twin.clone()))
     }
 
     pub(crate) fn try_recv(

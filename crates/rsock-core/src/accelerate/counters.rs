@@ -26,8 +26,8 @@ impl AcceleratedStream {
             let slot = metrics::StreamSlot::open(local, peer, inode);
             let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());
             if let (Some(tx), Some(rx)) = (tx, rx) {
-                slot.add_bytes(Direction::Send, metrics::Transport::Tcp, tx.tcp_bytes);
-                slot.add_bytes(Direction::Recv, metrics::Transport::Tcp, rx.tcp_bytes);
+                slot.add_bytes(Direction::Send, metrics::Transport::Tcp, tx.switch.tcp_bytes());
+                slot.add_bytes(Direction::Recv, metrics::Transport::Tcp, rx.switch.tcp_bytes());
             }
             slot
         });

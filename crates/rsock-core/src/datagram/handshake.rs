@@ -7,7 +7,10 @@ use crate::datagram::header::QueueHeader;
 use crate::datagram::route::{Medium, Route};
 use crate::datagram::source_check::SourceCheck;
 use crate::sys;
-use rsock_cm::soft::{Connecting, Event, Listener, Progress};
+use rsock_cm::soft::{
+    SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
+    SoftProgress as Progress,
+};
 use rsock_cm::{Port, PortSpace};
 use rsock_verbs::soft::{Path, SoftContext, SoftUd};
 use rsock_verbs::{DatagramQueue, QKey, QpNum};

@@ -1,12 +1,11 @@
 //! Extension messages: rsock's own control messages, between two ends that both know them.
 
 use crate::engine::resources::PLAIN;
-use crate::engine::shared::ExtSeen;
 use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
+use rsock_proto::switch::Heard;
 use rsock_proto::{Ext, UP_BITS, UP_MASK};
 use rsock_verbs::{Backend, CompletionQueue, SendFlags};
-use std::sync::atomic::Ordering;
 
 impl<B: Backend> QpStream<B> {
     /// Whether both ends know the extension messages.
@@ -46,35 +45,22 @@ impl<B: Backend> QpStream<B> {
             && self.try_send_ext(Ext::Up { offset26 })
     }
 
-    /// The extension messages that have arrived, without taking them. Dispatches completions first
-    /// if there are any.
+    /// The messages of the switch that have arrived. Dispatches completions first if there are any,
+    /// unless another thread does so now.
     #[must_use]
-    pub fn ext_seen(&self) -> ExtSeen {
+    pub fn heard_now(&self) -> Heard {
         if self.resources.cq.is_ready() {
             let _section = Section::enter();
             if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
                 self.pump(&mut recv);
             }
         }
-        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
+        self.heard()
     }
 
-    /// The extension messages that were dispatched so far, by any thread.
+    /// The messages of the switch that were dispatched so far, by any thread.
     #[must_use]
-    pub fn ext_arrived(&self) -> ExtSeen {
-        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
-    }
-
-    /// Takes extension messages: clears `which`, and returns those of them that had arrived.
-    pub fn take_ext(&self, which: ExtSeen) -> ExtSeen {
-        let old = self.ring.shared.mail.ext.fetch_and(!which.bits(), Ordering::AcqRel);
-        ExtSeen::from_bits_retain(old) & which
-    }
-
-    /// The low [`2 * UP_BITS`](rsock_proto::UP_BITS) bits of the offset that the last [`Ext::Up`]
-    /// named.
-    #[must_use]
-    pub fn ext_up_offset(&self) -> u64 {
-        self.ring.shared.mail.ext_up.load(Ordering::Acquire)
+    pub fn heard(&self) -> Heard {
+        self.ring.shared.mail.heard()
     }
 }

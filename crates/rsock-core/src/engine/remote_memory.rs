@@ -78,20 +78,12 @@ impl CallerMemory {
 }
 
 /// What the peer may do with registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerAccess {
-    /// Nothing: the memory is only registered.
-    None,
-    /// It may write the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RemoteAccess {
+    /// The peer may write it (`PROT_WRITE`).
     Write,
-}
-
-impl PeerAccess {
-    /// Whether the peer may write.
-    #[must_use]
-    pub fn of(may_write: bool) -> Self {
-        if may_write { Self::Write } else { Self::None }
-    }
+    /// The memory is registered with the device; the peer does not learn of it (`PROT_NONE`).
+    None,
 }
 
 /// Why memory was not exposed.
@@ -159,11 +151,11 @@ impl<B: Backend> QpStream<B> {
         &self,
         memory: &CallerMemory,
         offset: Option<u64>,
-        peer: PeerAccess,
+        peer: RemoteAccess,
     ) -> Result<u64, IomapError> {
         let access = match peer {
-            PeerAccess::Write => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            PeerAccess::None => Access::LOCAL_WRITE,
+            RemoteAccess::Write => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            RemoteAccess::None => Access::LOCAL_WRITE,
         };
         // SAFETY: by the type's invariant; the region is dropped by `withdraw` or with `self`.
         let region = unsafe { self.resources.pd.reg_mr(memory.addr, memory.len, access) }?;
@@ -178,7 +170,7 @@ impl<B: Backend> QpStream<B> {
     pub fn expose(&self, len: usize, offset: Option<u64>) -> Result<(Arc<B::Mr>, u64), IomapError> {
         let region = self.resources.pd.alloc_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let region = Arc::new(region);
-        let offset = self.add_region(Arc::clone(&region), offset, PeerAccess::Write)?;
+        let offset = self.add_region(Arc::clone(&region), offset, RemoteAccess::Write)?;
         Ok((region, offset))
     }
 
@@ -186,13 +178,13 @@ impl<B: Backend> QpStream<B> {
         &self,
         region: Arc<B::Mr>,
         offset: Option<u64>,
-        peer: PeerAccess,
+        peer: RemoteAccess,
     ) -> Result<u64, IomapError> {
         let offset = offset.unwrap_or(region.addr().0);
         let len = u32::try_from(region.len()).map_err(|_| IomapError::TooLong)?;
         let mut exposed = self.iomaps.exposed();
         let mut index = None;
-        if peer == PeerAccess::Write {
+        if peer == RemoteAccess::Write {
             let n_entries = self.iomaps.remote.map_or(0, |r| r.n_entries());
             let mut slots = IomapSlots::new(&mut exposed.slots, n_entries);
             let taken = slots.allocate().ok_or(IomapError::NoEntry)?;

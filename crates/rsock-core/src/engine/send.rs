@@ -5,7 +5,7 @@ use crate::engine::shared::{FLAG_SEND_CLOSED, SendState};
 use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use crate::iov::Rest;
-use rsock_proto::{Blocked, DataWrite, RemoteSge, TABLE_ENTRY, TransferSize};
+use rsock_proto::{DataWrite, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize};
 use rsock_verbs::{Backend, CompletionQueue, MemoryRegion, PostError, QueuePair};
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
@@ -57,8 +57,8 @@ impl<B: Backend> QpStream<B> {
                     rest.advance(done);
                     sent += done;
                 }
-                Err(Blocked::Closed) => break,
-                Err(Blocked::Credits | Blocked::Buffer) => {
+                Err(SendBlocked::Closed) => break,
+                Err(SendBlocked::Credits | SendBlocked::Buffer) => {
                     if !self.poll_credits(&mut send) {
                         break;
                     }

@@ -3,6 +3,7 @@
 use crate::engine::wait::coalesce::WakeCoalescing;
 use crate::engine::wait::event_count::EventCount;
 use crate::engine::wait::spin::Spin;
+use rsock_proto::switch::{Counts, Heard, Message};
 use rsock_proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -43,8 +44,8 @@ pub(super) struct Mailbox {
     pub(super) flags: AtomicU32,
     /// `errno` of a failure, or 0.
     pub(super) error: AtomicU32,
-    /// Extension messages received and not yet taken: bits of [`ExtSeen`].
-    pub(super) ext: AtomicU32,
+    /// Messages of the switch received: [`Counts`], which only the pump changes.
+    pub(super) messages: AtomicU32,
     /// Low 52 bits of the offset that the last `Ext::UpHigh` and `Ext::Up` named.
     pub(super) ext_up: AtomicU64,
     /// Spin budgets of the reader and the writer.
@@ -58,21 +59,6 @@ pub(super) const FLAG_SEND_CLOSED: u32 = 1;
 pub(super) const FLAG_EOF: u32 = 1 << 1;
 /// Both directions are over.
 pub(super) const FLAG_DISCONNECTED: u32 = 1 << 2;
-
-bitflags::bitflags! {
-    /// Extension messages that arrived.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct ExtSeen: u32 {
-        /// The peer's reader may be written to on the ring.
-        const READY = 1;
-        /// The peer's writer moved to the ring.
-        const UP = 1 << 1;
-        /// The peer's writer moved to TCP.
-        const DOWN = 1 << 2;
-        /// The peer asks our writer to move to TCP.
-        const LEAVE = 1 << 3;
-    }
-}
 
 /// The state of both directions.
 #[repr(C)]
@@ -100,6 +86,21 @@ impl Mailbox {
         self.flags.load(Ordering::Acquire) & flag != 0
     }
 
+    /// Counts a message of the switch. The caller holds the lock of the pump.
+    pub(super) fn put_message(&self, message: Message) {
+        let counts = Counts::from_bits(self.messages.load(Ordering::Relaxed)).after(message);
+        // SYNC(switch): the offset that an `Up` names is stored before. Pairs with the Acquire in
+        // `heard`.
+        self.messages.store(counts.to_bits(), Ordering::Release);
+    }
+
+    /// The messages of the switch that have arrived so far.
+    pub(super) fn heard(&self) -> Heard {
+        // SYNC(switch): in this order. Pairs with the Release in `put_message`.
+        let counts = Counts::from_bits(self.messages.load(Ordering::Acquire));
+        Heard { counts, up_offset: self.ext_up.load(Ordering::Acquire) }
+    }
+
     /// Records the first failure; later ones are its consequences.
     pub(super) fn fail(&self, errno: i32) {
         let _ = self.error.compare_exchange(
@@ -119,8 +120,7 @@ impl Mailbox {
     /// Stores the lower half of an offset, which completes it. Only the pump calls this.
     pub(super) fn put_up_low(&self, offset26: u32) {
         let high = self.ext_up.load(Ordering::Relaxed) & !u64::from(UP_MASK);
-        // SYNC(up): stored before the flag that announces it. Pairs with the Acquire in
-        // `ext_up_offset`.
+        // SYNC(up): stored before the count that announces it. Pairs with the Acquire in `heard`.
         self.ext_up.store(high | u64::from(offset26), Ordering::Release);
     }
 

@@ -112,7 +112,10 @@ impl FallbackReason {
 
 impl fmt::Display for FallbackReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.describe())
+        f.pad(match self {
+            Self::None => "no reason to stay on TCP",
+            reason => reason.describe(),
+        })
     }
 }
 

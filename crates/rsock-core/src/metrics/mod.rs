@@ -13,7 +13,7 @@ pub mod fuzz;
 mod reader;
 mod writer;
 
-use rsock_verbs::rdma::Board;
+use rsock_verbs::rdma::UsageBoard;
 use std::fmt;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
@@ -80,7 +80,7 @@ struct RawHeader {
     /// Sockets that found no free slot, since the start.
     n_dropped: AtomicU64,
     /// The process's objects on RDMA devices; zero in tables of older builds.
-    rdma: Board,
+    rdma: UsageBoard,
 }
 
 /// One connection: a cache line that identifies it, and one of counters for each direction.
@@ -133,7 +133,7 @@ const _: () = {
     assert!(offset_of!(RawHeader, n_slots) == 16);
     assert!(offset_of!(RawHeader, slot_len) == 20);
     assert!(offset_of!(RawHeader, n_dropped) == 24);
-    assert!(offset_of!(RawHeader, rdma) == 32 && size_of::<Board>() == 32);
+    assert!(offset_of!(RawHeader, rdma) == 32 && size_of::<UsageBoard>() == 32);
     assert!(size_of::<RawSlot>() == SLOT_LEN);
     assert!(offset_of!(RawSlot, tx_transport) == 4);
     assert!(offset_of!(RawSlot, local) == 8);

@@ -95,11 +95,11 @@ const MAX_OPTION: usize = 4096;
 
 /// Whether the next byte in the kernel's receive queue is urgent (`SIOCATMARK`).
 pub(crate) fn is_at_mark(fd: BorrowedFd<'_>) -> bool {
-    const SIOCATMARK: u32 = 0x8905;
     let mut is_at_mark: libc::c_int = 0;
     // SAFETY: the request writes one int, to a live variable.
-    let asked =
-        unsafe { raw::syscall!(libc::SYS_ioctl, fd.as_raw_fd(), SIOCATMARK, &raw mut is_at_mark) };
+    let asked = unsafe {
+        raw::syscall!(libc::SYS_ioctl, fd.as_raw_fd(), raw::SIOCATMARK, &raw mut is_at_mark)
+    };
     asked.is_ok() && is_at_mark != 0
 }
 

@@ -3,7 +3,7 @@
 #[path = "../../../rsock-core/src/engine/wait/event_count.rs"]
 mod event_count;
 
-use super::{Bed, explore};
+use super::{ModelFutex, explore};
 use event_count::EventCount;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering;
 /// A stream: a completion that either thread may dispatch, and what comes of it for the other one.
 struct Stream {
     events: EventCount,
-    /// What the dispatch leaves: credits, say.
+    /// The effect of the dispatch, for example credits.
     left: AtomicU32,
     /// The queue's epoch, which a wake-up changes.
     epoch: AtomicU32,
-    bed: Bed,
+    futex: ModelFutex,
 }
 
 impl Stream {
@@ -26,7 +26,7 @@ impl Stream {
             events: EventCount::default(),
             left: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
-            bed: Bed::new(),
+            futex: ModelFutex::new(),
         })
     }
 
@@ -34,7 +34,7 @@ impl Stream {
         self.left.fetch_add(1, Ordering::Relaxed);
         self.events.announce(|| {
             self.epoch.fetch_add(1, Ordering::Release);
-            self.bed.wake();
+            self.futex.wake();
         });
     }
 
@@ -48,7 +48,7 @@ impl Stream {
             self.events.enter();
             let epoch = self.epoch.load(Ordering::Acquire);
             if self.events.now() == mark {
-                self.bed.sleep_if(|| self.epoch.load(Ordering::Acquire) == epoch);
+                self.futex.sleep_if(|| self.epoch.load(Ordering::Acquire) == epoch);
             }
             self.events.leave();
         }

@@ -1,5 +1,4 @@
-//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through a datagram in
-//! it.
+//! When the queue of a UDP socket opens, no thread and no epoll set misses what arrives in it.
 
 #[path = "../../../rsock-core/src/datagram/kernel_udp/opening.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -29,9 +28,9 @@ fn a_queue_does_not_open_while_a_thread_sleeps_in_the_kernel() {
         };
         let (opening_words, has_opened) = &*socket;
         if opening_words.begin_kernel_wait() {
-            // The thread sleeps in the kernel until the opener has ended.
+            // Asleep until the other thread wakes it.
             opening.join().expect("a thread");
-            assert!(!has_opened.load(Ordering::Relaxed), "a thread sleeps while the queue is open");
+            assert!(!has_opened.load(Ordering::Relaxed), "asleep although the queue is open");
             opening_words.end_kernel_wait();
         } else {
             opening_words.end_kernel_wait();

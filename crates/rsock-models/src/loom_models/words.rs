@@ -1,5 +1,5 @@
-//! Waits of Tokio tasks for a ring: whether it is the hub that looks or the peer that rings, a task that
-//! waits is woken.
+//! Waits of Tokio tasks for a ring: a task that waits is woken, by the poller's check or by the
+//! peer's doorbell.
 
 #[path = "../../../rsock-tokio/src/link/words.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use words::{Source, Words};
 
-/// One task, its ring, the peer, and the hub.
+/// One task, its ring, the peer, and the poller.
 struct Link {
     words: Words,
     /// Messages on the ring, which are its marks too.
@@ -23,7 +23,7 @@ struct Link {
     is_to_ring: AtomicU32,
     /// Whether the task is in the wakers.
     is_waiting: Mutex<bool>,
-    /// Whether the task may run, and what the hub has.
+    /// Whether the task may run, and what the poller was given.
     runtime: Mutex<Runtime>,
     changed: Condvar,
 }
@@ -88,9 +88,9 @@ impl Link {
         }
     }
 
-    /// The hub: looks at what it was offered once, and then leaves it to the doorbell; with `again` it
-    /// takes it back once and looks a second time.
-    fn look(&self, mut again: bool) {
+    /// The poller: checks a wait that it was offered once, and then leaves it to the doorbell; with
+    /// `again` it takes the wait back once and checks a second time.
+    fn poll_offered(&self, mut again: bool) {
         loop {
             let mut runtime = self.runtime.lock().expect("lock");
             while !runtime.is_offered && !runtime.is_over {
@@ -154,9 +154,9 @@ fn model(again: bool, messages: u64) {
     model.preemption_bound = Some(2);
     model.check(move || {
         let link = Link::new();
-        let hub = {
+        let poller = {
             let link = Arc::clone(&link);
-            thread::spawn(move || link.look(again))
+            thread::spawn(move || link.poll_offered(again))
         };
         let peer = {
             let link = Arc::clone(&link);
@@ -164,22 +164,22 @@ fn model(again: bool, messages: u64) {
         };
         link.receive(messages);
         peer.join().expect("the peer");
-        hub.join().expect("the hub");
+        poller.join().expect("the poller");
     });
 }
 
 #[test]
-fn a_task_hears_by_the_hub_or_by_its_doorbell() {
+fn a_task_is_woken_by_the_poller_or_by_its_doorbell() {
     model(false, 1);
 }
 
 #[test]
-fn a_task_hears_when_the_hub_takes_its_wait_back() {
+fn a_task_is_woken_when_the_poller_takes_its_wait_back() {
     model(true, 1);
 }
 
 #[test]
-fn a_task_that_waits_again_hears_again() {
+fn a_task_that_waits_again_is_woken_again() {
     model(false, 2);
 }
 
@@ -191,7 +191,7 @@ fn a_later_wait_does_not_hide_what_an_earlier_one_waits_for() {
         // The earlier one: listed with the mark 0.
         link.words.park(|| *link.is_waiting.lock().expect("lock") = true);
         let earlier = link.words.watch(&*link, 0, || true);
-        let hub = {
+        let poller = {
             let link = Arc::clone(&link);
             thread::spawn(move || {
                 if link.words.is_due(&*link) {
@@ -204,7 +204,7 @@ fn a_later_wait_does_not_hide_what_an_earlier_one_waits_for() {
         link.send();
         // The later one has seen that message.
         let later = link.words.watch(&*link, 1, || true);
-        hub.join().expect("the hub");
+        poller.join().expect("the poller");
         let is_woken = link.runtime.lock().expect("lock").may_run;
         assert!(earlier.is_pending() && later.is_pending() && is_woken);
     });

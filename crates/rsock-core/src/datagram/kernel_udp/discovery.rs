@@ -13,7 +13,10 @@ use crate::metrics::FallbackReason;
 use crate::metrics::{DatagramEvent, ReceivePath};
 use crate::sys;
 use crate::sys::sock_diag;
-use rsock_cm::soft::{Connecting, Event, Listener, Progress};
+use rsock_cm::soft::{
+    SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
+    SoftProgress as Progress,
+};
 use rsock_cm::{Port, PortSpace, is_local};
 use rsock_verbs::DatagramQueue;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

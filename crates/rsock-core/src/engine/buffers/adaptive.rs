@@ -129,7 +129,7 @@ impl<B: Backend> QpStream<B> {
         if !state.is_busy && state.large.is_some() && half.is_old_ring_free() {
             state.large = None;
         }
-        if !half.can_turn() {
+        if !half.can_replace_ring() {
             return;
         }
         let is_cheap = || LARGE.load(Ordering::Relaxed) < BUDGET;
@@ -151,11 +151,11 @@ impl<B: Backend> QpStream<B> {
             let Ok(large) = self.resources.pd.alloc_mr(len, access) else { return };
             let ring = ring_of::<B>(&large, 0, &self.config);
             state.large = Some(LargeRing::new(large));
-            state.is_busy = half.turn(ring);
+            state.is_busy = half.replace_ring(ring);
         } else {
             let rest = self.config.when_idle::<B>();
             let ring = ring_of::<B>(&self.resources.region, self.resources.layout.ring, &rest);
-            state.is_busy = !half.turn(ring);
+            state.is_busy = !half.replace_ring(ring);
         }
     }
 }
