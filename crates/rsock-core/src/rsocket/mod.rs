@@ -1,9 +1,10 @@
 //! Sockets of the rsockets API, and what the faces of rsock build theirs from.
 //!
 //! [`Socket`] is the stream socket behind `rsocket(3)`, the rsockets streams of the crate `rsock`
-//! and those of `rsock-tokio`: it speaks the rsockets protocol from the first byte. [`poll()`] waits
-//! for sockets, datagram sockets and ordinary descriptors together. [`AcceleratedSocket`] owns the
-//! other kind of stream, a TCP socket and its faster connection; the faces hand it to each other.
+//! and those of `rsock-tokio`: it speaks the rsockets protocol from the first byte. [`poll()`]
+//! waits for sockets, datagram sockets and ordinary descriptors together. [`AcceleratedSocket`]
+//! owns the other kind of stream, a TCP socket and its faster connection; the faces hand it to each
+//! other.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c; rsocket(7).

@@ -19,7 +19,7 @@ pub(crate) fn with_spare_descriptors<R>(f: impl FnOnce() -> R) -> R {
 
 /// Whether the descriptor table is more than half full, judged by the number of `fd`. Then rsock
 /// leaves the rest to the program.
-pub(crate) fn is_crowded(fd: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_table_half_full(fd: BorrowedFd<'_>) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(fd.as_raw_fd()).is_ok_and(|n| n >= limit / 2)
 }

@@ -171,8 +171,8 @@ impl AcceleratedUdp {
     }
 
     /// Notes that an epoll set watches the socket for edges. A reader that has taken some datagrams
-    /// of an edge is told of the rest before it waits: the kernel would report the next arrival as
-    /// an edge.
+    /// of an edge is notified of the rest before it waits: the kernel would report the next arrival
+    /// as an edge.
     pub fn note_edge_triggered(&self) {
         self.is_edge_triggered.store(true, Ordering::Relaxed);
     }
