@@ -98,6 +98,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/soft/",
     // Marks of what may lie in family memory, and posts and registrations of memory.
     "crates/rsock-core/src/closing/",
+    "crates/rsock-core/src/fork.rs",
     "crates/rsock-core/src/engine/remote_memory.rs",
     "crates/rsock-core/src/engine/resources.rs",
     "crates/rsock-core/src/engine/shared.rs",

@@ -17,6 +17,7 @@ pub mod datagram;
 mod doorbell;
 pub mod engine;
 pub mod fork;
+mod fork_gate;
 #[cfg(test)]
 mod fuzz_corpus;
 pub mod interrupt;

@@ -23,6 +23,7 @@ static HELD: AtomicPtr<ForkLocks> = AtomicPtr::new(ptr::null_mut());
 
 /// Has libc call the three functions below around every `fork`.
 pub(crate) fn register() {
+    fork::note_program_prepares();
     // SAFETY: three functions of the right type that live as long as the process: a preloaded
     // library is never unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };

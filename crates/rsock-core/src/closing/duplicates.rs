@@ -3,6 +3,7 @@
 //! They belong to this process: a forked child has none of the calls that they are for.
 
 use crate::closing::notice;
+use crate::fork_gate;
 use crate::sys;
 use rsock_verbs::own_fd;
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -26,6 +27,7 @@ static LEFT: [AtomicU32; MAX_DUPLICATES] = [const { AtomicU32::new(0) }; MAX_DUP
 /// Duplicates `fd`: another number for its file.
 pub(super) fn make(fd: BorrowedFd<'_>) -> Option<RawFd> {
     notice::watch_forks();
+    let _inside = fork_gate::enter();
     let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
     let fd = own_fd::raise(fd);
     let number = fd.as_raw_fd();
@@ -42,6 +44,7 @@ pub(super) fn make(fd: BorrowedFd<'_>) -> Option<RawFd> {
 
 /// Closes what [`make`] returned.
 pub(super) fn close(fd: RawFd) {
+    let _inside = fork_gate::enter();
     loop {
         let mut is_busy = false;
         for (entry, left) in ALL.iter().zip(&LEFT) {
@@ -80,8 +83,9 @@ pub(super) fn revoke(grace: Duration) {
         if since == 0 || sys::tick().wrapping_sub(since) < grace {
             continue;
         }
-        let fd = entry.load(Ordering::Acquire);
         let placeholder = notice::fd();
+        let _inside = fork_gate::enter();
+        let fd = entry.load(Ordering::Acquire);
         let is_taken = fd >= 0
             && placeholder >= 0
             && entry.compare_exchange(fd, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();

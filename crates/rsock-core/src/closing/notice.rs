@@ -4,6 +4,7 @@
 //! Every sleep that no doorbell of the ring can end polls it.
 
 use crate::closing::duplicates;
+use crate::{fork, fork_gate};
 use rsock_verbs::own_fd;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -28,6 +29,7 @@ pub(crate) fn entry() -> libc::pollfd {
 #[cold]
 fn make() -> RawFd {
     watch_forks();
+    let _inside = fork_gate::enter();
     let Ok(new) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
         return NONE;
     };
@@ -74,7 +76,9 @@ pub(super) fn watch_forks() {
             own_fd::close(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         duplicates::close_all();
+        fork_gate::forget_all();
     }
+    fork::watch();
     if IS_REGISTERED.load(Ordering::Acquire) {
         return;
     }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 /// Ring bytes that a process may keep before pages are reclaimed.
 const BUDGET: usize = 4 << 20;
-/// AdaptiveBuffer is counted in steps of this many bytes.
+/// Growth of a ring is counted in steps of this many bytes.
 pub(in crate::engine) const STEP: usize = 64 << 10;
 /// Streams examined per step, so that a step takes a bounded time.
 const EXAMINED_PER_STEP: usize = 32;
@@ -90,6 +90,7 @@ pub(in crate::engine) fn register(stream: Weak<dyn Reclaimable>) {
     if family::is_forking() {
         return;
     }
+    crate::fork::watch();
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     let here = family::process().0;
     if registry.owner != here {
