@@ -10,7 +10,7 @@ use crate::link::Link;
 use crate::ring::Ring;
 use crate::waiting::{Side, Waits, again, readiness, retry};
 use crate::watched;
-use rsock_core::datagram::{self, Counters};
+use rsock_core::datagram::{self, MessageFlags, SocketCounters};
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -92,7 +92,7 @@ impl Datagram {
     pub fn from_blocking(socket: datagram::Datagram) -> io::Result<Self> {
         socket.set_nonblocking(true);
         let both = Interest::READABLE | Interest::WRITABLE;
-        let udp = watched::watch_for(socket.watched()?, both)?;
+        let udp = watched::watch_for(socket.watchable_fd()?, both)?;
         let socket = Arc::new(socket);
         let link = Link::new(Ring::Datagrams(Arc::clone(&socket)), longest_spin());
         Ok(Self { socket, udp, link })
@@ -135,7 +135,7 @@ impl Datagram {
 
     /// What was sent and received, and lost.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> SocketCounters {
         self.socket.counters()
     }
 
@@ -203,7 +203,7 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        retry(self, Side::Read, || self.take(buf, true)).await
+        retry(self, Side::Read, || self.take(buf, MessageFlags::PEEK)).await
     }
 
     /// As [`Self::send`], or `WouldBlock`.
@@ -227,7 +227,7 @@ impl Datagram {
     /// # Errors
     /// `WouldBlock` if nothing has come; otherwise as [`Self::recv`].
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(self.take(buf, false)?.0)
+        Ok(self.take(buf, MessageFlags::empty())?.0)
     }
 
     /// As [`Self::recv_from`], or `WouldBlock`.
@@ -235,12 +235,12 @@ impl Datagram {
     /// # Errors
     /// As [`Self::try_recv`].
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.take(buf, false)
+        self.take(buf, MessageFlags::empty())
     }
 
-    fn take(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
+    fn take(&self, buf: &mut [u8], flags: MessageFlags) -> io::Result<(usize, SocketAddr)> {
         let received =
-            self.attempt(|| self.socket.try_recv_from(&mut [IoSliceMut::new(&mut *buf)], peek))?;
+            self.attempt(|| self.socket.try_recv_from(&mut [IoSliceMut::new(&mut *buf)], flags))?;
         Ok((received.len, received.from))
     }
 
@@ -289,7 +289,7 @@ impl Datagram {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        self.poll_take(cx, buf, false)
+        self.poll_take(cx, buf, MessageFlags::empty())
     }
 
     /// As [`Self::peek_from`]. Shares its place for a waker with the other receiving `poll` methods.
@@ -301,17 +301,18 @@ impl Datagram {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        self.poll_take(cx, buf, true)
+        self.poll_take(cx, buf, MessageFlags::PEEK)
     }
 
     fn poll_take(
         &self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
-        peek: bool,
+        flags: MessageFlags,
     ) -> Poll<io::Result<SocketAddr>> {
         let room = buf.initialize_unfilled();
-        let taken = self.poll_io(cx, Side::Read, Side::Read.task(), || self.take(&mut *room, peek));
+        let taken =
+            self.poll_io(cx, Side::Read, Side::Read.task(), || self.take(&mut *room, flags));
         let (n, from) = ready!(taken)?;
         buf.advance(n);
         Poll::Ready(Ok(from))

@@ -41,7 +41,7 @@ impl Ring {
         match self {
             Self::AcceleratedStream(twin) => twin.is_paired().into(),
             Self::Pure(_) => 0,
-            Self::Datagrams(socket) => socket.n_far_queues(),
+            Self::Datagrams(socket) => socket.n_remote_queues(),
         }
     }
 
@@ -77,7 +77,7 @@ impl Ring {
             (Self::AcceleratedStream(twin), 0) => twin.create_doorbell().map(Some),
             (Self::Pure(socket), 0) => socket.doorbell().map(Some),
             (Self::Datagrams(socket), 0) => socket.local_doorbell(),
-            (Self::Datagrams(socket), 1) => socket.far_doorbell(),
+            (Self::Datagrams(socket), 1) => socket.remote_doorbell(),
             _ => Ok(None),
         }
     }
