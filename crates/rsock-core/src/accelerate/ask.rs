@@ -247,7 +247,7 @@ impl AcceleratedStream {
             self.note_path(T::DIRECTION, kind);
         }
         if at.is_settled(seen.now) && !self.has(T::PLAIN) {
-            self.dirs.raise(T::PLAIN);
+            self.dirs.raise_plain(T::PLAIN);
         }
         Ok(answer)
     }

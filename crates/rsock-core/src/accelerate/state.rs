@@ -153,6 +153,16 @@ impl Directions {
         self.shared.0.bits.fetch_or(flag, Ordering::AcqRel);
     }
 
+    /// Notes that the kernel alone serves a direction.
+    pub(super) fn raise_plain(&self, flag: u32) {
+        self.raise(flag);
+        // A thread that breaks the connection off raises this flag first, then lowers the other. So one of
+        // the two sees what the other has done: all are bits of one word.
+        if flag == FLAG_RX_PLAIN && self.has(FLAG_BROKEN) {
+            self.lower(flag);
+        }
+    }
+
     /// Pins, and remembers the first reason.
     pub(super) fn pin(&self, reason: FallbackReason) {
         let _ = self.shared.0.reason.compare_exchange(
