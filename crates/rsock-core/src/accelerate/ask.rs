@@ -207,6 +207,18 @@ impl AcceleratedStream {
         Seen::new(self.conditions(at, subject))
     }
 
+    /// Takes note of a fact. The switch says when what holds has to be found out anew.
+    #[inline]
+    pub(super) fn note<T: Switched>(
+        &self,
+        at: &T,
+        seen: &mut Seen,
+        subject: &Subject<'_>,
+        fact: Fact,
+    ) {
+        seen.note::<Wire>(fact, || self.conditions(at, subject));
+    }
+
     /// Asks the switch of a direction until it has its answer. The caller holds the lock of the direction.
     ///
     /// # Errors
@@ -225,12 +237,7 @@ impl AcceleratedStream {
                 Step::Done(answer) => break answer,
                 Step::Look(look) => {
                     let fact = self.look_for(look, at, subject)?;
-                    seen.note::<Wire>(fact);
-                    if matches!(look, Look::RingEnd | Look::Drained) {
-                        // These looks may be the first to learn that the ring has failed, and then
-                        // they are answered "ended" and "drained".
-                        seen.now = self.conditions(at, subject);
-                    }
+                    self.note(at, seen, subject, fact);
                 }
                 Step::Say(message) => {
                     let is_sent = subject.path.is_some_and(|path| path.say(message));
@@ -238,7 +245,7 @@ impl AcceleratedStream {
                 }
                 Step::Pin(cause) => {
                     self.pin_for(reason_of(cause));
-                    seen.now = seen.now.with(Conditions::PINNED);
+                    seen.pinned();
                 }
             }
         };
@@ -246,7 +253,7 @@ impl AcceleratedStream {
             let kind = subject.path.filter(|_| !was_on_ring).map_or(metrics::Path::Tcp, Path::kind);
             self.note_path(T::DIRECTION, kind);
         }
-        if at.is_settled(seen.now) && !self.has(T::PLAIN) {
+        if at.is_settled(seen.now()) && !self.has(T::PLAIN) {
             self.dirs.raise_plain(T::PLAIN);
         }
         Ok(answer)

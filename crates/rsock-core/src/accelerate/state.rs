@@ -178,3 +178,20 @@ impl Directions {
         FallbackReason::from_u8(self.shared.0.reason.load(Ordering::Acquire))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receiving_from_a_broken_connection_is_not_left_to_the_kernel() {
+        let dirs = Directions::new();
+        dirs.raise_plain(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
+        assert!(dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN));
+        dirs.raise(FLAG_BROKEN);
+        dirs.lower(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
+        dirs.raise_plain(FLAG_RX_PLAIN);
+        dirs.raise_plain(FLAG_TX_PLAIN);
+        assert!(!dirs.has(FLAG_RX_PLAIN) && dirs.has(FLAG_TX_PLAIN));
+    }
+}
