@@ -220,6 +220,18 @@ impl AcceleratedStream {
         Seen::new(self.conditions(at, subject))
     }
 
+    /// Takes note of a fact. The switch says when what holds has to be found out anew.
+    #[inline]
+    pub(super) fn note<T: Switched>(
+        &self,
+        at: &T,
+        seen: &mut Seen,
+        subject: &Subject<'_>,
+        fact: Fact,
+    ) {
+        seen.note::<Wire>(fact, || self.conditions(at, subject));
+    }
+
     /// Asks the switch of a direction until it has its answer. The caller holds the lock of the direction.
     ///
     /// # Errors
@@ -233,18 +245,12 @@ impl AcceleratedStream {
         mut query: impl FnMut(&mut T::Switch, &mut Seen) -> Step<D>,
     ) -> io::Result<D> {
         let was_on_ring = at.is_on_ring();
-        let mut is_on_ring = was_on_ring;
         let answer = loop {
             match query(at.switch(), seen) {
                 Step::Done(answer) => break answer,
                 Step::Look(look) => {
                     let fact = self.look_for(look, at, subject)?;
-                    seen.note::<Wire>(fact);
-                    if matches!(look, Look::RingEnd | Look::Drained) {
-                        // These looks may be the first to learn that the ring has failed, and then
-                        // they are answered "ended" and "drained".
-                        seen.now = self.conditions(at, subject);
-                    }
+                    self.note(at, seen, subject, fact);
                 }
                 Step::Say(message) => {
                     let is_sent = subject.path.is_some_and(|path| path.say(message));
@@ -252,14 +258,8 @@ impl AcceleratedStream {
                 }
                 Step::Pin(cause) => {
                     self.pin_for(reason_of(cause));
-                    seen.now = seen.now.with(Conditions::PINNED);
+                    seen.pinned();
                 }
-            }
-            if is_on_ring && !at.is_on_ring() {
-                // A direction that is back on TCP may move to the ring again in the same try. Whether
-                // a halt forbids that was not asked before.
-                is_on_ring = false;
-                seen.now = self.conditions(at, subject);
             }
         };
         if at.is_on_ring() != was_on_ring {
@@ -267,8 +267,8 @@ impl AcceleratedStream {
                 subject.path.filter(|_| !was_on_ring).map_or(metrics::Transport::Tcp, Path::kind);
             self.note_path(T::DIRECTION, kind);
         }
-        if at.is_settled(seen.now) && !self.has(T::PLAIN) {
-            self.dirs.raise(T::PLAIN);
+        if at.is_settled(seen.now()) && !self.has(T::PLAIN) {
+            self.dirs.raise_plain(T::PLAIN);
             at.settled(self, subject.path);
         }
         Ok(answer)

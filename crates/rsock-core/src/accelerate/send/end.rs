@@ -22,10 +22,11 @@ impl AcceleratedStream {
         fd: BorrowedFd<'_>,
         tx: &mut Sending,
     ) -> io::Error {
+        let how = self.how_to_break(tx);
         tx.switch.break_off();
         self.note_path(Direction::Send, metrics::Transport::Tcp);
         self.dirs.raise(FLAG_TX_PLAIN);
-        self.break_connection(fd)
+        self.break_connection(fd, how)
     }
 }
 
