@@ -32,7 +32,7 @@ trait Net {
 
 struct Tokio;
 struct Rsock;
-struct Pure;
+struct Rsockets;
 
 impl Net for Tokio {
     type Stream = tokio::net::TcpStream;
@@ -54,8 +54,8 @@ impl Net for Rsock {
     }
 }
 
-impl Net for Pure {
-    type Stream = rsock_tokio::Stream;
+impl Net for Rsockets {
+    type Stream = rsock_tokio::rsockets::Stream;
 
     async fn pair() -> io::Result<(Self::Stream, Self::Stream)> {
         let listener = rsock_tokio::rsockets::Listener::bind("127.0.0.1:0").await?;
@@ -76,7 +76,7 @@ macro_rules! uses {
                 let mut runtime = || runtime.enable_all().build().unwrap();
                 runtime().block_on($case::<Tokio>());
                 runtime().block_on($case::<Rsock>());
-                runtime().block_on($case::<Pure>());
+                runtime().block_on($case::<Rsockets>());
             }
         }
     )*};

@@ -7,7 +7,7 @@ mod marks;
 mod opening;
 mod returned;
 mod trim;
-mod words;
+mod wait_state;
 
 use loom::sync::{Condvar, Mutex};
 

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Watchdog, connect, connect_with, on_ring};
+use common::{Watchdog, accelerated_pair, connect, connect_with};
 use rsock_tokio::{Builder, rsockets};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
@@ -23,12 +23,12 @@ fn held() -> [usize; 3] {
 /// Leaves streams behind in every state there is.
 async fn leave_open(round: u32) {
     // A reader that looks, or sleeps, at its ring, and one on TCP.
-    let (a, b) = on_ring().await;
+    let (a, b) = accelerated_pair().await;
     tokio::spawn(async move { a.recv(10).await });
     let (c, d) = connect().await;
     tokio::spawn(async move { c.recv(10).await });
     // Writers that wait for a reader.
-    let (mut e, f) = on_ring().await;
+    let (mut e, f) = accelerated_pair().await;
     tokio::spawn(async move { while e.write_all(&[1; 100_000]).await.is_ok() {} });
     // Several waits for one stream; a search that nobody answers; open memory.
     let (g, h) = connect_with(Builder::new().iomap_slots(1)).await;
@@ -41,13 +41,13 @@ async fn leave_open(round: u32) {
     }
     let opening = Arc::clone(&g);
     tokio::spawn(async move {
-        if opening.paired().await.is_ok() {
-            let _memory = opening.open(100, 1).await;
+        if opening.accelerated().await.is_ok() {
+            let _memory = opening.expose(100, 1).await;
             std::future::pending::<()>().await;
         }
     });
     if round.is_multiple_of(2) {
-        tokio::spawn(async move { h.paired().await.map(|()| h) });
+        tokio::spawn(async move { h.accelerated().await.map(|()| h) });
     }
     // The pure mode: a reader, a writer, a connect that nobody accepts, and a listener without callers.
     let listener = rsockets::Listener::bind("127.0.0.1:0").await.expect("bind");

@@ -62,13 +62,13 @@ async fn with_peer() -> (Stream, Killed) {
     let child = child(listener.local_addr());
     let (mut stream, _) = listener.accept().await.expect("accept");
     for _ in 0..10_000 {
-        if stream.on_ring() == (true, true) {
+        if stream.acceleration().is_both() {
             talk(&mut stream, 0).await;
             return (stream, child);
         }
         talk(&mut stream, 7).await;
     }
-    panic!("not on the ring: {:?}", stream.pin_reason());
+    panic!("not accelerated: {:?}", stream.fallback_reason());
 }
 
 /// The same by the kernel's socket.
@@ -170,8 +170,8 @@ fn a_request_that_was_not_read_fails_with_its_peer() {
                 let right = [Err(ErrorKind::ConnectionReset), Ok(0), Err(ErrorKind::BrokenPipe)];
                 let on_tcp = answer_fails(with_peer_on_tcp().await, half_close).await;
                 assert_eq!(on_tcp, right, "half-close: {half_close}");
-                let on_ring = answer_fails(with_peer().await, half_close).await;
-                assert_eq!(on_ring, right, "half-close: {half_close}");
+                let accelerated_pair = answer_fails(with_peer().await, half_close).await;
+                assert_eq!(accelerated_pair, right, "half-close: {half_close}");
             });
         }
     }

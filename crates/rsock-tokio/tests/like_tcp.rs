@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Watchdog, current_thread, multi_thread, on_ring, waiting};
+use common::{Watchdog, accelerated_pair, current_thread, multi_thread, waiting};
 use rustix::net::sockopt;
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -64,7 +64,7 @@ macro_rules! net {
 }
 
 net!(Tcp: TcpStream, tcp());
-net!(Ring: rsock_tokio::Stream, on_ring());
+net!(Rsock: rsock_tokio::Stream, accelerated_pair());
 
 async fn tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -95,7 +95,7 @@ fn a_runtime_ended<N: Net>() -> Seen {
 #[test]
 fn who_waits_is_told_of_the_end_of_its_streams_runtime() {
     let _watchdog = Watchdog::new();
-    assert_eq!(a_runtime_ended::<Ring>(), a_runtime_ended::<Tcp>());
+    assert_eq!(a_runtime_ended::<Rsock>(), a_runtime_ended::<Tcp>());
 }
 
 /// What calls answered, in their order.
@@ -111,7 +111,7 @@ macro_rules! cases {
             let _watchdog = Watchdog::new();
             for runtime in [current_thread(), multi_thread()] {
                 let right = runtime.block_on(seen::<Tcp>());
-                assert_eq!(runtime.block_on(seen::<Ring>()), right);
+                assert_eq!(runtime.block_on(seen::<Rsock>()), right);
             }
         }
     )*};

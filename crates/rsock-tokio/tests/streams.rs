@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{connect, connect_with, in_both, on_ring, pattern, waiting};
-use rsock_tokio::{Builder, Listener, Stream};
+use common::{accelerated_pair, connect, connect_with, in_both, pattern, waiting};
+use rsock_tokio::{Acceleration, Builder, Listener, Stream};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ fn two_runtimes_in_two_threads_ping_and_pong() {
             stream.read_exact(&mut word).await.expect("read");
             assert_eq!(word[..], sent[..]);
         }
-        assert_eq!(stream.on_ring(), (true, true), "{:?}", stream.pin_reason());
+        assert!(stream.acceleration().is_both(), "{:?}", stream.fallback_reason());
     });
     server.join().expect("server");
 }
@@ -135,7 +135,7 @@ fn a_plain_tcp_peer_is_served_too() {
         let (mut reading, mut writing) = stream.into_split();
         tokio::io::copy(&mut reading, &mut writing).await.expect("copy");
         drop(writing);
-        assert_eq!(reading.as_ref().on_ring(), (false, false));
+        assert_eq!(reading.as_ref().acceleration(), Acceleration::default());
         peer.join().expect("peer");
     });
 }
@@ -143,7 +143,7 @@ fn a_plain_tcp_peer_is_served_too() {
 #[test]
 fn a_half_closed_stream_still_carries_the_other_direction() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         a.write_all(b"the last words").await.expect("write");
         a.shutdown().await.expect("shutdown");
         let mut said = Vec::new();
@@ -164,7 +164,7 @@ fn a_half_closed_stream_still_carries_the_other_direction() {
 #[test]
 fn a_dropped_peer_ends_a_pending_read() {
     in_both(|| async {
-        let (mut a, b) = on_ring().await;
+        let (mut a, b) = accelerated_pair().await;
         let read = tokio::spawn(async move { a.read(&mut [0]).await });
         tokio::task::yield_now().await;
         drop(b);
@@ -175,7 +175,7 @@ fn a_dropped_peer_ends_a_pending_read() {
 #[test]
 fn a_reset_ends_pending_reads_and_writes() {
     in_both(|| async {
-        let (a, b) = on_ring().await;
+        let (a, b) = accelerated_pair().await;
         // Something is unread, so that dropping resets.
         while a.try_write(&[1; 1 << 16]).is_ok() {}
         let (mut ar, mut aw) = a.into_split();
@@ -197,7 +197,7 @@ fn a_reset_ends_pending_reads_and_writes() {
 #[test]
 fn a_writer_without_reader_is_held_back() {
     in_both(|| async {
-        let (a, mut b) = on_ring().await;
+        let (a, mut b) = accelerated_pair().await;
         let block = vec![1; 64 << 10];
         let mut sent = 0;
         // What the ring and the kernel take, and no more: 64 MiB is beyond both.
@@ -232,7 +232,7 @@ fn a_writer_without_reader_is_held_back() {
 #[test]
 fn two_ends_of_one_thread_that_write_before_they_read_do_not_block() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         let data = pattern(0, 2 << 20);
         let (one, two) = tokio::join!(a.write_all(&data), b.write_all(&data));
         one.and(two).expect("write");
@@ -244,7 +244,7 @@ fn two_ends_of_one_thread_that_write_before_they_read_do_not_block() {
 #[test]
 fn streams_move_between_tasks_while_they_wait() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         for i in 0..300 {
             // A read that is given up while pending, in one task; the next one is another task's.
             let waiting = tokio::spawn(async move {
@@ -271,7 +271,7 @@ fn streams_move_between_tasks_while_they_wait() {
 #[test]
 fn the_methods_of_tokios_stream_work() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         assert_eq!(b.try_read(&mut [0]).expect_err("nothing").kind(), ErrorKind::WouldBlock);
         a.writable().await.expect("writable");
         let n = a.try_write_vectored(&[IoSlice::new(b"one "), IoSlice::new(b"two")]);
@@ -299,7 +299,7 @@ fn the_methods_of_tokios_stream_work() {
 #[test]
 fn many_tasks_wait_for_one_stream() {
     in_both(|| async {
-        let (a, mut b) = on_ring().await;
+        let (a, mut b) = accelerated_pair().await;
         let a = Arc::new(a);
         let waiting: Vec<_> = (0..8)
             .map(|_| {
@@ -320,7 +320,7 @@ fn many_tasks_wait_for_one_stream() {
 fn a_blocking_stream_takes_over_where_the_async_one_was() {
     let _watchdog = common::Watchdog::new();
     common::multi_thread().block_on(async {
-        let (a, mut b) = on_ring().await;
+        let (a, mut b) = accelerated_pair().await;
         b.write_all(b"in the ring").await.expect("write");
         let mut blocking = a.into_std().expect("handed over");
         blocking.set_nonblocking(false).expect("blocking");
@@ -355,7 +355,7 @@ fn a_runtime_ends_with_streams_open() {
     for _ in 0..20 {
         let other = common::current_thread();
         let runtime = common::multi_thread();
-        let (mut a, b) = runtime.block_on(on_ring());
+        let (mut a, b) = runtime.block_on(accelerated_pair());
         runtime.spawn(async move { a.read(&mut [0]).await });
         let mut b = b;
         drop(runtime);
