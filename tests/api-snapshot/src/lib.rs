@@ -1,0 +1,125 @@
+//! Snapshots of a crate's public API: a list of the public items in a text file, and a check that fails
+//! when they change.
+//!
+//! The list comes from the sources, parsed by `syn`, because rustdoc's JSON is not stable: each item
+//! that is `pub` and reachable from `lib.rs`, with its signature as written, the public methods of its
+//! `impl` blocks, and the traits that it implements. What macros expand to is not seen: calls of
+//! macros are listed as they are, and one whose arguments contain `pub` is an error.
+//!
+//! Below every other crate, and depended on by tests only.
+
+#![forbid(unsafe_code)]
+
+mod render;
+mod sources;
+
+use render::Api;
+use sources::Sources;
+use std::path::Path;
+use std::{env, fs};
+
+/// Compares the public API of the crate in `manifest_dir` with its `api.txt`. With `UPDATE_API` in the
+/// environment it writes the file instead.
+///
+/// # Panics
+/// If they differ; if a source cannot be read or parsed.
+pub fn check(manifest_dir: &str) {
+    let manifest_dir = Path::new(manifest_dir);
+    let file = manifest_dir.join("api.txt");
+    let now = list(manifest_dir);
+    if env::var_os("UPDATE_API").is_some() {
+        fs::write(&file, now).expect("api.txt is written");
+        return;
+    }
+    let before = fs::read_to_string(&file).unwrap_or_default();
+    if now == before {
+        return;
+    }
+    let missing = before.lines().filter(|line| !now.lines().any(|other| other == *line));
+    let new = now.lines().filter(|line| !before.lines().any(|other| other == *line));
+    let changes: Vec<String> = missing
+        .map(|line| format!("- {}", line.trim_start()))
+        .chain(new.map(|line| format!("+ {}", line.trim_start())))
+        .collect();
+    panic!(
+        "the public API is not that of {}; if this is intended, run the test with UPDATE_API=1:\n{}",
+        file.display(),
+        changes.join("\n")
+    );
+}
+
+/// The public items of the crate in `manifest_dir`, one a line, its members indented.
+///
+/// # Panics
+/// If a source cannot be read or parsed.
+#[must_use]
+pub fn list(manifest_dir: &Path) -> String {
+    Api::of(&Sources::read(&manifest_dir.join("src/lib.rs"))).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A crate in the directory `name` of the test's own.
+    fn api_of(name: &str, files: &[(&str, &str)]) -> String {
+        let dir = env::temp_dir().join(format!("rsock-api-{}-{name}", std::process::id()));
+        for (path, text) in files {
+            let path = dir.join("src").join(path);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            fs::write(path, text).expect("a source");
+        }
+        let api = list(&dir);
+        fs::remove_dir_all(&dir).expect("removed");
+        api
+    }
+
+    #[test]
+    fn items_that_are_reachable_are_listed_with_their_members() {
+        let lib = "mod a; pub mod b; pub use a::{Thing, inner::Deep as Renamed};
+            pub use other::Foreign; #[cfg(test)] mod tests { pub struct NotHere; }
+            /// Docs are not listed.
+            pub fn free<T: Clone>(of: &mut [T], f: impl Fn(u8) -> u8) -> (u8, Option<&'static str>) {
+                todo!()
+            }";
+        let a = "pub mod inner;
+            #[derive(Clone)] pub struct Thing<T = u8> { pub shown: T, hidden: u8 }
+            impl<T> Thing<T> { pub fn method(&self) -> u8 { 0 } pub(crate) fn not_this(&self) {} }
+            pub struct Unreachable; impl Unreachable { pub fn nor_this() {} }";
+        let inner = "use super::Thing; pub enum Deep { One, Two(u8) }
+            impl From<Deep> for Thing { fn from(_: Deep) -> Self { todo!() } }";
+        let b = "pub type Alias = crate::a::Thing<u16>; pub const N: usize = 3;
+            pub trait Shape { const SIDES: u8; fn area(&self) -> f64 { 0.0 } }
+            pub struct Thing; impl Thing { pub fn other_thing(mut self) {} }
+            impl Drop for Thing { fn drop(&mut self) {} } trait Private {} impl Private for Thing {}";
+        let files = [("lib.rs", lib), ("a.rs", a), ("a/inner.rs", inner), ("b/mod.rs", b)];
+        let expected = "\
+enum Renamed
+    One
+    Two(u8)
+fn free<T: Clone>(of: &mut [T], f: impl Fn(u8) -> u8) -> (u8, Option<&'static str>)
+mod b
+struct Thing<T = u8>
+    #[derive(Clone)]
+    impl From<Deep> for Thing
+    impl<T> Thing<T>: pub fn method(&self) -> u8
+    pub shown: T
+use other::Foreign
+b::const N: usize
+b::struct Thing
+    impl Thing: pub fn other_thing(self)
+b::trait Shape
+    const SIDES: u8
+    fn area(&self) -> f64
+b::type Alias = crate::a::Thing<u16>
+";
+        assert_eq!(api_of("members", &files), expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "hides public items")]
+    fn a_macro_that_makes_public_items_is_an_error() {
+        let lib = "macro_rules! m { ($($t:tt)*) => { $($t)* } } m! { pub fn hidden() {} }";
+        let _ = api_of("macro", &[("lib.rs", lib)]);
+    }
+}
