@@ -1,5 +1,5 @@
-//! An echo on blocking sockets: a server with a thread per connection, and a client that sends its standard
-//! input and prints what comes back. Either one's peer may be a plain TCP program.
+//! An echo on blocking sockets: a server with a thread per connection, and a client that sends its
+//! standard input and prints what comes back. Either one's peer may be a plain TCP program.
 //!
 //! ```sh
 //! echo hello | cargo run --release -p rsock-examples --example echo

@@ -1,5 +1,5 @@
-//! Writes straight into a peer's memory, without a copy through the stream and without its help: the client
-//! leaves a message on the server's board.
+//! Writes straight into a peer's memory, without a copy through the stream and without its help:
+//! the client leaves a message on the server's board.
 //!
 //! ```sh
 //! cargo run --release -p rsock-examples --example iomap_put

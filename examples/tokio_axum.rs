@@ -7,8 +7,8 @@
 //!
 //! Or in two terminals, with `serve 127.0.0.1:7011` and `ask 127.0.0.1:7011`. The server also
 //! answers `curl http://127.0.0.1:7011/hello/curl`, which then talks TCP. In front of that,
-//! `--rsockets` takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its address:
-//! `--rsockets both 10.9.0.1:0`.
+//! `--rsockets` takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its
+//! address: `--rsockets both 10.9.0.1:0`.
 
 #![forbid(unsafe_code)]
 

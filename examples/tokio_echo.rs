@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Or in two terminals, with `serve 127.0.0.1:7009` and `ask 127.0.0.1:7009`. In front of that,
-//! `--rsockets` takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its address:
-//! `--rsockets both 10.9.0.1:0`.
+//! `--rsockets` takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its
+//! address: `--rsockets both 10.9.0.1:0`.
 
 #![forbid(unsafe_code)]
 

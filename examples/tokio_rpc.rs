@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Or in two terminals, with `serve 127.0.0.1:7013` and `ask 127.0.0.1:7013`. Put
-//! `RSOCK_DEVICE=tcp` in front to see the same over kernel TCP. The argument `--rsockets`, before the
-//! others, takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its address:
-//! `--rsockets both 10.9.0.1:0`.
+//! `RSOCK_DEVICE=tcp` in front to see the same over kernel TCP. The argument `--rsockets`, before
+//! the others, takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its
+//! address: `--rsockets both 10.9.0.1:0`.
 
 #![forbid(unsafe_code)]
 

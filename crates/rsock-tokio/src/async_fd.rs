@@ -1,4 +1,5 @@
-//! Registration of this crate's own descriptors with the runtime: the only unsafe code of the crate.
+//! Registration of this crate's own descriptors with the runtime: the only unsafe code of the
+//! crate.
 //!
 //! The runtime's registration keeps a raw number and trusts that it stays the same open descriptor.
 //! Only types that own their descriptor and never change it may be registered; hence [`OwnsFd`] is

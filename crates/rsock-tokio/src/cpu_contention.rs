@@ -3,8 +3,8 @@
 //!
 //! Below `spin_budget`. A thread that polls on a contended machine is preempted and gets its CPU
 //! back a whole time slice later, while a thread that sleeps is woken at once. One
-//! [`CpuContention`] is enough for a process, because all its runtimes share the machine: they learn
-//! from each other, and a new runtime from those before it.
+//! [`CpuContention`] is enough for a process, because all its runtimes share the machine: they
+//! learn from each other, and a new runtime from those before it.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -21,17 +21,17 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// A datagram socket of the rsockets protocol. Its peers are others of its kind, blocking sockets of
-/// `rsock_core::datagram`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
+/// A datagram socket of the rsockets protocol. Its peers are others of its kind, blocking sockets
+/// of `rsock_core::datagram`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
 ///
-/// Datagrams go by UDP until both ends have found each other, and from then on through shared memory
-/// if the peer is on this host, or over an RDMA device if one reaches it (`RSOCK_DEVICE` leaves one of
-/// these, or none). They may be lost and reordered, as with UDP. A full receiver drops what comes; a
-/// sender on the same host [counts](Self::counters) what was dropped.
+/// Datagrams go by UDP until both ends have found each other, and from then on through shared
+/// memory if the peer is on this host, or over an RDMA device if one reaches it (`RSOCK_DEVICE`
+/// leaves one of these, or none). They may be lost and reordered, as with UDP. A full receiver
+/// drops what comes; a sender on the same host [counts](Self::counters) what was dropped.
 ///
-/// The methods take a shared reference, so that tasks may share a socket in an `Arc`. As with Tokio's
-/// own socket, the `poll` methods wake one task for receiving and one for sending; any number of tasks
-/// may wait in the `async` methods.
+/// The methods take a shared reference, so that tasks may share a socket in an `Arc`. As with
+/// Tokio's own socket, the `poll` methods wake one task for receiving and one for sending; any
+/// number of tasks may wait in the `async` methods.
 ///
 /// # Examples
 ///

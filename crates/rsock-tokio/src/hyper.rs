@@ -15,11 +15,12 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 /// Connects to the authority of a URI with a [`Stream`]: an accelerated one, or with
-/// `Connector<rsockets::Builder>` an [`rsockets::Stream`]. The scheme must be `http`; the port is 80
-/// unless given.
+/// `Connector<rsockets::Builder>` an [`rsockets::Stream`]. The scheme must be `http`; the port is
+/// 80 unless given.
 ///
-/// The connection's future fails with `InvalidInput` for another scheme or a URI without a host, and
-/// otherwise as [`Stream::connect`] or [`rsockets::connect`]. Dropping it leaves no connection behind.
+/// The connection's future fails with `InvalidInput` for another scheme or a URI without a host,
+/// and otherwise as [`Stream::connect`] or [`rsockets::connect`]. Dropping it leaves no connection
+/// behind.
 ///
 /// # Examples
 ///

@@ -10,9 +10,9 @@
 //! | [`Datagram`] | `tokio::net::UdpSocket` | datagram programs over the rsockets protocol |
 //!
 //! All have the methods of Tokio's types, and streams have [`AsyncRead`](tokio::io::AsyncRead) and
-//! [`AsyncWrite`](tokio::io::AsyncWrite). A [`Stream`] begins as kernel TCP. Once both ends turn out
-//! to be such streams on one host, its bytes go through memory that the two processes share, and
-//! between hosts that trust each other over an RDMA device; with any other peer it stays TCP.
+//! [`AsyncWrite`](tokio::io::AsyncWrite). A [`Stream`] begins as kernel TCP. Once both ends turn
+//! out to be such streams on one host, its bytes go through memory that the two processes share,
+//! and between hosts that trust each other over an RDMA device; with any other peer it stays TCP.
 //! [`Stream::acceleration`] shows where the bytes go, and [`Stream::fallback_reason`] why they stay
 //! on TCP.
 //!
@@ -61,12 +61,12 @@
 //!
 //! # Waiting
 //!
-//! A read that finds nothing polls for a moment, then leaves the stream to the *poll driver*, a task
-//! in each runtime that polls the waiting streams while other tasks run. Only when nothing comes for
-//! as long as usually helps does the stream arm its *doorbell*, a descriptor that the peer makes
-//! readable by a system call. How long a wait polls depends on whether polling has helped lately;
-//! [`Builder::spin`] and `RSOCK_SPIN_US` limit it (0: not at all). Nothing polls while other processes
-//! want all CPUs of the machine. There are no threads besides the runtime's.
+//! A read that finds nothing polls for a moment, then leaves the stream to the *poll driver*, a
+//! task in each runtime that polls the waiting streams while other tasks run. Only when nothing
+//! comes for as long as usually helps does the stream arm its *doorbell*, a descriptor that the
+//! peer makes readable by a system call. How long a wait polls depends on whether polling has
+//! helped lately; [`Builder::spin`] and `RSOCK_SPIN_US` limit it (0: not at all). Nothing polls
+//! while other processes want all CPUs of the machine. There are no threads besides the runtime's.
 //!
 //! # Cancel safety
 //!

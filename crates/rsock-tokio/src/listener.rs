@@ -123,8 +123,8 @@ impl AsRawFd for Listener {
     }
 }
 
-/// The connections of a listener, as a [`Stream`](futures_core::Stream) that never ends; returned by
-/// [`Listener::incoming`] and [`rsockets::Listener::incoming`].
+/// The connections of a listener, as a [`Stream`](futures_core::Stream) that never ends; returned
+/// by [`Listener::incoming`] and [`rsockets::Listener::incoming`].
 ///
 /// # Examples
 ///

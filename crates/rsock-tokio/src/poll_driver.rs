@@ -7,11 +7,11 @@
 //! checks again. When nothing has come for as long as usually helps, it arms their doorbells and
 //! sleeps.
 //!
-//! Where polling does not help, or other processes want the CPUs (`cpu_contention`), a wait arms its
-//! doorbell at once. For each of many streams that costs a ring and a wake-up, and it costs fewer if
-//! the streams sleep and wake together: the first that is rung brings back all that were armed with
-//! it, and what comes for those meanwhile needs no ring. They are polled for a few microseconds, and
-//! armed again.
+//! Where polling does not help, or other processes want the CPUs (`cpu_contention`), a wait arms
+//! its doorbell at once. For each of many streams that costs a ring and a wake-up, and it costs
+//! fewer if the streams sleep and wake together: the first that is rung brings back all that were
+//! armed with it, and what comes for those meanwhile needs no ring. They are polled for a few
+//! microseconds, and armed again.
 //!
 //! INVARIANT: a polled stream is checked or its doorbell armed, whatever happens to the driver (the
 //! drop of its future wakes the tasks, too); the driver never blocks, and never wakes a task while

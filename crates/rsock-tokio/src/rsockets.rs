@@ -1,5 +1,5 @@
-//! The rsockets protocol alone: streams from the first byte over shared memory or an RDMA device, to
-//! and from C programs as well.
+//! The rsockets protocol alone: streams from the first byte over shared memory or an RDMA device,
+//! to and from C programs as well.
 //!
 //! The peer of a [`Stream`] here is another one, a blocking socket of
 //! `rsock_core::rsocket::rsockets`, or a program over C rsockets, on this host or, with an RDMA

@@ -44,13 +44,14 @@ use tokio::net::{TcpStream, ToSocketAddrs};
 ///
 /// Dropping the stream closes the connection, and resets it if received bytes were not read, as the
 /// kernel does. The drop of a stream that moved to RDMA waits until the peer's device has
-/// everything: a round trip, at most five seconds. That of an rsockets stream does not wait: a thread
-/// of the runtime's pool for blocking work does, for `SO_LINGER`'s time or at most ten seconds.
+/// everything: a round trip, at most five seconds. That of an rsockets stream does not wait: a
+/// thread of the runtime's pool for blocking work does, for `SO_LINGER`'s time or at most ten
+/// seconds.
 ///
 /// # Cancel safety
 ///
-/// A dropped future of `AsyncReadExt::read` has taken nothing, and one of `AsyncWriteExt::write` has
-/// written nothing. `read_exact` and `write_all` are no more cancel safe than Tokio makes them.
+/// A dropped future of `AsyncReadExt::read` has taken nothing, and one of `AsyncWriteExt::write`
+/// has written nothing. `read_exact` and `write_all` are no more cancel safe than Tokio makes them.
 ///
 /// # Examples
 ///

@@ -5,8 +5,8 @@
 //!
 //! Every wait follows one order: take a mark, try, park (enter the wakers), then check each source
 //! of events; whatever has happened since the try means trying again. Tasks that read or write by
-//! `poll` methods have one place each in the wakers; any number of futures wait beside them, each in
-//! a place of its own, which it leaves when it is dropped.
+//! `poll` methods have one place each in the wakers; any number of futures wait beside them, each
+//! in a place of its own, which it leaves when it is dropped.
 
 use crate::source::Mark;
 use crate::waiter::Waiter;

@@ -1,5 +1,5 @@
-//! Sockets of the standard library and of Tokio that become streams and listeners, and back; and the
-//! parts of the interface that nothing else here uses.
+//! Sockets of the standard library and of Tokio that become streams and listeners, and back; and
+//! methods that no other test uses.
 
 mod common;
 
@@ -92,7 +92,7 @@ fn several_buffers_are_read_into_in_their_order() {
 }
 
 #[test]
-fn the_polls_tell_what_the_futures_tell() {
+fn the_poll_methods_return_what_the_futures_do() {
     in_both(|| async {
         let (mut a, mut b) = accelerated_pair().await;
         poll_fn(|cx| a.poll_write_ready(cx)).await.expect("room");
@@ -125,7 +125,7 @@ fn a_half_that_is_forgotten_leaves_its_direction_open() {
             () = tokio::task::yield_now() => None,
         };
         assert!(end.is_none(), "{end:?}");
-        // The last half ends it.
+        // Dropping the last half closes the stream.
         drop(reading);
         assert_eq!(b_reading.read(&mut byte).await.expect("the end"), 0);
     });

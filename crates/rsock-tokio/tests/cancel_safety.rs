@@ -1,8 +1,8 @@
-//! Every future of this crate is dropped while it waits: what its documentation promises of a dropped
-//! one holds, and no descriptor is leaked. The table is in `dropped_futures`.
+//! Every future of this crate is dropped while it waits: what its documentation promises of a
+//! dropped one holds, and no descriptor is leaked. The table is in `dropped_futures`.
 //!
-//! The tests take turns, because they count the descriptors of the process. One test checks that the
-//! table covers each public `async fn`, and that each documents its cancel safety.
+//! The tests take turns, because they count the descriptors of the process. One test checks that
+//! the table covers each public `async fn`, and that each documents its cancel safety.
 
 mod common;
 mod datagram;

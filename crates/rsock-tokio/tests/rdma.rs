@@ -1,5 +1,5 @@
-//! Rsockets streams and datagram sockets on an RDMA device, with C programs over librdmacm's rsockets
-//! as further peers. `cargo xtask test` runs this in the lab.
+//! Rsockets streams and datagram sockets on an RDMA device, with C programs over librdmacm's
+//! rsockets as further peers. `cargo xtask test` runs this in the lab.
 
 mod common;
 mod datagram;

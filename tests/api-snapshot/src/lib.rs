@@ -1,10 +1,10 @@
-//! Snapshots of a crate's public API: a list of the public items in a text file, and a check that fails
-//! when they change.
+//! Snapshots of a crate's public API: a list of the public items in a text file, and a check that
+//! fails when they change.
 //!
-//! The list comes from the sources, parsed by `syn`, because rustdoc's JSON is not stable: each item
-//! that is `pub` and reachable from `lib.rs`, with its signature as written, the public methods of its
-//! `impl` blocks, and the traits that it implements. What macros expand to is not seen: calls of
-//! macros are listed as they are, and one whose arguments contain `pub` is an error.
+//! The list comes from the sources, parsed by `syn`, because rustdoc's JSON is not stable: each
+//! item that is `pub` and reachable from `lib.rs`, with its signature as written, the public
+//! methods of its `impl` blocks, and the traits that it implements. What macros expand to is not
+//! seen: calls of macros are listed as they are, and one whose arguments contain `pub` is an error.
 //!
 //! Below every other crate, and depended on by tests only.
 
@@ -18,8 +18,8 @@ use sources::Sources;
 use std::path::Path;
 use std::{env, fs};
 
-/// Compares the public API of the crate in `manifest_dir` with its `api.txt`. With `UPDATE_API` in the
-/// environment it writes the file instead.
+/// Compares the public API of the crate in `manifest_dir` with its `api.txt`. With `UPDATE_API` in
+/// the environment it writes the file instead.
 ///
 /// # Panics
 /// If they differ; if a source cannot be read or parsed.
@@ -42,7 +42,7 @@ pub fn check(manifest_dir: &str) {
         .chain(new.map(|line| format!("+ {}", line.trim_start())))
         .collect();
     panic!(
-        "the public API is not that of {}; if this is intended, run the test with UPDATE_API=1:\n{}",
+        "the public API differs from {}; if intended, run the test with UPDATE_API=1:\n{}",
         file.display(),
         changes.join("\n")
     );
@@ -79,9 +79,8 @@ mod tests {
         let lib = "mod a; pub mod b; pub use a::{Thing, inner::Deep as Renamed};
             pub use other::Foreign; #[cfg(test)] mod tests { pub struct NotHere; }
             /// Docs are not listed.
-            pub fn free<T: Clone>(of: &mut [T], f: impl Fn(u8) -> u8) -> (u8, Option<&'static str>) {
-                todo!()
-            }";
+            pub fn free<T: Clone>(of: &mut [T], f: impl Fn(u8) -> u8)
+                -> (u8, Option<&'static str>) { todo!() }";
         let a = "pub mod inner;
             #[derive(Clone)] pub struct Thing<T = u8> { pub shown: T, hidden: u8 }
             impl<T> Thing<T> { pub fn method(&self) -> u8 { 0 } pub(crate) fn not_this(&self) {} }
@@ -91,7 +90,8 @@ mod tests {
         let b = "pub type Alias = crate::a::Thing<u16>; pub const N: usize = 3;
             pub trait Shape { const SIDES: u8; fn area(&self) -> f64 { 0.0 } }
             pub struct Thing; impl Thing { pub fn other_thing(mut self) {} }
-            impl Drop for Thing { fn drop(&mut self) {} } trait Private {} impl Private for Thing {}";
+            impl Drop for Thing { fn drop(&mut self) {} }
+            trait Private {} impl Private for Thing {}";
         let files = [("lib.rs", lib), ("a.rs", a), ("a/inner.rs", inner), ("b/mod.rs", b)];
         let expected = "\
 enum Renamed

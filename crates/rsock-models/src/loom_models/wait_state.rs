@@ -1,5 +1,5 @@
-//! Waits of Tokio tasks for a source of events: whether the poll driver polls it or the peer rings the
-//! doorbell, a task that waits is woken.
+//! Waits of Tokio tasks for a source of events: whether the poll driver polls it or the peer rings
+//! the doorbell, a task that waits is woken.
 
 #[path = "../../../rsock-tokio/src/waiter/wait_state.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -79,7 +79,8 @@ impl Waiter {
         self.change(|runtime| runtime.is_over = true);
     }
 
-    /// The peer: publishes a message, and rings the doorbell if it is armed; the runtime wakes the task.
+    /// The peer: publishes a message, and rings the doorbell if it is armed; the runtime wakes the
+    /// task.
     fn send(&self) {
         self.sent.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -88,8 +89,8 @@ impl Waiter {
         }
     }
 
-    /// The driver: polls what it was offered once, and then arms the doorbell; with `again` it polls
-    /// once more instead of the doorbell.
+    /// The driver: polls what it was offered once, and then arms the doorbell; with `again` it
+    /// polls once more instead of the doorbell.
     fn drive(&self, mut again: bool) {
         loop {
             let mut runtime = self.runtime.lock().expect("lock");

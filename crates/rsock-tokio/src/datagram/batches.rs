@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 
 impl Datagram {
     /// Receives as many datagrams as have come, one into each of `bufs`; waits for the first. The
-    /// first entries of `out` then hold their lengths and senders; the number of entries is returned.
-    /// What a buffer has no room for is lost. Without a buffer or an entry, it returns 0 at once.
+    /// first entries of `out` then hold their lengths and senders; the number of entries is
+    /// returned. What a buffer has no room for is lost. Without a buffer or an entry, it returns 0
+    /// at once.
     ///
     /// # Errors
     /// As [`Self::recv`]; an error after the first datagram is left for the next call.

@@ -1,5 +1,5 @@
-//! How tasks wait for a datagram socket: for its UDP socket, and for its queues in shared memory and
-//! on RDMA devices.
+//! How tasks wait for a datagram socket: for its UDP socket, and for its queues in shared memory
+//! and on RDMA devices.
 
 use super::Datagram;
 use crate::source::Mark;

@@ -1,9 +1,9 @@
 //! Sending and receiving owned buffers ([`Bytes`]).
 //!
-//! What is sent goes from the buffer's own memory to the peer in one copy, made while it is sent, so
-//! that the buffer is free again at once. What is received is copied once, into memory that only
-//! this process reaches: the receive buffer itself cannot be lent out, because the peer may write it
-//! at any time.
+//! What is sent goes from the buffer's own memory to the peer in one copy, made while it is sent,
+//! so that the buffer is free again at once. What is received is copied once, into memory that only
+//! this process reaches: the receive buffer itself cannot be lent out, because the peer may write
+//! it at any time.
 
 use super::Stream;
 use crate::transport::Transport;
@@ -19,8 +19,8 @@ impl<T: Transport> Stream<T> {
     /// Sends all of `bytes`, which becomes empty.
     ///
     /// # Errors
-    /// As `send(2)` with `MSG_NOSIGNAL`: `ECONNRESET`, `EPIPE`, `ETIMEDOUT`. What is left in `bytes`
-    /// was not sent.
+    /// As `send(2)` with `MSG_NOSIGNAL`: `ECONNRESET`, `EPIPE`, `ETIMEDOUT`. What is left in
+    /// `bytes` was not sent.
     ///
     /// # Cancel safety
     /// Cancel safe: what was sent is gone from `bytes`, and nothing else.
@@ -52,8 +52,8 @@ impl<T: Transport> Stream<T> {
         Ok(())
     }
 
-    /// Receives what has come, at most `most` bytes, in a buffer of the length received. Empty at the
-    /// end of the stream, and if `most` is 0.
+    /// Receives what has come, at most `most` bytes, in a buffer of the length received. Empty at
+    /// the end of the stream, and if `most` is 0.
     ///
     /// # Errors
     /// As `recv(2)`: `ECONNRESET`, `ETIMEDOUT`.

@@ -1,8 +1,8 @@
 //! Remote memory (iomaps): one end exposes memory, and the other writes into it directly.
 //!
-//! On an accelerated stream nothing wakes a task when the peer is found or takes messages again, and
-//! that happens soon or never: the futures try again at growing intervals. With rsockets they wait
-//! as writers do.
+//! On an accelerated stream nothing wakes a task when the peer is found or takes messages again,
+//! and that happens soon or never: the futures try again at growing intervals. With rsockets they
+//! wait as writers do.
 
 use super::Stream;
 use crate::timer::Timer;
@@ -95,8 +95,8 @@ impl Stream<Rsockets> {
     ///
     /// # Errors
     /// `ENOMEM` if all regions that the peer's
-    /// [`Builder::iomap_slots`](crate::rsockets::Builder::iomap_slots) allows are in use; `ENOTCONN`
-    /// once the connection has ended.
+    /// [`Builder::iomap_slots`](crate::rsockets::Builder::iomap_slots) allows are in use;
+    /// `ENOTCONN` once the connection has ended.
     ///
     /// # Cancel safety
     /// Cancel safe: a dropped future has withdrawn what it exposed.
@@ -127,8 +127,8 @@ impl Stream<Rsockets> {
     }
 }
 
-/// Writes all of `bytes` by calls of `write`, which may write fewer than it is given. An error after
-/// the first byte is left for the next call.
+/// Writes all of `bytes` by calls of `write`, which may write fewer than it is given. An error
+/// after the first byte is left for the next call.
 async fn write_chunks(
     bytes: &[u8],
     offset: u64,

@@ -1,7 +1,7 @@
 //! The transport that begins as kernel TCP: the socket and the faster connection beside it.
 //!
-//! While bytes take the faster connection, the socket only shows the end of the stream; otherwise it
-//! shows everything.
+//! While bytes take the faster connection, the socket only shows the end of the stream; otherwise
+//! it shows everything.
 
 use super::{Operations, readiness_of};
 use crate::source::Mark;

@@ -1,5 +1,5 @@
-//! The state of a stream's wait: *polled* by the poll driver, or *armed*, so that the peer rings the
-//! doorbell.
+//! The state of a stream's wait: *polled* by the poll driver, or *armed*, so that the peer rings
+//! the doorbell.
 //!
 //! INVARIANT: while a task is in the wakers and the source is open, one of the two holds, or the
 //! wakers have been woken since. rsock-models runs this file under loom.

@@ -20,19 +20,19 @@ macro_rules! datagram_tests {
     ($run:path) => {
         crate::datagram::datagram_tests! {
             $run: flow {
-                tasks_that_wait_are_woken_whichever_way_a_datagram_takes
+                tasks_that_wait_are_woken_by_datagrams_of_every_route
                 batches_arrive_whole_or_are_counted
-                batches_are_received_whichever_way_they_take
+                batches_of_every_size_are_received_by_every_route
                 a_datagram_that_is_too_long_for_the_buffer_is_cut
-                a_sender_that_does_not_wait_for_its_receiver_goes_on
+                a_sender_makes_progress_while_its_receiver_does_not_read
             }
             peers {
-                the_first_datagram_arrives_once_although_nothing_is_known
-                tasks_that_share_a_socket_all_get_something
+                the_first_datagram_arrives_once_before_the_peers_have_found_each_other
+                tasks_that_share_a_socket_all_receive_datagrams
                 a_socket_moves_between_threads_and_tasks
                 a_peer_that_restarts_on_its_port_is_reached_again
-                who_waits_is_told_of_a_queue_that_another_task_makes
-                what_udp_reports_arrives_at_a_task_that_waits
+                a_waiting_task_is_woken_for_a_queue_that_another_task_makes
+                an_error_that_udp_reports_reaches_a_waiting_task
             }
         }
     };
@@ -48,7 +48,8 @@ macro_rules! datagram_tests {
 
 pub(crate) use datagram_tests;
 
-/// An address of each family that the device reaches, with port 0; the lab has addresses of its own.
+/// An address of each family that the device reaches, with port 0; the lab has addresses of its
+/// own.
 pub(crate) fn addresses() -> [&'static str; 2] {
     if is_rdma() { ["10.9.0.1:0", "[fd09::1]:0"] } else { ["127.0.0.1:0", "[::1]:0"] }
 }

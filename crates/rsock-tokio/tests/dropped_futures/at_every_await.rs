@@ -15,11 +15,11 @@ pub(crate) const EVENT: usize = 3;
 /// how many steps that took.
 ///
 /// The steps are a poll with the task's cooperative budget used up, two polls with nothing to do,
-/// `event`, and then, by turns, being woken and a poll. So the future is dropped before its first poll,
-/// after every `Pending`, with the event unnoticed, and woken but not polled. The event happens each
-/// time, if need be after the drop; if it returns true, it happens again after each further `Pending`.
-/// Then `after` gets the future's output, `None` if it was dropped, and asserts what its documentation
-/// promises.
+/// `event`, and then, by turns, being woken and a poll. So the future is dropped before its first
+/// poll, after every `Pending`, with the event unnoticed, and woken but not polled. The event
+/// happens each time, if need be after the drop; if it returns true, it happens again after each
+/// further `Pending`. Then `after` gets the future's output, `None` if it was dropped, and asserts
+/// what its documentation promises.
 pub(crate) async fn at_every_await<A, B, T>(
     a: &mut A,
     b: &mut B,

@@ -3,7 +3,8 @@
 //!
 //! The rows of the table are functions of these modules. Those of [`at_every_await_rows`] drop each
 //! future at every await and name the functions that they cover; those of [`repeated_rows`] drop
-//! futures after some polls, again and again; those of [`device_rows`] do so on an RDMA device, too.
+//! futures after some polls, again and again; those of [`device_rows`] do so on an RDMA device,
+//! too.
 
 #![allow(dead_code, unused_macros, unused_imports, reason = "the test of RDMA runs some rows")]
 

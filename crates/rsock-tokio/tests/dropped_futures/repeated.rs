@@ -1,5 +1,5 @@
-//! Futures of streams and their halves, dropped after some polls, again and again, on any device: no
-//! byte is lost or doubled, and no task is left without a wake-up.
+//! Futures of streams and their halves, dropped after some polls, again and again, on any device:
+//! no byte is lost or doubled, and no task is left without a wake-up.
 
 use super::rsockets_pair;
 use crate::common::{Count, accelerated_pair, connect_with, in_both, pattern, poll_times};
@@ -15,36 +15,38 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
-/// Each case as a test of accelerated streams and as one of rsockets streams.
+/// Each case as a test of accelerated streams and as one of rsockets streams, with an argument for
+/// each.
 macro_rules! for_both_transports {
-    ($($case:ident($argument:expr): $accelerated:ident, $rsockets:ident;)*) => {$(
+    ($($case:ident($for_accelerated:expr, $for_rsockets:expr):
+        $accelerated:ident, $rsockets:ident;)*) => {$(
         pub(crate) fn $accelerated() {
-            in_both(|| async { $case(accelerated_pair().await, $argument).await });
+            in_both(|| async { $case(accelerated_pair().await, $for_accelerated).await });
         }
 
         pub(crate) fn $rsockets() {
-            in_both(|| async { $case(rsockets_pair().await, $argument).await });
+            in_both(|| async { $case(rsockets_pair().await, $for_rsockets).await });
         }
     )*};
 }
 
 for_both_transports! {
-    drop_reads(()):
+    drop_reads((), ()):
         repeatedly_dropped_reads_take_nothing,
         repeatedly_dropped_rsockets_reads_take_nothing;
-    drop_writes(1_000):
+    drop_writes(4_000, 1_000):
         repeatedly_dropped_writes_write_all_or_nothing,
         repeatedly_dropped_rsockets_writes_write_all_or_nothing;
-    drop_sends(4 << 20):
+    drop_sends(24 << 20, 4 << 20):
         repeatedly_dropped_sends_leave_what_they_have_not_sent,
         repeatedly_dropped_rsockets_sends_leave_what_they_have_not_sent;
-    drop_waits_of_halves(()):
+    drop_waits_of_halves((), ()):
         repeatedly_dropped_waits_of_halves_take_nothing,
         repeatedly_dropped_waits_of_rsockets_halves_take_nothing;
-    drop_waits_for_readiness(()):
+    drop_waits_for_readiness((), ()):
         repeatedly_dropped_waits_for_readiness_leave_the_next_one_working,
         repeatedly_dropped_waits_for_rsockets_readiness_leave_the_next_one_working;
-    keep_waker_of_dropped_read(()):
+    keep_waker_of_dropped_read((), ()):
         the_waker_of_a_dropped_read_is_woken_and_the_next_read_works,
         the_waker_of_a_dropped_rsockets_read_is_woken_and_the_next_read_works;
 }

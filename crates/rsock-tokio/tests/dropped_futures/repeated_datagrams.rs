@@ -1,5 +1,5 @@
-//! Futures of datagram sockets, dropped after some polls, again and again, on any device: no datagram
-//! is lost or doubled, and no other wait is disturbed.
+//! Futures of datagram sockets, dropped after some polls, again and again, on any device: no
+//! datagram is lost or doubled, and no other wait is disturbed.
 
 use crate::common::{self, Count, current_thread, in_both, pattern, poll_times};
 use crate::datagram::{any, bound, met};
@@ -81,7 +81,8 @@ pub(crate) fn the_waker_of_a_dropped_receive_does_not_disturb_the_task_that_poll
             assert!(dropped.as_mut().poll(&mut cx).is_pending());
         }
         b.send_to(b"news", at_a).await.expect("send");
-        // The runtime or the poll driver gets its turn, and the polls below begin with a full budget.
+        // The runtime or the poll driver gets its turn, and the polls below begin with a full
+        // budget.
         loop {
             tokio::task::yield_now().await;
             if count.0.load(Ordering::Relaxed) != 0 {

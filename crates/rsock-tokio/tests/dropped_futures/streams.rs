@@ -1,5 +1,5 @@
-//! Futures of connected streams and their halves, of both transports, in each place that the bytes of
-//! a stream can be.
+//! Futures of connected streams and their halves, of both transports, in each place that the bytes
+//! of a stream can be.
 
 use super::at_every_await::{EVENT, at_every_await, at_its_own_awaits};
 use super::rsockets_pair;

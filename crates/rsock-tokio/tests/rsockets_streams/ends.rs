@@ -167,7 +167,7 @@ pub(crate) fn poll_accept_returns_what_accept_does() {
 pub(crate) fn a_stream_becomes_blocking_and_back() {
     in_both(|| async {
         let (mut a, b) = pair().await;
-        a.write_all(b"in the ring").await.expect("write");
+        a.write_all(b"not by TCP.").await.expect("write");
         let b = b.into_blocking();
         b.socket().set_nonblocking(false);
         let there = tokio::task::spawn_blocking(move || {
@@ -179,7 +179,7 @@ pub(crate) fn a_stream_becomes_blocking_and_back() {
         let mut b = Stream::from_blocking(there.await.expect("no panic")).expect("taken over");
         let mut word = [0; 11];
         a.read_exact(&mut word).await.expect("read");
-        assert_eq!(&word, b"in the ring");
+        assert_eq!(&word, b"not by TCP.");
         a.write_all(b"again").await.expect("write");
         b.read_exact(&mut word[..5]).await.expect("read");
         drop(b);

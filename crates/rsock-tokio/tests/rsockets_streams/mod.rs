@@ -1,5 +1,5 @@
-//! Tests of rsockets streams, in runtimes of both kinds, on any device; the peer is another one, or a
-//! blocking socket of the core.
+//! Tests of rsockets streams, in runtimes of both kinds, on any device; the peer is another one, or
+//! a blocking socket of the core.
 
 #![allow(
     dead_code,
