@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use rsock_core::rsocket::{Listener, Stream};
+use rsock::{Listener, Stream};
 use rsock_examples::{Done, Role};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use rsock_core::rsocket::rsockets::{Builder, Listener};
+use rsock::rsockets::{Builder, Listener};
 use rsock_examples::{Done, Role};
 use std::io::{Read, Write};
 use std::thread;
@@ -34,7 +34,7 @@ fn main() -> Done {
 }
 
 fn listen(at: &str) -> Done<Listener> {
-    let listener = Listener::bind(at.parse()?)?;
+    let listener = Listener::bind(at)?;
     println!("listening on {}", listener.local_addr()?);
     Ok(listener)
 }
@@ -42,7 +42,7 @@ fn listen(at: &str) -> Done<Listener> {
 /// Opens memory to one peer and shows what it left there.
 fn show(listener: &Listener) -> Done {
     let (mut stream, _) = listener.accept()?;
-    let board = stream.open(LEN, BOARD)?;
+    let board = stream.expose(LEN, BOARD)?;
     // What is sent arrives after what was opened: the peer may begin.
     stream.write_all(b"go")?;
 
@@ -57,12 +57,12 @@ fn show(listener: &Listener) -> Done {
 }
 
 fn put(to: &str, text: &str) -> Done {
-    // We offer the peer one place to tell us about memory that it opened.
-    let mut stream = Builder::default().iomap_slots(1).connect(to.parse()?)?;
+    // The server may expose one region to this end.
+    let mut stream = Builder::default().iomap_slots(1).connect(to)?;
     let mut go = [0; 2];
     stream.read_exact(&mut go)?;
 
-    let n = stream.put(text.as_bytes(), BOARD)?;
+    let n = stream.write_remote(text.as_bytes(), BOARD)?;
     stream.write_all(&u32::try_from(n)?.to_be_bytes())?;
     // The connection ends when the peer has read.
     stream.read_to_end(&mut Vec::new())?;

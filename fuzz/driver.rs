@@ -1,7 +1,7 @@
 //! Runs a fuzz target without a fuzzer: on its committed corpus, and on changes of it.
 //!
-//! Included by the tests of the crates that have targets. The changes are the same each time, so a failure
-//! comes again; `RSOCK_FUZZ_RUNS` multiplies their number, and then begins elsewhere.
+//! Included by the tests of the crates that have targets. The changes are the same each time, so a
+//! failure comes again; `RSOCK_FUZZ_RUNS` multiplies their number, and then begins elsewhere.
 
 use std::fs;
 use std::path::Path;
@@ -34,8 +34,8 @@ fn change(input: &mut Vec<u8>, random: &mut Random, corpus: &[Vec<u8>]) {
     match random.below(8) {
         0 if at < input.len() => input[at] ^= 1 << random.below(8),
         1 if at < input.len() => input[at] = random.next().to_le_bytes()[0],
-        2 => put(input, at, &TELLING[random.below(TELLING.len())].to_le_bytes()[..4]),
-        3 => put(input, at, &TELLING[random.below(TELLING.len())].to_le_bytes()),
+        2 => put(input, at, &EDGES[random.below(EDGES.len())].to_le_bytes()[..4]),
+        3 => put(input, at, &EDGES[random.below(EDGES.len())].to_le_bytes()),
         4 => input.truncate(at),
         5 if input.len() < MOST => input.insert(at, random.next().to_le_bytes()[0]),
         6 if at < input.len() => _ = input.remove(at),
@@ -56,7 +56,7 @@ fn put(input: &mut [u8], at: usize, value: &[u8]) {
 }
 
 /// Values at which code decides.
-const TELLING: [u64; 12] = [
+const EDGES: [u64; 12] = [
     0,
     1,
     3,

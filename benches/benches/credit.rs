@@ -4,7 +4,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rsock_proto::{
-    Blocked, ConnData, ConnFlags, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf, RemoteSge,
+    ConnData, ConnFlags, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf, RemoteSge, SendBlocked,
     SendConfig, SendHalf,
 };
 use rsock_verbs::{RKey, RemoteAddr};
@@ -35,7 +35,7 @@ impl Direction {
         let target_sgl = RemoteSge { addr: RemoteAddr(0x1000), key: RKey(2), len: N_SLOTS.into() };
         let peer = ConnData {
             version: PROTOCOL_VERSION,
-            flags: ConnFlags::OURS,
+            flags: ConnFlags::LOCAL,
             credits,
             target_iomap_size: 0,
             target_sgl,
@@ -56,8 +56,8 @@ impl Direction {
                     self.recv.handle_data(arrived).expect("within the window");
                     len -= write.len as usize;
                 }
-                Err(Blocked::Closed) => return,
-                Err(Blocked::Credits | Blocked::Buffer) => self.read(),
+                Err(SendBlocked::Closed) => return,
+                Err(SendBlocked::Credits | SendBlocked::Buffer) => self.read(),
             }
         }
         self.read();

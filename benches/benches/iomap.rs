@@ -4,8 +4,8 @@
 #![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use rsock::rsockets::{Builder, Listener};
 use rsock_benches::transport::{Kind, Peer};
-use rsock_core::rsocket::rsockets::{Builder, Listener};
 use std::net::Ipv4Addr;
 use std::thread;
 
@@ -34,14 +34,14 @@ fn iomap_put(c: &mut Criterion) {
             peer.join();
         });
         group.bench_function(BenchmarkId::new("rsock", size), |b| {
-            let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a listener");
+            let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
             let to = listener.local_addr().expect("an address");
             let connecting = thread::spawn(move || Builder::default().iomap_slots(1).connect(to));
             let (owner, _) = listener.accept().expect("a connection");
-            let putter = connecting.join().expect("a thread").expect("a connection");
-            let memory = owner.open(size, HERE).expect("open memory");
+            let writer = connecting.join().expect("a thread").expect("a connection");
+            let memory = owner.expose(size, HERE).expect("exposed memory");
             // It is there when `put` returns: no answer is needed.
-            b.iter(|| assert_eq!(putter.put(&bytes, HERE).expect("put"), size));
+            b.iter(|| assert_eq!(writer.write_remote(&bytes, HERE).expect("written"), size));
             let mut there = vec![0; size];
             memory.read_at(0, &mut there);
             assert_eq!(there, bytes);

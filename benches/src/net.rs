@@ -34,8 +34,8 @@ pub trait Net: Copy + Send + Sync + 'static {
     }
 }
 
-/// Takes turns on a new stream until its bytes go the way that is to be measured. A measurement without this
-/// may be one of something else.
+/// Takes turns on a new stream until its bytes go the way that is to be measured. A measurement
+/// without this may be one of something else.
 ///
 /// # Errors
 /// Those of the turns; one that says why the stream goes another way, after so many of them that it

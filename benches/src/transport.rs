@@ -1,8 +1,7 @@
 //! Connected byte streams of each kind, both ends in this process, for measuring them side by side.
 
-use rsock_core::rsocket::{Listener, Socket, Stream};
-use rustix::net::RecvFlags;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use rsock::{Listener, Stream, rsockets};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
@@ -68,18 +67,10 @@ impl Kind {
                 (Box::new(client), Box::new(server))
             }
             Self::Rsockets => {
-                let listener = Socket::new(false)?;
-                listener.bind((Ipv4Addr::LOCALHOST, 0).into())?;
-                listener.listen(1)?;
-                let to = listener.local_addr()?;
-                let client = Socket::new(false)?;
-                // The handshake needs both ends to take part.
-                let server = thread::scope(|scope| {
-                    let accepting = scope.spawn(|| listener.accept());
-                    client.connect(to, None)?;
-                    accepting.join().map_err(|_| io::Error::other("accepting panicked"))?
-                })?;
-                (Box::new(Pure(client)), Box::new(Pure(server)))
+                let listener = rsockets::Listener::bind((Ipv4Addr::LOCALHOST, 0))?;
+                let client = rsockets::connect(listener.local_addr()?)?;
+                let (server, _) = listener.accept()?;
+                (Box::new(client), Box::new(server))
             }
         })
     }
@@ -90,7 +81,7 @@ fn settle(client: &mut Stream, server: &mut Stream) -> io::Result<()> {
     const ENOUGH: usize = 10_000;
     let mut word = [0];
     for _ in 0..ENOUGH {
-        if client.on_ring() == (true, true) && server.on_ring() == (true, true) {
+        if client.transports().are_accelerated() && server.transports().are_accelerated() {
             return Ok(());
         }
         client.write_all(&word)?;
@@ -98,28 +89,8 @@ fn settle(client: &mut Stream, server: &mut Stream) -> io::Result<()> {
         server.write_all(&word)?;
         client.read_exact(&mut word)?;
     }
-    let why = client.pin_reason();
-    Err(io::Error::other(format!("the connection stays on TCP: {why:?}")))
-}
-
-/// A pure socket as a byte stream.
-#[derive(Debug)]
-struct Pure(Socket);
-
-impl Read for Pure {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.recv(&mut [IoSliceMut::new(buf)], RecvFlags::empty())
-    }
-}
-
-impl Write for Pure {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.send(&[IoSlice::new(buf)], false)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    let why = client.fallback_reason().unwrap_or(rsock::FallbackReason::None);
+    Err(io::Error::other(format!("the connection stays on TCP: {why}")))
 }
 
 /// A peer in a thread of its own, which ends when its connection does.

@@ -1,5 +1,5 @@
-//! Gives `librsock_preload.so` a soname without a number: it is preloaded by this name, and nothing is
-//! linked to it.
+//! Gives `librsock_preload.so` a soname without a number: it is preloaded by this name, and no
+//! program is linked to it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

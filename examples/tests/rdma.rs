@@ -1,4 +1,4 @@
-//! The echo, axum and RPC examples over the pure mode on an RDMA device. `cargo xtask test` runs
+//! The echo, axum and RPC examples over rsockets on an RDMA device. `cargo xtask test` runs
 //! this in the lab.
 
 use rsock_tests::{Watchdog, assert_worked};
@@ -24,7 +24,7 @@ fn run(name: &str) -> String {
 }
 
 #[test]
-fn echoes_return() {
+fn an_echo_over_the_device_returns_its_bytes() {
     assert_eq!(run("tokio_echo"), "10000 echoes; past TCP at the end: true\n");
 }
 

@@ -1,4 +1,4 @@
-//! Runs every example as its own text says.
+//! Runs every example by the command in its documentation.
 
 use rsock_tests::{Running, Watchdog};
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Headers of datagrams, from a network that says anything.
+//! Headers of datagrams, from a network that may send any bytes.
 
 #![no_main]
 

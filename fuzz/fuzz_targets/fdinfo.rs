@@ -3,7 +3,7 @@
 #![no_main]
 
 // The preload library is no crate that another can use.
-#[path = "../../crates/rsock-preload/src/epoll_sets/fdinfo.rs"]
+#[path = "../../crates/rsock-preload/src/epoll_interest/fdinfo.rs"]
 mod fdinfo;
 
 use libfuzzer_sys::fuzz_target;

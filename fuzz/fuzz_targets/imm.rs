@@ -1,4 +1,4 @@
-//! Words of the wire: decoding is total and survives encoding.
+//! Words of the wire: decoding is total, and encoding gives the same word.
 
 #![no_main]
 

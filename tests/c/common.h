@@ -341,8 +341,8 @@ static inline pid_t start_again(const char *role, int mode, int n)
 	return child;
 }
 
-/* A socket bound to the next free port below or above the server's: that decides who of the two ends publishes
- * where it can be met, and who looks. */
+/* A socket bound to the next free port below or above the server's: that decides which of the two ends publishes
+ * its meeting point, and which searches. */
 static inline int bound_socket(int below, uint16_t *port)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -384,7 +384,7 @@ static inline int accept_client(void)
 
 static inline int play(int argc, char **argv, const struct part *parts, size_t n)
 {
-	/* Nobody is left behind when a test is given up. */
+	/* No process stays behind when a test is given up. */
 	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 	CHECK(argc >= 4);
 	int is_server = !strcmp(argv[1], "server");

@@ -345,7 +345,7 @@ static void exec_client(int fd)
 	show_end(fd);
 }
 
-/* From here on: a stream whose peer has written what nobody has read, when the process becomes
+/* From here on: a stream whose peer has written bytes that are unread when the process becomes
  * another program. The peer goes on writing afterwards. */
 enum { UNREAD = 20000, LATER = 300000 };
 
@@ -613,7 +613,7 @@ static void exec_fails_server(int fd)
 	echo_server(hidden);
 }
 
-/* A helper inherits the stream because nobody closed it: the parent's bytes are the parent's. */
+/* A helper inherits the stream because it was not closed: the parent's bytes are the parent's. */
 static void exec_leak_server(int fd)
 {
 	int ends[2];
@@ -1136,14 +1136,14 @@ static void nonblocking_client(int fd)
 	set_nonblocking(fd, 0);
 	exchange(fd, fd, 500000, 1);
 	close(fd);
-	/* And one that nobody listens for. */
+	/* And one to a port without a listener. */
 	int other = socket(AF_INET, SOCK_STREAM, 0);
-	struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	len = sizeof(nobody);
-	CHECK(bind(other, (struct sockaddr *)&nobody, len) == 0);
-	CHECK(getsockname(other, (struct sockaddr *)&nobody, &len) == 0);
+	struct sockaddr_in unbound = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	len = sizeof(unbound);
+	CHECK(bind(other, (struct sockaddr *)&unbound, len) == 0);
+	CHECK(getsockname(other, (struct sockaddr *)&unbound, &len) == 0);
 	int refused = socket(AF_INET, SOCK_STREAM, 0);
-	SHOW(connect(refused, (struct sockaddr *)&nobody, sizeof(nobody)));
+	SHOW(connect(refused, (struct sockaddr *)&unbound, sizeof(unbound)));
 	SHOW(send(refused, &c, 1, MSG_NOSIGNAL));
 	CHECK(connect(refused, (struct sockaddr *)&server_address, sizeof(server_address)) == 0);
 	exchange(refused, refused, 500000, 2);

@@ -268,7 +268,7 @@ static void deaths_server(int fd)
 	printf("%d names left\n", n_names(fd));
 }
 
-/* Somebody writes past the library: nothing is ever out of order. What is lost is reported. */
+/* A process writes past the library: nothing is ever out of order. What is lost is reported. */
 static void foreign_client(int fd)
 {
 	unsigned char buf[600];
@@ -429,7 +429,7 @@ static socklen_t reserve(int below, uint16_t server_port, struct sockaddr_un *at
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* Takes the meeting point, and answers whoever comes with garbage. */
+/* Takes the meeting point, and answers every process that connects with garbage. */
 static int squat(int below, uint16_t server_port)
 {
 	struct sockaddr_un at = {0};

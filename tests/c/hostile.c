@@ -34,13 +34,13 @@ static int friend(uint16_t port)
 
 static struct pattern garbage;
 
-/* Values that are wrong in telling ways, and any. */
+/* Wrong values: edges of their range, and any. */
 static uint32_t wrong(uint32_t now)
 {
-	static const uint32_t TELLING[] = {0, 1, 2, 0x7fffffff, 0x80000000, 0xffffffff};
+	static const uint32_t EDGES[] = {0, 1, 2, 0x7fffffff, 0x80000000, 0xffffffff};
 	uint32_t any = next_random(&garbage);
 	switch (next_random(&garbage) % 5) {
-	case 0: return TELLING[any % COUNT(TELLING)];
+	case 0: return EDGES[any % COUNT(EDGES)];
 	case 1: return now + 1 + any % 3;
 	case 2: return now ^ 1u << any % 32;
 	case 3: return any % 200;

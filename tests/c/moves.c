@@ -38,10 +38,10 @@ static void force(int fd, int kind)
 	}
 }
 
-/* Who forces: bit 0 the client, bit 1 the server. */
-static int forces(int who, int is_server)
+/* Which ends force: bit 0 the client, bit 1 the server. */
+static int forces(int ends, int is_server)
 {
-	return who >> is_server & 1;
+	return ends >> is_server & 1;
 }
 
 static int again(int is_server)
@@ -55,14 +55,14 @@ static int again(int is_server)
 }
 
 /* Every way to force, by each end and by both, each on a connection of its own. */
-static void each(int is_server, void (*moment)(int fd, int is_server, int who, int kind))
+static void each(int is_server, void (*moment)(int fd, int is_server, int ends, int kind))
 {
 	for (int kind = 0; kind < KINDS; kind++)
-		for (int who = 1; who <= 3; who++) {
+		for (int ends = 1; ends <= 3; ends++) {
 			int fd = again(is_server);
-			moment(fd, is_server, who, kind);
+			moment(fd, is_server, ends, kind);
 			CHECK(shutdown(fd, SHUT_WR) == 0 || errno == ENOTCONN);
-			printf("way %d by %d: ", kind, who);
+			printf("way %d by %d: ", kind, ends);
 			show_end(fd);
 			CHECK(close(fd) == 0);
 		}
@@ -142,9 +142,9 @@ static void there_and_back(int fd, int is_server, uint64_t seed)
 		get_stream(fd, 60000, seed);
 }
 
-static void first(int fd, int is_server, int who, int kind)
+static void first(int fd, int is_server, int ends, int kind)
 {
-	if (forces(who, is_server))
+	if (forces(ends, is_server))
 		force(fd, kind);
 	there_and_back(fd, is_server, 1);
 	if (is_warm)
@@ -159,17 +159,17 @@ static void first_byte(int unused, int is_server)
 		each(is_server, first);
 }
 
-/* The client writes, the server reads, and somebody forces meanwhile. */
-static void writing(int fd, int is_server, int who, int kind)
+/* The client writes, the server reads, and one end or both force meanwhile. */
+static void writing(int fd, int is_server, int ends, int kind)
 {
 	sem_t reached;
 	CHECK(sem_init(&reached, 0, 0) == 0);
 	struct transfer t = {
 		.fd = fd,
 		.total = 1500000,
-		.at = (size_t)(100000 + 300000 * kind + 50000 * who),
+		.at = (size_t)(100000 + 300000 * kind + 50000 * ends),
 		.seed = 7,
-		.reached = forces(who, is_server) ? &reached : NULL,
+		.reached = forces(ends, is_server) ? &reached : NULL,
 	};
 	int is_forcing = t.reached != NULL;
 	pthread_t thread = start(is_server ? recv_random : send_random, &t);
@@ -189,15 +189,15 @@ static void mid_write(int unused, int is_server)
 }
 
 /* Both ends write and read at once. */
-static void flowing(int fd, int is_server, int who, int kind)
+static void flowing(int fd, int is_server, int ends, int kind)
 {
 	sem_t reached;
 	CHECK(sem_init(&reached, 0, 0) == 0);
 	struct transfer out = {.fd = fd, .total = 1000000, .seed = is_server ? 3 : 4};
 	struct transfer in = {.fd = fd, .total = 1000000, .seed = is_server ? 4 : 3};
 	struct transfer *t = kind % 2 ? &in : &out;
-	t->at = (size_t)(1 + 200000 * kind + 30000 * who);
-	t->reached = forces(who, is_server) ? &reached : NULL;
+	t->at = (size_t)(1 + 200000 * kind + 30000 * ends);
+	t->reached = forces(ends, is_server) ? &reached : NULL;
 	int is_forcing = t->reached != NULL;
 	pthread_t sender = start(send_random, &out), receiver = start(recv_random, &in);
 	if (is_forcing) {
@@ -232,11 +232,11 @@ static void *sleep_in_recv(void *argument)
 	return NULL;
 }
 
-static void sleeping(int fd, int is_server, int who, int kind)
+static void sleeping(int fd, int is_server, int ends, int kind)
 {
 	if (is_server) {
 		hear(fd);
-		if (forces(who, 1))
+		if (forces(ends, 1))
 			force(fd, kind);
 		put_stream(fd, 100000, 6);
 	} else {
@@ -246,7 +246,7 @@ static void sleeping(int fd, int is_server, int who, int kind)
 		while (sem_wait(&s.begun) < 0)
 			CHECK(errno == EINTR);
 		await_sleep(s.thread);
-		if (forces(who, 0))
+		if (forces(ends, 0))
 			force(fd, kind);
 		tell(fd);
 		join(thread);
@@ -260,20 +260,20 @@ static void blocked_recv(int unused, int is_server)
 	each(is_server, sleeping);
 }
 
-/* Bytes that nobody has read yet. */
-static void unreading(int fd, int is_server, int who, int kind)
+/* Bytes that are unread. */
+static void unreading(int fd, int is_server, int ends, int kind)
 {
 	if (is_server) {
 		put_stream(fd, 30000, 8);
 		hear(fd);
-		if (forces(who, 1))
+		if (forces(ends, 1))
 			force(fd, kind);
 		unsigned char rest[50000];
 		fill_stream(rest, sizeof(rest), 8, 30000);
 		put(fd, rest, sizeof(rest));
 	} else {
 		await_bytes(fd, 30000);
-		if (forces(who, 0))
+		if (forces(ends, 0))
 			force(fd, kind);
 		tell(fd);
 		get_stream(fd, 80000, 8);
@@ -288,19 +288,19 @@ static void unread(int unused, int is_server)
 }
 
 /* The client has ended its direction. */
-static void half_closed(int fd, int is_server, int who, int kind)
+static void half_closed(int fd, int is_server, int ends, int kind)
 {
 	char c;
 	if (is_server) {
 		get_stream(fd, 5000, 10);
 		CHECK(read(fd, &c, 1) == 0);
-		if (forces(who, 1))
+		if (forces(ends, 1))
 			force(fd, kind);
 		put_stream(fd, 700000, 11);
 	} else {
 		put_stream(fd, 5000, 10);
 		CHECK(shutdown(fd, SHUT_WR) == 0);
-		if (forces(who, 0))
+		if (forces(ends, 0))
 			force(fd, kind);
 		get_stream(fd, 700000, 11);
 	}

@@ -315,7 +315,7 @@ PART(selected)
 PART(dontwait)
 PART(both_write_first)
 
-/* Who peeks at all of twenty bytes waits for the last. */
+/* A peek at all of twenty bytes waits for the last. */
 static void peek_all_client(int fd)
 {
 	char buf[20];

@@ -21,7 +21,7 @@ static int same(const struct sockaddr_in *a, const struct sockaddr_in *b)
 	       a->sin_addr.s_addr == b->sin_addr.s_addr;
 }
 
-/* Whether memory is shared with anybody. */
+/* Whether memory is shared with another process. */
 static int shares_memory(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");

@@ -158,7 +158,7 @@ static void threads(void)
 	CHECK(rclose(listening) == 0);
 }
 
-/* Children share their parent's listener; each serves whom it accepts. */
+/* Children share their parent's listener; each serves the connections that it accepts. */
 static void prefork(void)
 {
 	enum { CHILDREN = 3, CLIENTS = 12 };

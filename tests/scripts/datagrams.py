@@ -253,7 +253,7 @@ def order(s, to):
         print("in order", s.recv(1000).decode())
 
 
-def looking(s, to):
+def peeking(s, to):
     ask_for(s, 3)
     print(s.recv(100, socket.MSG_PEEK), s.recv(100, socket.MSG_PEEK), s.recv(3, socket.MSG_PEEK))
     room = bytearray(4)
@@ -352,7 +352,7 @@ def sets(s, to):
     print(levels.poll(10) == readable, edges.poll(10) == readable, other.poll(10) == readable)
     print(outer.poll(10) == [(levels.fileno(), select.EPOLLIN)], edges.poll(0))
     print(s.recv(100), levels.poll(0) == readable)
-    # Who leaves something hears of the next all the same.
+    # A receiver that leaves a datagram unread is notified of the next all the same.
     ask_for(s, 1)
     print(edges.poll(10) == readable, s.recv(100), s.recv(100))
     print(levels.poll(0), outer.poll(0), other.poll(0), select.select([levels], [], [], 0)[0])
@@ -379,7 +379,7 @@ def connected(s, to):
     stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     stranger.bind((LOCAL, 0))
     for i in range(40):
-        # To the server, so that it looks like somebody to talk to.
+        # To the server, so that it looks like a peer to talk to.
         exchange(stranger, to, b"e stranger")
     for i in range(40):
         stranger.sendto(b"stranger", s.getsockname())
@@ -404,7 +404,7 @@ def gone(s, to):
     s.send(b"x")
     while True:
         try:
-            s.send(b"e anybody?")
+            s.send(b"e refused?")
             time.sleep(0.01)
         except ConnectionRefusedError as e:
             print(e)
@@ -428,7 +428,7 @@ def joined(s, to):
     other.bind(to)
     n = 0
     while not select.select([other], [], [], 0.01)[0]:
-        s.send(b"e whose?")
+        s.send(b"e socket")
         n += 1
     print(other.recv(100))
     other.close()
@@ -493,7 +493,7 @@ def client(part, port):
         sizes(s, to)
         order(s, to)
         if wild:
-            s.sendto(b"e who?", to)
+            s.sendto(b"e from", to)
             data, peer = s.recvfrom(100)
             print(data, peer[0], peer[1] == port)
             exchange(s, (LOCAL, port), b"e and here?")

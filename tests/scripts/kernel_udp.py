@@ -1,5 +1,5 @@
 # Two ends that use UDP sockets as only the kernel can serve them, or in ways of which a queue beside them must not be
-# noticed. Prints what it saw, as datagrams.py does, whose helpers it has.
+# noticed. Prints what it saw, as datagrams.py does, and uses its helpers.
 import ctypes
 import errno
 import os
@@ -72,7 +72,7 @@ def told(control):
 
 
 def serve(s):
-    """Answers until it is told to stop; says what it knows of who has sent."""
+    """Answers until it is told to stop; says what it knows of the senders."""
     control = bound(LOCAL)
     while True:
         data, about, flags, peer = s.recvmsg(70000, 256)
@@ -101,7 +101,7 @@ def serve(s):
                 s.setsockopt(level, name, value)
             s.sendto(b"set", peer)
         elif kind == b"w":
-            # Who am I, and who are you?
+            # The own address, and the peer's.
             s.sendto(repr((told(about), flags, peer[0], peer[2:])).encode(), peer)
         elif kind == b"a":
             # An answer from where it was sent to.
@@ -196,7 +196,7 @@ def own_source(s, to):
 
 
 def again_and_again(s, data, to):
-    """What becomes of it, for as long as it takes to find somebody there."""
+    """What becomes of it, for as long as it takes to find a peer there."""
     results = set()
     for _ in range(2 * MANY):
         results.add(seen(s.sendto, data, to))
@@ -271,18 +271,18 @@ def multicast_to_two(s, to):
 def broadcast(_, to):
     s = bound(LOCAL)
     warm(s, to)
-    everybody = (BROADCAST, to[1])
-    print(again_and_again(s, b"not allowed", everybody))
+    broadcast = (BROADCAST, to[1])
+    print(again_and_again(s, b"not allowed", broadcast))
     s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     answers = set()
     for _ in range(2 * MANY):
-        s.sendto(b"e to all", everybody)
+        s.sendto(b"e to all", broadcast)
         data, peer = s.recvfrom(100)
         answers.add((data, peer[0], peer[1] == to[1]))
         time.sleep(0.004)
     print(answers)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 0)
-    print(again_and_again(s, b"not allowed", everybody))
+    print(again_and_again(s, b"not allowed", broadcast))
     s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     set_there(s, socket.SOL_SOCKET, socket.SO_BROADCAST, 1, to)
     sockets = sharing(1)
@@ -326,7 +326,7 @@ def named_otherwise(s, to):
 
 
 def six_only(s, to):
-    """Nobody is reached by IPv4 from a socket that is to speak IPv6 alone, although there is a queue."""
+    """No peer is reached by IPv4 from a socket for IPv6 alone, although there is a queue."""
     warm(s, to)
     only = udp(socket.AF_INET6)
     only.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -504,7 +504,7 @@ def cut(s, to):
 
 
 def refused(s, to):
-    """What is told to those who send where nobody is any more."""
+    """The errors of sends to a socket that is closed."""
     s.connect(to)
     loose, curious = bound(LOCAL), bound(LOCAL)
     curious.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
@@ -512,7 +512,7 @@ def refused(s, to):
         warm(one, to)
     s.send(b"x")
     # Few, so that none has to wait for room: until it has closed some go past the kernel and are lost.
-    while (last := seen(s.send, b"e anybody?")) == 10:
+    while (last := seen(s.send, b"e refused?")) == 10:
         time.sleep(0.01)
     # One error for each, told once.
     error = lambda: seen(s.recv, 10, socket.MSG_DONTWAIT)

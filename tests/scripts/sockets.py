@@ -28,14 +28,14 @@ def exchange(a, b, n):
 
 near, far = new(), new()
 exchange(near, far, 64)
-# To somebody who never opens, as the kernel chooses who gets it.
+# To a socket that never opens, because the kernel chooses the receiver.
 shared = new((socket.SOL_SOCKET, socket.SO_REUSEPORT))
 stamped = new((socket.SOL_SOCKET, SO_TIMESTAMP))
 exchange(shared, stamped, 24)
 lonely = new()
 far.connect(near.getsockname())
 for _ in range(8):
-    near.sendto(b"nobody listens", lonely.getsockname())
+    near.sendto(b"none receives", lonely.getsockname())
 lonely.setblocking(False)
 for _ in range(9):
     try:

@@ -1,4 +1,4 @@
-# A thread waits for a UDP socket that nobody has used yet, together with one that has a queue already, while another
+# A thread waits for a UDP socket that is unused so far, together with one that has a queue already, while another
 # thread begins to use the first. The waiter hears of its datagrams whichever way they come.
 import os
 import select
@@ -54,7 +54,7 @@ def hears(busy, wait):
     heard = []
 
     def waiter():
-        # It runs where nobody else does, so what is received at once does not end its sleep.
+        # It runs on a CPU of its own, so what is received at once does not end its sleep.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         ready = wait([busy, idle])
         while True:

@@ -16,8 +16,8 @@ pub fn c_library() -> PathBuf {
     artifact("librsock.so")
 }
 
-/// The directory for `-L` and `LD_LIBRARY_PATH` of programs linked to `librsock.so`: it has the library
-/// by its soname, too.
+/// The directory for `-L` and `LD_LIBRARY_PATH` of programs linked to `librsock.so`: it has the
+/// library by its soname, too.
 ///
 /// # Panics
 /// If the link with that name cannot be made.

@@ -1,14 +1,14 @@
-//! Programs in a place of their own.
+//! Copies of programs, for tests that run them as another user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Copies a program to `to`, for everybody to run.
+/// Copies a program to `to`, where every user may run it.
 ///
 /// By a process of its own: a child that another thread starts meanwhile would keep a file that is
-/// written here open, and nobody could run it (`ETXTBSY`).
+/// written here open, and running it would fail (`ETXTBSY`).
 ///
 /// # Panics
 /// If it cannot be copied.

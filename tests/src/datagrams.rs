@@ -26,7 +26,7 @@ pub fn send(from: &Datagram, to: SocketAddr, bytes: &[u8]) {
     assert_eq!(sent, bytes.len());
 }
 
-/// Waits for a datagram; what it is, and who sent it, as a program sees it.
+/// Waits for a datagram; returns it and its source, as a program sees them.
 ///
 /// # Panics
 /// On an error, and if the source is not of the socket's family.
@@ -59,8 +59,8 @@ pub fn try_recv(at: &Datagram) -> Option<Vec<u8>> {
     }
 }
 
-/// Talks until both directions go past UDP: through memory, or over a device where `RSOCK_DEVICE` leaves
-/// nothing else. Every datagram arrives once, with its source.
+/// Talks until both directions go past UDP: through memory, or over a device where `RSOCK_DEVICE`
+/// leaves nothing else. Every datagram arrives once, with its source.
 ///
 /// # Panics
 /// If one does not.
@@ -82,8 +82,8 @@ pub fn meet([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
     }
 }
 
-/// Sends as many datagrams as `rounds` says from `a` to `b`, which answers each in a thread of its own, and takes the
-/// answers with `take`: both sleep until something comes.
+/// Sends as many datagrams as `rounds` says from `a` to `b`, which answers each in a thread of its
+/// own, and takes the answers with `take`: both sleep until something comes.
 ///
 /// # Panics
 /// If one does not come back as it was sent.

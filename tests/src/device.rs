@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::process::Command;
 
-/// Packets that device `name` has received so far, of anybody, by its own count.
+/// Packets that device `name` has received so far, from any sender, by its own count.
 ///
 /// # Panics
 /// If there is no such device, or it does not count.
@@ -26,7 +26,7 @@ pub fn run(line: &str) {
     assert!(status.success(), "{line}: {status}");
 }
 
-/// A soft RDMA device with an address of its own, on a network interface of its own: nobody but the test
+/// A soft RDMA device with an address of its own, on a network interface of its own: only the test
 /// that made it talks over it. Both go away with this value.
 #[derive(Debug)]
 pub struct OwnDevice {
@@ -35,8 +35,8 @@ pub struct OwnDevice {
 }
 
 impl OwnDevice {
-    /// A device called `rxe_` and `name`, which is short, with address `ip` of a network that is on no other
-    /// device.
+    /// A device called `rxe_` and `name`, which is short, with address `ip` of a network that is on
+    /// no other device.
     ///
     /// # Panics
     /// If it cannot be made: that takes root, as in the lab.
@@ -45,8 +45,8 @@ impl OwnDevice {
         Self::with_mtu(name, ip, 4200)
     }
 
-    /// The same, on an interface whose packets have `mtu` bytes at most. The device's own are as long as fits:
-    /// 1024 bytes of payload in 1500, 2048 in 2300, 4096 in 4200.
+    /// The same, on an interface whose packets have `mtu` bytes at most. The device's own are as
+    /// long as fits: 1024 bytes of payload in 1500, 2048 in 2300, 4096 in 4200.
     ///
     /// # Panics
     /// As [`Self::new`].

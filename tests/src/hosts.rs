@@ -1,5 +1,5 @@
-//! Tests that need two hosts: the same test runs in both guests of a lab at once, and each plays its
-//! part.
+//! Tests that need two hosts: the same test runs in both guests of a lab at once, and each plays
+//! its part.
 //!
 //! Tests of one program run one after the other there, so that both guests are in the same test.
 

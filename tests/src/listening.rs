@@ -31,7 +31,8 @@ pub fn await_listening(server: &mut Running, mut is_listening: impl FnMut() -> b
     }
 }
 
-/// Waits until `server` listens on `port` of an RDMA device, as the kernel's connection manager sees it.
+/// Waits until `server` listens on `port` of an RDMA device, as the kernel's connection manager
+/// sees it.
 ///
 /// # Panics
 /// If it ends before; without the program `rdma`.
@@ -43,9 +44,10 @@ pub fn await_rdma_listener(port: u16, server: &mut Running) {
         let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
         listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address))
     });
-    // It is in the list a moment before connects reach it. C's rsockets then take them in a thread of their own, with
-    // the options of that moment, which `riostream` sets after it listens. So until it waits with all of its threads;
-    // one that never sleeps needs far less than two ticks of CPU time for that.
+    // It is in the list a moment before connects reach it. C's rsockets then take them in a thread
+    // of their own, with the options of that moment, which `riostream` sets after it listens. So
+    // until it waits with all of its threads; one that never sleeps needs far less than two ticks
+    // of CPU time for that.
     let pid = server.id();
     let before = cpu_ticks(pid);
     await_listening(server, || is_at_rest(pid) || cpu_ticks(pid) >= before + 2);
@@ -53,22 +55,24 @@ pub fn await_rdma_listener(port: u16, server: &mut Running) {
 
 /// CPU time of a process, in ticks of 10 ms; of one that is gone, 0.
 fn cpu_ticks(pid: u32) -> u64 {
-    // proc(5): the name may have spaces and ends with the last parenthesis; of the fields after it the 12th and
-    // the 13th are time in the program and in the kernel.
+    // proc(5): the name may have spaces and ends with the last parenthesis; of the fields after it
+    // the 12th and the 13th are time in the program and in the kernel.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
-/// Whether all threads of a process sleep at one moment, and none in `write(2)`, by which librdmacm has the kernel do
-/// everything.
+/// Whether all threads of a process sleep at one moment, and none in `write(2)`, by which librdmacm
+/// has the kernel do everything.
 fn is_at_rest(pid: u32) -> bool {
-    // Who sleeps at two looks, and has not been taken from a CPU between them, has slept all the time between.
+    // A thread that sleeps at both looks, and has not been taken from a CPU between them, has slept
+    // all the time between.
     let before = resting_threads(pid);
     before.is_some() && before == resting_threads(pid)
 }
 
-/// How often each thread of a process has left a CPU; `None` if one does not sleep as [`is_at_rest`] says.
+/// How often each thread of a process has left a CPU; `None` if one does not sleep as
+/// [`is_at_rest`] says.
 fn resting_threads(pid: u32) -> Option<Vec<(OsString, String)>> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let resting = threads.map(|thread| {
@@ -94,7 +98,7 @@ pub fn await_tcp_listener(port: u16, server: &mut Running) {
     await_listening(server, || has_tcp_listener(port));
 }
 
-/// Whether somebody listens on `port` of TCP, by the kernel's lists. Nobody is connected to.
+/// Whether a socket listens on `port` of TCP, by the kernel's lists, without a connection to it.
 ///
 /// # Panics
 /// Without the list.

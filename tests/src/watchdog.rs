@@ -43,7 +43,7 @@ mod tests {
 
     /// What the watched process does: hangs if told so by its environment.
     #[test]
-    fn child_of_the_test_below() {
+    fn hanging_child() {
         if env::var_os("RSOCK_TEST_HANG").is_some() {
             let _watchdog = Watchdog::new(Duration::from_millis(50));
             loop {
@@ -56,12 +56,12 @@ mod tests {
     #[test]
     fn a_hanging_test_is_aborted_by_name() {
         let out = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "watchdog::tests::child_of_the_test_below"])
+            .args(["--exact", "watchdog::tests::hanging_child"])
             .env("RSOCK_TEST_HANG", "1")
             .output()
             .unwrap();
         assert_eq!(out.status.signal(), Some(6));
         let said = String::from_utf8_lossy(&out.stderr);
-        assert!(said.contains("child_of_the_test_below hangs"), "{said}");
+        assert!(said.contains("hanging_child hangs"), "{said}");
     }
 }

@@ -15,8 +15,8 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compiles `tests/capi_c/NAME.c`, warnings being errors. Each time into a file of its own: another test may run
-/// the same program meanwhile.
+/// Compiles `tests/capi_c/NAME.c`, warnings being errors. Each time into a file of its own: another
+/// test may run the same program meanwhile.
 fn compile(name: &str) -> PathBuf {
     static N_COMPILED: AtomicU32 = AtomicU32::new(0);
     let n = N_COMPILED.fetch_add(1, Ordering::Relaxed);
@@ -80,7 +80,7 @@ fn waiting_works_for_sockets_and_descriptors() {
 }
 
 #[test]
-fn options_are_stored_told_and_refused() {
+fn options_are_stored_returned_and_refused() {
     run("options");
 }
 
@@ -102,7 +102,7 @@ fn datagrams_arrive_and_processes_that_restart_are_reached_again() {
 
 /// As on adapters without write-with-immediate, and without any spinning.
 #[test]
-fn the_other_wire_and_sleeping_at_once_change_nothing() {
+fn signalling_by_send_and_no_spinning_change_nothing() {
     for name in ["transfer", "waiting", "endings", "iomap"] {
         run_with(name, &[("RSOCK_WIRE", "send")]);
         run_with(name, &[("RSOCK_SPIN_US", "0")]);

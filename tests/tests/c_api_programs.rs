@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Waits until somebody listens on `port`: the listener's name is in the kernel's list.
+/// Waits until a socket listens on `port`: the listener's name is in the kernel's list.
 fn await_listener(port: u16, server: &mut Running) {
     let ending = format!(".{port:04x}");
     await_listening(server, || {
@@ -132,9 +132,9 @@ fn results(said: &str) -> Vec<&str> {
     said.lines().filter(own).collect()
 }
 
-/// With another size it is a run of a kind that sets nothing of this.
+/// `rstream` sets the inline size in its default runs only, so without `-S`.
 #[test]
-fn nothing_needs_to_go_inline() {
+fn programs_work_with_an_inline_size_of_zero() {
     let said = run("rstream", &["-i", "0", "-T", "b"]);
     assert_eq!(results(&said).len(), 8, "{said}");
 }
@@ -176,8 +176,9 @@ fn a_client_without_a_server_is_refused() {
 
 /// Messages to and fro, in every way that the program has of waiting. Its server never ends.
 ///
-/// In a network of their own, whose UDP counts are theirs: in each way, a run goes past UDP for the most
-/// part. Not each: where the two ends miss each other at first, a short run is over before they try again.
+/// In a network of their own, whose UDP counts are theirs: in each way, a run goes past UDP for the
+/// most part. Not each: where the two ends miss each other at first, a short run is over before
+/// they try again.
 #[test]
 fn udpong_plays_over_shared_memory() {
     in_own_network("udpong_plays_over_shared_memory", || {
@@ -217,7 +218,8 @@ fn sent_by_udp() -> u64 {
     value.parse().expect("a number")
 }
 
-/// Runs `test`, called `name`, in a process that has a network of its own, of which only loopback works.
+/// Runs `test`, called `name`, in a process that has a network of its own, of which only loopback
+/// works.
 fn in_own_network(name: &str, test: impl FnOnce()) {
     const IS_ALONE: &str = "RSOCK_TEST_IS_ALONE";
     if env::var_os(IS_ALONE).is_some() {

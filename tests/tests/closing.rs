@@ -1,5 +1,5 @@
-//! Descriptors that are closed while other threads are in calls on them, and writers that are far ahead of
-//! their readers: no byte reaches another connection, or another place in its own.
+//! Descriptors that are closed while other threads are in calls on them, and writers that are far
+//! ahead of their readers: no byte reaches another connection, or another place in its own.
 
 mod c_program;
 mod pair;
@@ -9,8 +9,8 @@ use pair::{MIXED, Outcome, Shim, command, pair, watched};
 use rsock_tests::{Running, preload_library};
 use std::process::{Command, Stdio};
 
-/// Runs `part` with connections that have made no calls yet (`warm` 0), have left TCP (1) or look for their
-/// peer (2).
+/// Runs `part` with connections that have made no calls yet (`warm` 0), have left TCP (1) or look
+/// for their peer (2).
 fn run(part: &'static str, warm: &'static str, shim: Shim) -> Outcome {
     let program = compiled("closing");
     watched(format!("{part}, warm {warm}, {shim:?}"), move || {

@@ -1,4 +1,5 @@
-//! Datagram sockets of one process with each other, through UDP and shared memory, and with peers that lie.
+//! Datagram sockets of one process with each other, through UDP and shared memory, and with peers
+//! that lie.
 
 mod datagrams_hostile;
 
@@ -170,7 +171,7 @@ fn a_closed_port_of_a_connected_peer_is_reported() {
     let (b, at_b) = bound("127.0.0.1");
     drop(b);
     a.connect(at_b).expect("connect");
-    a.send_to(&[IoSlice::new(b"anybody?")], None, false).expect("sent");
+    a.send_to(&[IoSlice::new(b"refused?")], None, false).expect("sent");
     let mut buf = [0; 8];
     let refused = a.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false);
     assert_eq!(refused.expect_err("refused").kind(), ErrorKind::ConnectionRefused);
@@ -290,7 +291,7 @@ fn a_batch_has_what_comes_by_udp_and_lacks_what_is_for_others() {
 }
 
 #[test]
-fn nothing_there_is_told_at_once_or_after_the_time_limit() {
+fn an_empty_socket_fails_at_once_or_after_the_time_limit() {
     let _dog = watchdog();
     let (a, _) = bound("127.0.0.1");
     assert!(try_recv(&a).is_none());
@@ -362,7 +363,7 @@ fn what_udp_has_no_room_for_is_counted() {
     let _dog = watchdog();
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     rustix::net::sockopt::set_socket_recv_buffer_size(b.as_fd(), 64 << 10).expect("option");
-    // Nobody looks at b's socket meanwhile, so all go by UDP.
+    // No call on b's socket answers meanwhile, so all go by UDP.
     (0..SENT).for_each(|_| send(&a, at_b, &[3; 1000]));
     let n_received = std::iter::from_fn(|| try_recv(&b)).count() as u64;
     let (sent, got) = (a.counters(), b.counters());

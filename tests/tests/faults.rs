@@ -1,5 +1,5 @@
 //! What goes wrong around a connection, seen by unmodified programs: peers that die, lie or belong
-//! to somebody else, limits that are reached, and bytes written past the library.
+//! to another user, limits that are reached, and bytes written past the library.
 //!
 //! Where plain TCP has an answer, it is the same. What cannot be accelerated stays on TCP, works,
 //! and `rsock stat` says why.
@@ -60,8 +60,8 @@ fn a_peer_that_is_killed_at_any_step_ends_its_connection_and_leaves_nothing() {
     assert!(ours.is_empty(), "{ours:?}");
 }
 
-/// As TCP's reset, which the kernel does not send for bytes that lie on the ring: whatever the survivor waits
-/// for, and told once.
+/// As TCP's reset, which the kernel does not send for bytes that lie on the ring: whatever the
+/// survivor waits for, and told once.
 #[test]
 fn a_peer_that_is_killed_with_unread_bytes_resets_its_connection() {
     assert_same_in_all_pairs("unread", "1");
@@ -80,7 +80,7 @@ fn a_peer_that_is_killed_has_ended_although_a_child_of_its_lives_on() {
 /// Garbage in all that the hostile process shares with its victim, while another stream of the
 /// victim's, on the ring of another process, carries checked bytes.
 #[test]
-fn garbage_in_shared_memory_spoils_nobody_elses_stream() {
+fn garbage_in_shared_memory_spoils_no_other_stream() {
     for seed in 1..=12 {
         let outcome = run("hostile", "hostile", "1", BOTH, seed);
         let server = &outcome.server;
@@ -259,7 +259,7 @@ impl Drop for Public {
     }
 }
 
-/// Makes `command` run as somebody whom the tests' own user does not trust.
+/// Makes `command` run as a user that the tests' own user does not trust.
 fn as_stranger(mut command: Command, library: &Path) -> Command {
     let is_root = fs::metadata("/proc/self").expect("procfs").uid() == 0;
     if is_root {
@@ -267,8 +267,8 @@ fn as_stranger(mut command: Command, library: &Path) -> Command {
         command.uid(54321).gid(54321);
         return command;
     }
-    // Only root can become somebody else. In a user namespace of its own a process has no user
-    // that ours could be, so it refuses us.
+    // Only root can become another user. In a user namespace of its own a process does not know
+    // this process's user, so it refuses the connection.
     let mut other = Command::new("unshare");
     other.args(["--user", "--"]).arg(command.get_program()).args(command.get_args());
     other.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -277,7 +277,7 @@ fn as_stranger(mut command: Command, library: &Path) -> Command {
     other
 }
 
-/// Below or above the server's port: then the client is the one who publishes, or who looks.
+/// Below or above the server's port: that decides whether the client publishes or searches.
 const SIDES: [&str; 2] = ["1", "0"];
 
 /// A process that reserves a client's port on `side`, and troubles the meeting point.
@@ -309,7 +309,7 @@ fn another_users_process_is_refused_and_the_connection_stays_on_tcp() {
                 }
             });
         }
-        // Who looks is told; who waits to be found goes on waiting.
+        // The searching end is refused; the end that publishes goes on waiting.
         assert_ne!(refusals, 0);
     });
 }

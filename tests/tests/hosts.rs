@@ -1,5 +1,5 @@
-//! Two hosts on one wire, each with an RDMA device. `cargo xtask test` runs this in two guests of the
-//! lab at once.
+//! Two hosts on one wire, each with an RDMA device. `cargo xtask test` runs this in two guests of
+//! the lab at once.
 
 mod hosts_claims;
 mod hosts_connects;
@@ -72,20 +72,20 @@ fn rstream_between_hosts(name: &'static str, server_is_ours: bool) {
 }
 
 #[test]
-fn c_rsockets_connect_to_us_on_another_host() {
+fn c_rsockets_connect_to_rsock_on_another_host() {
     rstream_between_hosts("c-connects", true);
 }
 
 #[test]
-fn we_connect_to_c_rsockets_on_another_host() {
+fn rsock_connects_to_c_rsockets_on_another_host() {
     rstream_between_hosts("we-connect", false);
 }
 
 /// What a host's configuration says of the other.
 #[derive(Clone, Copy, Debug)]
 enum Trust {
-    Nobody,
-    Everybody,
+    Nothing,
+    Network,
     Key(&'static str),
 }
 
@@ -93,8 +93,8 @@ enum Trust {
 fn config(name: &str, trust: Trust) -> PathBuf {
     let file = env::temp_dir().join(format!("{name}.toml"));
     let text = match trust {
-        Trust::Nobody => String::new(),
-        Trust::Everybody => "trust_fabric = [\"10.9.0.0/24\", \"fd09::/64\"]\n".to_owned(),
+        Trust::Nothing => String::new(),
+        Trust::Network => "trust_fabric = [\"10.9.0.0/24\", \"fd09::/64\"]\n".to_owned(),
         Trust::Key(key) => {
             let place = env::temp_dir().join(format!("{name}.key"));
             fs::write(&place, key).expect("a key");
@@ -209,8 +209,8 @@ fn begin_transfer(guest: &Guest, trust: Trust, how: &str, client: &str) -> Block
     }
 }
 
-/// Sends blocks from guest b to a; what both ends said: a's, then b's. `seen` is called in both while
-/// the transfer goes on.
+/// Sends blocks from guest b to a; what both ends said: a's, then b's. `seen` is called in both
+/// while the transfer goes on.
 fn transfer(
     guest: &Guest,
     trust: Trust,
@@ -232,7 +232,7 @@ fn assert_all_arrived([received, sent]: &[String; 2]) {
 fn a_forking_server_pairs_in_the_child() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("forking");
-    let ends = transfer(&guest, Trust::Everybody, "fork", "send", is_over_rdma);
+    let ends = transfer(&guest, Trust::Network, "fork", "send", is_over_rdma);
     assert_all_arrived(&ends);
 }
 
@@ -249,7 +249,7 @@ fn hosts_that_share_a_key_pair_and_bytes_go_both_ways() {
 fn hosts_that_do_not_trust_each_other_stay_on_tcp_and_say_so() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("no-trust");
-    let ends = transfer(&guest, Trust::Nobody, "", "send", |guest| {
+    let ends = transfer(&guest, Trust::Nothing, "", "send", |guest| {
         await_connection(guest, |c| c.pin == Some(FallbackReason::NoTrust));
     });
     assert_all_arrived(&ends);
@@ -271,8 +271,8 @@ fn a_host_with_another_key_is_refused() {
     assert_all_arrived(&ends);
 }
 
-/// Runs `clients` in guest b, one after the other, against a `server` in guest a at each of `ports`. Each
-/// must be seen on RDMA; what they said.
+/// Runs `clients` in guest b, one after the other, against a `server` in guest a at each of
+/// `ports`. Each must be seen on RDMA; what they said.
 fn programs(
     name: &'static str,
     server: [&str; 2],
@@ -281,7 +281,7 @@ fn programs(
 ) -> Vec<String> {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin(name);
-    let config = config(name, Trust::Everybody);
+    let config = config(name, Trust::Network);
     if guest.role == Role::A {
         let said = guest.file("server");
         let start = |port| {
@@ -315,8 +315,9 @@ fn arguments(line: &str, ip: IpAddr, port: u16) -> Vec<String> {
     line.split_whitespace().map(|word| word.replace("IP", &ip).replace("PORT", &port)).collect()
 }
 
-/// Runs `client` for so many seconds, in the place of `LONG`, that it is seen on RDMA; what it said. Finding
-/// the peer may take longer than a short run: a lost request is repeated after seconds.
+/// Runs `client` for so many seconds, in the place of `LONG`, that it is seen on RDMA; what it
+/// said. Finding the peer may take longer than a short run: a lost request is repeated after
+/// seconds.
 fn seen_on_rdma(
     guest: &Guest,
     config: &Path,
@@ -355,7 +356,8 @@ fn seen_on_rdma(
     }
 }
 
-/// Netserver forks for each connection; its client asks over the first what it measures over another.
+/// Netserver forks for each connection; its client asks over the first what it measures over
+/// another.
 #[test]
 fn netperf() {
     let said = programs(
@@ -374,7 +376,8 @@ fn netperf() {
     }
 }
 
-/// A port for each try: a server gives up its listener after a test, and resets whoever has come by then.
+/// A port for each try: a server closes its listener after a test, and resets connections that are
+/// not accepted by then.
 #[test]
 fn iperf3() {
     let clients = ["iperf3 -c IP -p PORT -t LONG", "iperf3 -c IP -p PORT -t LONG -R -P 2 -l 2000"];

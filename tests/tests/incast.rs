@@ -1,5 +1,6 @@
-//! `rsock compare incast` and the batches of `rsock perf dgram`: every datagram is accounted for, and
-//! paced clients lose next to none. The figures themselves depend on the machine and are not tested.
+//! `rsock compare incast` and the batches of `rsock perf dgram`: every datagram is accounted for,
+//! and paced clients lose next to none. The figures themselves depend on the machine and are not
+//! tested.
 
 use rsock_tests::report::{number, shares};
 use rsock_tests::{Running, Watchdog, assert_worked, rsock_command};
@@ -130,7 +131,7 @@ fn a_server_serves_one_test_after_the_other() {
 }
 
 #[test]
-fn people_get_a_table() {
+fn without_json_the_results_are_a_table() {
     let _dog = Watchdog::new(Duration::from_secs(300));
     let out = rsock("compare incast --time 0.1 --clients 2");
     let said = assert_worked("incast", &out);

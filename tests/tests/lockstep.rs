@@ -1,5 +1,5 @@
-//! Programs of random calls return with the preload library what they return without it, call by call: with both ends
-//! in one process, in two, and with the library at one end alone.
+//! Programs of random calls return with the preload library what they return without it, call by
+//! call: with both ends in one process, in two, and with the library at one end alone.
 //!
 //! `cargo xtask lockstep --programs N --seed S` runs more of them.
 

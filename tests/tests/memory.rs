@@ -25,13 +25,15 @@ fn assert_same_in_all_pairs(part: &'static str, warm: &'static str) {
     }
 }
 
-/// A service that runs for months accepts millions of connections: what one of them took goes with it.
+/// A service that runs for months accepts millions of connections: what one of them took goes with
+/// it.
 #[test]
 fn connections_that_came_and_went_leave_no_memory_behind() {
     assert_same_in_all_pairs("churn", "1");
 }
 
-/// With a limit on the address space a connection stays on TCP rather than take what the program needs.
+/// With a limit on the address space a connection stays on TCP rather than take what the program
+/// needs.
 #[test]
 fn a_program_with_little_address_space_has_it_for_itself() {
     assert_same_in_all_pairs("limited", "0");

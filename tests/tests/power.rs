@@ -1,5 +1,5 @@
-//! Two hosts on one wire, of which one is switched off while connections use RDMA. `cargo xtask test` runs
-//! this in two guests of the lab, and only one of them comes back from it.
+//! Two hosts on one wire, of which one is switched off while connections use RDMA. `cargo xtask
+//! test` runs this in two guests of the lab, and only one of them comes back from it.
 
 mod power_quiet;
 
@@ -45,7 +45,7 @@ impl Blocks {
         Self::start(config, &[how, &guest.peer_ip().to_string(), port])
     }
 
-    /// What it says when its stream has ended; nobody asks it to end.
+    /// What it prints when its stream has ended, which the test does not cause.
     fn outcome(mut self) -> String {
         let mut text = String::new();
         self.out.read_to_string(&mut text).expect("its output");
@@ -78,9 +78,9 @@ fn switch_off() -> ! {
     panic!("still on: {status:?}");
 }
 
-/// Who has sent something learns from the device that nobody takes it. Who only waits learns it as from TCP,
-/// if it asked for that with `SO_KEEPALIVE`. Nobody hangs, nobody takes it for an end in good order, and
-/// what had come was right.
+/// A sender learns from the device that the peer takes nothing. A process that only waits learns it
+/// as from TCP, if it asked for that with `SO_KEEPALIVE`. None hangs, none takes it for an orderly
+/// end, and all bytes that had arrived were right.
 #[test]
 fn a_host_that_is_switched_off_is_an_error_to_its_peers() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
@@ -107,8 +107,8 @@ fn a_host_that_is_switched_off_is_an_error_to_its_peers() {
         thread::park_timeout(Duration::from_millis(20));
     }
     if guest.role == Role::B {
-        // A direction that is on TCP at that moment, as a slow reader's may be, would go on for a quarter of
-        // an hour.
+        // A direction that is on TCP at that moment, as a slow reader's may be, would go on for a
+        // quarter of an hour.
         fs::write("/proc/sys/net/ipv4/tcp_retries2", "3").expect("a setting");
     }
     if let Quiet::Waits(waiting) = &quiet {

@@ -28,7 +28,8 @@ macro_rules! parts {
 parts! {
     transfer: threads turns polled selected dontwait both_write_first peek_all;
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
-        killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts files options;
+        killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
+        files options;
     forks: making;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm

@@ -1,5 +1,5 @@
-//! Datagrams of unmodified programs over the preload library: past the kernel where both ends have it, and
-//! nobody can tell.
+//! Datagrams of unmodified programs over the preload library: past the kernel where both ends have
+//! it, with no visible difference.
 
 mod pair;
 mod preload_datagrams_kernel;
@@ -62,14 +62,15 @@ fn with_queues(command: &mut Command, log: &Log) {
     command.env("RSOCK_DGRAM", "on").env("RSOCK_LOG", &log.0);
 }
 
-/// Runs one part of the script in all pairs; in those with the library at both ends its datagrams go past
-/// the kernel.
+/// Runs one part of the script in all pairs; in those with the library at both ends its datagrams
+/// go past the kernel.
 fn assert_same(part: &'static str) {
     assert_same_in("datagrams.py", part, true);
 }
 
-/// Runs one part of a script in all pairs, which print the same. `is_past` is whether datagrams go past the kernel
-/// with the library at both ends: there the client is told to wait for that, with its server.
+/// Runs one part of a script in all pairs, which print the same. `is_past` is whether datagrams go
+/// past the kernel with the library at both ends: there the client is told to wait for that, with
+/// its server.
 fn assert_same_in(script: &str, part: &'static str, is_past: bool) {
     let python = tools::require("python3");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
@@ -131,7 +132,7 @@ parts! {
     received_without_blocking = "recv:nonblocking";
     received_with_a_time_out = "recv:with_timeout";
     a_wildcard_socket_under_another_address = "wildcard";
-    looked_at_and_cut = "looking";
+    peeked_at_and_cut = "peeking";
     waits_end_in_time_and_by_signals = "waiting";
     a_forked_child_has_the_queue_too = "forked";
     an_epoll_set_shows_what_is_in_the_queue = "watched";
@@ -234,7 +235,7 @@ fn stat_shows_how_datagrams_travel_and_why() {
     assert!(program.wait().expect("its end").success());
 }
 
-/// A port that nobody has now.
+/// A port that is free now.
 fn free_port() -> u16 {
     rsock_tests::free_port(Ipv4Addr::LOCALHOST.into())
 }
@@ -277,10 +278,10 @@ fn run(programs: &Programs) -> Vec<(Shim, String, Log)> {
         (programs.await_server)(port, &mut server);
         let mut client = end(programs.client, shim.client, port, programs.client_args, &log);
         let client = Running::spawn(&mut client).expect("the client starts");
-        let who = format!("{} {shim:?}", programs.client);
-        let said = assert_worked(&who, &client.output().expect("the client ends"));
+        let name = format!("{} {shim:?}", programs.client);
+        let said = assert_worked(&name, &client.output().expect("the client ends"));
         if programs.ends {
-            assert_worked(&who, &server.output().expect("the server ends"));
+            assert_worked(&name, &server.output().expect("the server ends"));
         }
         let text = log.text();
         let is_past = text.contains("past the kernel");
@@ -354,7 +355,8 @@ fn sockperf(client_args: &'static str) -> Vec<(Shim, String, Log)> {
     })
 }
 
-/// A server that waits for several ports in an epoll set, which they are in before anything has come.
+/// A server that waits for several ports in an epoll set, which they are in before anything has
+/// come.
 #[test]
 fn sockperf_in_an_epoll_set() {
     let feed = std::env::temp_dir().join(format!("rsock-feed-{}", std::process::id()));
@@ -380,8 +382,8 @@ fn sockperf_in_an_epoll_set() {
     let _ = fs::remove_file(feed);
 }
 
-/// Every message carries its number back, and its bytes are compared. Not as many as there could be:
-/// sockperf has room for those that it expects at most.
+/// Every message carries its number back, and its bytes are compared. Not as many as there could
+/// be: sockperf has room for those that it expects at most.
 #[test]
 fn sockperf_to_and_fro() {
     let args = "ping-pong -i 127.0.0.1 -p PORT -t 1 -m 500 --mps 20000 --data-integrity";

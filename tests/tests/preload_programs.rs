@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Which ends have the library: server, client.
 const MIXED: [(bool, bool); 3] = [(true, true), (true, false), (false, true)];
 
-/// A port that nobody has now.
+/// A port that is free now.
 fn free_port() -> u16 {
     rsock_tests::free_port(Ipv4Addr::LOCALHOST.into())
 }
@@ -49,9 +49,9 @@ fn end(program: &str, with_shim: bool, port: u16, args: &str) -> Command {
     command
 }
 
-/// Until `process` has moved more bytes over the ring than over TCP on one connection; `false` if it ended well
-/// before.
-fn has_moved(who: &str, process: &mut Running) -> bool {
+/// Until `process` has moved more bytes over the ring than over TCP on one connection; `false` if
+/// it ended well before.
+fn has_moved(name: &str, process: &mut Running) -> bool {
     loop {
         let connections = match metrics::read_process(process.id()) {
             Ok(Some(found)) => found.connections,
@@ -65,7 +65,7 @@ fn has_moved(who: &str, process: &mut Running) -> bool {
             return true;
         }
         if let Some(status) = process.try_wait().expect("its state") {
-            assert!(status.success(), "{who} ended, {status}, without having left TCP");
+            assert!(status.success(), "{name} ended, {status}, without having left TCP");
             return false;
         }
         thread::park_timeout(Duration::from_millis(2));
@@ -79,8 +79,8 @@ struct Runs {
     /// Whether the server ends with its client.
     ends: bool,
     client: &'static str,
-    /// Arguments of each run that is seen to move. `SECONDS` is as long as that takes on a machine with much else
-    /// to do.
+    /// Arguments of each run that is seen to move. `SECONDS` is as long as that takes on a machine
+    /// with much else to do.
     long: &'static [&'static str],
     /// Arguments of the run in mixed pairs.
     short: &'static str,
@@ -100,7 +100,8 @@ fn run(runs: &Runs) -> Vec<String> {
     said
 }
 
-/// Runs a pair with the library in both ends for longer and longer, until its connection leaves TCP.
+/// Runs a pair with the library in both ends for longer and longer, until its connection leaves
+/// TCP.
 fn run_until_moved(runs: &Runs, args: &str) -> String {
     for seconds in [1, 4, 16, 64] {
         let args = args.replace("SECONDS", &seconds.to_string());
@@ -112,23 +113,24 @@ fn run_until_moved(runs: &Runs, args: &str) -> String {
     panic!("{} {args} never left TCP", runs.client);
 }
 
-/// What the client said, and whether it left TCP, which is looked at with the library in both ends alone.
+/// What the client said, and whether it left TCP, which is looked at with the library in both ends
+/// alone.
 fn run_once(runs: &Runs, (server_shim, client_shim): (bool, bool), args: &str) -> (String, bool) {
     let port = free_port();
     let server = &mut end(runs.server, server_shim, port, runs.server_args);
-    // Nobody reads what a server that serves for ever says.
+    // The output of a server without end is not read.
     if !runs.ends {
         server.stdout(Stdio::null()).stderr(Stdio::null());
     }
     let mut server = Running::spawn(server).expect("the server starts");
     await_tcp_listener(port, &mut server);
-    let who = format!("{} {args}, {server_shim} {client_shim}", runs.client);
+    let name = format!("{} {args}, {server_shim} {client_shim}", runs.client);
     let mut client =
         Running::spawn(&mut end(runs.client, client_shim, port, args)).expect("a client");
-    let has_moved = server_shim && client_shim && has_moved(&who, &mut client);
-    let said = assert_worked(&who, &client.output().expect("the client ends"));
+    let has_moved = server_shim && client_shim && has_moved(&name, &mut client);
+    let said = assert_worked(&name, &client.output().expect("the client ends"));
     if runs.ends {
-        assert_worked(&who, &server.output().expect("the server ends"));
+        assert_worked(&name, &server.output().expect("the server ends"));
     }
     (said, has_moved)
 }
@@ -268,7 +270,8 @@ fn what_nuttcp_receives_is_what_was_sent() {
     }
 }
 
-/// iperf3's own files are of no use here: what it could send in part only, it overwrites, on TCP too.
+/// iperf3's own files are of no use here: what it could send in part only, it overwrites, on TCP
+/// too.
 #[test]
 fn a_file_through_nuttcp_arrives_unchanged() {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));

@@ -1,6 +1,6 @@
-//! OpenSSH behaves the same with and without the preload library, at both ends. Its server starts itself again for
-//! every connection, hands the socket to further processes, and restricts the system calls of the one that meets
-//! whoever connects.
+//! OpenSSH behaves the same with and without the preload library, at both ends. Its server starts
+//! itself again for every connection, hands the socket to further processes, and restricts the
+//! system calls of the one that talks to a client first.
 
 use rsock_tests::tools::{self, Tool};
 use rsock_tests::{Running, Watchdog, await_tcp_listener, free_port, preload_library};

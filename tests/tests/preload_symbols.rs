@@ -27,9 +27,9 @@ fn the_library_exports_what_is_on_the_reviewed_list() {
     assert_eq!(exported, listed());
 }
 
-/// Hooks call each other, as `syscall` calls most of them. What lies below them would be entered from inside, and
-/// may not reach for any: rustix and `rsock_verbs::raw` make system calls without libc. The C library is what lies
-/// below, without the hooks.
+/// Hooks call each other, as `syscall` calls most of them. What lies below them would be entered
+/// from inside, and may not reach for any: rustix and `rsock_verbs::raw` make system calls without
+/// libc. The C library is what lies below, without the hooks.
 #[test]
 fn nothing_below_the_hooks_calls_them() {
     /// Called by the standard library, for descriptors of its own and to wait.

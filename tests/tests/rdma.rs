@@ -1,16 +1,16 @@
-//! Unmodified `rstream` and `riostream` of rdmacm-utils on an RDMA device: over librdmacm's rsockets at
-//! one end and over `librsock.so` at the other, in both roles, and over `librsock.so` at both; a program of
-//! ours and netperf in the same way; Rust programs and programs of TCP under the preload library with C's for
-//! their peers; programs of one host on its device; and peers that lie.
-//! `cargo xtask test` runs this in the lab.
+//! Unmodified `rstream` and `riostream` of rdmacm-utils on an RDMA device: over librdmacm's
+//! rsockets at one end and over `librsock.so` at the other, in both roles, and over `librsock.so`
+//! at both; a program of ours and netperf in the same way; Rust programs and programs of TCP under
+//! the preload library with C's for their peers; programs of one host on its device; and peers that
+//! lie. `cargo xtask test` runs this in the lab.
 
 mod hostile_peer;
 mod malformed;
+mod rdma_accelerated;
 mod rdma_control;
 mod rdma_ends;
 mod rdma_plain;
 mod rdma_rust;
-mod rdma_twin;
 
 use hostile_peer::{Answered, Fixture, REFUSED, Raw, Victim, hostile_peer_tests};
 use rsock_cm::rdma::RdmaManager;
@@ -57,16 +57,16 @@ fn keys_of_streams_with_another_host_open_nothing() {
     hostile_peer::assert_served(&mut other, "a key of another host");
 }
 
-/// It has given credits, and posted no receives: the device repeats what meets none without end, and says
-/// nothing. The victim sends, then waits for more, as a server does.
+/// It has given credits, and posted no receives: the device repeats what meets none without end,
+/// and says nothing. The victim sends, then waits for more, as a server does.
 #[test]
 fn a_peer_that_never_takes_a_message_is_given_up() {
     let _watchdog = hostile_peer::watchdog();
     let victim = Victim::new(Rdma.address());
     let mut bystander = hostile_peer::honest(&RdmaManager, victim.address);
-    let deaf = Raw::connect_with(&RdmaManager, victim.address, |_| (), 0);
-    let Answered::Connected(mut deaf) = deaf else { panic!("rejected") };
-    deaf.send(b"answer this");
+    let silent = Raw::connect_with(&RdmaManager, victim.address, |_| (), 0);
+    let Answered::Connected(mut silent) = silent else { panic!("rejected") };
+    silent.send(b"answer this");
     assert_eq!(victim.endings.recv(), Ok(Err(libc::ETIMEDOUT)));
     hostile_peer::assert_served(&mut bystander, "a peer that takes nothing");
 }
@@ -86,7 +86,7 @@ use Over::{Librdmacm, Librsock, LibrsockOnRdma};
 /// A server's, then its client's.
 const PAIRS: [[Over; 2]; 3] = [[Librdmacm, Librsock], [Librsock, Librdmacm], [Librsock, Librsock]];
 
-/// COMPAT: C's `rpoll` tells of the peer's end as soon as it knows, beside bytes that nobody has read, and
+/// COMPAT: C's `rpoll` reports the peer's end as soon as it knows, beside unread bytes, and
 /// the programs give up on it. So a client that polls is one of ours.
 const OUR_CLIENT: [[Over; 2]; 2] = [PAIRS[0], PAIRS[2]];
 
@@ -258,7 +258,7 @@ fn netperf_runs_through_librdmacms_own_preload_library() {
 
 /// A listener is on every device, and a client looks on all of them.
 #[test]
-fn the_device_is_found_where_nobody_chooses_it() {
+fn the_device_is_found_without_a_setting() {
     let others = [[Librdmacm, Librsock], [Librsock, Librdmacm], [Librsock, LibrsockOnRdma]];
     for pair in others.into_iter().chain([[LibrsockOnRdma, Librsock]]) {
         let args = ["-T", "b", "-T", "v", "-S", "5000", "-I", "5", "-C", "3"];
@@ -267,7 +267,7 @@ fn the_device_is_found_where_nobody_chooses_it() {
 }
 
 #[test]
-fn ipv6_is_no_different() {
+fn programs_transfer_over_ipv6() {
     for pair in PAIRS {
         for size in ["1", "63", "20000", "65537", "1048577", "4194304"] {
             let args = ["-f", "ipv6", "-T", "b", "-T", "v", "-S", size, "-I", "2", "-C", "2"];

@@ -1,5 +1,6 @@
-//! Datagram sockets on an RDMA device: both ends on one host, where `RSOCK_DEVICE` leaves nothing else, so
-//! each test runs in a process of its own with that set. `cargo xtask test` runs this in the lab.
+//! Datagram sockets on an RDMA device: both ends on one host, where `RSOCK_DEVICE` leaves nothing
+//! else, so each test runs in a process of its own with that set. `cargo xtask test` runs this in
+//! the lab.
 
 mod rdma_datagrams_c;
 mod rdma_datagrams_hostile;
@@ -52,7 +53,8 @@ fn the_first_datagram_arrives_and_the_conversation_moves_to_the_device() {
     });
 }
 
-/// What fits a packet of the device and a slot of the peer's, less the header, goes over the device.
+/// What fits a packet of the device and a slot of the peer's, less the header, goes over the
+/// device.
 #[test]
 fn datagrams_of_every_length_arrive_and_long_ones_go_by_udp() {
     on_rdma("datagrams_of_every_length_arrive_and_long_ones_go_by_udp", || {
@@ -125,7 +127,7 @@ fn sockets_that_sleep_wake_for_what_comes_either_way() {
     });
 }
 
-/// Two threads in receives of one socket: whoever is woken, nobody is forgotten.
+/// Two threads in receives of one socket: whichever wakes first, the other one wakes too.
 #[test]
 fn threads_that_share_a_socket_all_get_something() {
     const EACH: u32 = 300;
@@ -182,9 +184,9 @@ fn a_peer_that_restarts_on_its_port_is_reached_again() {
 
 /// What is lost is not known; what arrives is in order, and once.
 #[test]
-fn a_fast_sender_waits_for_its_device_and_for_nobody_else() {
+fn a_fast_sender_waits_for_its_device_alone() {
     const N: u32 = 20_000;
-    on_rdma("a_fast_sender_waits_for_its_device_and_for_nobody_else", || {
+    on_rdma("a_fast_sender_waits_for_its_device_alone", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
         meet([(&a, at_a), (&b, at_b)]);
         let before = [a.counters(), b.counters()];
@@ -271,8 +273,8 @@ fn a_forked_child_uses_udp_and_leaves_the_queue_alone() {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
         meet([(&a, at_a), (&b, at_b)]);
         let by_udp = b.counters().n_received_by_udp;
-        // SAFETY: the child makes calls of ours, which take no lock that another thread of this test's
-        // process has: the test is its only user.
+        // SAFETY: the child makes calls of ours, which take no lock that another thread of this
+        // test's process has: the test is its only user.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let sent = a.send_to(&[IoSlice::new(b"from the child")], Some(at_b), false);
@@ -301,7 +303,7 @@ fn udpong(library: Option<&Path>, args: &[&str]) -> Running {
     Running::spawn(&mut command).expect("udpong starts")
 }
 
-/// On a device that nobody else uses: what that one counts is theirs.
+/// On a device of their own: what it counts is theirs alone.
 #[test]
 fn udpong_plays_over_the_device_in_every_way_of_waiting() {
     let _watchdog = Watchdog::new(Duration::from_secs(200));
@@ -341,7 +343,7 @@ fn udpong_of_c_fails_on_such_a_device() {
     let said = [out.stdout, out.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(!out.status.success(), "{said}");
-    assert!(server.try_wait().expect("its state").is_none(), "nobody was there");
+    assert!(server.try_wait().expect("its state").is_none(), "no client reached the server");
 }
 
 /// Runs until `done`, at most as long as the watchdog waits.

@@ -1,11 +1,12 @@
-//! Many streams between two processes on an RDMA device: what each costs at rest, and what the others
-//! cost a busy one. `cargo xtask test` runs this in the lab.
+//! Many streams between two processes on an RDMA device: what each costs at rest, and what the
+//! others cost a busy one. `cargo xtask test` runs this in the lab.
 //!
-//! `LAB_STREAMS` says how many, where the usual number does not do, and `LAB_RUNS` how often the busy one is
-//! measured: from five times on it must be as fast among the others as alone, or nearly.
+//! `LAB_STREAMS` says how many, where the usual number does not do, and `LAB_RUNS` how often the
+//! busy one is measured: from five times on it must be as fast among the others as alone, or
+//! nearly.
 
+use rsock::rsockets::{self, Listener, Stream};
 use rsock_core::metrics;
-use rsock_core::rsocket::rsockets::{self, Listener, Stream};
 use rsock_tests::{Running, Watchdog};
 use rsock_verbs::rdma::Usage;
 use std::env;
@@ -20,12 +21,13 @@ const CARRIED: usize = 1 << 20;
 /// What the busy stream carries, each time.
 const BUSY: usize = 16 << 20;
 const BLOCK: usize = 64 << 10;
-/// Most registered memory of a stream at rest, in bytes, and of what all share: that and the busy one's
-/// is less than these 32 KiB would be for a thousand.
+/// Most registered memory of a stream at rest, in bytes, and of what all share: that and the busy
+/// one's is less than these 32 KiB would be for a thousand.
 const MOST: u64 = 26 << 10;
 const SHARED: u64 = 6 << 20;
 
-/// With so many runs the busy stream is measured, and must be so fast among the others, beside alone.
+/// With so many runs the busy stream is measured, and must be so fast among the others, beside
+/// alone.
 const MEASURED: usize = 5;
 const AS_FAST: f64 = 0.9;
 
@@ -153,7 +155,8 @@ fn assert_little(process: &str, pid: u32, n: usize) {
     let bytes: u64 = regions.iter().map(|line| len(line).expect("a length")).sum();
     let [n_qp, n_cq, n_srq] = ["qp", "cq", "srq"].map(|what| resources(what, pid).len());
     println!(
-        "{process}: {n} streams at rest: {} bytes of registered memory each, {n_cq} CQs, {n_srq} SRQs",
+        "{process}: {n} streams at rest: {} bytes of registered memory each, {n_cq} CQs, \
+         {n_srq} SRQs",
         bytes / n as u64
     );
     assert!((1..=MOST_CQS).contains(&n_cq), "{process}: {n_cq} CQs");
@@ -173,7 +176,7 @@ fn streams_at_rest_cost_little() {
         return connect_and_use(peer.parse().expect("address"));
     }
     let _watchdog = Watchdog::new(Duration::from_secs(600));
-    let listener = Listener::bind("10.9.0.1:0".parse().expect("address")).expect("listen");
+    let listener = Listener::bind("10.9.0.1:0").expect("listen");
     let mut command = Command::new(env::current_exe().expect("this program"));
     command
         .args(["--exact", "streams_at_rest_cost_little", "--nocapture"])
@@ -199,7 +202,8 @@ fn streams_at_rest_cost_little() {
     let among_others = receive_busy(&busy);
     let ratio = alone.as_secs_f64() / among_others.as_secs_f64();
     println!(
-        "the busy stream: {alone:?} alone, {among_others:?} among the others: {ratio:.2} times as fast"
+        "the busy stream: {alone:?} alone, {among_others:?} among the others: {ratio:.2} times as \
+         fast"
     );
     // A figure of one run says nothing: only a measurement is held to it.
     assert!(

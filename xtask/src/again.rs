@@ -1,5 +1,5 @@
-//! Tests that failed are run again, alone: one that passes twice then is flaky, and the run goes on.
-//! A flaky test is a defect of its own, so it is named at the end of the run.
+//! Tests that failed are run again, alone: one that passes twice then is flaky, and the run goes
+//! on. A flaky test is a defect of its own, so it is named at the end of the run.
 
 use crate::harness::{Counts, CutShort, Failed};
 use crate::steps;
@@ -27,8 +27,8 @@ pub(crate) struct Verdict {
     pub(crate) is_failed: bool,
 }
 
-/// Runs the tests of `failed` programs again and corrects `counts` by what comes out. `list` names the
-/// tests of a program, and `passes` runs suspects once and says whether each of them passed.
+/// Runs the tests of `failed` programs again and corrects `counts` by what comes out. `list` names
+/// the tests of a program, and `passes` runs suspects once and says whether each of them passed.
 pub(crate) fn judge(
     failed: &[Failed],
     counts: &mut Counts,
@@ -130,7 +130,8 @@ mod tests {
         }
     }
 
-    /// Judges one program with four tests called `a` to `d`, of which some pass as often as is said.
+    /// Judges one program with four tests called `a` to `d`, of which some pass as often as is
+    /// said.
     fn judged(failed: &[Failed], counts: (u64, u64), often: &[(&str, u32)]) -> (Verdict, u64, u64) {
         let mut counts = Counts { passed: counts.0, failed: counts.1, ignored: 0 };
         let mut left: Vec<(&str, u32)> = often.to_vec();

@@ -41,9 +41,9 @@ impl Apt {
         self.fetch_with_families(packages, &[])
     }
 
-    /// As [`fetch`](Self::fetch), with the whole of each family: the packages of that name and of the
-    /// library of that name on which it depends, even those that the machine has. An interpreter looks
-    /// for its library beside itself.
+    /// As [`fetch`](Self::fetch), with the whole of each family: the packages of that name and of
+    /// the library of that name on which it depends, even those that the machine has. An
+    /// interpreter looks for its library beside itself.
     pub(crate) fn fetch_with_families(
         &self,
         packages: &[&str],
@@ -266,8 +266,8 @@ const DEPENDENCIES: &[&str] = &[
     "--no-enhances",
 ];
 
-/// The packages of `family` in a listing of dependencies, which names each at the beginning of a line
-/// and below it, indented, what it needs.
+/// The packages of `family` in a listing of dependencies, which names each at the beginning of a
+/// line and below it, indented, what it needs.
 fn members<'a>(listing: &'a str, family: &'a str) -> impl Iterator<Item = String> + 'a {
     let names = listing.lines().filter(|line| !line.starts_with([' ', '|', '<']));
     let is_member = move |name: &&str| {
@@ -338,7 +338,8 @@ mod tests {
 
     #[test]
     fn a_plan_line_names_its_package() {
-        let line = "'http://archive.test/n/netperf_2.7.0-0.1_amd64.deb' netperf_2.7.0-0.1_amd64.deb 540848 MD5Sum:ee";
+        let line = "'http://archive.test/n/netperf_2.7.0-0.1_amd64.deb' \
+                    netperf_2.7.0-0.1_amd64.deb 540848 MD5Sum:ee";
         assert_eq!(planned_package(line).as_deref(), Some("netperf"));
         assert_eq!(planned_package("Reading package lists..."), None);
     }

@@ -5,12 +5,13 @@ use crate::tools;
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
-/// Builds for release, measures, prints the table and writes it as JSON and as a plot.
-/// `more` goes to `rsock compare`. Unless `more` has `--pin`, the scheduler places both ends: rows for
-/// bound ends as well would take as long again.
+/// Builds for release, measures, prints the table and writes it as JSON and as a plot. `more` goes
+/// to `rsock compare`. Unless `more` has `--pin`, the scheduler places both ends: rows for bound
+/// ends as well would take as long again.
 pub(crate) fn run(more: &[OsString]) -> Done {
     if let Err(why) = tools::fetch() {
-        // Other rows can be measured without these programs; the table lists those that are missing.
+        // Other rows can be measured without these programs; the table lists those that are
+        // missing.
         eprintln!("xtask: {why}");
     }
     build()?;

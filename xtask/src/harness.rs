@@ -1,7 +1,8 @@
-//! What a run of test programs says: how many tests passed, and which failed in which program.
+//! Reads the output of a run of test programs: how many tests passed, and which failed in which
+//! program.
 //!
-//! The lines are those of cargo and of Rust's test harness, in the order in which they were written.
-//! A guest of the lab says the same, each line led by its role if there are two.
+//! The lines are those of cargo and of Rust's test harness, in the order in which they were
+//! written. A guest of the lab says the same, each line led by its role if there are two.
 
 use std::mem;
 
@@ -167,8 +168,8 @@ impl Program {
     }
 }
 
-/// The file of a program that begins: `Running tests/pair.rs (target/debug/deps/pair-0123)`; nothing
-/// of one whose tests are in documentation: `Doc-tests rsock_core`.
+/// The file of a program that begins: `Running tests/pair.rs (target/debug/deps/pair-0123)`;
+/// nothing of one whose tests are in documentation: `Doc-tests rsock_core`.
 fn begun(line: &str) -> Option<&str> {
     let line = line.trim_start();
     if line.starts_with("Doc-tests ") {
@@ -284,7 +285,8 @@ mod tests {
     #[test]
     fn two_guests_are_told_apart() {
         let found = report(
-            "a|      Running hosts (/target/deps/hosts-1)\nb|      Running hosts (/target/deps/hosts-1)\n\
+            "a|      Running hosts (/target/deps/hosts-1)\n\
+             b|      Running hosts (/target/deps/hosts-1)\n\
              a| running 2 tests\nb| running 2 tests\na| test one ... ok\r\nb| test one ... FAILED\n\
              b| failures:\nb|     one\nb| \nb| test result: FAILED. 0 passed; 1 failed; 0 ignored\n\
              b| error: test failed, to rerun pass `hosts`\n",

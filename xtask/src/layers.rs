@@ -66,9 +66,12 @@ const RANKS: &[&[&str]] = &[
     &["rsock-verbs"],
     &["rsock-cm", "rsock-proto"],
     &["rsock-core"],
-    &["rsock-capi", "rsock-tokio", "rsock-cli"],
+    &["rsock-capi", "rsock-tokio"],
+    // What Rust programs depend on; `rsock-tokio` is one of its features.
+    &["rsock"],
+    &["rsock-preload", "rsock-cli"],
     // Measures with the loops of `rsock perf`, which `rsock-cli` has as a library.
-    &["rsock-preload", "rsock-compare"],
+    &["rsock-compare"],
     &["rsock-tests"],
     &["rsock-benches", "rsock-examples"],
     &["xtask"],

@@ -2,7 +2,7 @@
 
 use crate::steps::{self, Done};
 use crate::test::DEVICE_TESTS;
-use crate::{docs, layers, sources};
+use crate::{commits, docs, layers, sources, types, words};
 use std::process::Command;
 
 /// Runs every check; the quick ones first.
@@ -14,11 +14,18 @@ pub(crate) fn run() -> Done {
     sources::check()?;
     steps::say("docs: links and file names lead somewhere");
     docs::check()?;
+    steps::say("words: plain English, and lines of at most 100 columns");
+    words::check()?;
+    steps::say("types: one meaning for each public name");
+    types::check()?;
+    steps::say("commits: subjects of at most 72 characters");
+    commits::check()?;
     clippy(&["--workspace", "--all-targets"])?;
     clippy(&DEVICE_TESTS)?;
-    documentation(&["--workspace", "--exclude", "rsock-cli"])?;
-    // Apart, because the command and the C library are both called `rsock`.
+    // Apart, because the crate, the command and the C library are all called `rsock`.
+    documentation(&["--workspace", "--exclude", "rsock-cli", "--exclude", "rsock-capi"])?;
     documentation(&["--package", "rsock-cli"])?;
+    documentation(&["--package", "rsock-capi"])?;
     spelling()?;
     licences()
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask lockstep`: random programs in lock step, with the preload library and without, for as long as one likes.
+//! `cargo xtask lockstep`: random programs in lock step, with the preload library and without, for
+//! as long as one likes.
 
 use crate::steps::{self, Done};
 use crate::tools;

@@ -7,6 +7,7 @@
 
 mod again;
 mod apt;
+mod commits;
 mod demo;
 mod dist;
 mod docs;
@@ -26,7 +27,9 @@ mod steps;
 mod test;
 mod tools;
 mod torture;
+mod types;
 mod watch;
+mod words;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -35,17 +38,17 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let done = match Args::parse().task {
         Task::Demo { more } => demo::run(&more),
-        Task::Dist(wishes) => dist::run(&wishes),
+        Task::Dist(options) => dist::run(&options),
         Task::Fuzz(fuzz) => fuzz::run(&fuzz),
         Task::Lab(lab) => lab::run(&lab),
         Task::Lint => lint::run(),
         Task::Miri => miri::run(),
         Task::Lockstep(lockstep) => lockstep::run(&lockstep),
         Task::RegenBindings => regen::run(),
-        Task::Soak(wishes) => soak::run(&wishes),
+        Task::Soak(options) => soak::run(&options),
         Task::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Task::Test => test::run(),
-        Task::Torture(wishes) => torture::run(&wishes),
+        Task::Torture(options) => torture::run(&options),
         Task::Tools => tools::fetch().map(|dir| println!("{}", dir.display())),
     };
     match done {
@@ -79,7 +82,7 @@ enum Task {
     Fuzz(fuzz::Fuzz),
     /// Run a script in a virtual machine with an RDMA device: see lab/README.md
     Lab(lab::Lab),
-    /// Check formatting, lints, documentation, licences, layers and where unsafe code may live
+    /// Check formatting, lints, documentation, words, licences, layers and places of unsafe code
     Lint,
     /// Run the tests that make no system call under Miri (nightly)
     Miri,

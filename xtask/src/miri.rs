@@ -1,7 +1,8 @@
 //! `cargo xtask miri`: the tests that make no system call, under Miri.
 //!
-//! Miri runs the interpreter's own threads, memory and clock, and knows no futex words in shared files, no
-//! Unix sockets with descriptors and no netlink; so the modules are named here that need none of those.
+//! Miri runs the interpreter's own threads, memory and clock, and knows no futex words in shared
+//! files, no Unix sockets with descriptors and no netlink; so the modules are named here that need
+//! none of those.
 
 use crate::nightly;
 use crate::steps::{self, Done, Failure};

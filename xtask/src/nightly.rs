@@ -3,7 +3,8 @@
 use crate::steps::{self, Done, Failure};
 use std::process::Command;
 
-/// Fails, in one line that says what is missing, unless a nightly toolchain with `components` is installed.
+/// Fails, in one line that says what is missing, unless a nightly toolchain with `components` is
+/// installed.
 pub(crate) fn require(what: &str, components: &[&str]) -> Done {
     let mut list = Command::new("rustup");
     list.args(["component", "list", "--installed", "--toolchain", NIGHTLY]);

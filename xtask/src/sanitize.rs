@@ -1,4 +1,5 @@
-//! `cargo xtask sanitize`: tests of the soft device and of the engine under the compiler's sanitizers.
+//! `cargo xtask sanitize`: tests of the soft device and of the engine under the compiler's
+//! sanitizers.
 
 use crate::nightly;
 use crate::steps::{self, Done, Failure};
@@ -45,7 +46,8 @@ fn test(sanitizer: Sanitizer, (package, modules, skipped): &Tests) -> Done {
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Variables stay on the stack itself: the engine tells by their addresses which calls a `longjmp` has left.
+/// Variables stay on the stack itself: the engine tells by their addresses which calls a `longjmp`
+/// has left.
 const ASAN_OPTIONS: &str = "detect_stack_use_after_return=0";
 
 /// Children of tests die by signals, or without a word.
@@ -59,15 +61,17 @@ fn tsan_options() -> Result<String, Failure> {
     Ok(format!("die_after_fork=0 halt_on_error=1 suppressions={}", file.display()))
 }
 
-/// The soft device maps each segment twice where both ends are in one process, and the sanitizer tells memory by
-/// its address: it does not see that what one end published at one address orders what the other reads at another.
+/// The soft device maps each segment twice where both ends are in one process, and the sanitizer
+/// tells memory by its address: it does not see that what one end published at one address orders
+/// what the other reads at another.
 const SUPPRESSIONS: &str = "race:rsock_verbs::soft::copy::\n";
 
 /// A package, of its tests those to run (all if none is named), and of these those to leave out.
 type Tests = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 const TESTS: &[Tests] = &[
-    // A copy that faults is left by jumping out of it, which the sanitizers' own copies do not allow.
+    // A copy that faults is left by jumping out of it, which the sanitizers' own copies do not
+    // allow.
     ("rsock-verbs", &[], &["fault::"]),
     ("rsock-cm", &["soft::"], &[]),
     ("rsock-core", &[], &[]),

@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: connections, datagrams and forks that come and go, and a count of what is left of them.
+//! `cargo xtask soak`: connections, datagrams and forks that come and go, and a count of what is
+//! left of them.
 
 use crate::steps::{self, Done};
 use crate::torture;
@@ -13,9 +14,9 @@ pub(crate) struct Soak {
 }
 
 /// Builds what is soaked, and soaks it.
-pub(crate) fn run(wishes: &Soak) -> Done {
+pub(crate) fn run(options: &Soak) -> Done {
     torture::build()?;
     let mut command = torture::driver();
     command.arg("soak").arg("--library").arg(torture::library());
-    steps::run(command.args(["--seconds", &(wishes.minutes * 60).to_string()]))
+    steps::run(command.args(["--seconds", &(options.minutes * 60).to_string()]))
 }

@@ -93,7 +93,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/own_fd.rs",
     "crates/rsock-verbs/src/fault",
     "crates/rsock-verbs/src/raw.rs",
-    "crates/rsock-verbs/src/received",
+    "crates/rsock-verbs/src/untrusted",
     "crates/rsock-verbs/src/sparse.rs",
     "crates/rsock-verbs/src/soft/",
     // Marks of what may lie in family memory, and posts and registrations of memory.
@@ -104,7 +104,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/metrics/writer.rs",
     "crates/rsock-core/src/accelerate/handoff/holders.rs",
     "crates/rsock-core/src/accelerate/state.rs",
-    // System calls that nobody wraps, and the program's descriptors.
+    // System calls that no crate wraps, and the program's descriptors.
     "crates/rsock-core/src/interrupt.rs",
     "crates/rsock-core/src/sys.rs",
     "crates/rsock-core/src/accelerate/handoff/detached_process.rs",

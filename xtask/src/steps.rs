@@ -1,4 +1,4 @@
-//! Running the commands that a task is made of, and saying so.
+//! Runs the commands of a task, and prints each.
 
 use std::env;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: builds everything and runs every test.
 //!
-//! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]). A
-//! test that fails is run twice more, alone ([`crate::again`]).
+//! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]).
+//! A test that fails is run twice more, alone ([`crate::again`]).
 
 use crate::again;
 use crate::lab;
@@ -53,8 +53,8 @@ pub(crate) fn run() -> Done {
 /// All benchmarks, and nothing that is none.
 const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
 
-/// Tests that need an RDMA device, by convention called `rdma` and something, or two hosts with
-/// one each, called `hosts`, or `power` where one of them is switched off; they run only where they are
+/// Tests that need an RDMA device, by convention called `rdma` and something, or two hosts with one
+/// each, called `hosts`, or `power` where one of them is switched off; they run only where they are
 /// named.
 pub(crate) const DEVICE_TESTS: [&str; 7] =
     ["--workspace", "--test", "rdma*", "--test", "hosts", "--test", "power"];
@@ -70,8 +70,8 @@ struct Run {
 
 impl Run {
     /// Compiling may take long and say nothing, so it is not watched and comes first. Always of the
-    /// whole workspace: another choice of packages chooses other features of their dependencies, and
-    /// compiles those once more.
+    /// whole workspace: another choice of packages chooses other features of their dependencies,
+    /// and compiles those once more.
     fn build(&self) -> Done {
         steps::run(cargo("build").args(["--workspace", "--lib", "--bins"]))?;
         steps::run(cargo("test").args(["--workspace", "--no-run"]))?;
@@ -140,8 +140,8 @@ impl Run {
         Ok(())
     }
 
-    /// Runs tests by what `command` makes of no arguments, and those that fail again by what it makes of
-    /// them and their program. `filter` is part of all their names.
+    /// Runs tests by what `command` makes of no arguments, and those that fail again by what it
+    /// makes of them and their program. `filter` is part of all their names.
     fn tests(
         &mut self,
         what: &str,

@@ -53,8 +53,8 @@ pub(crate) fn dir() -> PathBuf {
     steps::target_dir().join("tools")
 }
 
-/// Programs that tests run and that are not fetched, because they come with a C compiler or belong to
-/// every Debian: those that are not here.
+/// Programs that tests run and that are not fetched, because they come with a C compiler or belong
+/// to every Debian: those that are not here.
 pub(crate) fn missing() -> impl Iterator<Item = &'static str> {
     MACHINE.iter().copied().filter(|program| !is_on_path(program))
 }
@@ -83,8 +83,8 @@ fn unpack(dir: &Path) -> Done {
     compile_modules(dir)
 }
 
-/// Compiles Python's library, as installing the packages would: a test that may not write there would
-/// do so anew each time.
+/// Compiles Python's library, as installing the packages would: a test that may not write there
+/// would do so anew each time.
 fn compile_modules(dir: &Path) -> Done {
     let program = dir.join("root/usr/bin").join(PYTHON);
     let program = fs::read_link(&program).map_err(|e| Failure::io(program.display(), &e))?;

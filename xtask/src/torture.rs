@@ -1,5 +1,5 @@
-//! `cargo xtask torture`: random programs over the preload library, every byte and every answer of which is checked.
-//! docs/reliability.md says what is judged, and how.
+//! `cargo xtask torture`: random programs over the preload library, every byte and every answer of
+//! which is checked. docs/reliability.md says what is judged, and how.
 
 use crate::steps::{self, Done};
 use clap::Args;
@@ -13,7 +13,8 @@ pub(crate) struct Torture {
     /// How long
     #[arg(long, default_value_t = 1, conflicts_with_all = ["schedules", "replay"])]
     minutes: u64,
-    /// Number of the first schedule; those after it have the numbers after it [default: a fresh one]
+    /// Number of the first schedule; those after it have the numbers after it [default: a fresh
+    /// one]
     #[arg(long)]
     seed: Option<u64>,
     /// How many schedules
@@ -25,7 +26,8 @@ pub(crate) struct Torture {
     /// Schedules of this shape alone
     #[arg(long)]
     shape: Option<String>,
-    /// The processes that run the library, or each schedule in another way [default: each in all four ways]
+    /// The processes that run the library, or each schedule in another way [default: each in all
+    /// four ways]
     #[arg(long, value_parser = ["neither", "first", "second", "both", "turns"])]
     library_at: Option<String>,
     /// Run the schedule in this file, as a failure leaves it
@@ -46,28 +48,28 @@ pub(crate) struct Torture {
 }
 
 /// Builds what is tortured, and tortures it.
-pub(crate) fn run(wishes: &Torture) -> Done {
+pub(crate) fn run(options: &Torture) -> Done {
     build()?;
-    let mut command = command(wishes.seed.unwrap_or_else(fresh_seed));
-    match (wishes.schedules, &wishes.replay) {
+    let mut command = command(options.seed.unwrap_or_else(fresh_seed));
+    match (options.schedules, &options.replay) {
         (_, Some(file)) => command.arg("--replay").arg(file),
         (Some(n), None) => command.args(["--schedules", &n.to_string()]),
-        (None, None) => command.args(["--seconds", &(wishes.minutes * 60).to_string()]),
+        (None, None) => command.args(["--seconds", &(options.minutes * 60).to_string()]),
     };
     for (option, value) in [
-        ("--repeat", wishes.repeat.map(|n| n.to_string())),
-        ("--shape", wishes.shape.clone()),
-        ("--library-at", wishes.library_at.clone()),
+        ("--repeat", options.repeat.map(|n| n.to_string())),
+        ("--shape", options.shape.clone()),
+        ("--library-at", options.library_at.clone()),
     ] {
         if let Some(value) = value {
             command.args([option, &value]);
         }
     }
     for (option, is_on) in [
-        ("--keep-going", wishes.keep_going),
-        ("--no-shrink", wishes.no_shrink),
-        ("--gentle", wishes.gentle),
-        ("--json", wishes.json),
+        ("--keep-going", options.keep_going),
+        ("--no-shrink", options.no_shrink),
+        ("--gentle", options.gentle),
+        ("--json", options.json),
     ] {
         if is_on {
             command.arg(option);
@@ -76,8 +78,8 @@ pub(crate) fn run(wishes: &Torture) -> Done {
     steps::run(&mut command)
 }
 
-/// A minute with the same schedules each time, and a minute with fresh ones, by their first seeds: what `cargo xtask test`
-/// runs, by [`short_run`].
+/// A minute with the same schedules each time, and a minute with fresh ones, by their first seeds:
+/// what `cargo xtask test` runs, by [`short_run`].
 pub(crate) fn short_runs() -> [(&'static str, u64); 2] {
     [("torture with a fixed seed", FIXED_SEED), ("torture with a fresh seed", fresh_seed())]
 }

@@ -2,8 +2,9 @@
 //! rsock-tokio beside Tokio's TCP streams, in one run.
 //!
 //! Both columns are the same source and differ in the stream's type alone. They alternate, each
-//! sample lasts SECONDS (0.5 unless given), and what is printed are medians of five, with the least and the
-//! greatest in brackets, below the commit. A ROW is part of a row's name; a chart of the ratios goes to FILE.svg.
+//! sample lasts SECONDS (0.5 unless given), and what is printed are medians of five, with the least
+//! and the greatest in brackets, below the commit. A ROW is part of a row's name; a chart of the
+//! ratios goes to FILE.svg.
 
 use rsock_benches::cases::{active_among, raise_limit, round_trips, rpc, throughput};
 use rsock_benches::chart::{self, Bar};
@@ -163,7 +164,7 @@ fn spread(sorted: &[f64], (unit, scale): (&str, f64)) -> String {
     format!("{median:.1} {unit} ({least:.1} to {most:.1})")
 }
 
-/// What is checked out, which this was built from unless somebody has changed it since.
+/// The commit that is checked out. This program was built from it unless a checkout came between.
 fn commit() -> String {
     let mut git = Command::new("git");
     git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--exclude=*"]);

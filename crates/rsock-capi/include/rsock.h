@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-/* Sockets: AF_INET or AF_INET6, SOCK_STREAM. */
+/* Sockets: AF_INET or AF_INET6, SOCK_STREAM or SOCK_DGRAM. */
 int rsocket(int domain, int type, int protocol);
 int rbind(int socket, const struct sockaddr *addr, socklen_t addrlen);
 int rlisten(int socket, int backlog);
@@ -37,7 +37,10 @@ int rclose(int socket);
 int rgetpeername(int socket, struct sockaddr *addr, socklen_t *addrlen);
 int rgetsockname(int socket, struct sockaddr *addr, socklen_t *addrlen);
 
-/* Flags that count: MSG_DONTWAIT; MSG_PEEK and MSG_WAITALL when receiving. */
+/*
+ * Flags with an effect: MSG_DONTWAIT; when receiving also MSG_PEEK, and
+ * MSG_WAITALL on streams, MSG_TRUNC on datagrams.
+ */
 ssize_t rrecv(int socket, void *buf, size_t len, int flags);
 ssize_t rrecvfrom(int socket, void *buf, size_t len, int flags,
 		  struct sockaddr *src_addr, socklen_t *addrlen);
@@ -61,7 +64,7 @@ enum {
 	RDMA_SQSIZE,	/* uint32_t: send queue entries */
 	RDMA_RQSIZE,	/* uint32_t: receive queue entries */
 	RDMA_INLINE,	/* uint32_t: inline bytes */
-	RDMA_IOMAPSIZE,	/* int: buffers that the peer may open to us */
+	RDMA_IOMAPSIZE,	/* int: buffers that the peer may expose */
 	RDMA_ROUTE	/* path records */
 };
 
@@ -73,11 +76,11 @@ int rgetsockopt(int socket, int level, int optname,
 int rfcntl(int socket, int cmd, ... /* arg */);
 
 /*
- * Memory opened to the peer. riomap() opens len bytes at buf under offset, or
- * under their address if offset is -1, and returns the offset; the peer must
- * have set RDMA_IOMAPSIZE before it connected or listened. riowrite() writes
- * into what the peer has opened; the peer is not told, but what is sent
- * afterwards arrives afterwards.
+ * Memory exposed to the peer. riomap() exposes len bytes at buf under offset,
+ * or under their address if offset is -1, and returns the offset; the peer
+ * must have set RDMA_IOMAPSIZE before it connected or listened. riowrite()
+ * writes into memory that the peer has exposed. The peer gets no notice of the
+ * write, but data sent after it arrives after it.
  */
 off_t riomap(int socket, void *buf, size_t len, int prot, int flags,
 	     off_t offset);

@@ -1,5 +1,5 @@
-//! C arguments to Rust values. Each function here trusts its caller as far as the system call of
-//! the same argument would, and null where a pointer is needed is `EFAULT`.
+//! Converts C arguments to Rust values. Each function trusts its caller as far as the system call
+//! with the same argument would; null where a pointer is needed is `EFAULT`.
 
 use crate::errno::error;
 use libc::{c_int, c_void, iovec, sockaddr, socklen_t};
@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::{ptr, slice};
 
-/// Most buffers of one call, as the kernel's.
+/// The largest number of buffers in one call, as the kernel's.
 const MAX_IOV: usize = 1024;
 
 /// `len` bytes at `buf`, to read.
@@ -98,7 +98,7 @@ pub(crate) unsafe fn scatter<'a>(iov: *const iovec, n: usize) -> io::Result<Vec<
         .collect()
 }
 
-/// A count of buffers.
+/// A number of buffers.
 pub(crate) fn count(n: c_int) -> io::Result<usize> {
     usize::try_from(n).or_else(|_| error(libc::EINVAL))
 }
@@ -114,7 +114,7 @@ pub(crate) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> io::Resul
 }
 
 fn parse_address(bytes: &[u8]) -> io::Result<SocketAddr> {
-    /// The scope came to IPv6 addresses later.
+    /// The scope field was added to IPv6 addresses later.
     const WITHOUT_SCOPE: usize = offset_of!(libc::sockaddr_in6, sin6_scope_id);
     let Some(family) = bytes.first_chunk().map(|b| u16::from_ne_bytes(*b)) else {
         return error(libc::EINVAL);
@@ -159,7 +159,7 @@ fn format_address(addr: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// Where a call puts an address: as much as fits, and the full length. Both null: nowhere.
+/// Stores an address: as much as fits, and its full length. Nothing where both pointers are null.
 ///
 /// # Safety
 /// `len` is null or points to a length, and `addr` is null or points to that many writable bytes.
@@ -179,7 +179,7 @@ pub(crate) unsafe fn put_address(
     Ok(())
 }
 
-/// Puts `value` where a call wants it: as much as fits, and that length.
+/// Stores `value`: as much as fits, and the length stored.
 ///
 /// # Safety
 /// `len` is null or points to a length, and `at` is null or points to that many writable bytes.
@@ -195,7 +195,7 @@ pub(crate) unsafe fn put_value(
     let room = unsafe { len.read() } as usize;
     let n = value.len().min(room);
     // SAFETY: `n` bytes are readable in `value` and writable at `at`; the two do not overlap,
-    // because `value` is ours.
+    // because `value` is memory of this library.
     unsafe { ptr::copy_nonoverlapping(value.as_ptr(), at.cast(), n) };
     // SAFETY: not null, and writable by this function's contract.
     unsafe { len.write(socklen_t::try_from(n).unwrap_or(0)) };
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_border() {
+    fn addresses_survive_a_round_trip() {
         for text in ["1.2.3.4:5", "[2001:db8::1]:6", "[fe80::1%7]:8"] {
             let addr: SocketAddr = text.parse().expect("address");
             assert_eq!(parse_address(&format_address(addr)).expect("parses"), addr);

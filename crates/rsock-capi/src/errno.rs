@@ -1,17 +1,17 @@
-//! Results to C: -1 and `errno`.
+//! Maps results to C: -1 and `errno`.
 
 use libc::{c_int, ssize_t};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// An error with that number.
+/// An error with this errno.
 pub(crate) fn error<T>(errno: c_int) -> io::Result<T> {
     Err(io::Error::from_raw_os_error(errno))
 }
 
-/// The number of an error. Errors of the system carry theirs; the kinds that our own layers make
-/// without one have one each.
-pub(crate) fn number(e: &io::Error) -> c_int {
+/// The errno of an error. Errors of the system carry theirs; each kind that rsock's own layers make
+/// without one has one here.
+pub(crate) fn errno_of(e: &io::Error) -> c_int {
     use io::ErrorKind::{
         ConnectionRefused, ConnectionReset, Interrupted, InvalidData, InvalidInput, NotConnected,
         OutOfMemory, TimedOut, Unsupported, WouldBlock,
@@ -45,10 +45,11 @@ fn set(errno: c_int) {
     unsafe { at.write(errno) };
 }
 
-/// Runs `f`. On success `errno` is what it was, on failure it says why and the answer is `None`.
-pub(crate) fn border<T>(f: impl FnOnce() -> io::Result<T>) -> Option<T> {
+/// Runs `f`. On success `errno` keeps its value; on failure it is the error's, and the result is
+/// `None`.
+pub(crate) fn call_rust<T>(f: impl FnOnce() -> io::Result<T>) -> Option<T> {
     let before = current();
-    // A panic is a bug of ours; the program gets an error rather than an abort.
+    // A panic is a bug; the program gets an error rather than an abort.
     let result = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| error(libc::EIO));
     match result {
         Ok(value) => {
@@ -56,7 +57,7 @@ pub(crate) fn border<T>(f: impl FnOnce() -> io::Result<T>) -> Option<T> {
             Some(value)
         }
         Err(e) => {
-            set(number(&e));
+            set(errno_of(&e));
             None
         }
     }
@@ -64,17 +65,17 @@ pub(crate) fn border<T>(f: impl FnOnce() -> io::Result<T>) -> Option<T> {
 
 /// 0, or -1.
 pub(crate) fn ret_unit(f: impl FnOnce() -> io::Result<()>) -> c_int {
-    border(f).map_or(-1, |()| 0)
+    call_rust(f).map_or(-1, |()| 0)
 }
 
 /// A number, or -1.
 pub(crate) fn ret_int(f: impl FnOnce() -> io::Result<c_int>) -> c_int {
-    border(f).unwrap_or(-1)
+    call_rust(f).unwrap_or(-1)
 }
 
 /// A length, or -1.
 pub(crate) fn ret_len(f: impl FnOnce() -> io::Result<usize>) -> ssize_t {
-    border(f).map_or(-1, |n| ssize_t::try_from(n).unwrap_or(ssize_t::MAX))
+    call_rust(f).map_or(-1, |n| ssize_t::try_from(n).unwrap_or(ssize_t::MAX))
 }
 
 #[cfg(test)]
@@ -94,12 +95,12 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_does_not_cross_the_border() {
+    fn a_panic_does_not_reach_c() {
         assert_eq!((ret_unit(|| panic!("on purpose")), current()), (-1, libc::EIO));
     }
 
     #[test]
-    fn every_kind_that_we_make_has_a_number() {
+    fn every_kind_that_rsock_makes_has_an_errno() {
         let table = [
             (io::ErrorKind::WouldBlock, libc::EAGAIN),
             (io::ErrorKind::Interrupted, libc::EINTR),
@@ -114,8 +115,8 @@ mod tests {
             (io::ErrorKind::Other, libc::EIO),
         ];
         for (kind, errno) in table {
-            assert_eq!(number(&kind.into()), errno, "{kind}");
+            assert_eq!(errno_of(&kind.into()), errno, "{kind}");
         }
-        assert_eq!(number(&io::Error::from_raw_os_error(libc::EXDEV)), libc::EXDEV);
+        assert_eq!(errno_of(&io::Error::from_raw_os_error(libc::EXDEV)), libc::EXDEV);
     }
 }

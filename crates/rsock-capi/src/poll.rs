@@ -1,4 +1,4 @@
-//! Waiting for several descriptors, of ours and others.
+//! Waits for rsockets and other descriptors together.
 
 use crate::errno::{error, ret_int};
 use crate::table::{self, Entry};
@@ -23,7 +23,7 @@ impl Want {
     }
 }
 
-/// Waits; what was found, in the order of `wants`, and for how many.
+/// Waits; returns the events found, in the order of `wants`, and for how many descriptors.
 fn wait(wants: &[Want], timeout: Option<Duration>) -> io::Result<(Vec<PollFlags>, usize)> {
     let mut entries: Vec<_> = wants
         .iter()
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c
             0 => &mut [],
             _ if fds.is_null() => return error(libc::EFAULT),
             _ if n > MAX_FDS => return error(libc::EINVAL),
-            // SAFETY: not null, and the caller of `poll(2)` promises `n` entries that are ours to
+            // SAFETY: not null, and the caller of `poll(2)` promises `n` entries that this call may
             // write.
             _ => unsafe { slice::from_raw_parts_mut(fds, n) },
         };
@@ -71,7 +71,8 @@ const WORD: usize = c_ulong::BITS as usize;
 /// The words of a descriptor set that cover the first `n` descriptors.
 ///
 /// # Safety
-/// `set` is null or points to a set of at least `n` descriptors that is ours to write.
+/// `set` is null or points to a set of at least `n` descriptors that the caller of this function
+/// may write.
 unsafe fn words<'a>(set: *mut fd_set, n: usize) -> &'a mut [c_ulong] {
     if set.is_null() {
         return &mut [];
@@ -84,13 +85,13 @@ fn has(set: &[c_ulong], fd: usize) -> bool {
     set.get(fd / WORD).is_some_and(|word| word >> (fd % WORD) & 1 != 0)
 }
 
-/// Readiness that `select(2)` calls readable, writable, and exceptional.
+/// The events that `select(2)` reports as readable, writable, and exceptional.
 const SETS: [PollFlags; 3] = [
     PollFlags::IN.union(PollFlags::RDNORM).union(PollFlags::HUP).union(PollFlags::ERR),
     PollFlags::OUT.union(PollFlags::WRNORM).union(PollFlags::ERR),
     PollFlags::PRI,
 ];
-/// What is asked for each of them.
+/// The events that each of the three asks for.
 const ASKED: [PollFlags; 3] = [PollFlags::IN, PollFlags::OUT, PollFlags::PRI];
 
 /// As `select(2)`, over rsockets and ordinary descriptors alike. The timeout is not changed.
@@ -157,7 +158,7 @@ fn duration(time: timeval) -> io::Result<Duration> {
     else {
         return error(libc::EINVAL);
     };
-    // As the kernel: more than a second's worth of microseconds is fine.
+    // As in the kernel, more than a second's worth of microseconds is valid.
     Duration::from_secs(seconds)
         .checked_add(Duration::from_micros(micros))
         .map_or_else(|| error(libc::EINVAL), Ok)
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clearing_a_set_leaves_what_lies_behind() {
+    fn clearing_a_set_leaves_the_bits_above() {
         let mut set = [c_ulong::MAX; 2];
         clear(&mut set, WORD + 3);
         assert_eq!(set, [0, c_ulong::MAX << 3]);

@@ -1,11 +1,11 @@
-//! Making, naming, connecting and ending sockets.
+//! Creates, binds, connects and closes sockets, and reads their addresses.
 
-use crate::any::AnySocket;
+use crate::any_socket::AnySocket;
 use crate::errno::{error, ret_int, ret_unit};
 use crate::{arg, table};
 use libc::{c_int, sockaddr, socklen_t};
 use rsock_core::datagram::Datagram;
-use rsock_core::rsocket::Socket;
+use rsock_core::rsocket::{Family, Socket};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 
@@ -15,17 +15,17 @@ use std::sync::atomic::Ordering;
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     ret_int(|| {
         let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-        let v6 = match domain {
-            libc::AF_INET => false,
-            libc::AF_INET6 => true,
+        let family = match domain {
+            libc::AF_INET => Family::V4,
+            libc::AF_INET6 => Family::V6,
             _ => return error(libc::ENOTSUP),
         };
         let socket = match (kind & !flags, protocol) {
             (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
-                AnySocket::Stream(Box::new(Socket::new(v6)?))
+                AnySocket::Stream(Box::new(Socket::new(family)?))
             }
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
-                AnySocket::Datagram(Box::new(Datagram::new(v6)?))
+                AnySocket::Datagram(Box::new(Datagram::new(family == Family::V6)?))
             }
             _ => return error(libc::ENOTSUP),
         };
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t)
 pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     ret_unit(|| {
         let entry = table::get(fd)?;
-        // As the kernel: a negative backlog is a large one.
+        // As in the kernel, a negative backlog is a large one.
         entry.socket.stream()?.listen(u32::try_from(backlog).unwrap_or(u32::MAX))
     })
 }

@@ -1,9 +1,9 @@
-//! Descriptor numbers to sockets.
+//! The descriptor table: descriptor numbers to sockets.
 //!
-//! Two levels, as wide as descriptors go. Each number has a lock of its own, so threads that use
-//! different sockets do not meet here.
+//! Two levels, for as many numbers as descriptors have. Each number has a lock of its own, so
+//! threads that use different sockets share no lock.
 
-use crate::any::AnySocket;
+use crate::any_socket::AnySocket;
 use crate::errno::error;
 use libc::c_int;
 use std::io;
@@ -11,12 +11,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// A socket that has a number.
+/// A socket with its number.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) socket: AnySocket,
-    /// `FD_CLOEXEC` as the program set it. The descriptors behind a socket are closed on exec
-    /// whatever it says: in the new image they would be of no use.
+    /// `FD_CLOEXEC` as the program set it. The descriptors behind a socket are always closed on
+    /// exec: the new program could not use them.
     pub(crate) close_on_exec: AtomicBool,
 }
 
@@ -27,21 +27,21 @@ type Cell = RwLock<Option<Arc<Entry>>>;
 
 static TABLE: [OnceLock<Box<[Cell]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
 
-fn place(fd: c_int) -> Option<(usize, usize)> {
+fn position(fd: c_int) -> Option<(usize, usize)> {
     let fd = usize::try_from(fd).ok()?;
     (fd < CHUNK * CHUNKS).then_some((fd / CHUNK, fd % CHUNK))
 }
 
-/// The socket behind `fd`, if it is one of ours.
+/// The socket of `fd`, if the table has one.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Entry>> {
-    let (chunk, at) = place(fd)?;
+    let (chunk, at) = position(fd)?;
     TABLE[chunk].get()?[at].read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// The socket behind `fd`.
+/// The socket of `fd`.
 ///
 /// # Errors
-/// `EBADF` if it is none of ours.
+/// `EBADF` if the table has none.
 pub(crate) fn get(fd: c_int) -> io::Result<Arc<Entry>> {
     find(fd).map_or_else(|| error(libc::EBADF), Ok)
 }
@@ -52,25 +52,25 @@ pub(crate) fn get(fd: c_int) -> io::Result<Arc<Entry>> {
 /// `ENFILE` for a number that is larger than any descriptor has been.
 pub(crate) fn insert(socket: AnySocket, close_on_exec: bool) -> io::Result<c_int> {
     let fd = socket.as_fd().as_raw_fd();
-    let Some((chunk, at)) = place(fd) else { return error(libc::ENFILE) };
+    let Some((chunk, at)) = position(fd) else { return error(libc::ENFILE) };
     let cells = TABLE[chunk].get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());
     let entry = Entry { socket, close_on_exec: AtomicBool::new(close_on_exec) };
     let stale = cells[at].write().unwrap_or_else(PoisonError::into_inner).replace(Arc::new(entry));
     if let Some(stale) = stale {
-        // Its descriptor was closed behind our back, and the number is the new socket's now: it
-        // must not be closed again.
+        // The program closed the old socket's descriptor without `rclose`, and the number is the
+        // new socket's now: it must not be closed again.
         stale.socket.close();
         std::mem::forget(stale);
     }
     Ok(fd)
 }
 
-/// Takes the socket away from its number.
+/// Removes the socket of a number.
 ///
 /// # Errors
-/// `EBADF` if it is none of ours.
+/// `EBADF` if the table has none.
 pub(crate) fn remove(fd: c_int) -> io::Result<Arc<Entry>> {
-    let cell = place(fd).and_then(|(chunk, at)| TABLE[chunk].get().map(|cells| &cells[at]));
+    let cell = position(fd).and_then(|(chunk, at)| TABLE[chunk].get().map(|cells| &cells[at]));
     let Some(cell) = cell else { return error(libc::EBADF) };
     cell.write()
         .unwrap_or_else(PoisonError::into_inner)

@@ -124,7 +124,7 @@ impl Drop for Child {
     }
 }
 
-/// Lets time pass, where time is what is measured or paced and not a stand-in for an event.
+/// Lets time pass: for measuring and pacing, never to wait for an event.
 #[expect(clippy::disallowed_methods, reason = "the passing of time is the event")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);

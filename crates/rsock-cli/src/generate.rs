@@ -1,8 +1,8 @@
 //! `rsock generate`: man pages and shell completions, from the definitions of the command line.
 //!
-//! A subcommand of the installed program rather than a build script or a library: `cargo xtask dist`
-//! runs it for the packages without compiling the command a second time, and a user of
-//! `cargo install` can run it, too.
+//! A subcommand of the installed program rather than a build script or a library: `cargo xtask
+//! dist` runs it for the packages without compiling the command a second time, and a user of `cargo
+//! install` can run it, too.
 
 use crate::error::Error;
 use clap_complete::Shell;

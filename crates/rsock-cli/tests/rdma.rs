@@ -181,7 +181,7 @@ fn missing_gid(own: &Own) {
 }
 
 #[test]
-fn another_user_is_told_of_its_limits_and_permissions() {
+fn another_user_learns_of_its_limits_and_permissions() {
     const NOBODY: u32 = 65534;
     // A place where every user may run it, wherever the tests were built.
     let copy = std::env::temp_dir().join(format!("rsock-doctor-{}", std::process::id()));

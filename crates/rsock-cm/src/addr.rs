@@ -1,4 +1,4 @@
-//! Addresses, and the names that stand for them.
+//! Addresses, and the abstract socket names made from them.
 //!
 //! On one host a listening address is an abstract Unix socket name: such names belong to the
 //! network namespace, vanish with their owner, and need no file. A connector tries the specific
@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Which ports: those of streams and those of datagrams are different ports.
+/// Port space: the ports of streams and those of datagrams are distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "rdma_port_space")]
 #[repr(u16)]
@@ -18,7 +18,8 @@ pub enum PortSpace {
     /// Datagrams.
     #[doc(alias = "RDMA_PS_UDP")]
     Udp = 0x0111,
-    /// Kernel UDP sockets that have a queue of ours beside them. Of this host alone: no device knows it.
+    /// Kernel UDP sockets that have a datagram queue beside them. Known on this host only, and to
+    /// no device.
     KernelUdp = 0xfd11,
 }
 
@@ -38,7 +39,7 @@ pub fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// A canonical address as a socket of one family shows it: an IPv6 socket maps IPv4 addresses.
+/// A canonical address as a socket of one family reports it: an IPv6 socket maps IPv4 addresses.
 #[must_use]
 pub fn in_family(addr: SocketAddr, v6: bool) -> SocketAddr {
     match addr {
@@ -54,7 +55,7 @@ pub fn in_family(addr: SocketAddr, v6: bool) -> SocketAddr {
     }
 }
 
-/// What connecting to a wildcard address means: this host.
+/// The destination of a connect to a wildcard address: this host.
 pub(crate) fn destination(addr: SocketAddr) -> SocketAddr {
     let addr = canonical(addr);
     match addr.ip() {
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn connecting_to_a_wildcard_means_this_host() {
+    fn connecting_to_a_wildcard_reaches_this_host() {
         assert_eq!(destination(addr("0.0.0.0:5")), addr("127.0.0.1:5"));
         assert_eq!(destination(addr("[::]:5")), addr("[::1]:5"));
         assert_eq!(destination(addr("[::ffff:1.2.3.4]:5")), addr("1.2.3.4:5"));

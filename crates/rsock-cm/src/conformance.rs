@@ -1,8 +1,8 @@
 //! One test suite for the connection managers of all devices: what the sockets above rely on.
 //!
-//! A device's tests implement [`Fixture`] and call [`cm_conformance_tests!`](crate::cm_conformance_tests).
-//! Queue pairs are mere numbers here: no test makes one. Time is an argument, so no test waits for a
-//! clock.
+//! A device's tests implement [`Fixture`] and call
+//! [`cm_conformance_tests!`](crate::cm_conformance_tests). Queue pairs are mere numbers here: no
+//! test makes one. Time is an argument, so no test waits for a clock.
 
 #![expect(clippy::missing_panics_doc, reason = "a test that fails panics")]
 
@@ -43,13 +43,13 @@ macro_rules! cm_conformance_tests {
             a_connection_carries_addresses_queue_pairs_and_padded_private_data
             a_rejected_client_gets_the_listeners_private_data
             private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter
-            nobody_listening_means_refused
-            a_listener_that_goes_away_refuses_who_waits
+            a_connect_without_a_listener_is_refused
+            a_dropped_listener_refuses_waiting_clients
             a_client_that_gives_up_is_abandoned
             a_connect_gives_up_at_its_deadline
-            the_end_of_a_connection_is_seen_by_the_peer
+            the_peer_sees_the_end_of_a_connection
             a_wildcard_listener_serves_every_address
-            an_ipv6_wildcard_serves_ipv4_unless_told_otherwise
+            an_ipv6_wildcard_serves_ipv4_unless_it_is_v6_only
             a_port_is_not_given_twice
             many_clients_connect_at_once
             connections_come_and_go_and_leave_no_descriptor
@@ -66,7 +66,7 @@ macro_rules! cm_conformance_tests {
     };
 }
 
-/// Longer than any test.
+/// A timeout that is longer than any test.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A number that no queue pair has had lately: a connection manager remembers those of connections
@@ -87,9 +87,9 @@ fn listen<F: Fixture>(f: &F, at: IpAddr) -> <F::Manager as Manager>::Listener {
     f.manager().listen(port((at, 0).into()), 128).expect("listen")
 }
 
-/// What `take` makes of an address that was given up just now. A process that another test starts has
-/// its descriptors too, until it runs a program or ends: the address comes free soon, or the watchdog
-/// says that it does not.
+/// The result of `take` for an address that was just released. A process that another test starts
+/// has its descriptors, too, until it runs a program or ends, so `take` is repeated until the
+/// address is free or the watchdog ends the test.
 pub(crate) fn once_free<T>(take: impl Fn() -> io::Result<T>) -> T {
     loop {
         match take() {
@@ -117,13 +117,13 @@ fn errno(e: Error) -> Option<i32> {
     io::Error::from(e).raw_os_error()
 }
 
-/// Either side's news.
+/// An event of either end.
 pub(crate) enum Either<M: Manager> {
     Client(Result<Progress<M>, Error>),
     Server(Event<M>),
 }
 
-/// Lets both sides run until one of them has something to tell.
+/// Lets both ends run until one of them has an event.
 pub(crate) fn drive<M: Manager>(
     listener: &mut M::Listener,
     client: &mut M::Connecting,
@@ -145,7 +145,7 @@ pub(crate) fn drive<M: Manager>(
     }
 }
 
-/// Waits for a client's own news.
+/// Waits for an event of the client.
 fn wait<M: Manager>(client: &mut M::Connecting) -> Result<Progress<M>, Error> {
     loop {
         match client.progress(Instant::now()) {
@@ -205,7 +205,7 @@ fn establish<M: Manager>(listener: &mut M::Listener, client: M::Connecting) -> M
     }
 }
 
-/// What a connection says once it has something to say.
+/// The first status of the connection that is not `Connected`.
 fn ending<M: Manager>(connection: &M::Connection) -> Status {
     loop {
         let status = connection.status();
@@ -217,7 +217,7 @@ fn ending<M: Manager>(connection: &M::Connection) -> Status {
     }
 }
 
-/// Everything that a handshake brings arrives as it was sent, with zeroes behind it.
+/// All data of a handshake arrives as it was sent, padded with zeroes.
 pub fn a_connection_carries_addresses_queue_pairs_and_padded_private_data<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("handshake");
     for at in f.addresses() {
@@ -240,7 +240,7 @@ pub fn a_connection_carries_addresses_queue_pairs_and_padded_private_data<F: Fix
     }
 }
 
-/// A rejection carries private data, too, and is said once.
+/// A rejection carries private data, too, and is sent once.
 pub fn a_rejected_client_gets_the_listeners_private_data<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("rejection");
     let mut listener = listen(f, f.addresses()[0]);
@@ -295,8 +295,8 @@ pub fn private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter<F
     let long = [1; PrivateData::REPLY + 1];
     let refused = listener.accept(request.id, QpNum(1), &long).expect_err("too long");
     assert_eq!(errno(refused), Some(libc::EINVAL));
-    let nobody = listener.accept(RequestId(u64::MAX), QpNum(1), &[]).expect_err("no request");
-    assert_eq!(errno(nobody), Some(libc::EINVAL));
+    let unknown = listener.accept(RequestId(u64::MAX), QpNum(1), &[]).expect_err("no request");
+    assert_eq!(errno(unknown), Some(libc::EINVAL));
 }
 
 /// Runs a connect to its failure.
@@ -316,8 +316,8 @@ fn failure<F: Fixture>(f: &F, to: SocketAddr) -> io::Error {
 }
 
 /// A free port, one that kernel TCP listens on, and port 0.
-pub fn nobody_listening_means_refused<F: Fixture>(f: &F) {
-    let _dog = Watchdog::new("nobody listens");
+pub fn a_connect_without_a_listener_is_refused<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("no listener");
     for at in f.addresses() {
         let free = port((at, 0).into()).local_addr().expect("name");
         let tcp = std::net::TcpListener::bind((at, 0)).expect("tcp");
@@ -327,8 +327,8 @@ pub fn nobody_listening_means_refused<F: Fixture>(f: &F) {
     }
 }
 
-/// Whether the listener has seen the request or not.
-pub fn a_listener_that_goes_away_refuses_who_waits<F: Fixture>(f: &F) {
+/// Before and after the listener has received the request.
+pub fn a_dropped_listener_refuses_waiting_clients<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("listener gone");
     for is_seen in [false, true] {
         let mut listener = listen(f, f.addresses()[0]);
@@ -373,7 +373,7 @@ pub fn a_client_that_gives_up_is_abandoned<F: Fixture>(f: &F) {
             listener.accept(request.id, fresh(), &[]).expect("accept");
         }
         drop(client);
-        // A device may keep it to itself until it is asked.
+        // A device may report it only with the next call.
         if !is_accepted && listener.accept(request.id, fresh(), &[]).is_err() {
             let _ = listener.reject(request.id, &[]);
             assert_eq!(listener.n_pending(), 0);
@@ -392,7 +392,7 @@ pub fn a_client_that_gives_up_is_abandoned<F: Fixture>(f: &F) {
     }
 }
 
-/// However far it has come.
+/// At each stage of the handshake.
 pub fn a_connect_gives_up_at_its_deadline<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("deadline");
     let mut listener = listen(f, f.addresses()[0]);
@@ -409,8 +409,8 @@ pub fn a_connect_gives_up_at_its_deadline<F: Fixture>(f: &F) {
     assert_eq!(errno(late), Some(libc::ETIMEDOUT));
 }
 
-/// Whoever ends it, and whether in good order or not.
-pub fn the_end_of_a_connection_is_seen_by_the_peer<F: Fixture>(f: &F) {
+/// Whichever end closes it, and whether in good order or not.
+pub fn the_peer_sees_the_end_of_a_connection<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("end");
     let mut listener = listen(f, f.addresses()[0]);
     for way in 0..6 {
@@ -422,7 +422,7 @@ pub fn the_end_of_a_connection_is_seen_by_the_peer<F: Fixture>(f: &F) {
                 ends.disconnect();
                 ends.disconnect();
                 assert_eq!(ending::<F::Manager>(&sees), Status::Disconnected);
-                // What ended stays ended.
+                // An ended connection stays ended.
                 drop(ends);
                 assert_eq!(ending::<F::Manager>(&sees), Status::Disconnected);
             }
@@ -438,7 +438,7 @@ pub fn the_end_of_a_connection_is_seen_by_the_peer<F: Fixture>(f: &F) {
     }
 }
 
-/// Connections to a wildcard listener have the address that the client meant.
+/// Connections to a wildcard listener have the address that the client connected to.
 pub fn a_wildcard_listener_serves_every_address<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("wildcard");
     for at in f.addresses() {
@@ -455,7 +455,7 @@ pub fn a_wildcard_listener_serves_every_address<F: Fixture>(f: &F) {
 }
 
 /// As on TCP.
-pub fn an_ipv6_wildcard_serves_ipv4_unless_told_otherwise<F: Fixture>(f: &F) {
+pub fn an_ipv6_wildcard_serves_ipv4_unless_it_is_v6_only<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("IPv6 wildcard");
     let v4 = f.addresses().into_iter().find(IpAddr::is_ipv4).expect("an IPv4 address");
     for v6_only in [false, true] {
@@ -474,7 +474,7 @@ pub fn an_ipv6_wildcard_serves_ipv4_unless_told_otherwise<F: Fixture>(f: &F) {
     }
 }
 
-/// Neither by the system nor by the device; and it is free once the listener is gone.
+/// Neither the kernel nor the device gives it twice, and it is free once the listener is gone.
 pub fn a_port_is_not_given_twice<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("port");
     let held = SocketAddr::new(f.addresses()[0], f.free_port());
@@ -489,7 +489,7 @@ pub fn a_port_is_not_given_twice<F: Fixture>(f: &F) {
     });
 }
 
-/// All of them get through, each to its own end.
+/// Each of them is established with its own peer.
 pub fn many_clients_connect_at_once<F: Fixture>(f: &F) {
     const CLIENTS: usize = 40;
     let _dog = Watchdog::new("many clients");
@@ -528,7 +528,7 @@ pub fn many_clients_connect_at_once<F: Fixture>(f: &F) {
         let mut fds = vec![PollFd::new(&listener, PollFlags::IN)];
         let open = waiting.iter().flatten();
         fds.extend(open.map(|(_, c)| PollFd::from_borrowed_fd(c.as_fd(), c.interest())));
-        // A client may be due again by the clock alone.
+        // A client may make progress by a timeout alone.
         let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         let _ = poll(&mut fds, Some(&pause));
     }
@@ -541,7 +541,7 @@ pub fn many_clients_connect_at_once<F: Fixture>(f: &F) {
 pub fn connections_come_and_go_and_leave_no_descriptor<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("descriptors");
     let mut listener = listen(f, f.addresses()[0]);
-    // Descriptors of other tests come and go, too; these are told by what they lead to.
+    // Descriptors of other tests come and go, too; these are recognized by their targets.
     let mut numbers = Vec::new();
     for _ in 0..30 {
         let connecting = connect(f, listener.local_addr());
@@ -551,6 +551,6 @@ pub fn connections_come_and_go_and_leave_no_descriptor<F: Fixture>(f: &F) {
         client.disconnect();
         assert_eq!(ending::<F::Manager>(&server), Status::Disconnected);
     }
-    // A leak would make each number larger than the one before.
+    // With a leak each number would be larger than the one before.
     assert!(numbers.windows(2).any(|pair| pair[1] <= pair[0]), "{numbers:?}");
 }

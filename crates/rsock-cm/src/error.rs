@@ -1,4 +1,4 @@
-//! Errors of the connection manager, by who is at fault.
+//! Errors of the connection manager, grouped by cause.
 
 use std::io;
 
@@ -6,10 +6,10 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody listens there, or the listener went away before it answered. (`ECONNREFUSED`)
+    /// There is no listener, or it went away before it answered. (`ECONNREFUSED`)
     #[error("connection refused")]
     Refused,
-    /// No answer in the time given. (`ETIMEDOUT`)
+    /// No answer before the deadline. (`ETIMEDOUT`)
     #[error("no answer in time")]
     TimedOut,
     /// No device reaches that address. (the kernel's errno, usually `ENETUNREACH`; `EHOSTUNREACH`
@@ -19,17 +19,17 @@ pub enum Error {
     /// Another listener has this name. (`EADDRINUSE`)
     #[error("address in use")]
     AddressInUse,
-    /// The process at the other end belongs to a user that we do not deal with. (`EACCES`)
+    /// The process at the other end belongs to a user that this process does not trust. (`EACCES`)
     #[error("the peer runs as user {uid}")]
     PeerUntrusted {
         /// That user.
         uid: u32,
     },
-    /// The peer speaks another version of the handshake. (`ENOTSUP`)
-    #[error("the peer speaks version {theirs} of the connection handshake")]
+    /// The peer uses another version of the handshake. (`ENOTSUP`)
+    #[error("the peer uses version {version} of the connection handshake")]
     PeerVersion {
         /// Its version.
-        theirs: u16,
+        version: u16,
     },
     /// The peer broke the handshake. (`EPROTO`)
     #[error("the peer broke the handshake: {0}")]
@@ -56,7 +56,7 @@ pub enum Error {
     System {
         /// The call, as its manual page names it.
         call: &'static str,
-        /// What it answered.
+        /// Its error.
         source: io::Error,
     },
 }
@@ -68,7 +68,7 @@ pub enum Violation {
     /// Shorter or longer than messages of its kind are.
     #[error("wrong message length")]
     Length,
-    /// Not one of our messages.
+    /// Not a message of this handshake.
     #[error("wrong magic number")]
     Magic,
     /// A message that does not belong here.
@@ -80,7 +80,7 @@ pub enum Violation {
     /// An address of an unknown family, or one that this listener does not serve.
     #[error("wrong address")]
     Address,
-    /// Asked to use a shared segment that does not exist.
+    /// The peer named a shared segment that does not exist.
     #[error("no such link")]
     Link,
     /// A value outside its range.
@@ -132,7 +132,7 @@ mod tests {
             (Error::Unreachable(system(libc::ENETUNREACH)), libc::ENETUNREACH),
             (Error::AddressInUse, libc::EADDRINUSE),
             (Error::PeerUntrusted { uid: 1 }, libc::EACCES),
-            (Error::PeerVersion { theirs: 2 }, libc::ENOTSUP),
+            (Error::PeerVersion { version: 2 }, libc::ENOTSUP),
             (Violation::Magic.into(), libc::EPROTO),
             (Error::PeerGone, libc::ECONNRESET),
             (Error::LocalPrivateData { len: 57, max: 56 }, libc::EINVAL),

@@ -1,4 +1,4 @@
-//! Connection manager: who connects to whom, and the private data they exchange.
+//! Connection manager: connects queue pairs, and exchanges the private data of both ends.
 //!
 //! This is the layer between the verbs device and the stream protocol, with the part that librdmacm
 //! plays for C rsockets: addresses and ports, listen, connect, accept, reject, disconnect. A queue
@@ -21,26 +21,26 @@
 //! let port = Arc::new(Port::open(false)?);
 //! port.bind("127.0.0.1:0".parse()?)?;
 //! let server_addr = port.local_addr()?;
-//! let mut listener = soft::Listener::listen(&ctx, PortSpace::Tcp, port, 8)?;
+//! let mut listener = soft::SoftListener::listen(&ctx, PortSpace::Tcp, port, 8)?;
 //!
 //! let now = Instant::now();
 //! let port = Arc::new(Port::open(false)?);
 //! let deadline = now + Duration::from_secs(60);
 //! let mut client =
-//!     soft::Connecting::start(&ctx, PortSpace::Tcp, port, server_addr, now, deadline)?;
+//!     soft::SoftConnecting::start(&ctx, PortSpace::Tcp, port, server_addr, now, deadline)?;
 //! let (mut server_end, mut client_end) = (None, None);
 //! while server_end.is_none() {
 //!     match client.progress(now)? {
-//!         soft::Progress::Path(_, _) => client.send_request(QpNum(7), b"hello")?,
-//!         soft::Progress::Accepted(answer) => {
+//!         soft::SoftProgress::Path(_, _) => client.send_request(QpNum(7), b"hello")?,
+//!         soft::SoftProgress::Accepted(answer) => {
 //!             assert_eq!(&answer.private_data.as_bytes()[..2], b"hi");
 //!             client_end = Some(client.establish()?);
 //!         }
-//!         soft::Progress::Rejected(_) | soft::Progress::Pending => {}
+//!         soft::SoftProgress::Rejected(_) | soft::SoftProgress::Pending => {}
 //!     }
 //!     match listener.try_next(now)? {
-//!         Some(soft::Event::Request(request)) => listener.accept(request.id, QpNum(9), b"hi")?,
-//!         Some(soft::Event::Established { connection, .. }) => server_end = Some(connection),
+//!         Some(soft::SoftEvent::Request(request)) => listener.accept(request.id, QpNum(9), b"hi")?,
+//!         Some(soft::SoftEvent::Established { connection, .. }) => server_end = Some(connection),
 //!         _ => {}
 //!     }
 //! }
@@ -51,7 +51,7 @@
 //! # Who is let in
 //!
 //! Both ends of a soft connection check the other's credentials before any descriptor is handed
-//! over: the same user or root. On an RDMA device the fabric decides.
+//! over: the same user or root. On an RDMA device the fabric decides which peers are reachable.
 
 mod addr;
 #[cfg(any(test, feature = "conformance"))]

@@ -1,4 +1,4 @@
-//! What a connection manager must provide, whatever the device: `soft` and `rdma` do.
+//! The interface of connection managers, which `soft` and `rdma` implement.
 //!
 //! The shapes are those of librdmacm. Nothing blocks: every object has a descriptor to poll and a
 //! method that makes what progress there is. Read this before either device.
@@ -29,13 +29,13 @@ pub trait Manager: Clone + Debug + Send + Sync + 'static {
     /// bound yet. At most `backlog` clients wait for their turn.
     ///
     /// # Errors
-    /// `AddressInUse`; `System` as `bind(2)` and `listen(2)`; what the device answers.
+    /// `AddressInUse`; `System` as `bind(2)` and `listen(2)`; the device's error.
     fn listen(&self, port: Arc<Port>, backlog: u32) -> Result<Self::Listener, Error>;
 
     /// Starts to connect to `remote` from `port`. It is `now`; the connect gives up at `deadline`.
     ///
     /// # Errors
-    /// `Refused`, `Unreachable`, `System`; what the device answers.
+    /// `Refused`, `Unreachable`, `System`; the device's error.
     fn connect(
         &self,
         port: Arc<Port>,
@@ -54,13 +54,13 @@ pub type ContextOf<M> = <<M as Manager>::Backend as Backend>::Context;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u64);
 
-/// Somebody wants to connect: answer with [`Listening::accept`] or [`Listening::reject`].
+/// A client wants to connect: answer with [`Listening::accept`] or [`Listening::reject`].
 #[derive(Clone, Debug)]
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
 pub struct Request<M: Manager> {
     /// For the answer.
     pub id: RequestId,
-    /// The canonical address of ours that the client connects to.
+    /// The local canonical address that the client connects to.
     pub local_addr: SocketAddr,
     /// The client's canonical address.
     pub peer_addr: SocketAddr,
@@ -79,35 +79,37 @@ pub struct Request<M: Manager> {
 #[non_exhaustive]
 #[expect(clippy::large_enum_variant, reason = "an event lives for one match")]
 pub enum Event<M: Manager> {
-    /// A client asks.
+    /// A client requests a connection.
     Request(Request<M>),
     /// A client that was accepted has its queue pair running.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established {
-        /// Which one.
+        /// The request.
         id: RequestId,
         /// The connection.
         connection: M::Connection,
     },
-    /// A client that has asked went away, or broke the handshake, before it was established.
+    /// A client that had sent a request went away, or violated the handshake, before it was
+    /// established.
     Abandoned {
-        /// Which one.
+        /// The request.
         id: RequestId,
         /// Why.
         error: Error,
     },
-    /// A client was turned away before it could ask: a wrong user, wrong bytes, too slow.
+    /// A client was refused before its request: a user that is not trusted, malformed messages, or
+    /// too slow.
     Refused(Error),
 }
 
 /// What [`Connecting::progress`] found.
 #[derive(Debug)]
 pub enum Progress<M: Manager> {
-    /// Nothing new.
+    /// Nothing has changed.
     Pending,
-    /// The way to the peer is known: make a queue pair on this device for this path and call
-    /// [`Connecting::send_request`]. Said again if the peer cannot take that queue pair's number: make
-    /// another one before the first is dropped, and request anew.
+    /// The path to the peer is known: make a queue pair on this device for this path and call
+    /// [`Connecting::send_request`]. Returned again if the peer cannot use that queue pair's
+    /// number: create another queue pair before the first is dropped, and send the request again.
     Path(ContextOf<M>, PathOf<M>),
     /// The listener accepted: bring the queue pair up, then call [`Connecting::establish`].
     Accepted(Answer),
@@ -124,23 +126,23 @@ pub struct Answer {
     pub private_data: PrivateData,
 }
 
-/// What has become of the peer.
+/// The state of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// It is there.
+    /// It is connected.
     Connected,
     /// It disconnected in good order.
     Disconnected,
-    /// It threw the connection away, and what was under way with it.
+    /// It reset the connection; data under way is lost.
     Reset,
-    /// It ended without a word, or broke the rules: its process, the connection or our device is
-    /// gone.
+    /// It ended without a message, or violated the protocol: its process, the connection or the
+    /// local device is gone.
     Gone,
 }
 
 /// A listener. Its one descriptor is readable when [`Self::try_next`] has something to do. Dropping
-/// it refuses whoever is not established.
+/// it refuses clients that are not established.
 pub trait Listening<M: Manager>: AsFd + Debug + Send {
     /// The canonical address.
     fn local_addr(&self) -> SocketAddr;
@@ -151,15 +153,15 @@ pub trait Listening<M: Manager>: AsFd + Debug + Send {
     /// As `listen(2)`.
     fn set_backlog(&mut self, backlog: u32) -> Result<(), Error>;
 
-    /// Makes what progress there is, never waiting, up to the next event. Call it until it answers
+    /// Makes what progress there is, never waiting, up to the next event. Call it until it returns
     /// `None`; then wait for the descriptor.
     ///
     /// # Errors
-    /// The listener itself is in trouble, for instance out of descriptors: trying again later is
-    /// right. A client's fault is an [`Event`].
+    /// The listener itself failed, for instance for lack of descriptors: try again later. A
+    /// client's fault is an [`Event`].
     fn try_next(&mut self, now: Instant) -> Result<Option<Event<M>>, Error>;
 
-    /// Accepts a request: our queue pair, ready to send and receive, and at most
+    /// Accepts a request with the local queue pair, ready to send and receive, and at most
     /// [`PrivateData::REPLY`] bytes. [`Event::Established`] follows, or [`Event::Abandoned`].
     ///
     /// # Errors
@@ -182,62 +184,61 @@ pub trait Connecting<M: Manager>: AsFd + Debug + Send {
     /// Makes what progress there is; never waits.
     ///
     /// # Errors
-    /// The connect has failed: `Refused`, `TimedOut`, `Unreachable`, `PeerUntrusted`, `PeerVersion`,
-    /// `PeerViolation`, or what the device and the system answer.
+    /// The connect has failed: `Refused`, `TimedOut`, `Unreachable`, `PeerUntrusted`,
+    /// `PeerVersion`, `PeerViolation`, or the errors of the device and the system.
     fn progress(&mut self, now: Instant) -> Result<Progress<M>, Error>;
 
-    /// Sends the request: our queue pair, ready to be connected, and at most
+    /// Sends the request with the local queue pair, ready to be connected, and at most
     /// [`PrivateData::REQUEST`] bytes.
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `PeerGone`.
     fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error>;
 
-    /// Tells the listener that our queue pair runs.
+    /// Reports to the listener that the local queue pair runs.
     ///
     /// # Errors
     /// `LocalState` unless the answer has come; `PeerGone`.
     fn establish(&mut self) -> Result<M::Connection, Error>;
 
-    /// Our canonical address.
+    /// The local canonical address.
     fn local_addr(&self) -> SocketAddr;
 
-    /// The canonical address that we connect to.
+    /// The canonical address of the peer.
     fn peer_addr(&self) -> SocketAddr;
 
-    /// What to poll the descriptor for; nothing while only time can help.
+    /// Events to poll the descriptor for; none while only a timeout can lead on.
     fn interest(&self) -> PollFlags;
 
     /// When to call [`Self::progress`] even if nothing happened.
     fn next_timeout(&self) -> Instant;
 }
 
-/// An established connection. Its descriptor tells when the peer disconnects or dies
-/// ([`Self::interest`]); [`Self::status`] tells which. Dropping it disconnects without a word.
+/// An established connection. Its descriptor becomes ready when the peer disconnects or dies
+/// ([`Self::interest`]); [`Self::status`] says which. Dropping it disconnects without a message.
 pub trait Connected<M: Manager>: AsFd + Debug + Send + Sync {
     /// How queue pairs of this connection reach their peer.
     fn path(&self) -> &PathOf<M>;
 
-    /// Our canonical address.
+    /// The local canonical address.
     fn local_addr(&self) -> SocketAddr;
 
     /// The peer's canonical address.
     fn peer_addr(&self) -> SocketAddr;
 
-    /// Tells the peer that this is the end. Does nothing the second time.
+    /// Ends the connection with a message to the peer. Does nothing the second time.
     fn disconnect(&self);
 
-    /// As [`Self::disconnect`], but tells the peer that the connection was thrown away, where the
-    /// device can.
+    /// As [`Self::disconnect`], but reports a reset to the peer, where the device can.
     fn reset(&self);
 
-    /// What has become of the peer; looks, without waiting.
+    /// The state of the peer; never blocks.
     fn status(&self) -> Status;
 
-    /// What to poll the descriptor for; a hang-up counts, too.
+    /// Events to poll the descriptor for, and a hang-up.
     fn interest(&self) -> PollFlags;
 
-    /// The peer's process, where it is one of this host that is known; 0 elsewhere.
+    /// The id of the peer's process, if it is on this host and known; 0 otherwise.
     fn peer_pid(&self) -> u32 {
         0
     }

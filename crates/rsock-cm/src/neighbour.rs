@@ -1,14 +1,14 @@
-//! Whether the kernel knows where to send what goes to an address: the neighbour's link-layer address.
+//! Whether the kernel knows the link-layer address of the next hop to an address.
 //!
-//! Some calls need it and wait for it where it is not known, for a second or so (making an address handle of
-//! RoCE); who must not wait asks here first.
+//! Some calls need it and wait for it where it is not known, for a second or so (making an address
+//! handle of RoCE); a caller that must not wait asks this module first.
 
 use crate::route::{self, NLMSG_ERROR, as_request, attribute, route_to};
 use std::net::IpAddr;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
-/// Where `ifi_flags` is.
+/// Offset of `ifi_flags`.
 const LINK_FLAGS: usize = 16 + 8;
 const IFF_NOARP: u32 = 0x80;
 const RTM_NEWNEIGH: u16 = 28;
@@ -16,13 +16,14 @@ const RTM_GETNEIGH: u16 = 30;
 const NDA_DST: u16 = 1;
 /// `struct nlmsghdr` and `struct ndmsg`.
 const HEADERS: usize = 16 + 12;
-/// Where `ndm_state` is.
+/// Offset of `ndm_state`.
 const STATE: usize = 16 + 8;
 /// `NUD_REACHABLE`, `NUD_STALE`, `NUD_DELAY`, `NUD_PROBE`, `NUD_NOARP` and `NUD_PERMANENT`.
 const HAS_ADDRESS: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 
-/// Whether packets to `ip` can leave at once. Not where it leads nowhere, nor where the neighbour that they go to
-/// first has not answered; a packet of any kind makes the kernel ask it. Addresses of this host can always be reached.
+/// Whether packets to `ip` can leave at once. False without a route, and while the link address of
+/// the next hop is unknown; a packet of any kind makes the kernel resolve it. Addresses of this
+/// host can always be reached.
 #[must_use]
 pub fn knows_neighbour(ip: IpAddr) -> bool {
     let Some(route) = route_to(ip) else { return false };
@@ -57,14 +58,14 @@ fn question_about(interface: u32) -> Vec<u8> {
     as_request(q, RTM_GETLINK)
 }
 
-/// Whether nobody is asked for addresses on an interface.
+/// Whether an interface has no address resolution.
 fn needs_none(answer: &[u8]) -> bool {
     let flags = answer.get(LINK_FLAGS..LINK_FLAGS + 4).and_then(|b| b.try_into().ok());
     answer.get(4..6) == Some(&RTM_NEWLINK.to_ne_bytes())
         && flags.is_some_and(|flags| u32::from_ne_bytes(flags) & IFF_NOARP != 0)
 }
 
-/// Kernels before 5.0 cannot be asked for one neighbour: there it may be known.
+/// Kernels before 5.0 cannot query one neighbour: there it counts as known.
 fn has_address(answer: &[u8]) -> bool {
     let half = |at: usize| Some(u16::from_ne_bytes(answer.get(at..at + 2)?.try_into().ok()?));
     match half(4) {

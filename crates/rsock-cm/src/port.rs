@@ -10,7 +10,7 @@ use rustix::net::{self, AddressFamily, SocketAddrAny, SocketFlags, SocketType, s
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A kernel TCP socket that holds a port, or will.
+/// A kernel TCP socket that holds a port once it is bound.
 #[derive(Debug)]
 pub struct Port {
     fd: OwnedFd,
@@ -29,7 +29,8 @@ impl Port {
         Ok(Self { fd, v6 })
     }
 
-    /// As [`Self::open`], of a UDP socket: the port of a datagram socket, which talks through it, too.
+    /// As [`Self::open`], of a UDP socket: the port of a datagram socket, which talks through it,
+    /// too.
     ///
     /// # Errors
     /// As `socket(2)`.
@@ -99,14 +100,14 @@ impl Port {
         self.bind((any, 0).into())
     }
 
-    /// From now on nobody else takes this port, not even with `SO_REUSEADDR`: as for a listening
-    /// TCP socket, which this one is not.
+    /// From now on no other socket can bind this port, not even with `SO_REUSEADDR`: as for a
+    /// listening TCP socket, which this one is not.
     pub(crate) fn make_exclusive(&self) -> Result<(), Error> {
         self.set_reuse_address(false)
     }
 }
 
-/// An internet address as the standard library has it.
+/// An internet address as a type of the standard library.
 pub(crate) fn socket_addr(addr: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(addr).ok()
 }
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(port.local_addr().expect("name").port(), 0);
         port.bind("127.0.0.1:0".parse().expect("addr")).expect("bind");
         let held = port.local_addr().expect("name");
-        let refused = TcpStream::connect(held).expect_err("nobody listens");
+        let refused = TcpStream::connect(held).expect_err("no listener");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     }
 
@@ -160,7 +161,8 @@ mod tests {
     #[test]
     fn a_foreign_address_is_not_available() {
         let port = Port::open(false).expect("open");
-        let foreign = port.bind("192.0.2.1:0".parse().expect("addr")).expect_err("not ours");
+        let foreign =
+            port.bind("192.0.2.1:0".parse().expect("addr")).expect_err("not a local address");
         assert_eq!(kind(foreign), ErrorKind::AddrNotAvailable);
     }
 

@@ -1,7 +1,7 @@
-//! One question to the kernel's routing table: is this address ours, and which of our addresses
-//! would talk to it?
+//! One query of the kernel's routing table: is an address local, and which local address is the
+//! source of packets to it?
 //!
-//! Asked over `rtnetlink(7)`, because nothing else tells a local address from a remote one
+//! Sent over `rtnetlink(7)`, because nothing else distinguishes a local address from a remote one
 //! reliably: binding to it may be allowed for any address (`ip_nonlocal_bind`), and a wildcard
 //! listener of this host must never answer for another.
 
@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What the routing table says of a destination.
+/// The routing table's entry for a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// It is an address of this host.
     pub is_local: bool,
-    /// The address of ours that a socket without one would get.
+    /// The source address that an unbound socket would get.
     pub source: Option<IpAddr>,
-    /// The gateway to it, unless it is on a network of ours.
+    /// The gateway to it, unless it is on a connected network.
     pub gateway: Option<IpAddr>,
     /// Index of the interface that leads there.
     pub interface: Option<u32>,
@@ -37,7 +37,7 @@ const RTA_PREFSRC: u16 = 7;
 /// `struct nlmsghdr` and `struct rtmsg`.
 const HEADERS: usize = 16 + 12;
 
-/// Looks `dest` up. Loopback addresses are local without a question.
+/// Looks `dest` up. Loopback addresses are local without a query.
 pub(crate) fn lookup(dest: SocketAddr) -> Result<Route, Error> {
     match dest.ip() {
         IpAddr::V4(ip) if ip.is_loopback() => {
@@ -51,7 +51,7 @@ pub(crate) fn lookup(dest: SocketAddr) -> Result<Route, Error> {
     read_answer(&ask(&question(dest))?)
 }
 
-/// Asks the kernel something that it answers with one message.
+/// Sends the kernel a query that it answers with one message.
 pub(crate) fn ask(question: &[u8]) -> Result<Vec<u8>, Error> {
     let fd = net::socket_with(
         AddressFamily::NETLINK,
@@ -70,19 +70,19 @@ pub(crate) fn ask(question: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 impl Route {
-    /// To `ip`, which is ours.
+    /// To `ip`, which is a local address.
     fn to_self(ip: IpAddr) -> Self {
         Self { is_local: true, source: Some(ip), gateway: None, interface: None }
     }
 }
 
-/// What the routing table says of `ip`; `None` if it leads nowhere.
+/// The routing table's entry for `ip`; `None` if there is no route.
 #[must_use]
 pub fn route_to(ip: IpAddr) -> Option<Route> {
     lookup(SocketAddr::new(ip, 0)).ok()
 }
 
-/// Whether `ip` is an address of this host; false if the kernel does not say.
+/// Whether `ip` is an address of this host; false if the kernel does not answer.
 #[must_use]
 pub fn is_local(ip: IpAddr) -> bool {
     route_to(ip).is_some_and(|route| route.is_local)
@@ -179,7 +179,7 @@ mod tests {
         let expected = Route::to_self(Ipv4Addr::LOCALHOST.into());
         assert_eq!(Route { interface: None, ..own }, expected);
         assert!(own.interface.is_some());
-        // Either there is a route to other hosts, or there is none; it is never ours.
+        // Either there is a route to other hosts, or there is none; it is never local.
         assert!(!ask("192.0.2.1:1").is_ok_and(|r| r.is_local));
     }
 

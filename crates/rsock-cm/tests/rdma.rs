@@ -2,7 +2,7 @@
 
 use rsock_cm::conformance::{Fixture, Watchdog};
 use rsock_cm::manager::{Connected, Connecting, Listening, Manager, Status};
-use rsock_cm::rdma::{Connection, Event, Listener, Progress, RdmaManager};
+use rsock_cm::rdma::{RdmaConnection, RdmaEvent, RdmaListener, RdmaManager, RdmaProgress};
 use rsock_cm::{Error, Port, knows_neighbour};
 use rsock_verbs::rdma::{Rdma, RdmaContext, RdmaPath};
 use rsock_verbs::{
@@ -38,7 +38,7 @@ impl Fixture for Lab {
 
 rsock_cm::cm_conformance_tests!(Lab);
 
-/// No way at all, or a way to where nobody is.
+/// No route at all, or a route to an address that no host has.
 #[test]
 fn an_address_that_no_device_reaches_is_unreachable() {
     let _dog = Watchdog::new("unreachable");
@@ -102,7 +102,7 @@ impl End {
     }
 }
 
-fn listen(at: &str) -> Listener {
+fn listen(at: &str) -> RdmaListener {
     let at: SocketAddr = at.parse().expect("address");
     let port = Port::open(at.is_ipv6()).expect("socket");
     port.bind(at).expect("bind");
@@ -110,7 +110,7 @@ fn listen(at: &str) -> Listener {
 }
 
 /// Connects two queue pairs over `listener`: the client's end, then the server's.
-fn pair(listener: &mut Listener) -> [(End, Connection); 2] {
+fn pair(listener: &mut RdmaListener) -> [(End, RdmaConnection); 2] {
     let to = listener.local_addr();
     let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
     let now = Instant::now();
@@ -120,27 +120,27 @@ fn pair(listener: &mut Listener) -> [(End, Connection); 2] {
     let (mut client_end, mut server_end) = (None, None);
     loop {
         match connecting.progress(Instant::now()).expect("client") {
-            Progress::Pending => {}
-            Progress::Path(ctx, path) => {
+            RdmaProgress::Pending => {}
+            RdmaProgress::Path(ctx, path) => {
                 let end = End::new(&ctx, &path);
                 connecting.send_request(end.qp.qp_num(), b"hello").expect("request");
                 client = Some(end);
             }
-            Progress::Accepted(answer) => {
+            RdmaProgress::Accepted(answer) => {
                 client.as_ref().expect("queue pair").connect(answer.qp_num);
                 client_end = Some(connecting.establish().expect("ready"));
             }
-            other @ Progress::Rejected(_) => panic!("{other:?}"),
+            other @ RdmaProgress::Rejected(_) => panic!("{other:?}"),
         }
         match listener.try_next(Instant::now()).expect("listener") {
             None => {}
-            Some(Event::Request(request)) => {
+            Some(RdmaEvent::Request(request)) => {
                 let end = End::new(&request.ctx, &request.path);
                 end.connect(request.qp_num);
                 listener.accept(request.id, end.qp.qp_num(), b"hi").expect("accept");
                 server = Some(end);
             }
-            Some(Event::Established { connection, .. }) => server_end = Some(connection),
+            Some(RdmaEvent::Established { connection, .. }) => server_end = Some(connection),
             Some(other) => panic!("{other:?}"),
         }
         if matches!((&client_end, &server_end), (Some(_), Some(_))) {
@@ -156,7 +156,7 @@ fn pair(listener: &mut Listener) -> [(End, Connection); 2] {
     [client, (server.expect("end"), server_end.expect("connection"))]
 }
 
-fn ending(connection: &Connection) -> Status {
+fn ending(connection: &RdmaConnection) -> Status {
     while connection.status() == Status::Connected {
         let _ = poll(&mut [PollFd::new(connection, connection.interest())], None);
     }
@@ -189,12 +189,12 @@ fn queue_pairs_of_a_connection_exchange_messages() {
     }
 }
 
-/// Connects with the queue pair number that `number` gives for each path that is offered, to a peer that
-/// accepts whatever comes. How many were asked for, and the connection's two ends.
+/// Connects with the queue pair number that `number` gives for each path that is offered, to a peer
+/// that accepts whatever comes. Returns how many were used, and the connection's two ends.
 fn connect_as(
-    listener: &mut Listener,
+    listener: &mut RdmaListener,
     mut number: impl FnMut(usize) -> QpNum,
-) -> (usize, Option<[Connection; 2]>) {
+) -> (usize, Option<[RdmaConnection; 2]>) {
     let to = listener.local_addr();
     let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
     let now = Instant::now();
@@ -203,27 +203,27 @@ fn connect_as(
     let (mut n, mut client, mut server) = (0, None, None);
     loop {
         match connecting.progress(Instant::now()) {
-            Ok(Progress::Pending) => {}
-            Ok(Progress::Path(..)) => {
+            Ok(RdmaProgress::Pending) => {}
+            Ok(RdmaProgress::Path(..)) => {
                 connecting.send_request(number(n), b"hello").expect("request");
                 n += 1;
             }
-            Ok(Progress::Accepted(_)) => client = Some(connecting.establish().expect("ready")),
+            Ok(RdmaProgress::Accepted(_)) => client = Some(connecting.establish().expect("ready")),
             Err(Error::Refused) => return (n, None),
             other => panic!("{other:?}"),
         }
         match listener.try_next(Instant::now()).expect("listener") {
             None => {}
-            Some(Event::Request(request)) => {
+            Some(RdmaEvent::Request(request)) => {
                 // In this host each end has numbers of its own.
                 let answer = QpNum(request.qp_num.0 ^ 0x8_0000);
                 listener.accept(request.id, answer, b"hi").expect("accept");
             }
-            Some(Event::Established { connection, .. }) => server = Some(connection),
+            Some(RdmaEvent::Established { connection, .. }) => server = Some(connection),
             Some(other) => panic!("{other:?}"),
         }
         if client.is_some() && server.is_some() {
-            return (n, client.zip(server).map(<[Connection; 2]>::from));
+            return (n, client.zip(server).map(<[RdmaConnection; 2]>::from));
         }
         let mut fds = [
             PollFd::new(listener, PollFlags::IN),
@@ -233,8 +233,8 @@ fn connect_as(
     }
 }
 
-/// The peer's kernel refuses a queue pair that it believes to be connected: another one will do, and
-/// if none does it is a refusal.
+/// The peer's kernel refuses a queue pair that it has listed as connected: another one is accepted,
+/// and if none is, the connect is refused.
 #[test]
 fn a_number_that_the_peer_still_knows_is_exchanged_for_another() {
     let _dog = Watchdog::new("stale numbers");
@@ -278,20 +278,20 @@ fn a_neighbour_is_known_once_it_has_an_address() {
     ip(&format!("link set {dev} arp on up"));
     ip(&format!("addr add {net}.1/24 dev {dev}"));
     let knows = |last: &str| knows_neighbour(format!("{net}.{last}").parse().expect("an IP"));
-    assert!(knows("1"), "our own");
-    assert!(!knows("77"), "nobody has sent there");
+    assert!(knows("1"), "the local address");
+    assert!(!knows("77"), "no packet was sent there");
     for (state, is_known) in [("permanent", true), ("failed", false), ("stale", true)] {
         ip(&format!("neigh replace {net}.77 lladdr 52:54:00:12:34:56 dev {dev} nud {state}"));
         assert_eq!(knows("77"), is_known, "{state}");
     }
     assert!(!knows("78"));
     ip(&format!("link set {dev} arp off"));
-    assert!(knows("78"), "nobody is asked there");
+    assert!(knows("78"), "no address resolution there");
     ip(&format!("link del {dev}"));
 }
 
-/// On a device of its own, which other tests do not miss. Soft RoCE goes on to the end only when the
-/// process is gone, because librdmacm keeps it open; what it says comes first.
+/// On a device of its own, so that other tests are not affected. Soft RoCE is removed completely
+/// only when the process is gone, because librdmacm keeps it open; its event comes before.
 #[test]
 fn the_end_of_the_device_ends_its_connections_and_listeners() {
     let dog = Watchdog::new("device removal");
@@ -311,7 +311,7 @@ fn the_end_of_the_device_ends_its_connections_and_listeners() {
     drop((dog, removal.spawn().expect("run")));
     let dog = Watchdog::new("connections of a removed device");
     let ends = [ending(&client), ending(&server)];
-    // The end of the first one may reach the other before the news of the device.
+    // The end of the first one may reach the other before the event of the device.
     assert!(ends.contains(&Status::Gone), "{ends:?}");
     drop(dog);
     let _dog = Watchdog::new("a listener of a removed device");
@@ -326,7 +326,8 @@ fn the_end_of_the_device_ends_its_connections_and_listeners() {
     drop((a, b, client, server, listener));
 }
 
-/// However small the backlog is, this many may ask; then the device's way is to refuse, at once.
+/// However small the backlog is, this many requests are accepted; further ones the device refuses
+/// at once.
 #[test]
 fn a_full_backlog_refuses_and_has_room_again() {
     const MOST: u32 = 16;
@@ -336,7 +337,7 @@ fn a_full_backlog_refuses_and_has_room_again() {
     port.bind(at).expect("bind");
     let mut listener = RdmaManager.listen(Arc::new(port), 1).expect("listen");
     let to = listener.local_addr();
-    // None that this device, or the conformance suite, has given or said lately.
+    // A number that neither this device nor the conformance suite used recently.
     let number = |n| QpNum(0x80_0000 | (std::process::id() & 0x7ff) << 12 | n);
     let ask = |n: u32| {
         let port = Arc::new(Port::open(false).expect("socket"));
@@ -345,11 +346,11 @@ fn a_full_backlog_refuses_and_has_room_again() {
             RdmaManager.connect(port, to, now, now + Duration::from_secs(3600)).expect("connect");
         loop {
             match client.progress(Instant::now()).expect("client") {
-                Progress::Pending => {
+                RdmaProgress::Pending => {
                     let entry = PollFd::from_borrowed_fd(client.as_fd(), client.interest());
                     let _ = poll(&mut [entry], None);
                 }
-                Progress::Path(..) => {
+                RdmaProgress::Path(..) => {
                     client.send_request(number(n), &[]).expect("request");
                     return client;
                 }
@@ -357,7 +358,7 @@ fn a_full_backlog_refuses_and_has_room_again() {
             }
         }
     };
-    let next = |listener: &mut Listener| loop {
+    let next = |listener: &mut RdmaListener| loop {
         if let Some(event) = listener.try_next(Instant::now()).expect("listener") {
             return event;
         }
@@ -367,23 +368,23 @@ fn a_full_backlog_refuses_and_has_room_again() {
     let mut requests = Vec::new();
     for n in 0..MOST {
         clients.push(ask(n));
-        let Event::Request(request) = next(&mut listener) else { panic!("no request") };
+        let RdmaEvent::Request(request) = next(&mut listener) else { panic!("no request") };
         requests.push(request.id);
     }
     assert_eq!(listener.n_pending(), requests.len());
     let mut late = ask(100);
-    assert!(matches!(next(&mut listener), Event::Refused(_)));
+    assert!(matches!(next(&mut listener), RdmaEvent::Refused(_)));
     let answer = loop {
         match late.progress(Instant::now()) {
-            Ok(Progress::Pending) => {
+            Ok(RdmaProgress::Pending) => {
                 let entry = PollFd::from_borrowed_fd(late.as_fd(), late.interest());
                 let _ = poll(&mut [entry], None);
             }
             other => break other,
         }
     };
-    assert!(matches!(answer, Ok(Progress::Rejected(_)) | Err(Error::Refused)), "{answer:?}");
+    assert!(matches!(answer, Ok(RdmaProgress::Rejected(_)) | Err(Error::Refused)), "{answer:?}");
     listener.reject(requests[0], &[]).expect("reject");
     let _again = ask(101);
-    assert!(matches!(next(&mut listener), Event::Request(_)), "there is room");
+    assert!(matches!(next(&mut listener), RdmaEvent::Request(_)), "there is room");
 }

@@ -16,6 +16,7 @@
 //! closer waits for a bounded time. Where a call has not answered by then, the duplicate stays for
 //! it ([`GRACE`]) and is taken from it with the next closing after that.
 
+use crate::fork_gate;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_verbs::own_fd;
@@ -270,7 +271,8 @@ fn shifted(fd: RawFd) -> u64 {
 /// The duplicates of this process: a forked child has none of the calls that they are for.
 mod duplicates {
     use super::{
-        AtomicI32, AtomicU32, BorrowedFd, Duration, Ordering, OwnedFd, RawFd, own_fd, sys,
+        AtomicI32, AtomicU32, BorrowedFd, Duration, Ordering, OwnedFd, RawFd, fork_gate, own_fd,
+        sys,
     };
     use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd};
     use rustix::io::DupFlags;
@@ -291,6 +293,7 @@ mod duplicates {
     /// Another number for the file of `fd`.
     pub(super) fn make(fd: BorrowedFd<'_>) -> Option<RawFd> {
         super::notice::watch_forks();
+        let _inside = fork_gate::enter();
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
         let fd = own_fd::raise(fd);
         let number = fd.as_raw_fd();
@@ -307,6 +310,7 @@ mod duplicates {
 
     /// Closes what [`make`] returned.
     pub(super) fn close(fd: RawFd) {
+        let _inside = fork_gate::enter();
         loop {
             let mut is_busy = false;
             for (place, left) in ALL.iter().zip(&LEFT) {
@@ -345,8 +349,9 @@ mod duplicates {
             if since == 0 || sys::tick().wrapping_sub(since) < grace {
                 continue;
             }
-            let fd = place.load(Ordering::Acquire);
             let useless = super::notice::fd();
+            let _inside = fork_gate::enter();
+            let fd = place.load(Ordering::Acquire);
             let is_ours = fd >= 0
                 && useless >= 0
                 && place.compare_exchange(fd, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -383,7 +388,7 @@ mod duplicates {
 /// A descriptor that is readable while some number is being closed under calls in progress. Every sleep
 /// that no ring can end watches it.
 pub(crate) mod notice {
-    use super::{AtomicI32, Ordering, RawFd, duplicates, own_fd};
+    use super::{AtomicI32, Ordering, RawFd, duplicates, fork_gate, own_fd};
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
     use std::sync::atomic::AtomicBool;
@@ -407,6 +412,7 @@ pub(crate) mod notice {
     #[cold]
     fn make() -> RawFd {
         watch_forks();
+        let _inside = fork_gate::enter();
         let Ok(new) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
             return NONE;
         };
@@ -453,7 +459,9 @@ pub(crate) mod notice {
                 own_fd::close(unsafe { OwnedFd::from_raw_fd(fd) });
             }
             duplicates::close_all();
+            fork_gate::forget_all();
         }
+        crate::fork::watch();
         if IS_REGISTERED.load(Ordering::Acquire) {
             return;
         }

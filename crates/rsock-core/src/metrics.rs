@@ -13,7 +13,7 @@ mod reader;
 mod writer;
 
 use crate::accelerate::FallbackReason;
-use rsock_verbs::rdma::Board;
+use rsock_verbs::rdma::UsageBoard;
 use std::fmt;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
@@ -132,7 +132,7 @@ struct RawHeader {
     /// Connections that found no free slot, since the start.
     n_dropped: AtomicU64,
     /// What the process has on RDMA devices; zero in tables of older builds.
-    rdma: Board,
+    rdma: UsageBoard,
 }
 
 /// One connection: a line that says which it is, and a line of counters for each direction.
@@ -185,7 +185,7 @@ const _: () = {
     assert!(offset_of!(RawHeader, n_slots) == 16);
     assert!(offset_of!(RawHeader, slot_len) == 20);
     assert!(offset_of!(RawHeader, n_dropped) == 24);
-    assert!(offset_of!(RawHeader, rdma) == 32 && size_of::<Board>() == 32);
+    assert!(offset_of!(RawHeader, rdma) == 32 && size_of::<UsageBoard>() == 32);
     assert!(size_of::<RawSlot>() == SLOT_LEN);
     assert!(offset_of!(RawSlot, tx_path) == 4);
     assert!(offset_of!(RawSlot, local) == 8);

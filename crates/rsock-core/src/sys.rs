@@ -51,11 +51,11 @@ pub(crate) fn get_or_make<T>(cell: &OnceLock<T>, make: impl FnOnce() -> T) -> &T
 
 /// Whether the next byte in the kernel's receive queue is an urgent one (`SIOCATMARK`).
 pub(crate) fn is_at_mark(fd: BorrowedFd<'_>) -> bool {
-    const SIOCATMARK: u32 = 0x8905;
     let mut is_at_mark: libc::c_int = 0;
     // SAFETY: the request writes one int, to a live one.
-    let asked =
-        unsafe { raw::syscall!(libc::SYS_ioctl, fd.as_raw_fd(), SIOCATMARK, &raw mut is_at_mark) };
+    let asked = unsafe {
+        raw::syscall!(libc::SYS_ioctl, fd.as_raw_fd(), raw::SIOCATMARK, &raw mut is_at_mark)
+    };
     asked.is_ok() && is_at_mark != 0
 }
 

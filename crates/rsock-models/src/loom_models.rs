@@ -1,11 +1,11 @@
 //! A module for each algorithm, which includes the file that it explores.
 
 mod claim;
-mod deaf;
+mod free_list;
 mod gate;
+mod kernel_only_waiter;
 mod marks;
 mod opening;
-mod returned;
 mod trim;
 mod wait_state;
 
@@ -19,12 +19,12 @@ fn explore(f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// A place to sleep until something holds.
-struct Bed {
+struct ModelFutex {
     lock: Mutex<()>,
     wake: Condvar,
 }
 
-impl Bed {
+impl ModelFutex {
     fn new() -> Self {
         Self { lock: Mutex::new(()), wake: Condvar::new() }
     }

@@ -1,7 +1,7 @@
 //! C arguments as Rust slices, checked as the kernel checks them.
 //!
-//! Guards the rules that Rust adds: no null slice, no length beyond `isize::MAX`. An address that
-//! is not mapped is not noticed here: the kernel answers EFAULT where it does the copy, and so does a copy
+//! Guards the rules that Rust adds: no null slice, no length beyond `isize::MAX`. An unmapped
+//! address is not noticed here: the kernel reports EFAULT where it copies, and so does a copy
 //! through shared memory (`rsock_verbs::fault`).
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
@@ -39,18 +39,18 @@ pub(crate) unsafe fn bytes<'a>(buf: *const c_void, len: size_t) -> Result<&'a [u
 /// `EFAULT`.
 ///
 /// # Safety
-/// `buf` is null or valid for writing `len` bytes during `'a`, and nobody else uses them.
+/// `buf` is null or valid for writing `len` bytes during `'a`, with no other access to them.
 pub(crate) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: size_t) -> Result<&'a mut [u8], c_int> {
     match (len.min(MAX_LEN), buf.is_null()) {
         (0, _) => Ok(&mut []),
         (_, true) => Err(libc::EFAULT),
         // SAFETY: not null, short enough, writable and unshared by the caller's promise. Bytes may
-        // be uninitialised memory of the program, which we only write.
+        // be uninitialised memory of the program, which is only written.
         (len, false) => Ok(unsafe { slice::from_raw_parts_mut(buf.cast(), len) }),
     }
 }
 
-/// An address of the internet.
+/// An internet address.
 ///
 /// # Safety
 /// `at` is null or valid for reading `len` bytes.
@@ -73,7 +73,7 @@ pub(crate) unsafe fn address(at: *const sockaddr, len: socklen_t) -> Option<Sock
     }
 }
 
-/// Stores an address as `accept` and its kin do: as much of it as there is room for, and its length.
+/// Stores an address as `accept` does: as much of it as there is room for, and its length.
 ///
 /// # Safety
 /// `len` is valid, and `at` for writing as many bytes as it says.

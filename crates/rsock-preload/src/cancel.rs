@@ -1,10 +1,10 @@
-//! `pthread_cancel` and calls that do not sleep in libc.
+//! `pthread_cancel` of threads that sleep in the core instead of libc.
 //!
-//! A thread that waits in the core waits by raw system calls, of which libc knows nothing: it
-//! would neither wake it, nor is unwinding through the core an option. So a thread that is inside
-//! has cancellation disabled ([`Shield`]); `pthread_cancel` always sends libc's own cancellation
-//! signal, which `signal` takes there for a handler that ends the call with `EINTR`; and
-//! [`guard::hold`], outside again, is the cancellation point.
+//! A thread that waits in the core makes raw system calls, which libc does not know: libc would not
+//! wake it, and unwinding through the core is not possible. So cancellation is disabled inside
+//! ([`SavedCancelState`]); `pthread_cancel` always sends libc's own cancellation signal, which
+//! `signal` treats there as a handler that ends the call with `EINTR`; and
+//! [`guard::without_cancel`], outside again, is the cancellation point.
 
 use crate::{errno, guard, signal};
 use libc::{c_char, c_int, clockid_t, pthread_t};
@@ -15,29 +15,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static USED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C-unwind" {
-    /// Ends the thread, by unwinding, if it was cancelled and allows it.
+    /// Ends the thread, by unwinding, if it was cancelled and allows cancellation.
     fn pthread_testcancel();
-    /// Allows or forbids that; allowing may end the thread at once.
+    /// Allows or forbids cancellation; allowing it may end the thread at once.
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
 unsafe extern "C" {
-    /// Not zero while nobody else could cancel this thread.
+    /// Not zero while the process has no other thread that could cancel this one.
     static __libc_single_threaded: c_char;
 }
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// Whether cancellation was enabled before it was disabled; `NONE` if it was not touched.
+/// The cancellation state before it was disabled; `NONE` if it was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shield(c_int);
+pub(crate) struct SavedCancelState(c_int);
 
-impl Shield {
+impl SavedCancelState {
     pub(crate) const NONE: Self = Self(-1);
 
     /// Disables cancellation of this thread.
     #[inline]
-    pub(crate) fn raise() -> Self {
+    pub(crate) fn disable() -> Self {
         // SAFETY: libc's own variable, of this type. Only this thread could change it now from
         // "single" to "several", by what it does after this.
         if unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0 {
@@ -49,9 +49,9 @@ impl Shield {
         Self(old)
     }
 
-    /// Puts back what was before.
+    /// Restores the previous state.
     #[inline]
-    pub(crate) fn lower(self) {
+    pub(crate) fn restore(self) {
         if self != Self::NONE {
             // SAFETY: a valid state, and null is allowed; unwinds, which everything above allows.
             unsafe { pthread_setcancelstate(self.0, ptr::null_mut()) };
@@ -63,7 +63,7 @@ impl Shield {
 ///
 /// # Safety
 /// As `pthread_cancel(3)`: a thread that has not ended, or can still be joined.
-pub(crate) unsafe fn request(thread: pthread_t) -> c_int {
+pub(crate) unsafe fn cancel_thread(thread: pthread_t) -> c_int {
     USED.store(true, Ordering::SeqCst);
     // SAFETY: the caller's promise.
     let result = unsafe { crate::next::pthread_cancel(thread) };
@@ -82,14 +82,14 @@ pub(crate) unsafe fn request(thread: pthread_t) -> c_int {
 
 /// A cancellation point, as the libc function that the caller stands for is one.
 #[inline]
-pub(crate) fn point() {
-    if USED.load(Ordering::Relaxed) && !guard::is_inside() {
+pub(crate) fn test() {
+    if USED.load(Ordering::Relaxed) && !guard::is_in_core() {
         // SAFETY: no precondition; unwinds, which everything above allows.
         unsafe { pthread_testcancel() };
     }
 }
 
-/// The thread that a thread's CPU-time clock belongs to: the kernel's encoding of such clocks.
+/// The thread of a CPU-time clock, by the kernel's encoding of such clocks.
 fn thread_of(clock: clockid_t) -> c_int {
     !(clock >> 3)
 }

@@ -1,4 +1,5 @@
-//! A large flat array whose memory appears chunk by chunk, on first use, and never moves or goes.
+//! A large flat array whose memory is mapped chunk by chunk, on first use, and never moved or
+//! unmapped.
 //!
 //! Reading costs two loads and takes no lock; growing is a system call and a compare-and-swap, so
 //! signal handlers and forked children may do both. Guards that a `&'static T` handed out stays
@@ -55,7 +56,7 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
             return Some(found);
         }
         let chunk = self.chunks.get(index / PER_CHUNK)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces no other.
         let fresh = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -71,7 +72,8 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
             .compare_exchange(ptr::null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
-            // SAFETY: another thread's chunk won; ours was mapped above and nobody knows it.
+            // SAFETY: another thread's chunk won; this one was mapped above and is not known
+            // elsewhere.
             let _ = unsafe { munmap(fresh, Self::BYTES) };
         }
         self.get(index)

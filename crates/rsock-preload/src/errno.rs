@@ -1,7 +1,7 @@
 //! Results of hooks as C sees them: the value, or -1 and `errno`.
 //!
-//! The only code of this library that touches `errno`. Guards the rule that a call which succeeds
-//! leaves `errno` as it found it, whatever the system calls below said meanwhile.
+//! The only code of this library that writes `errno`. Guards the rule that a call which succeeds
+//! leaves `errno` as it was, whatever system calls it has made.
 
 use libc::{c_int, ssize_t};
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) fn read() -> c_int {
     unsafe { *at }
 }
 
-/// The errno that stands for `error`.
+/// The errno for `error`.
 ///
 /// Kernel TCP's numbers, not those of the `rsocket` C API: a broken path is a reset.
 pub(crate) fn of(error: &io::Error) -> c_int {
@@ -54,7 +54,7 @@ pub(crate) fn fail_int(errno: c_int) -> c_int {
     -1
 }
 
-/// A length as C wants it.
+/// A length as C expects it.
 pub(crate) fn ret_len(result: Result<usize, c_int>) -> ssize_t {
     match result {
         Ok(n) => ssize_t::try_from(n).unwrap_or(ssize_t::MAX),
@@ -62,7 +62,7 @@ pub(crate) fn ret_len(result: Result<usize, c_int>) -> ssize_t {
     }
 }
 
-/// A small count as C wants it.
+/// A small count as C expects it.
 pub(crate) fn ret_int(result: Result<usize, c_int>) -> c_int {
     match result {
         Ok(n) => c_int::try_from(n).unwrap_or(c_int::MAX),

@@ -1,26 +1,29 @@
 //! What happens to the table when the process forks.
 //!
-//! A stream that a child inherits goes, or stays, on TCP: whichever of the two goes on using it then
-//! finds all bytes in one place. One that had not moved yet may do so again once a single process holds
-//! it. The child keeps the parent's view of the table.
+//! A stream that a child inherits goes to TCP, or stays there: whichever process continues with it
+//! then finds all bytes in one place. A stream that had not left TCP may still do so once a single
+//! process holds it. The child keeps the parent's view of the table.
 
-use crate::{doors, fdtable, log, signal};
+use crate::native_peer::listeners;
+use crate::{fdtable, log, signal};
 use rsock_core::accelerate::Halt;
 use rsock_core::fork;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What the core holds while the process forks.
-struct Held {
+/// What [`prepare`] holds until the fork is over.
+struct ForkLocks {
     _locks: fork::Held,
-    /// A stream that moves to the ring after [`fdtable::prepare_fork`] would not know of the child.
+    /// Otherwise a stream could move to the ring after [`fdtable::prepare_fork`] without knowing of
+    /// the child.
     _halt: Halt,
 }
 
-static HELD: AtomicPtr<Held> = AtomicPtr::new(ptr::null_mut());
+static HELD: AtomicPtr<ForkLocks> = AtomicPtr::new(ptr::null_mut());
 
-/// Asks libc to call us around every `fork`.
+/// Has libc call the three functions below around every `fork`.
 pub(crate) fn register() {
+    fork::note_program_prepares();
     // SAFETY: three functions of the right type that live as long as the process: a preloaded
     // library is never unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
@@ -31,10 +34,10 @@ unsafe extern "C" fn prepare() {
     fdtable::prepare_fork();
     // The child must not inherit this lock from a thread that it does not have.
     signal::lock_for_fork();
-    // Nor this one.
-    doors::prepare_fork();
-    // Last: doors that close give memory back.
-    let held = Box::new(Held { _locks: fork::prepare(), _halt: halt });
+    // Nor the lock on the list of native listeners.
+    listeners::prepare_fork();
+    // Last, because native listeners that close free memory.
+    let held = Box::new(ForkLocks { _locks: fork::prepare(), _halt: halt });
     HELD.store(Box::into_raw(held), Ordering::Relaxed);
 }
 
@@ -49,14 +52,14 @@ fn release() {
 
 unsafe extern "C" fn in_parent() {
     release();
-    doors::after_fork_in_parent();
+    listeners::after_fork_in_parent();
     signal::unlock_after_fork();
 }
 
 unsafe extern "C" fn in_child() {
     release();
     Halt::forget_all();
-    doors::after_fork_in_child();
+    listeners::after_fork_in_child();
     signal::unlock_after_fork();
     fdtable::after_fork_in_child();
     log::line(format_args!("forked"));

@@ -1,11 +1,11 @@
-//! The border between the program and the core: what must hold when a hook calls down, and again
-//! when it returns.
+//! The border between the program and the core: what must hold when a hook calls the core, and
+//! again when the call returns.
 //!
-//! A call that the core makes into libc by way of the standard library (closing a descriptor of
-//! its own, say) meets our hooks again and must pass straight through: [`is_inside`]. A signal
-//! handler that interrupts the core is the program again, so `signal` lifts the guard around it
-//! with [`Lifted`]. One that leaves by `longjmp` never comes back to restore it, which is right
-//! too: the frames that were inside are gone.
+//! A call that the core makes into libc through the standard library (closing a descriptor of its
+//! own, say) comes to a hook again and must pass straight through: [`is_in_core`]. A signal handler
+//! that interrupts the core is the program again, so `signal` suspends the mark around it by
+//! [`OutsideCore`]. A handler that leaves by `longjmp` never restores the mark, which is right too:
+//! the frames that it described are gone.
 
 use crate::{cancel, errno, signal};
 use libc::c_int;
@@ -20,7 +20,7 @@ thread_local! {
             State {
                 depth: Cell::new(0),
                 held_at: Cell::new(0),
-                shield: Cell::new(cancel::Shield::NONE),
+                cancel_state: Cell::new(cancel::SavedCancelState::NONE),
                 is_cancelled: Cell::new(false),
             }
         };
@@ -28,40 +28,40 @@ thread_local! {
 
 struct State {
     depth: Cell<u32>,
-    /// Where on the stack the outermost [`hold`] began; 0 outside.
+    /// The stack address at which the outermost [`without_cancel`] began; 0 outside.
     held_at: Cell<usize>,
-    /// What to put back when it ends.
-    shield: Cell<cancel::Shield>,
-    /// A cancellation has come meanwhile.
+    /// The cancellation state to restore when it ends.
+    cancel_state: Cell<cancel::SavedCancelState>,
+    /// Whether a cancellation has come meanwhile.
     is_cancelled: Cell<bool>,
 }
 
-/// Whether this thread is running code of ours that was called from a hook.
+/// Whether this thread is inside a call of a hook to the core.
 #[inline]
-pub(crate) fn is_inside() -> bool {
+pub(crate) fn is_in_core() -> bool {
     STATE.with(|s| s.depth.get() != 0)
 }
 
 /// Makes a call during which this thread cannot be cancelled, because cancellation unwinds, and
 /// frames of Rust can be unwound at some of their calls only. The frame that calls this must have
-/// nothing to drop. A cancellation point itself, like the libc functions that the callers stand
-/// for.
+/// nothing to drop. It is a cancellation point itself, like the libc functions that the hooks
+/// replace.
 #[inline(always)]
-pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
+pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
     let here = 0u8;
     let here = (&raw const here).addr();
     loop {
-        cancel::point();
+        cancel::test();
         let is_outermost = STATE.with(|s| {
             let held_at = s.held_at.get();
             if held_at >= here {
                 return false;
             }
-            // An older mark on a lower address is of a frame that a longjmp has left; what the
-            // program had set before that frame is still known.
-            let shield = cancel::Shield::raise();
+            // An older mark on a lower address is of a frame that a longjmp has left; the state
+            // that the program had set before that frame is still known.
+            let cancel_state = cancel::SavedCancelState::disable();
             if held_at == 0 {
-                s.shield.set(shield);
+                s.cancel_state.set(cancel_state);
             }
             s.held_at.set(here);
             true
@@ -70,16 +70,17 @@ pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
         if !is_outermost {
             return result;
         }
-        let (shield, is_cancelled) = STATE.with(|s| {
+        let (cancel_state, is_cancelled) = STATE.with(|s| {
             s.held_at.set(0);
-            (s.shield.get(), s.is_cancelled.replace(false))
+            (s.cancel_state.get(), s.is_cancelled.replace(false))
         });
         // From here on the thread may be unwound.
-        shield.lower();
+        cancel_state.restore();
         if is_cancelled {
             signal::cancel_self();
             if result.is_interrupted() {
-                // If it comes back it does not allow it, and must not notice.
+                // If `cancel_self` returns, the thread does not allow cancellation, and must not
+                // notice.
                 continue;
             }
         }
@@ -87,30 +88,30 @@ pub(crate) fn hold<R: Answer>(mut call: impl FnMut() -> R) -> R {
     }
 }
 
-/// What the calls return that [`hold`] makes.
-pub(crate) trait Answer: Copy {
+/// A result of a hook, by which [`without_cancel`] knows interrupted calls.
+pub(crate) trait HookResult: Copy {
     /// Whether the call was interrupted before it did anything.
     fn is_interrupted(self) -> bool;
 }
 
-impl<T: Copy + PartialEq + From<i8>> Answer for Option<T> {
+impl<T: Copy + PartialEq + From<i8>> HookResult for Option<T> {
     fn is_interrupted(self) -> bool {
         self == Some(T::from(-1)) && errno::read() == libc::EINTR
     }
 }
 
-/// Keeps the frame of the call apart from that of [`hold`].
+/// Keeps the frame of the call apart from that of [`without_cancel`].
 #[inline(never)]
 fn outlined<R>(call: &mut impl FnMut() -> R) -> R {
     call()
 }
 
-/// Whether a cancellation has to wait, which interrupted this thread with its stack at `stack`.
-/// If so, [`hold`] sees to it at its end.
-pub(crate) fn puts_off_cancellation(stack: usize) -> bool {
+/// Whether a cancellation that has interrupted this thread, with its stack at `stack`, must wait.
+/// If so, [`without_cancel`] repeats it at its end.
+pub(crate) fn defers_cancellation(stack: usize) -> bool {
     STATE.with(|s| {
         let held_at = s.held_at.get();
-        // Far away is another stack: that of a handler, on top of a call that may be held.
+        // A stack far away is another one: that of a handler, above a call in [`without_cancel`].
         const FAR: usize = 64 << 20;
         let is_held = held_at != 0 && (stack <= held_at || stack - held_at > FAR);
         if is_held {
@@ -120,40 +121,40 @@ pub(crate) fn puts_off_cancellation(stack: usize) -> bool {
     })
 }
 
-/// Calls down into the core: marks the thread as inside, stops panics, and puts `errno` back.
+/// Calls the core: marks the thread as inside, stops panics, and restores `errno`.
 ///
 /// # Errors
 /// The `errno` to report.
 #[inline]
-pub(crate) fn enter<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
+pub(crate) fn call_core<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
     let saved = errno::read();
     STATE.with(|s| s.depth.set(s.depth.get() + 1));
     let result = catch_unwind(AssertUnwindSafe(f));
-    // Not a plain decrement: a handler that interrupted us may have left by longjmp to a frame
-    // above a second `enter`, whose count is gone with it.
+    // Not a plain decrement: a handler that interrupted this call may have left by longjmp to a
+    // frame above a second `call_core`, whose count is gone with it.
     STATE.with(|s| s.depth.set(s.depth.get().saturating_sub(1)));
     errno::set(saved);
     match result {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(errno::of(&error)),
-        // A bug of ours. The stream is in an unknown state, and no byte of it can be vouched for.
+        // A bug. The stream is in an unknown state, and none of its bytes can be relied on.
         Err(_) => Err(libc::ECONNRESET),
     }
 }
 
-/// The program's own code runs for a while on top of ours: a signal handler.
+/// Suspends the mark while a signal handler of the program runs on top of the core.
 #[must_use]
-pub(crate) struct Lifted {
+pub(crate) struct OutsideCore {
     depth: u32,
 }
 
-impl Lifted {
-    pub(crate) fn new() -> Self {
+impl OutsideCore {
+    pub(crate) fn begin() -> Self {
         Self { depth: STATE.with(|s| s.depth.replace(0)) }
     }
 }
 
-impl Drop for Lifted {
+impl Drop for OutsideCore {
     fn drop(&mut self) {
         STATE.with(|s| s.depth.set(self.depth));
     }
@@ -166,23 +167,23 @@ mod tests {
     #[test]
     fn a_panic_becomes_an_error_and_errno_survives_success() {
         errno::set(libc::ENOENT);
-        let n = enter(|| {
-            assert!(is_inside());
+        let n = call_core(|| {
+            assert!(is_in_core());
             errno::set(libc::EAGAIN);
             Ok(5)
         });
-        assert_eq!((n, errno::read(), is_inside()), (Ok(5), libc::ENOENT, false));
-        let panicked: Result<(), c_int> = enter(|| panic!("expected by this test"));
-        assert_eq!((panicked, is_inside()), (Err(libc::ECONNRESET), false));
+        assert_eq!((n, errno::read(), is_in_core()), (Ok(5), libc::ENOENT, false));
+        let panicked: Result<(), c_int> = call_core(|| panic!("expected by this test"));
+        assert_eq!((panicked, is_in_core()), (Err(libc::ECONNRESET), false));
     }
 
     #[test]
-    fn a_handler_on_top_is_outside() {
-        let seen = enter(|| {
-            let lifted = Lifted::new();
-            let seen = is_inside();
-            drop(lifted);
-            Ok((seen, is_inside()))
+    fn a_signal_handler_is_outside_the_core() {
+        let seen = call_core(|| {
+            let outside = OutsideCore::begin();
+            let seen = is_in_core();
+            drop(outside);
+            Ok((seen, is_in_core()))
         });
         assert_eq!(seen, Ok((false, true)));
     }

@@ -1,13 +1,18 @@
 //! `librsock_preload.so`: the libc symbols of unmodified programs, over rsock.
 //!
-//! The layer above `rsock_core::accelerate`: hooks and a descriptor table, nothing else. A call on a
-//! descriptor that is not a twin costs one or two loads and goes to the next definition of its
-//! symbol, which is libc's.
+//! The layer above `rsock_core::accelerate`: hooks and a descriptor table, nothing else. A call on
+//! a descriptor that has not been adopted costs one or two loads and goes to the next definition of
+//! its symbol, which is libc's.
+//!
+//! Words: a *candidate* is a socket that may be adopted; to *adopt* one is to make an accelerated
+//! stream (or a UDP socket with a queue) of it; to *pin* one is to keep it on TCP (or UDP) with a
+//! reason. A *proxy* is a socket or descriptor that takes the place of another. A stream *without
+//! TCP* belongs to a peer that speaks rsockets alone.
 //!
 //! Invariants that span the crate:
 //!
-//! * nothing here calls a libc function that we export, except through [`next`]; below us, rustix
-//!   makes raw system calls;
+//! * nothing here calls a libc function that this library exports, except through [`next`]; the
+//!   layers below make raw system calls by rustix;
 //! * until [`next`] has resolved a symbol nothing is allocated, locked or logged, so hooks work
 //!   before and during other constructors;
 //! * no panic and no `errno` change escapes a hook that succeeds ([`guard`]);
@@ -16,32 +21,30 @@
 #![cfg_attr(test, allow(dead_code, reason = "the test harness must not be hooked"))]
 
 mod arg;
-mod calling;
 mod cancel;
 mod chunked;
-mod context;
-mod doors;
-mod epoll_sets;
+mod epoll_interest;
 mod errno;
 mod fdtable;
 mod fork;
 mod guard;
-mod handover;
+mod handoff;
 mod hook;
 mod log;
+mod native_peer;
 mod next;
 mod options;
-mod process;
 mod signal;
 mod slot;
 mod sync;
 mod tcp_only;
+mod vfork;
 
 /// Runs when the library is loaded. Hooks may have run before it.
 extern "C" fn init() {
     next::resolve_all();
     log::open();
-    signal::register();
+    signal::defer_in_sections();
     signal::watch_faults();
     fork::register();
     log::line(format_args!("loaded"));
@@ -54,7 +57,7 @@ extern "C" fn fini() {
 
 #[cfg(not(test))]
 #[used]
-// As below; called without arguments.
+// As for `INIT` below; called without arguments.
 #[unsafe(link_section = ".fini_array")]
 static FINI: extern "C" fn() = fini;
 

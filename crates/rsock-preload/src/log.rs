@@ -19,9 +19,9 @@ unsafe extern "C" {
 const OFF: i32 = -1;
 static FD: AtomicI32 = AtomicI32::new(OFF);
 
-/// Opens the log if the environment names one.
+/// Opens the log if the environment has a path for it.
 pub(crate) fn open() {
-    // SAFETY: the name is a C string; nobody changes the environment while libraries are loaded.
+    // SAFETY: the name is a C string; no code changes the environment while libraries are loaded.
     let path = unsafe { secure_getenv(c"RSOCK_LOG".as_ptr()) };
     if path.is_null() {
         return;
@@ -33,7 +33,7 @@ pub(crate) fn open() {
     FD.store(own_fd::raise(low).into_raw_fd(), Ordering::Release);
 }
 
-/// Writes nothing from now on.
+/// Ends the log.
 pub(crate) fn end() {
     FD.store(OFF, Ordering::Relaxed);
 }
@@ -55,7 +55,7 @@ fn write_line(fd: i32, text: fmt::Arguments<'_>) {
     // A line that is too long is cut.
     let _ = write!(line, "rsock {pid}/{tid}: {text}");
     line.text[line.len] = b'\n';
-    // SAFETY: not -1, and never closed while we are the process that opened it.
+    // SAFETY: not -1, and never closed by the process that opened it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let _ = rustix::io::write(fd, &line.text[..=line.len]);
 }

@@ -1,7 +1,8 @@
-//! The next definition of each symbol that we export: libc's, or that of another preloaded library.
+//! The next definition of each exported symbol: libc's, or that of another preloaded library.
 //!
-//! Resolved lazily, because constructors of other libraries run before ours and call what we
-//! export, and all at once in our own constructor, because `dlsym` is not for signal handlers.
+//! Resolved lazily, because constructors of other libraries run before this one's and call the
+//! exported functions, and all at once in this library's constructor, because `dlsym` must not run
+//! in a signal handler.
 
 use crate::errno;
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// What a C function without a result returns.
 type Nothing = ();
 
-/// A symbol and where its next definition lies, once that is known.
+/// A symbol and the address of its next definition, once that is known.
 struct Symbol {
     name: &'static CStr,
     at: AtomicPtr<c_void>,
@@ -35,7 +36,7 @@ impl Symbol {
         // SAFETY: the name is a C string; `RTLD_NEXT` is resolved relative to this library, which
         // is where the call stands.
         let at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        // Relaxed: the pointee is code, mapped before we were.
+        // Relaxed: the pointee is code, mapped before this library was.
         self.at.store(at, Ordering::Relaxed);
         at
     }
@@ -79,7 +80,7 @@ macro_rules! next {
             }
         )*
 
-        /// Where the next definitions lie.
+        /// The addresses of the next definitions.
         pub(crate) mod address {
             $(
                 #[allow(dead_code, reason = "few are called by address")]

@@ -1,10 +1,11 @@
-//! The closed list of socket options, flags and ioctls: which ones a stream off TCP can honour.
+//! The closed list of socket options, flags and ioctls that a stream off TCP can honour.
 //!
-//! *Harmless*: about the connection's making, the kernel's own socket, or a hint; also those that
-//! the core reads back from the kernel when they matter (time-outs, linger, buffer sizes). All
-//! others, and every one that is not known here, *pin*: the stream stays on TCP.
+//! *Harmless* are those about connecting, about the kernel's own socket, and hints; also those that
+//! the core reads back from the kernel when they matter (timeouts, linger, buffer sizes). All
+//! others, and every unknown one, *pin*: the stream stays on TCP.
 
 use libc::{c_int, c_ulong};
+use rsock_verbs::raw::SIOCATMARK;
 
 /// Whether setting the option to `value` (its first four bytes) keeps the stream on TCP.
 pub(crate) fn pins_when_set(level: c_int, name: c_int, value: Option<c_int>) -> bool {
@@ -95,7 +96,7 @@ pub(crate) fn pins_when_set(level: c_int, name: c_int, value: Option<c_int>) -> 
     }
 }
 
-/// Whether the option says when a quiet peer is asked whether it lives.
+/// Whether the option is one of those that control keepalive.
 pub(crate) fn is_of_keepalive(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => name == libc::SO_KEEPALIVE,
@@ -106,7 +107,7 @@ pub(crate) fn is_of_keepalive(level: c_int, name: c_int) -> bool {
     }
 }
 
-/// Whether setting the option of a UDP socket to `value` (its first four bytes) keeps it to the kernel.
+/// Whether setting the option of a UDP socket to `value` (its first four bytes) pins the socket.
 pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     let is_harmless = match level {
         libc::SOL_SOCKET => matches!(
@@ -131,7 +132,8 @@ pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c
                 | libc::SO_PREFER_BUSY_POLL
                 | libc::SO_BUSY_POLL_BUDGET
         ),
-        // Errors are of what the kernel has sent, and those it tells as ever.
+        // Errors concern datagrams that the kernel has sent, and the kernel reports those as
+        // before.
         libc::IPPROTO_IP => matches!(
             name,
             libc::IP_TOS
@@ -169,7 +171,7 @@ pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c
     !(is_harmless || is_taken_back)
 }
 
-/// Whether asking for the option does something that only TCP can.
+/// Whether reading the option does something that only TCP can do.
 pub(crate) fn pins_when_asked(level: c_int, name: c_int) -> bool {
     /// Maps received pages into the program (linux/tcp.h).
     const TCP_ZEROCOPY_RECEIVE: c_int = 35;
@@ -184,7 +186,7 @@ pub(crate) const SEND_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_CONFIRM
     | libc::MSG_DONTROUTE;
 
-/// Flags of a send that a datagram past the kernel honours, or may ignore.
+/// Flags of a send that a datagram past the kernel honours, or may ignore as UDP does.
 pub(crate) const DATAGRAM_SEND_FLAGS: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM | libc::MSG_DONTROUTE;
 
@@ -196,7 +198,7 @@ pub(crate) const RECV_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 
-/// What `fcntl` does to a stream.
+/// Whether the command of `fcntl` keeps a stream on TCP.
 pub(crate) fn pins_by_fcntl(command: c_int, arg: c_int) -> bool {
     match command {
         libc::F_SETFL => arg & libc::O_ASYNC != 0,
@@ -226,25 +228,22 @@ const F_GETSIG: c_int = 11;
 const F_SETOWN_EX: c_int = 15;
 const F_GETOWN_EX: c_int = 16;
 
-/// What an ioctl on a stream comes to.
+/// How a hook answers an ioctl on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ioctl {
-    /// Bytes that can be read.
+    /// With the number of readable bytes.
     Readable,
-    /// Bytes that the peer has not taken.
+    /// With the number of bytes that the peer has not received.
     Unsent,
-    /// Whether urgent data comes next, which never lies on the ring.
+    /// With whether urgent data comes next, which never lies on the ring.
     AtMark,
     /// The kernel's answer is right.
     Harmless,
-    /// Only TCP can do that.
+    /// Only TCP can do it.
     Pins,
 }
 
-/// Whether the next byte is an urgent one (`asm-generic/sockios.h`).
-pub(crate) const SIOCATMARK: c_ulong = 0x8905;
-
-/// What the ioctl `request` comes to.
+/// How a hook answers the ioctl `request`.
 pub(crate) fn ioctl(request: c_ulong) -> Ioctl {
     const FIOSETOWN: c_ulong = 0x8901;
     const FIOGETOWN: c_ulong = 0x8903;
@@ -270,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_pins() {
+    fn unknown_options_and_commands_pin() {
         assert!(pins_when_set(libc::SOL_SOCKET, 9999, Some(0)));
         assert!(pins_when_set(libc::IPPROTO_TCP, 9999, Some(0)));
         assert!(pins_when_set(libc::IPPROTO_SCTP, libc::TCP_NODELAY, Some(1)));
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn switching_off_what_pins_does_not_pin() {
+    fn switching_an_option_off_does_not_pin() {
         for name in [libc::SO_ZEROCOPY, libc::SO_TIMESTAMP, libc::SO_TIMESTAMPING] {
             assert!(pins_when_set(libc::SOL_SOCKET, name, Some(1)), "{name}");
             assert!(!pins_when_set(libc::SOL_SOCKET, name, Some(0)), "{name}");
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_socket_stays_with_the_kernel_for_what_only_the_kernel_tells() {
+    fn options_that_only_the_kernel_honours_pin_a_udp_socket() {
         for (level, name) in [
             (libc::SOL_SOCKET, libc::SO_REUSEPORT),
             (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_server_sets_is_harmless() {
+    fn common_options_of_servers_are_harmless() {
         for (level, name) in [
             (libc::SOL_SOCKET, libc::SO_REUSEADDR),
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE),

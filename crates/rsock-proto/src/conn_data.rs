@@ -34,8 +34,8 @@ bitflags! {
 }
 
 impl ConnFlags {
-    /// What this implementation says of itself on this machine.
-    pub const OURS: Self = if cfg!(target_endian = "big") {
+    /// The flags that this implementation sends on this machine.
+    pub const LOCAL: Self = if cfg!(target_endian = "big") {
         Self::NET.union(Self::IOMAP).union(Self::EXT)
     } else {
         Self::IOMAP.union(Self::EXT)
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(peer.swaps(), cfg!(target_endian = "big"));
         peer.flags |= ConnFlags::NET;
         assert_eq!(peer.swaps(), cfg!(target_endian = "little"));
-        peer.flags = ConnFlags::OURS;
+        peer.flags = ConnFlags::LOCAL;
         assert!(!peer.swaps() && peer.has_ext());
     }
 

@@ -10,7 +10,7 @@
 #[doc(alias = "RS_QP_CTRL_SIZE")]
 pub const CTRL_DEPTH: u8 = 4;
 
-/// Places that grants leave free: SHUTDOWN and DISCONNECT, each of which is said once, never wait.
+/// Places that grants leave free: SHUTDOWN and DISCONNECT, each of which is sent once, never wait.
 pub const CTRL_RESERVE: u8 = 2;
 
 /// Counts the control messages that are posted and not completed.
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_that_nobody_posted_do_not_widen_the_window() {
+    fn spurious_completions_do_not_widen_the_window() {
         let mut ctrl = CtrlWindow::new();
         ctrl.done(usize::MAX);
         assert_eq!((0..10).filter(|_| ctrl.post()).count(), 4);

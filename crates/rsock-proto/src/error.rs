@@ -9,7 +9,7 @@ pub enum PeerError {
     /// The connection data is shorter than its 40 bytes.
     #[error("connection data of {0} bytes is too short")]
     ShortConnData(usize),
-    /// The peer speaks another version of the protocol.
+    /// The peer uses another version of the protocol.
     #[error("unknown protocol version {0}")]
     Version(u8),
     /// The peer's table of receive buffers has fewer than two entries.

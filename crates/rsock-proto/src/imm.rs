@@ -60,7 +60,8 @@ impl Imm {
     }
 
     /// An extension message. Only for a peer whose connection data has
-    /// [`ConnFlags::EXT`](super::ConnFlags::EXT), as ours must have.
+    /// [`ConnFlags::EXT`](super::ConnFlags::EXT), and only with local connection data that has it,
+    /// too.
     #[must_use]
     pub const fn ext(ext: Ext) -> Self {
         let (code, value) = match ext {
@@ -74,10 +75,10 @@ impl Imm {
         Self::new(OP_WRITE, (code << EXT_CODE_SHIFT) | (value & EXT_VALUE_MASK))
     }
 
-    /// What the word says.
+    /// The decoded word.
     ///
-    /// COMPAT: operations 1, 3 and 5 are reserved, and C takes them for data; so do we. A control
-    /// code that nobody knows is ignored, as C does.
+    /// COMPAT: operations 1, 3 and 5 are reserved, and C takes them for data; so does this decoder.
+    /// An unknown control code is ignored, as in C.
     ///
     /// # Errors
     /// [`PeerError::EmptyData`] for a data message of length zero.
@@ -108,18 +109,19 @@ impl Imm {
 /// A decoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Msg {
-    /// The next bytes of the stream are in the buffer we announced.
+    /// The next bytes of the stream are in the announced buffer.
     Data {
         /// Bytes, at least one.
         len: u32,
     },
-    /// We may send until our counter reaches `limit`; an entry of our table may be new.
+    /// The receiver of this message may send until its counter reaches `limit`; an entry of its
+    /// table may be new.
     #[doc(alias = "RS_OP_SGL")]
     Credit {
         /// An absolute limit, not an increment.
         limit: SeqNo,
     },
-    /// An entry of our iomap table was written.
+    /// An entry of the local iomap table was written.
     #[doc(alias = "RS_OP_IOMAP_SGL")]
     Iomap {
         /// Which one; not yet checked.
@@ -129,12 +131,12 @@ pub enum Msg {
     Ctrl(Ctrl),
     /// A message that only this implementation knows.
     Ext(Ext),
-    /// Nothing that anyone understands; harmless.
+    /// An unknown control message; ignored.
     Ignored,
 }
 
 impl Msg {
-    /// The word that says this. [`Msg::Ignored`] is never sent; its word decodes to itself.
+    /// The encoded word. [`Msg::Ignored`] is never sent; its word decodes to itself.
     #[must_use]
     pub const fn encode(self) -> Imm {
         match self {

@@ -1,4 +1,4 @@
-//! iomaps: buffers that the peer opens to us, and we to it, for writes that no message announces.
+//! iomaps: buffers that each end opens to the other, for writes that no message announces.
 //!
 //! The side that calls `riomap` fills a 24-byte entry in the *other* side's table, which lies right
 //! behind that side's table of announced buffers; the owner of the table then writes (`riowrite`)
@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Size of an iomap table entry, in bytes.
 pub const IOMAP_ENTRY: usize = 24;
 
-/// A buffer of the peer that we may write to, under the name `offset`.
+/// A buffer of the peer that this end may write to, under the name `offset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "rs_iomap")]
 pub struct IomapEntry {
@@ -53,7 +53,7 @@ impl IomapEntry {
         zerocopy::transmute!(if swap { wire.swapped() } else { wire })
     }
 
-    /// From an entry of a table of our own.
+    /// From an entry of a local table.
     #[must_use]
     pub fn from_table_bytes(bytes: &[u8; IOMAP_ENTRY]) -> Self {
         let wire: WireIomap = zerocopy::transmute!(*bytes);
@@ -87,7 +87,7 @@ pub fn lookup(table: &[IomapEntry], offset: u64, want: usize) -> Option<IomapTar
     table.iter().find_map(|entry| entry.target(offset, want))
 }
 
-/// The entry of our table of `n_entries` that an iomap message is about.
+/// The entry of the local table of `n_entries` that an iomap message is about.
 ///
 /// # Errors
 /// [`PeerError::IomapIndex`] if there is no such entry.
@@ -160,7 +160,7 @@ impl RemoteIomap {
     }
 }
 
-/// Which entries of the peer's table we have taken: a view of one bit each, in words that the
+/// Which entries of the peer's table this end uses: a view of one bit each, in words that the
 /// engine owns.
 #[derive(Debug)]
 pub struct IomapSlots<'a> {

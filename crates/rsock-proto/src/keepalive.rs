@@ -1,9 +1,10 @@
-//! When to ask whether the peer still lives, and when to give up.
+//! When to probe whether the peer is still alive, and when to give up.
 //!
-//! Times are distances, so there is no clock here: the engine says how long ago the peer was heard of, or
-//! asked. The rules are those of kernel TCP (idle, interval, count). COMPAT: C probes at each idle interval
-//! whether there was traffic or not, and never gives up by itself. What a probe is (a write of
-//! length zero) is the engine's business; one that completed is a sign of life.
+//! Times are durations, so there is no clock here: the engine says how long ago the last message
+//! arrived, or the last probe was sent. The rules are those of kernel TCP (idle, interval, count).
+//! COMPAT: C probes at each idle interval whether there was traffic or not, and never gives up by
+//! itself. What a probe is (a write of length zero) is the engine's business; one that completed is
+//! a sign of life.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub struct Keepalive {
 /// What to do about a quiet peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepaliveStep {
-    /// Nothing for this long; then ask again.
+    /// No probe is due for this long; then call again.
     Wait(Duration),
     /// Send a probe now.
     Probe,
@@ -30,11 +31,11 @@ pub enum KeepaliveStep {
 }
 
 impl Keepalive {
-    /// What to do when `unanswered` probes were sent since the peer's last sign of life, `since` ago the last
-    /// of them; if there are none, `since` is how long ago the sign of life was.
+    /// What to do when `unanswered` probes were sent since the peer's last sign of life, `since`
+    /// ago the last of them; if there are none, `since` is how long ago the sign of life was.
     ///
-    /// Each probe is given its interval, however late it was sent: a process that was stopped meanwhile
-    /// asks before it gives up.
+    /// Each probe is given its interval, however late it was sent: a process that was stopped
+    /// meanwhile sends a probe before it gives up.
     #[must_use]
     pub fn step(&self, since: Duration, unanswered: u32) -> KeepaliveStep {
         match self.patience(unanswered).checked_sub(since) {

@@ -1,9 +1,9 @@
 //! The rsockets protocol without any input or output: values that are fed and drained.
 //!
 //! Nothing here knows a clock, a descriptor, a pointer or a lock. The engine owns the memory, posts
-//! what the halves tell it to post and feeds them what the wire brought; the protocol moves numbers.
-//! Each direction of a stream is one small `Copy` value ([`SendHalf`], [`RecvHalf`]) that can live
-//! in memory shared by a family of processes, and each method takes constant time.
+//! the messages that the halves return, and passes them what arrived; the protocol handles only
+//! numbers. Each direction of a stream is one small `Copy` value ([`SendHalf`], [`RecvHalf`]) that
+//! can live in memory shared by a family of processes, and each method takes constant time.
 //!
 //! Every number that a peer supplies is checked here once, on a copy: breaking the protocol answers
 //! a [`PeerError`], never a panic. What the words mean is written in `docs/protocol.md`.
@@ -22,6 +22,7 @@ mod sgl;
 #[cfg(any(test, fuzzing))]
 pub mod sim;
 mod state;
+pub mod switch;
 
 #[cfg(test)]
 mod fuzz_corpus;
@@ -40,6 +41,6 @@ pub use iomap::{
 };
 pub use keepalive::{Keepalive, KeepaliveStep};
 pub use recv::{Grant, RecvConfig, RecvHalf, RingConfig, Span};
-pub use send::{Blocked, DataWrite, MAX_SLOTS, SendConfig, SendHalf, TransferSize};
+pub use send::{DataWrite, MAX_SLOTS, SendBlocked, SendConfig, SendHalf, TransferSize};
 pub use sgl::{RemoteSge, TABLE_ENTRY, iomap_table_offset, slot_offset};
 pub use state::{IllegalEvent, Lifecycle, LifecycleEvent};

@@ -5,16 +5,17 @@
 //! stream is linear in the ring. The first announcement may be shorter (`first_len`); the second is
 //! then the rest of that buffer.
 //!
-//! The stream can [turn](RecvHalf::turn) to another ring: what has been announced in the old one is filled
-//! and read there, in its turn, and then the old one is empty and of no more use.
+//! The ring can be [replaced](RecvHalf::replace_ring): the room that was announced in the old one
+//! is filled and read there first; then the old one is empty and not used again.
 //!
-//! Of the ring, from its oldest byte on: unread bytes, then announced room that the peer may be
-//! writing to at any moment, then free room, which is ours. A buffer becomes announced only when all
-//! of it is free, and a slot of the peer's table is reused only when the buffer it announced has
-//! been filled.
+//! The ring holds, from its oldest byte on: unread bytes, then announced room that the peer may be
+//! writing to at any moment, then free room, which only this end uses. A buffer becomes announced
+//! only when all of it is free, and a slot of the peer's table is reused only when the buffer it
+//! announced has been filled.
 //!
 //! # Source
-//! rdma-core v64.0, librdmacm/rsocket.c: `rs_give_credits`, `rs_send_credits`, `rs_poll_cq`, `rrecv`.
+//! rdma-core v64.0, librdmacm/rsocket.c: `rs_give_credits`, `rs_send_credits`, `rs_poll_cq`,
+//! `rrecv`.
 
 use super::conn_data::{ConnData, ConnFlags};
 use super::error::PeerError;
@@ -39,7 +40,7 @@ pub struct RecvConfig {
     pub first_len: u32,
 }
 
-/// A ring to turn to.
+/// A ring that replaces the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingConfig {
     /// Address of the ring, as the peer will use it.
@@ -59,7 +60,7 @@ pub struct Span {
     pub offset: usize,
     /// Bytes.
     pub len: usize,
-    /// Whether it lies in the ring before the last [turn](RecvHalf::turn).
+    /// Whether it lies in the ring before the last [replacement](RecvHalf::replace_ring).
     pub is_old: bool,
 }
 
@@ -75,10 +76,10 @@ pub struct Grant {
 /// The receiving half of a stream.
 ///
 /// # Invariants
-/// `readable <= committed`, `old_left <= committed <= old_left + ring_len` and `old_left <= old_len`;
-/// `read_off` and `grant_off` are below `ring_len`, and `grant_off` is `committed - old_left` bytes after
-/// `read_off`; `filling` is what is left of the oldest announced buffer that is not full, 0 if there is
-/// none.
+/// `readable <= committed`, `old_left <= committed <= old_left + ring_len` and `old_left <=
+/// old_len`; `read_off` and `grant_off` are below `ring_len`, and `grant_off` is `committed -
+/// old_left` bytes after `read_off`; `filling` is what is left of the oldest announced buffer that
+/// is not full, 0 if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvHalf {
     /// Arrived and not read, in bytes.
@@ -157,8 +158,8 @@ impl RecvHalf {
         }
     }
 
-    /// What our connection data says of this half: credits and first buffer. Only before anything
-    /// has arrived.
+    /// Writes this half's part of the local connection data: credits and first buffer. Only before
+    /// anything has arrived.
     #[must_use]
     pub fn conn_fields(&self) -> (u16, RemoteSge) {
         (self.window, RemoteSge { addr: self.region, key: self.rkey, len: self.filling })
@@ -167,8 +168,8 @@ impl RecvHalf {
     /// The peer introduced itself: from now on grants are possible.
     ///
     /// # Errors
-    /// [`PeerError::TableTooSmall`] for a table of fewer than two entries, [`PeerError::RangeWraps`]
-    /// if it does not end inside the address space.
+    /// [`PeerError::TableTooSmall`] for a table of fewer than two entries,
+    /// [`PeerError::RangeWraps`] if it does not end inside the address space.
     pub fn set_peer(&mut self, peer: &ConnData) -> Result<(), PeerError> {
         let table = peer.target_sgl;
         if table.len < 2 {
@@ -191,8 +192,9 @@ impl RecvHalf {
     /// gets the bytes through.
     ///
     /// # Errors
-    /// [`PeerError::EmptyData`], [`PeerError::DataOverrun`] if it passes the end of the buffer being
-    /// filled, [`PeerError::NoCredit`] if it is beyond the limit we gave. The half is unchanged.
+    /// [`PeerError::EmptyData`], [`PeerError::DataOverrun`] if it passes the end of the buffer
+    /// being filled, [`PeerError::NoCredit`] if it is beyond the limit that this half granted. The
+    /// half is unchanged.
     #[inline]
     pub fn handle_data(&mut self, len: u32) -> Result<(), PeerError> {
         if len == 0 {
@@ -215,11 +217,11 @@ impl RecvHalf {
 
     /// An iomap message arrived.
     ///
-    /// COMPAT: C counts the ones it sends against its credits and never gives back the ones it
-    /// receives; we give them back. A peer with [`ConnFlags::EXT`] does not count them.
+    /// COMPAT: C counts the ones it sends against its credits and never returns a credit for those
+    /// it receives; this half returns them. A peer with [`ConnFlags::EXT`] does not count them.
     ///
     /// # Errors
-    /// [`PeerError::NoCredit`] if it is beyond the limit we gave.
+    /// [`PeerError::NoCredit`] if it is beyond the limit that this half granted.
     pub fn handle_iomap_msg(&mut self) -> Result<(), PeerError> {
         if self.counts_iomaps {
             if self.next_seq == self.limit {
@@ -292,11 +294,11 @@ impl RecvHalf {
         self.read_off = wrap(self.read_off + (n - old), self.ring_len);
     }
 
-    /// Whether [`turn`](Self::turn) would do something now: the old ring is empty, and a buffer can be
-    /// announced behind at most one that is not full.
+    /// Whether [`replace_ring`](Self::replace_ring) would do something now: the old ring is empty,
+    /// and a buffer can be announced behind at most one that is not full.
     #[inline]
     #[must_use]
-    pub fn can_turn(&self) -> bool {
+    pub fn can_replace_ring(&self) -> bool {
         self.has_peer
             && !self.eof
             && self.n_unfilled <= 1
@@ -304,16 +306,16 @@ impl RecvHalf {
             && self.after_first == 0
     }
 
-    /// From the next announcement on buffers lie in another ring, all of whose bytes are free. False,
-    /// and nothing changes, unless [`can_turn`](Self::can_turn).
+    /// From the next announcement on buffers lie in another ring, all of whose bytes are free.
+    /// False, and nothing changes, unless [`can_replace_ring`](Self::can_replace_ring).
     ///
     /// # Panics
     /// If `ring` is outside its documented limits, or does not fit the address space.
-    pub fn turn(&mut self, ring: RingConfig) -> bool {
+    pub fn replace_ring(&mut self, ring: RingConfig) -> bool {
         assert!(ring.n_bufs >= 2 && ring.buf_len >= 1, "too few buffers");
         let ring_len = u64::from(ring.buf_len) * u64::from(ring.n_bufs);
         assert!(ring.region.0.checked_add(ring_len).is_some(), "the ring wraps");
-        if !self.can_turn() {
+        if !self.can_replace_ring() {
             return false;
         }
         (self.old_left, self.old_off, self.old_len) =
@@ -323,8 +325,8 @@ impl RecvHalf {
         true
     }
 
-    /// Whether the ring before the last [turn](Self::turn) holds nothing and is announced nowhere: it is
-    /// ours alone, for good.
+    /// Whether the ring before the last [replacement](Self::replace_ring) holds nothing and is
+    /// announced nowhere: the peer never writes to it again.
     #[inline]
     #[must_use]
     pub fn is_old_ring_free(&self) -> bool {
@@ -334,8 +336,8 @@ impl RecvHalf {
     /// The message that lets the peer send more, if one is due: when a buffer can be announced, or
     /// at least half the window has arrived since the last one.
     ///
-    /// Post it and [`commit_grant`](Self::commit_grant) it before anything else happens to this
-    /// half; then ask again.
+    /// Post it and [`commit_grant`](Self::commit_grant) it before any other call on this half; then
+    /// call this again.
     #[inline]
     #[must_use]
     pub fn next_grant(&self) -> Option<Grant> {
@@ -375,11 +377,12 @@ impl RecvHalf {
         self.limit = self.next_seq.wrapping_add(self.window);
     }
 
-    /// The runs of the present ring that hold no unread byte and that the peer has not been told of: ours
-    /// alone until the next grant, so their pages may be given back.
+    /// The runs of the present ring that hold no unread byte and that are not announced to the
+    /// peer: only this end uses them until the next grant, so their pages may be released.
     ///
-    /// Announced room is left out even when nothing has arrived there: the peer may be writing to it
-    /// now. It can give those pages back itself, see [`SendHalf::announced`](super::SendHalf::announced).
+    /// Announced room is left out even when nothing has arrived there: the peer may be writing to
+    /// it now. It can give those pages back itself, see
+    /// [`SendHalf::announced`](super::SendHalf::announced).
     pub fn idle_spans(&self) -> impl Iterator<Item = Span> + use<> {
         let free = self.ring_len - (self.committed - self.old_left);
         let first = free.min(self.ring_len - self.grant_off);

@@ -1,8 +1,10 @@
-//! The sending half of a stream: where the next bytes go in the peer's memory, and whether they may.
+//! The sending half of a stream: where the next bytes go in the peer's memory, and whether they
+//! may.
 //!
-//! The peer announces buffers in a table of ours; we fill each completely, in order, and never send
-//! more messages than its credits allow. What the peer announces is its own memory: a hostile
-//! announcement can only hurt the peer, so it is checked for arithmetic, not for sense.
+//! The peer announces buffers in a local table; this half fills each completely, in order, and
+//! never sends more messages than the peer's credits allow. What the peer announces is its own
+//! memory: a hostile announcement can only hurt the peer, so it is checked for arithmetic, not for
+//! sense.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `rs_can_send`, `rs_write_data`, `rs_poll_cq`, `rsend`.
@@ -13,7 +15,7 @@ use super::imm::{Imm, MAX_DATA_LEN, SeqNo};
 use super::sgl::RemoteSge;
 use rsock_verbs::{RKey, RemoteAddr};
 
-/// Most entries that our table of announced buffers can have.
+/// Most entries of the local table of announced buffers.
 pub const MAX_SLOTS: usize = 8;
 
 /// What the engine decides about a sending half.
@@ -21,7 +23,7 @@ pub const MAX_SLOTS: usize = 8;
 pub struct SendConfig {
     /// Longest message, in bytes; 1 to [`MAX_DATA_LEN`].
     pub max_message: u32,
-    /// Entries of our table as our connection data says; 2 to [`MAX_SLOTS`].
+    /// Entries of the local table, as the local connection data says; 2 to [`MAX_SLOTS`].
     pub n_slots: u8,
 }
 
@@ -40,7 +42,7 @@ pub struct DataWrite {
 
 /// Why nothing may be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocked {
+pub enum SendBlocked {
     /// The peer has given no credit for another message.
     Credits,
     /// The peer has announced no more room.
@@ -120,16 +122,16 @@ impl SendHalf {
     /// # Panics
     /// In debug builds if `want` is 0: an empty message does not exist.
     #[inline]
-    pub fn peek(&self, want: usize) -> Result<DataWrite, Blocked> {
+    pub fn peek(&self, want: usize) -> Result<DataWrite, SendBlocked> {
         debug_assert!(want > 0, "an empty message does not exist");
         if self.closed {
-            return Err(Blocked::Closed);
+            return Err(SendBlocked::Closed);
         }
         if self.credits() <= self.reserve {
-            return Err(Blocked::Credits);
+            return Err(SendBlocked::Credits);
         }
         if self.current.len == 0 {
-            return Err(Blocked::Buffer);
+            return Err(SendBlocked::Buffer);
         }
         let most = self.max_message.min(self.current.len);
         let len = u32::try_from(want).map_or(most, |want| most.min(want));
@@ -154,19 +156,19 @@ impl SendHalf {
         }
     }
 
-    /// The peer allows us to send until our counter reaches `limit`.
+    /// The peer permits messages until the local counter reaches `limit`.
     ///
     /// COMPAT: any value is taken and compared for inequality, as C does; a peer that moves its
-    /// limit back behind our counter has opened a window of up to 65535 messages.
+    /// limit back behind the local counter has opened a window of up to 65535 messages.
     #[inline]
     #[doc(alias = "sseq_comp")]
     pub fn handle_credit(&mut self, limit: SeqNo) {
         self.credit_limit = limit;
     }
 
-    /// Index of the entry of our table where the next announced buffer will appear.
+    /// Index of the entry of the local table where the next announced buffer will appear.
     ///
-    /// Look there once after each credit message. When the entry's length is not zero, copy it out,
+    /// Read it once after each credit message. When the entry's length is not zero, copy it out,
     /// overwrite it with zeros and give the copy to [`handle_slot`](Self::handle_slot).
     #[inline]
     #[must_use]
@@ -224,8 +226,8 @@ impl SendHalf {
     }
 
     /// The announced memory that nothing has been written to yet, in the order in which it will be
-    /// filled. Until the next [`commit`](Self::commit) it holds nothing anyone wants: a stream at
-    /// rest may give those pages back.
+    /// filled. Until the next [`commit`](Self::commit) it holds no stream bytes: an idle stream may
+    /// release those pages.
     pub fn announced(&self) -> impl Iterator<Item = RemoteSge> + '_ {
         let pending = (0..self.n_pending).map(|i| self.pending[slot(self.first_pending, i)]);
         std::iter::once(self.current).filter(|sge| sge.len != 0).chain(pending)

@@ -1,8 +1,8 @@
 //! A buffer at a peer, and the 16-byte table entries that announce it.
 //!
 //! A table lies in the memory of the side that *sends* stream bytes and is written by the side that
-//! receives them. Its entries are in the native byte order of the table's owner; the connection data
-//! alone is always big-endian.
+//! receives them. Its entries are in the native byte order of the table's owner; the connection
+//! data alone is always big-endian.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `struct rs_sge`, `rs_send_credits`.
@@ -26,7 +26,7 @@ pub const fn iomap_table_offset(n_slots: usize) -> usize {
     slot_offset(n_slots)
 }
 
-/// Bytes at a peer that we may write to.
+/// A range of the peer's memory that this end may write to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "rs_sge")]
 pub struct RemoteSge {
@@ -50,7 +50,7 @@ impl RemoteSge {
         })
     }
 
-    /// From an entry of a table of our own.
+    /// From an entry of a local table.
     #[must_use]
     pub fn from_table_bytes(bytes: &[u8; TABLE_ENTRY]) -> Self {
         let entry: TableEntry = zerocopy::transmute!(*bytes);

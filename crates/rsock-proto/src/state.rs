@@ -16,13 +16,13 @@ pub enum Lifecycle {
     /// Both directions are open.
     #[doc(alias = "rs_connect_rdwr")]
     Open,
-    /// We receive no more, by our own wish or because the peer has ended; we may still send.
+    /// Receiving has ended, by a local shutdown or because the peer ended; this end may still send.
     ReadClosed,
-    /// We send no more and have said so; the peer may still send.
+    /// Sending has ended and SHUTDOWN is sent; the peer may still send.
     WriteClosed,
     /// Both directions are closed here and DISCONNECT is on its way to the peer.
     Closing,
-    /// Both directions are closed and nothing more is to be said.
+    /// Both directions are closed and no message remains to be sent.
     #[doc(alias = "rs_disconnected")]
     Disconnected,
     /// The path broke before both directions were closed.
@@ -44,7 +44,7 @@ pub enum LifecycleEvent {
     PeerShutdown,
     /// DISCONNECT arrived.
     PeerDisconnect,
-    /// Our DISCONNECT is delivered.
+    /// The local DISCONNECT is delivered.
     DisconnectDone,
     /// The queue pair failed, or the connection manager reports the end without DISCONNECT before.
     PathError,
@@ -73,7 +73,8 @@ impl Lifecycle {
 
     /// The state after `event`, and the control message to send because of it.
     ///
-    /// COMPAT: C repeats SHUTDOWN or DISCONNECT when a program shuts down twice; we say it once.
+    /// COMPAT: C repeats SHUTDOWN or DISCONNECT when a program shuts down twice; this crate sends
+    /// it once.
     ///
     /// # Errors
     /// [`IllegalEvent`] for a shutdown of a stream that is over, or the delivery of a DISCONNECT
@@ -98,7 +99,7 @@ impl Lifecycle {
             (WriteClosed, PeerShutdown) => (Disconnected, None),
 
             (Closing, LocalShutWr | LocalShutRd | LocalShutRdWr) => (Closing, None),
-            // The peer ends on its side, or has gone: what we wanted, in either case.
+            // The peer has ended, or is gone: either completes the close.
             (Closing, PeerShutdown | DisconnectDone | PathError) => (Disconnected, None),
 
             (Open | ReadClosed | WriteClosed | Closing, PeerDisconnect) => (Disconnected, None),
@@ -116,13 +117,13 @@ impl Lifecycle {
         })
     }
 
-    /// Whether the peer may still send, as far as we care.
+    /// Whether data of the peer is still received.
     #[must_use]
     pub const fn is_readable(self) -> bool {
         matches!(self, Self::Open | Self::WriteClosed)
     }
 
-    /// Whether we may still send stream bytes.
+    /// Whether this end may still send stream bytes.
     #[must_use]
     pub const fn is_writable(self) -> bool {
         matches!(self, Self::Open | Self::ReadClosed)
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_twice() {
+    fn no_control_message_is_sent_twice() {
         // Along every path of events, DISCONNECT is sent at most once, SHUTDOWN at most once, and
         // SHUTDOWN never after DISCONNECT.
         fn walk(state: Lifecycle, said: &[Ctrl], depth: usize) {

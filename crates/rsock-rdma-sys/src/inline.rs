@@ -101,7 +101,7 @@ mod tests {
     use std::mem::MaybeUninit;
     use std::ptr;
 
-    /// A driver of our own in a context's table: the call reaches it with its arguments.
+    /// A test driver in a context's table: the call reaches it with its arguments.
     unsafe extern "C" fn driver_poll(cq: *mut ibv_cq, n: c_int, out: *mut ibv_wc) -> c_int {
         assert!(!cq.is_null() && out.is_null());
         n + 1

@@ -12,9 +12,9 @@ use std::fmt;
 /// A library that could not be opened, or that lacks a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotLoaded {
-    /// Its file name, as the dynamic linker looks for it.
+    /// The file name that the dynamic linker searches for.
     pub library: &'static str,
-    /// What the dynamic linker said.
+    /// The dynamic linker's message.
     pub why: String,
 }
 
@@ -79,7 +79,7 @@ mod tests {
         assert!(error.why.contains("cannot open shared object file"), "{error}");
     }
 
-    /// With or without rdma-core, the answer is the same whenever it is asked for.
+    /// With or without rdma-core, the result is the same at each call.
     #[test]
     fn opening_is_done_once() {
         match (open(), open()) {

@@ -1,5 +1,5 @@
-//! The bindings against a real libibverbs and a real device: what C says about it, we read in the
-//! same fields. `cargo xtask test` runs this in the lab.
+//! The bindings against a real libibverbs and a real device: each field has the value that C
+//! reports. `cargo xtask test` runs this in the lab.
 
 use rsock_rdma_sys::verbs::*;
 use rsock_rdma_sys::{open, open_cm};

@@ -1,8 +1,8 @@
 //! The rsockets protocol alone: streams from the first byte over shared memory or an RDMA device,
 //! to and from C programs as well.
 //!
-//! The peer of a [`Stream`] here is another one, a blocking socket of
-//! `rsock_core::rsocket::rsockets`, or a program over C rsockets, on this host or, with an RDMA
+//! The peer of a [`Stream`] here is another one, a blocking stream of
+//! `rsock::rsockets`, or a program over C rsockets, on this host or, with an RDMA
 //! device, on another; plain TCP peers are refused. `RSOCK_DEVICE` restricts the devices to one,
 //! `soft` or `rdma`. [`Stream`] has the methods of [`crate::Stream`], but none that belong to TCP;
 //! tasks wait as they do there.
@@ -34,12 +34,11 @@ use crate::builder::default_spin;
 use crate::listener;
 use crate::stream;
 use crate::transport::Rsockets;
-use rsock_core::rsocket::rsockets as blocking;
-use rsock_core::rsocket::{Socket, WaitSet};
+use rsock_core::rsocket::{Family, Socket, SocketSettings, WaitSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -104,12 +103,12 @@ pub async fn connect_timeout(addr: SocketAddr, limit: Duration) -> io::Result<St
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
     spin: Duration,
-    socket: blocking::Builder,
+    socket: SocketSettings,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { spin: default_spin(), socket: blocking::Builder::default() }
+        Self { spin: default_spin(), socket: SocketSettings::default() }
     }
 }
 
@@ -161,17 +160,17 @@ impl Builder {
     }
 
     async fn connect_to(&self, addr: SocketAddr, limit: Option<Duration>) -> io::Result<Stream> {
-        let socket = self.socket.socket(addr.is_ipv6())?;
+        let socket = self.socket.socket(Family::of(&addr))?;
         socket.set_nonblocking(true);
         match socket.connect(addr, limit) {
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
                 let mut wait = None;
-                poll_fn(|cx| poll_until(cx, &socket, &mut wait, || socket.go_on_connecting()))
+                poll_fn(|cx| poll_until(cx, &socket, &mut wait, || socket.continue_connect()))
                     .await?;
             }
             done => done?,
         }
-        Stream::from_connected(socket.into(), self.spin)
+        Stream::from_connected(Arc::new(socket), self.spin)
     }
 
     /// As [`Listener::bind`].
@@ -186,7 +185,7 @@ impl Builder {
         for addr in lookup_host(addr).await? {
             match self.socket.listen(addr) {
                 Ok(inner) => {
-                    inner.socket().set_nonblocking(true);
+                    inner.set_nonblocking(true);
                     return Ok(Listener { inner, spin: self.spin, wait: Mutex::default() });
                 }
                 Err(e) => last = e,
@@ -240,7 +239,7 @@ pub struct Listener {
     /// That of the last task in [`Self::poll_accept`]. Declared before the listener, so that it is
     /// closed first.
     wait: Mutex<Wait>,
-    inner: blocking::Listener,
+    inner: Socket,
     spin: Duration,
 }
 
@@ -285,15 +284,16 @@ impl Listener {
         wait: &mut Wait,
     ) -> Poll<io::Result<(Stream, SocketAddr)>> {
         let mut accepted = None;
-        ready!(poll_until(cx, self.inner.socket(), wait, || match self.inner.accept() {
+        ready!(poll_until(cx, &self.inner, wait, || match self.inner.accept() {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
             other => {
                 accepted = Some(other?);
                 Ok(true)
             }
         }))?;
-        let (stream, from) = accepted.ok_or(io::ErrorKind::WouldBlock)?;
-        Poll::Ready(Ok((Stream::from_connected(stream, self.spin)?, from)))
+        let socket: Socket = accepted.ok_or(io::ErrorKind::WouldBlock)?;
+        let from = socket.peer_addr()?;
+        Poll::Ready(Ok((Stream::from_connected(Arc::new(socket), self.spin)?, from)))
     }
 
     /// The connections, one after the other, as a [`Stream`](futures_core::Stream) that never ends.

@@ -16,7 +16,7 @@ use crate::waiting::{Direction, Waitable, readiness, retry, retry_interrupted};
 use crate::wakers::WakerKey;
 pub use remote_memory::ExposedRegion;
 use rsock_core::accelerate::{self, FallbackReason};
-use rsock_core::rsocket::rsockets as blocking;
+use rsock_core::rsocket::{AcceleratedSocket, Socket};
 use rustix::net::RecvFlags;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use std::fmt;
@@ -159,15 +159,15 @@ impl Stream {
         TcpStream::from_std(socket).map(Self::from)
     }
 
-    /// Turns it into the blocking stream of `rsock_core`, whether or not it has left TCP. As with
-    /// [`TcpStream::into_std`] it stays non-blocking until that is changed.
+    /// Turns it into a blocking socket, from which an `rsock::Stream` can be made, whether or not
+    /// it has left TCP. As with [`TcpStream::into_std`] it stays non-blocking until that is changed.
     ///
     /// # Errors
     /// `EMFILE` if there is no room for another descriptor.
-    pub fn into_std(mut self) -> io::Result<rsock_core::rsocket::Stream> {
-        let stream = self.transport.to_blocking()?;
+    pub fn into_std(mut self) -> io::Result<AcceleratedSocket> {
+        let socket = self.transport.to_blocking()?;
         self.closes_on_drop = false;
-        Ok(stream)
+        Ok(socket)
     }
 
     /// Which directions bypass TCP now.
@@ -206,30 +206,30 @@ impl Stream {
 
 impl Stream<Rsockets> {
     /// For a connected stream. Must be called inside a runtime.
-    pub(crate) fn from_connected(stream: blocking::Stream, spin: Duration) -> io::Result<Self> {
-        let transport = Rsockets::new(stream)?;
+    pub(crate) fn from_connected(socket: Arc<Socket>, spin: Duration) -> io::Result<Self> {
+        let transport = Rsockets::new(socket)?;
         let waiter = Waiter::new(Source::Rsockets(Arc::clone(transport.socket())), spin);
         Ok(Self { transport, waiter: Some(waiter), closes_on_drop: true })
     }
 
-    /// Takes over a connected blocking stream of the rsockets protocol, whatever has passed through
-    /// it.
+    /// Takes over a connected blocking socket of the rsockets protocol, such as an
+    /// `rsock::rsockets::Stream` consists of, whatever has passed through it.
     ///
     /// # Errors
     /// `ENOTCONN`; as `epoll_ctl(2)` when the runtime registers its descriptor: `ENOMEM`, `ENOSPC`.
     ///
     /// # Panics
     /// Outside a runtime with I/O enabled.
-    pub fn from_blocking(stream: blocking::Stream) -> io::Result<Self> {
-        Self::from_connected(stream, default_spin())
+    pub fn from_blocking(socket: Arc<Socket>) -> io::Result<Self> {
+        Self::from_connected(socket, default_spin())
     }
 
-    /// Turns it into a blocking stream; as with [`TcpStream::into_std`] it stays non-blocking until
-    /// that is changed.
+    /// Turns it into a blocking socket, from which an `rsock::rsockets::Stream` can be made. As with
+    /// [`TcpStream::into_std`] it stays non-blocking until that is changed.
     #[must_use]
-    pub fn into_blocking(mut self) -> blocking::Stream {
+    pub fn into_blocking(mut self) -> Arc<Socket> {
         self.closes_on_drop = false;
-        self.transport.to_blocking()
+        Arc::clone(self.transport.socket())
     }
 }
 

@@ -322,13 +322,13 @@ fn a_blocking_stream_continues_where_the_async_one_was() {
     common::multi_thread().block_on(async {
         let (a, mut b) = accelerated_pair().await;
         b.write_all(b"not by TCP.").await.expect("write");
-        let mut blocking = a.into_std().expect("handed over");
-        blocking.set_nonblocking(false).expect("blocking");
+        let blocking = a.into_std().expect("handed over");
+        blocking.socket().set_nonblocking(false).expect("blocking");
         assert_eq!(blocking.on_ring(), (true, true));
         let answered = tokio::task::spawn_blocking(move || {
             let mut word = [0; 11];
-            blocking.read_exact(&mut word).expect("read");
-            blocking.write_all(&word).expect("write");
+            (&blocking).read_exact(&mut word).expect("read");
+            (&blocking).write_all(&word).expect("write");
         });
         let mut word = [0; 11];
         b.read_exact(&mut word).await.expect("read");

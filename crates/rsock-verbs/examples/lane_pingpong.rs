@@ -1,5 +1,5 @@
-//! Measures the soft device's data path between two threads on two CPUs, beside the bare transfer of a
-//! cache line in the same run.
+//! Measures the soft device's data path between two threads on two CPUs, beside the bare transfer
+//! of a cache line in the same run.
 //!
 //! `cargo run --release -p rsock-verbs --features conformance --example lane_pingpong`
 
@@ -185,7 +185,8 @@ fn stream(n: u64, len: usize, ring: u64) -> f64 {
     })
 }
 
-/// Nanoseconds of one post and of one poll with its re-post, without another CPU: instructions only.
+/// Nanoseconds of one post and of one poll with its re-post, without another CPU: instructions
+/// only.
 fn alone(n: u64, len: usize) -> (f64, f64) {
     let (a, b) = pair().expect("pair");
     let data = vec![1u8; len];

@@ -1,12 +1,13 @@
 //! What a device must provide for datagrams. Read this before any device.
 //!
 //! A [`DatagramQueue`] is an unreliable-datagram queue pair together with the slots that its
-//! messages lie in. Payload is copied once while it is posted and once while it is taken, so nothing
-//! of the caller's has to stay in place, and no request has a name: a datagram is out, or lost.
+//! messages lie in. Payload is copied once while it is posted and once while it is taken, so
+//! nothing of the caller's has to stay in place, and no request has a name: a datagram is out, or
+//! lost.
 //!
-//! Nobody waits for a receiver. A queue that is full loses what comes, and whoever can know it
-//! counts it: on the soft device the sender, so that there sent = received + lost. On an RDMA device it is
-//! the receiver's, if anybody's, which counts for the whole port.
+//! A sender does not wait for a receiver: a full queue loses what arrives. On the soft device the
+//! sender knows and counts the loss, so sent = received + lost. On an RDMA device only the
+//! receiving device may count it, for the whole port.
 
 use crate::device::{Backend, Parked};
 use crate::error::Error;
@@ -24,8 +25,8 @@ pub trait DatagramBackend: Backend {
     /// Where datagrams go: an address handle, and the number of a queue there.
     #[doc(alias = "ibv_ah")]
     type Destination: Clone + Debug + Send + Sync;
-    /// Whether a sender knows what is lost: [`Posted::Lost`], and counted. Where not, a datagram may get
-    /// lost on its way with nobody the wiser.
+    /// Whether a sender learns of each loss ([`Posted::Lost`]) and counts it. Otherwise a datagram
+    /// may be lost unnoticed.
     const KNOWS_LOSS: bool;
 
     /// A datagram queue that takes what carries `key`.
@@ -50,10 +51,11 @@ pub enum DatagramError {
     /// It is longer than [`DatagramQueue::max_len`]. (`EMSGSIZE`)
     #[error("the datagram is too long")]
     TooLong,
-    /// There is no such queue any more: find out anew where the peer is.
+    /// That queue is gone: look the peer up again.
     #[error("the destination is gone")]
     Gone,
-    /// The device has not sent yet what was posted before; it makes room by itself, soon. (`EAGAIN`)
+    /// The device has not sent yet what was posted before; it makes room by itself, soon.
+    /// (`EAGAIN`)
     #[error("the queue is full")]
     Full,
     /// The queue is broken: nothing is sent or received over it any more. (`EIO`)
@@ -76,7 +78,8 @@ pub struct DatagramCounters {
     pub n_malformed: u64,
 }
 
-/// A process that may send to this one. No word of its own: nothing here can be forged.
+/// A process that may send to this one. Nothing in it comes from the sender itself, so it cannot be
+/// forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// What this process calls it; never given to another one.
@@ -85,8 +88,8 @@ pub struct Sender {
     pub uid: u32,
 }
 
-/// An arrived datagram, in the device's memory, where its sender may still be writing: it is reached
-/// by bounded copies only.
+/// An arrived datagram, in the device's memory, where its sender may still be writing: it is
+/// reached by bounded copies only.
 pub trait Arrived {
     /// The sender's queue pair, by its own word.
     fn src(&self) -> QpNum;
@@ -119,41 +122,41 @@ pub trait DatagramQueue<B: DatagramBackend>: Debug + Send + Sync {
     /// Longest datagram, in bytes.
     fn max_len(&self) -> usize;
 
-    /// How many datagrams of `len` bytes it has room for: those of each process that may send to it, or of
-    /// all on devices that take datagrams from anybody.
+    /// How many datagrams of `len` bytes it has room for: per process that may send to it, or in
+    /// all on devices that accept datagrams from any sender.
     fn room(&self, len: usize) -> usize;
 
-    /// Lets the peer at `path` send to this queue. Asking again changes nothing. Devices that take
-    /// datagrams from anybody do nothing.
+    /// Lets the peer at `path` send to this queue. A repeated call changes nothing, and so does any
+    /// call on devices that accept datagrams from any sender.
     ///
     /// # Errors
     /// When memory runs out; `PeerGone`.
     fn admit(&self, path: &B::Path) -> Result<(), Error>;
 
-    /// The way to queue `dest` at `path`, whose Q_Key is taken to be `key`.
+    /// The route to queue `dest` at `path`, whose Q_Key is assumed to be `key`.
     ///
     /// # Errors
-    /// `Invalid` if the device knows that there is no such queue, or that it has not admitted us;
-    /// `PeerGone`, `PeerViolation`; when memory runs out.
+    /// `Invalid` if the device knows that there is no such queue, or that it has not admitted this
+    /// process; `PeerGone`, `PeerViolation`; when memory runs out.
     #[doc(alias = "ibv_create_ah")]
     fn destination(&self, path: &B::Path, dest: QpNum, key: QKey) -> Result<B::Destination, Error>;
 
-    /// Sends the pieces as one datagram, and tells nobody: [`Self::ring`] follows, at the latest
-    /// after a batch.
+    /// Sends the pieces as one datagram, and wakes no receiver: [`Self::ring`] follows, at the
+    /// latest after a batch.
     ///
     /// # Errors
     /// [`DatagramError`]; the datagram was not taken.
     fn post(&self, to: &B::Destination, payload: &[IoSlice<'_>]) -> Result<Posted, DatagramError>;
 
-    /// Wakes whoever waits for what was posted to `to`.
+    /// Wakes the receivers that wait for what was posted to `to`.
     fn ring(&self, to: &B::Destination);
 
     /// Hands the oldest datagram to `take`; false if there is none. Inside `take` the queue is not
     /// used.
     fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool;
 
-    /// Hands the oldest datagrams to `take`, `most` of them at most; how many. Inside `take` the queue is
-    /// not used.
+    /// Hands the oldest datagrams to `take`, `most` of them at most; how many. Inside `take` the
+    /// queue is not used.
     fn try_recv_up_to(&self, most: usize, take: &mut dyn FnMut(&dyn Arrived)) -> usize {
         (0..most).take_while(|_| self.try_recv(take)).count()
     }
@@ -178,7 +181,7 @@ pub trait DatagramQueue<B: DatagramBackend>: Debug + Send + Sync {
     /// Wakes every thread that parks or has armed a bell here.
     fn wake_waiters(&self);
 
-    /// Lets go of what belongs to peers that have died. Costs a system call for each peer.
+    /// Frees what belongs to peers that have died. Costs a system call for each peer.
     fn sweep(&self);
 
     /// What was sent, received and lost.

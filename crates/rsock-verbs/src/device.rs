@@ -3,12 +3,12 @@
 //!
 //! The shapes are those of libibverbs: protection domain, memory region, completion queue,
 //! completion channel, shared receive queue, queue pair. Two additions let one engine serve both
-//! kinds of device without asking which it has:
+//! kinds of device:
 //!
-//! * [`ProtectionDomain::alloc_mr`]: memory that the device itself provides, so that a device
-//!   in shared memory can hand out memory that is *born shared*;
-//! * [`CompletionQueue::park`] and [`CompletionQueue::arm`]: sleeping on a queue, in a way that a device
-//!   may make cheaper than an event on a descriptor.
+//! * [`ProtectionDomain::alloc_mr`]: memory that the device itself provides, so that a device in
+//!   shared memory can hand out memory that is shared from the start;
+//! * [`CompletionQueue::park`] and [`CompletionQueue::arm`]: sleeping on a queue, in a way that a
+//!   device may make cheaper than an event on a descriptor.
 
 use crate::error::{Error, PostError};
 use crate::types::{
@@ -32,13 +32,13 @@ mod sealed {
 
 /// A family of device objects.
 pub trait Backend: sealed::Sealed + Sized + Copy + Debug + Send + Sync + 'static {
-    /// Name for people: `soft`, `rdma`.
+    /// The name that is shown: `soft`, `rdma`.
     const NAME: &'static str;
     /// Send requests worth queueing at once.
     const SEND_DEPTH: u32;
     /// Whether sends wait in their queue for the device, so that room there is an event:
-    /// [`CompletionQueue::wake_epoch`] changes with it. Where not, they are done when posting returns,
-    /// as a rule.
+    /// [`CompletionQueue::wake_epoch`] changes with it. Where not, they are done when posting
+    /// returns, as a rule.
     const SENDS_WAIT: bool;
     /// Whether registered memory stays taken for as long as it is registered, touched or not:
     /// [`MemoryRegion::punch`] does nothing.
@@ -57,7 +57,7 @@ pub trait Backend: sealed::Sealed + Sized + Copy + Debug + Send + Sync + 'static
     type Srq: SharedReceiveQueue;
     /// Reliable-connected queue pair.
     type Qp: QueuePair<Self>;
-    /// Where a queue pair's peer lives: what `RTR` needs besides the peer's number.
+    /// The path to a queue pair's peer: what `RTR` needs besides the peer's number.
     type Path: Clone + Debug + Send + Sync;
     /// A thread's own doorbell, for waiting on many queues at once.
     type Bell: Bell;
@@ -68,10 +68,10 @@ pub trait Context<B: Backend>: Clone + Debug + Send + Sync {
     /// Limits and abilities.
     fn attr(&self) -> DeviceAttr;
 
-    /// A new protection domain for queue pairs whose peer lives at `path`.
+    /// A new protection domain for queue pairs whose peer is at `path`.
     ///
-    /// A domain is the memory that one peer may write: on the soft device a process, on an RDMA device
-    /// a host. Asking twice for the same peer gives the same domain.
+    /// A domain is the memory that one peer may write: on the soft device a process, on an RDMA
+    /// device a host. Two calls for the same peer give the same domain.
     ///
     /// # Errors
     /// When memory or descriptors run out.
@@ -104,7 +104,7 @@ pub struct QpInit<'a, B: Backend> {
     pub send_cq: &'a Arc<B::Cq>,
     /// Where receives complete; may be the same queue.
     pub recv_cq: &'a Arc<B::Cq>,
-    /// Take receives from here instead of a queue of its own.
+    /// The queue to take receives from, instead of one of its own.
     pub srq: Option<&'a Arc<B::Srq>>,
     /// Sizes.
     pub cap: QpCap,
@@ -148,12 +148,12 @@ pub trait ProtectionDomain<B: Backend>: Debug + Send + Sync {
     /// When memory runs out or a limit is exceeded.
     fn create_qp(self: &Arc<Self>, init: &QpInit<'_, B>) -> Result<B::Qp, Error>;
 
-    /// A new queue pair in state `Reset` with a completion queue for its sends and receives that has no
-    /// channel, and is its own to look at: what lies behind it the device may share among many.
+    /// A new queue pair in state `Reset` with a completion queue of its own for its sends and
+    /// receives, without a channel. The device may implement many such queues by one.
     ///
     /// # Errors
     /// When memory runs out or a limit is exceeded.
-    fn create_lane(
+    fn create_qp_with_cq(
         self: &Arc<Self>,
         ctx: &B::Context,
         cap: QpCap,
@@ -182,15 +182,15 @@ pub trait MemoryRegion: Debug + Send + Sync {
     /// Copies `src` to `offset`.
     ///
     /// # Panics
-    /// If the span lies outside the region: offsets come from our own bookkeeping.
+    /// If the span lies outside the region: offsets come from local bookkeeping.
     fn copy_in(&self, offset: usize, src: &[u8]);
     /// Copies from `offset` into `dst`. Bytes that a peer writes meanwhile arrive torn, no worse.
     ///
     /// # Panics
     /// If the span lies outside the region.
     fn copy_out(&self, offset: usize, dst: &mut [u8]);
-    /// As [`Self::copy_out`], to memory of a program that may be missing, where [`crate::fault::arm`] was called.
-    /// False if it is; then any part of it may have been written.
+    /// As [`Self::copy_out`], to memory of a program that may be missing, where
+    /// [`crate::fault::arm`] was called. False if it is; then any part of it may have been written.
     ///
     /// # Panics
     /// If the span lies outside the region.
@@ -199,7 +199,7 @@ pub trait MemoryRegion: Debug + Send + Sync {
     /// Gives the pages under `offset..offset + len` back to the system; they read as zero after.
     /// Only whole pages are given back. A hint: devices that pin memory do nothing.
     fn punch(&self, offset: usize, len: usize);
-    /// Runs `f` while no peer writes into the region: requests of theirs wait meanwhile, so `f` is
+    /// Runs `f` while no peer writes into the region: their requests wait meanwhile, so `f` is
     /// short. Returns false, without running `f`, if a peer is writing now or the device cannot
     /// keep peers out.
     fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
@@ -214,7 +214,7 @@ pub trait CompletionChannel: AsFd + Debug + Send + Sync {
     /// poll the queues, then wait: anything else loses wake-ups.
     ///
     /// # Errors
-    /// What the system answers.
+    /// The system's error.
     #[doc(alias = "ibv_get_cq_event")]
     fn drain(&self) -> io::Result<bool>;
 }
@@ -224,7 +224,7 @@ pub trait CompletionChannel: AsFd + Debug + Send + Sync {
 pub enum Parked {
     /// Something may have completed: poll.
     Woken,
-    /// The time given is over.
+    /// The timeout is over.
     TimedOut,
     /// A signal handler ran.
     Interrupted,
@@ -249,25 +249,25 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
 
     /// Asks for one ring of `bell` at the next completion, until [`Self::disarm`]. Returns false if
     /// the queue is already ready (then nothing was armed), or has no room for another bell (then
-    /// the caller must not sleep without a bound). After a `true`, poll once more is not needed:
-    /// arming re-checks behind a full fence.
+    /// the caller must not sleep without a bound). After `true` no further poll is needed: arming
+    /// checks again behind a full fence.
     fn arm(&self, bell: &B::Bell) -> bool;
 
-    /// Takes back an [`Self::arm`]. A ring that is on its way may still arrive.
+    /// Undoes an [`Self::arm`]. A ring that is on its way may still arrive.
     fn disarm(&self, bell: &B::Bell);
 
     /// Sleeps until a completion may be there, `timeout` is over, or a signal handler ran. Returns
     /// `Woken` at once if the queue is ready. Does not notice the peer's death: bound the time.
     ///
-    /// A [`Self::wake_waiters`] before the call is not seen: who waits for something that another
-    /// thread takes from the queue uses [`Self::park_since`].
+    /// A [`Self::wake_waiters`] before the call is not seen: to wait for something that another
+    /// thread takes from the queue, use [`Self::park_since`].
     fn park(&self, timeout: Option<Duration>) -> Parked;
 
     /// Counts the calls of [`Self::wake_waiters`]; wraps.
     fn wake_epoch(&self) -> u32;
 
     /// As [`Self::park`], and returns `Woken` at once if [`Self::wake_waiters`] was called since
-    /// `epoch` was read. Read the epoch, look at what you wait for, then park: no wake-up is lost.
+    /// `epoch` was read. Read the epoch, check the condition, then park: no wake-up is lost.
     fn park_since(&self, epoch: u32, timeout: Option<Duration>) -> Parked;
 
     /// Wakes every thread of this process family that parks or has armed a bell here: for a thread
@@ -277,13 +277,13 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
 
 /// A thread's doorbell: a descriptor that is readable once some armed queue completed something.
 pub trait Bell: AsFd + Debug + Send {
-    /// Rings it: for its owner, who found something while arming.
+    /// Rings it: for its owner, if it found something while arming.
     fn ring(&self);
     /// Empties it. Call with every queue disarmed or about to be polled.
     fn drain(&self);
 }
 
-/// A receive queue that several queue pairs feed from.
+/// A receive queue that several queue pairs share.
 pub trait SharedReceiveQueue: Debug + Send + Sync {
     /// Posts one receive.
     ///
@@ -317,7 +317,8 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     /// # Errors
     /// `Invalid` in another state.
     fn ready_to_send(&self, retry: Retry) -> Result<(), Error>;
-    /// To `Err`, from any state: everything posted completes with [`WcStatus::WR_FLUSH`](crate::WcStatus::WR_FLUSH).
+    /// To `Err`, from any state: everything posted completes with
+    /// [`WcStatus::WR_FLUSH`](crate::WcStatus::WR_FLUSH).
     fn fail(&self);
 
     /// Posts a send. Requests complete in order; RDMA WRITEs land in order.
@@ -337,36 +338,39 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         false
     }
 
-    /// Whether everything up to the last signaled send has completed, and that completion was polled.
+    /// Whether everything up to the last signaled send has completed, and that completion was
+    /// polled.
     fn is_idle(&self) -> bool {
         true
     }
 
-    /// If not all sends are known to have completed: how many are, and whether none of the others is
-    /// signaled, so that nothing will tell. By the completions that were polled.
+    /// If not all sends are known to have completed: how many are, and whether none of the others
+    /// is signaled, so that nothing will tell. By the completions that were polled.
     fn unsettled(&self) -> Option<(u64, bool)> {
         None
     }
 
-    /// Sends that are known to have completed, by the completions that were polled. Where sends do not wait it
-    /// says nothing.
+    /// Sends that are known to have completed, by the completions that were polled. Where sends do
+    /// not wait it is meaningless.
     fn n_done(&self) -> u64 {
         0
     }
 
-    /// Notes that the program has consumed `n` more bytes of what arrived, where the peer can look even if we
-    /// are killed. The sum stops at `u64::MAX`, which says that nothing is missed. One caller at a time.
+    /// Records that the program has consumed `n` more bytes of what arrived, where the peer can
+    /// read it even if this process is killed. The sum stops at `u64::MAX`, which means that
+    /// nothing is missing. One caller at a time.
     fn note_consumed(&self, n: u64) {
         _ = n;
     }
 
-    /// Sum of what the peer has noted with [`Self::note_consumed`]. `None` where the device cannot tell.
+    /// Sum of what the peer has noted with [`Self::note_consumed`]. `None` where the device cannot
+    /// tell.
     fn consumed_by_peer(&self) -> Option<u64> {
         None
     }
 
-    /// Whether the peer's process has ended. Asks, at the price of a system call; false where the device cannot
-    /// tell.
+    /// Whether the peer's process has ended. Costs a system call; false where the device does not
+    /// know.
     fn is_peer_dead(&self) -> bool {
         false
     }

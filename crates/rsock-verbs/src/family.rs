@@ -1,4 +1,4 @@
-//! Memory that a process shares with the children it forks, and with nobody else.
+//! Memory that a process shares with the children it forks, and with no other process.
 //!
 //! The state of a stream (cursors, locks, queues) outlives `fork`: parent and child both own the
 //! descriptor, either may go on. State on the heap would split in two at the fork and each copy
@@ -12,6 +12,8 @@ mod arena;
 mod lock;
 mod process;
 
-pub use arena::{FamilyBox, FamilySafe, FamilySlice, Held, ZeroInit, hold_for_fork, is_forking};
+pub use arena::{
+    FamilyBox, FamilySafe, FamilySlice, ForkHold, ZeroInit, hold_for_fork, is_forking,
+};
 pub use lock::{Guard, Lock};
 pub use process::{ProcessId, forks, is_in_other_namespace, note_fork, process, thread_id};

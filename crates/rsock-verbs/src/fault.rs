@@ -1,13 +1,14 @@
 //! Copies to and from a program's memory that may not be there.
 //!
-//! The kernel answers `EFAULT` when a program gives it memory that is not mapped, or that lies past the end of a
-//! file. A copy through shared memory gets a signal instead. Here such a copy ends and says so: the handler of
-//! `SIGSEGV` and `SIGBUS` calls [`recover`], which lets the interrupted thread go on behind the copy.
+//! The kernel answers `EFAULT` when a program gives it memory that is not mapped, or that lies past
+//! the end of a file. A copy through shared memory gets a signal instead. Here such a copy ends
+//! with an error: the handler of `SIGSEGV` and `SIGBUS` calls [`recover`], which lets the
+//! interrupted thread go on behind the copy.
 //!
-//! Where no handler of ours is installed ([`arm`]) copies are what they always were.
+//! Without the handler ([`arm`]) copies are ordinary ones.
 //!
-//! Only leaf functions are left in this way. They hold no lock, own nothing and have no destructors, so no code
-//! that should run is skipped.
+//! Only leaf functions are left in this way. They hold no lock, own nothing and have no
+//! destructors, so no code that should run is skipped.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -40,8 +41,9 @@ pub(crate) fn is_armed() -> bool {
 /// Ordinary copy; false if it faulted. Then any part of it may have been made.
 ///
 /// # Safety
-/// `src` is as long as `len` says, and so is `dst`; either may be memory that is not there, if [`is_armed`].
-/// The two do not overlap. Another process may write either meanwhile: the bytes are then torn.
+/// `src` is as long as `len` says, and so is `dst`; either may be memory that is not there, if
+/// `is_armed`. The two do not overlap. Another process may write either meanwhile: the bytes are
+/// then torn.
 #[inline]
 pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
     unsafe extern "C" fn plain(src: *const u8, dst: *mut u8, len: usize, _: usize) {
@@ -62,8 +64,8 @@ pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
     unsafe { attempt(plain, src, dst, len, 0) }
 }
 
-/// Loads up to 48 bytes into words, the rest zero; `None` if that faulted. For processors that have a shorter way
-/// than [`copy`].
+/// Loads up to 48 bytes into words, the rest zero; `None` if that faulted. For processors that have
+/// a shorter way than [`copy`].
 ///
 /// # Safety
 /// As [`copy`], of `src`; [`is_armed`].
@@ -81,7 +83,8 @@ pub(crate) unsafe fn load<const N: usize>(src: *const u8, len: usize) -> Option<
 /// Runs a copy; false if it faulted.
 ///
 /// # Safety
-/// As `f`, but for memory that is not there. `f` is a leaf that owns nothing: it may be left at any instruction.
+/// As `f`, but for memory that is not there. `f` is a leaf that owns nothing: it may be left at any
+/// instruction.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline]
 pub(crate) unsafe fn attempt(
@@ -119,8 +122,8 @@ thread_local! {
     static STACK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Has the interrupted thread go on behind its copy, if it was copying here. To be called by a handler of
-/// `SIGSEGV` or `SIGBUS` for a signal of the thread's own doing, which then returns.
+/// Has the interrupted thread go on behind its copy, if it was copying here. To be called by a
+/// handler of `SIGSEGV` or `SIGBUS` for a signal of the thread's own doing, which then returns.
 ///
 /// # Safety
 /// `context` is that of a signal handler that the kernel has called.
@@ -163,11 +166,12 @@ pub unsafe fn recover(context: *mut libc::c_void) -> bool {
     }
 }
 
-/// The stack of this thread's attempt, if `now` can be that of the copy itself. A handler on top of the copy is
-/// further away.
+/// The stack of this thread's attempt, if `now` can be that of the copy itself. A handler on top of
+/// the copy is further away.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn copying(now: usize) -> Option<usize> {
-    /// More than the frames of a leaf, less than the kernel's frame of a signal handler and what lies below it.
+    /// More than the frames of a leaf, less than the kernel's frame of a signal handler and what
+    /// lies below it.
     const LEAF: usize = 640;
     let stack = STACK.with(Cell::get);
     (stack != 0 && stack.checked_sub(now).is_some_and(|below| below <= LEAF)).then_some(stack)
@@ -184,7 +188,8 @@ const SMALL: usize = 64;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 unsafe extern "C" {
-    /// Calls the function with its four arguments and keeps a way back at the last one. 0 if it was taken.
+    /// Calls the function with its four arguments and keeps a way back at the last one. 0 if it was
+    /// taken.
     fn rsock_fault_attempt(
         f: Copy,
         src: *const u8,
@@ -201,7 +206,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Copies at most 64 bytes. 0 if that faulted.
     fn rsock_fault_copy(src: *const u8, dst: *mut u8, len: usize) -> usize;
-    /// Stores bytes as words, whole words only; what they have beyond `len` is 0. 0 if that faulted.
+    /// Stores bytes as words, whole words only; what they have beyond `len` is 0. 0 if that
+    /// faulted.
     fn rsock_fault_load(src: *const u8, words: *mut u64, len: usize) -> usize;
     /// From here to the next the two above lie, which may fault at any load and store.
     static rsock_fault_small: u8;

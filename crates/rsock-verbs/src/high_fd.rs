@@ -29,7 +29,7 @@ impl AsFd for HighFd {
 
 impl Drop for HighFd {
     fn drop(&mut self) {
-        // SAFETY: `self` is being dropped; nobody uses the field again.
+        // SAFETY: `self` is being dropped; the field is not used again.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
         own_fd::close(fd);
     }

@@ -11,11 +11,11 @@ mod high_fd;
 pub mod own_fd;
 pub mod raw;
 pub mod rdma;
-pub mod received;
 pub mod soft;
 mod sparse;
 mod sync;
 mod types;
+pub mod untrusted;
 mod wc;
 mod wr;
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Never above this, however large the limit is: the kernel's table grows with the number.
 const HIGHEST: u64 = 8192;
-/// Numbers below the limit that are ours to use, or a quarter of all if that is less.
+/// How many numbers below the limit the library uses, or a quarter of all if that is less.
 const ROOM: u64 = 256;
 /// Numbers that can be registered, one bit each.
 const NUMBERS: usize = 2 * 8192;
@@ -31,7 +31,7 @@ pub fn raise(fd: OwnedFd) -> OwnedFd {
     fd
 }
 
-/// Another number for the same file, up where ours are, and registered.
+/// Another number for the same file, in the library's range, and registered.
 fn duplicate(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST).min(HIGHEST);
     let from = RawFd::try_from(limit - ROOM.min(limit / 4)).unwrap_or(0);
@@ -46,20 +46,20 @@ pub(crate) fn register(fd: RawFd) {
     }
 }
 
-/// As [`raise`], for a descriptor that C code keeps at `place` and will close itself: call [`forget`]
-/// before it does. Of several threads that do so at once, one does it.
+/// As [`raise`], for a descriptor that C code keeps at `place` and will close itself: call
+/// [`forget`] before it does. Of several threads that do so at once, one does it.
 ///
 /// # Safety
-/// `place` is valid for reads and writes, and its descriptor open; whoever uses it looks its number up
-/// there each time, and does so only after its own call of this.
+/// `place` is valid for reads and writes, and its descriptor is open. Every user reads the number
+/// there each time, and only after its own call of this.
 pub unsafe fn raise_at(place: *mut RawFd) {
-    // SAFETY: valid and aligned, says the caller, and every writer is this function.
+    // SAFETY: valid and aligned, as the caller promises, and this function is the only writer.
     let number = unsafe { AtomicI32::from_ptr(place) };
     let low = number.load(Ordering::Acquire);
     if is_own(low) {
         return;
     }
-    // SAFETY: open, says the caller; and closed by whoever replaces its number below, only.
+    // SAFETY: open, as the caller promises; only the replacement of its number below closes it.
     let Some(high) = duplicate(unsafe { BorrowedFd::borrow_raw(low) }) else {
         register(low);
         return;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_are_nobodys() {
+    fn numbers_out_of_range_are_not_registered() {
         assert!(!is_own(-1) && !is_own(i32::MAX));
         assert_eq!(first_in(u32::MAX, u32::MAX), None);
     }

@@ -1,10 +1,14 @@
 //! System calls without libc.
 //!
-//! libc's `syscall` is a symbol that the preload library exports, and what this library does itself
-//! must not come back to its own hooks. rustix makes raw system calls too; this is for those that it
-//! does not wrap as we need them.
+//! libc's `syscall` is a symbol that the preload library exports, and this library's own calls must
+//! not reach its own hooks. rustix makes raw system calls, too; this module has those that rustix
+//! does not wrap in the form needed here.
 
 use std::io;
+
+/// The `ioctl` request that asks whether the next byte is an urgent one (`asm-generic/sockios.h`).
+/// libc lacks it.
+pub const SIOCATMARK: libc::c_ulong = 0x8905;
 
 /// A word that a system call takes.
 pub trait Arg {
@@ -140,7 +144,7 @@ unsafe fn instruction(number: libc::c_long, args: [usize; 6]) -> isize {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe fn instruction(number: libc::c_long, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
-    #[expect(clippy::disallowed_methods, reason = "no hook of ours")]
+    #[expect(clippy::disallowed_methods, reason = "never hooked by the preload library")]
     // SAFETY: the caller's promise.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result != -1 {

@@ -11,8 +11,8 @@ use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// Of the address space that a limited process has left, one mapping may take this part: the rest is
-/// the program's.
+/// Of the address space that a limited process has left, one mapping may take this part: the rest
+/// is the program's.
 const PART: u64 = 32;
 
 /// Whether the process's address space is limited (`RLIMIT_AS`).
@@ -42,10 +42,11 @@ fn in_use() -> Option<u64> {
 /// A fresh shared mapping, of `fd` or of anonymous memory, readable and writable.
 pub(crate) fn map(len: usize, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<*mut c_void> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // Without access, so that nothing is taken although the mapping may be born locked.
+    // Without access, so that no page is allocated even if new mappings are locked (`mlockall`).
     let none = ProtFlags::empty();
     let at = match fd {
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces no memory that is
+        // in use.
         Some(fd) => unsafe { mmap(ptr::null_mut(), len, none, flags, fd, 0) },
         // SAFETY: as above.
         None => unsafe { mmap_anonymous(ptr::null_mut(), len, none, flags) },
@@ -70,8 +71,8 @@ pub(crate) fn map(len: usize, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<
 mod tests {
     use super::*;
 
-    /// What `/proc/self/smaps` says of the mapping at `at`: the line that begins with `name`.
-    fn told(at: *mut c_void, name: &str) -> String {
+    /// The line of `/proc/self/smaps` that begins with `name`, for the mapping at `at`.
+    fn smaps_field(at: *mut c_void, name: &str) -> String {
         let all = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
         let start = format!("{:x}-", at.expose_provenance());
         let mut lines = all.lines().skip_while(|line| !line.starts_with(&start));
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn a_mapping_is_left_out_of_core_dumps() {
         let at = map(1 << 30, None).expect("address space");
-        assert!(told(at, "VmFlags").split(' ').any(|flag| flag == "dd"));
+        assert!(smaps_field(at, "VmFlags").split(' ').any(|flag| flag == "dd"));
         // SAFETY: made above, and used by nothing.
         unsafe { munmap(at, 1 << 30) }.expect("unmapped");
     }
@@ -89,14 +90,14 @@ mod tests {
     #[test]
     fn a_mapping_takes_no_pages_where_all_future_ones_are_to_be_locked() {
         const LEN: usize = 4 << 20;
-        // SAFETY: the child looks at its own mappings, and exits at once.
+        // SAFETY: the child reads its own list of mappings, and exits at once.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let ok = std::panic::catch_unwind(|| {
                 // SAFETY: takes no pointers.
                 assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
                 let at = map(LEN, None).expect("address space");
-                assert_eq!(told(at, "Rss:").split_whitespace().nth(1), Some("0"));
+                assert_eq!(smaps_field(at, "Rss:").split_whitespace().nth(1), Some("0"));
                 // SAFETY: the first byte of the mapping, which is readable and writable.
                 unsafe { at.cast::<u8>().write_volatile(1) };
             });

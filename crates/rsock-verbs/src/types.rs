@@ -101,7 +101,7 @@ pub enum QpState {
     Rtr,
     /// Ready to send.
     Rts,
-    /// Broken or told to stop: everything posted completes with a flush error.
+    /// Broken or stopped: everything posted completes with a flush error.
     Err,
 }
 
@@ -119,14 +119,15 @@ pub struct DeviceAttr {
     pub max_msg: u32,
     /// Largest payload of one work request that can be copied while posting, in bytes.
     pub max_inline: u32,
-    /// Whether RDMA WRITE WITH IMMEDIATE exists. iWARP has none, and a soft device can say so too.
+    /// Whether RDMA WRITE WITH IMMEDIATE exists. iWARP has none; the soft device can be configured
+    /// so, too.
     pub write_with_imm: bool,
     /// Whether RDMA READ exists.
     pub rdma_read: bool,
     /// Whether memory that was not allocated by the device can be opened to remote writes.
     pub foreign_remote_write: bool,
-    /// Whether a queue pair learns at once that its peer failed or is gone. Where not, it learns when
-    /// it sends, or from the connection manager.
+    /// Whether a queue pair learns at once that its peer failed or is gone. Where not, it learns
+    /// when it sends, or from the connection manager.
     pub notices_peer: bool,
 }
 
@@ -151,7 +152,7 @@ pub struct QpCap {
 /// How often a sender retries before it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Retries of a request that meets no receive at the peer; 7 means without end.
+    /// Retries of a request that finds no receive at the peer; 7 means without end.
     #[doc(alias = "rnr_retry_count")]
     pub rnr: u8,
 }

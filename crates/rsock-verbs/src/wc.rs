@@ -2,8 +2,8 @@
 
 use crate::types::{QpNum, WrId};
 
-/// Outcome of a request. A transparent number with named constants, so that a status unknown to us
-/// is still a value.
+/// Outcome of a request. A transparent number with named constants, so that an unknown status is
+/// still a value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 #[doc(alias = "ibv_wc_status")]
@@ -16,7 +16,8 @@ impl WcStatus {
     /// The payload does not fit the receive, or exceeds the device's limit.
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     pub const LOC_LEN: Self = Self(1);
-    /// The queue pair could not do it. Soft RoCE says so of wrong local keys, too.
+    /// The queue pair could not execute the request. Soft RoCE reports wrong local keys with this,
+    /// too.
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     pub const LOC_QP_OP: Self = Self(2);
     /// A local key or bound is wrong.
@@ -77,9 +78,9 @@ impl std::error::Error for WcStatus {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_wc_opcode")]
 pub enum WcOp {
-    /// A SEND of ours.
+    /// A local SEND.
     Send,
-    /// An RDMA WRITE of ours, with or without immediate.
+    /// A local RDMA WRITE, with or without immediate.
     Write,
     /// A receive, filled by the peer's SEND.
     Recv,
@@ -99,7 +100,8 @@ pub struct Completion {
     pub op: WcOp,
     /// Payload bytes, for receives.
     pub len: u32,
-    /// Immediate word in host order, for [`WcOp::RecvWriteImm`]; the sender's queue pair, for a datagram.
+    /// Immediate word in host order, for [`WcOp::RecvWriteImm`]; the sender's queue pair, for a
+    /// datagram.
     pub imm: u32,
     /// The queue pair it belongs to.
     pub qp_num: QpNum,

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_sge")]
 pub struct Sge {
-    /// Virtual address in this process. Ignored by nobody: inline sends read it too.
+    /// Virtual address in this process; inline sends read it, too.
     pub addr: u64,
     /// Length in bytes.
     pub len: u32,
@@ -35,7 +35,7 @@ bitflags! {
 pub enum SendOp {
     /// Into the peer's next posted receive.
     Send,
-    /// RDMA WRITE: the peer is not told.
+    /// RDMA WRITE: the peer gets no completion.
     Write {
         /// Where it goes.
         remote: RemoteAddr,

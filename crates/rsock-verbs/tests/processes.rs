@@ -23,7 +23,8 @@ const WINDOW: u32 = 64;
 /// In the environment of the other process of a test.
 const ROLE: &str = "RSOCK_TEST_ROLE";
 
-/// What the other process is told to run. Any test here would do: each begins with [`start`].
+/// The test that the other process runs. Any test of this file would do: each begins with
+/// [`start`].
 const ENTRY: &str = "a_killed_peer_completes_what_waits_for_it";
 
 struct End {
@@ -36,7 +37,7 @@ struct End {
 }
 
 /// Makes an end over an established link, and connects it; `receives` are posted.
-fn meet(ctx: &SoftContext, link: Arc<Link>, socket: BorrowedFd<'_>, receives: u32) -> End {
+fn connect_end(ctx: &SoftContext, link: Arc<Link>, socket: BorrowedFd<'_>, receives: u32) -> End {
     let pd = ctx.alloc_pd(&link).expect("pd");
     let channel = ctx.create_channel().expect("channel");
     let cq = ctx.create_cq(256, Some(&channel)).expect("cq");
@@ -89,7 +90,7 @@ fn play(role: &str) -> ! {
     let ctx = SoftContext::open().expect("device");
     let link = accept_over(&ctx, socket.as_fd(), cred).expect("link");
     let receives = if role == "sit" { 0 } else { WINDOW };
-    let end = meet(&ctx, link, socket.as_fd(), receives);
+    let end = connect_end(&ctx, link, socket.as_fd(), receives);
     match role {
         "flood" => {
             let mut next = 0;
@@ -153,7 +154,7 @@ fn start(role: &str) -> (End, Victim, SoftContext) {
     let ctx = SoftContext::open().expect("device");
     let cred = PeerCred { pid: victim.0.id(), ..PeerCred::own() };
     let link = offer_over(&ctx, mine.as_fd(), cred).expect("link");
-    (meet(&ctx, link, mine.as_fd(), WINDOW), victim, ctx)
+    (connect_end(&ctx, link, mine.as_fd(), WINDOW), victim, ctx)
 }
 
 fn wait_for_hang_up(link: &Link) {
@@ -233,7 +234,7 @@ fn what_a_killed_peer_had_sent_arrives_in_order() {
 
 #[test]
 fn a_sender_notices_that_its_peer_was_killed() {
-    let _dog = Watchdog::new("kill while we send");
+    let _dog = Watchdog::new("kill during sends");
     for kill_after in [0u32, 10, 3000] {
         let (end, mut victim, _ctx) = start("drink");
         let mut sent = 0;
@@ -265,7 +266,7 @@ fn a_channel_becomes_readable_when_the_peer_is_killed() {
     while poll(&mut fds, None).expect("poll") == 0 {}
     assert!(end.channel.drain().expect("drain"));
     assert_over(&end, WINDOW as usize);
-    // It told once.
+    // It reports this once.
     let mut fds = [PollFd::new(&*end.channel, PollFlags::IN)];
     let now = rustix::event::Timespec::default();
     while end.channel.drain().expect("drain") {}

@@ -1,7 +1,7 @@
 //! The device suite on real verbs: two ends on one device, over its own address. `cargo xtask test`
 //! runs this in the lab.
 
-use rsock_verbs::conformance::{Fixture, Side, Watchdog};
+use rsock_verbs::conformance::{Endpoint, Fixture, Watchdog};
 use rsock_verbs::rdma::{AsyncEvent, Rdma, RdmaContext};
 use rsock_verbs::{Arrived, Context, DatagramBackend, DatagramQueue, Error, Gid, Posted, QKey};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 struct Loopback {
     over: &'static str,
     mtu: u32,
-    has_lanes: bool,
+    shares_cqs: bool,
 }
 
-const OVER_IPV4: Loopback = Loopback { over: "10.9.0.1", mtu: 4096, has_lanes: false };
+const OVER_IPV4: Loopback = Loopback { over: "10.9.0.1", mtu: 4096, shares_cqs: false };
 
 fn open() -> RdmaContext {
     let name = std::env::var("LAB_DEVICE").expect("the lab names its device");
@@ -29,26 +29,26 @@ fn gid(addr: &str) -> Gid {
 
 impl Fixture for Loopback {
     type Backend = Rdma;
-    fn sides(&self) -> [Side<Rdma>; 2] {
+    fn endpoints(&self) -> [Endpoint<Rdma>; 2] {
         let ctx = open();
         let own = ctx.find_gid(gid(self.over)).expect("the lab's address");
         let path = ctx.path(&own, own.gid).expect("path").with_mtu(self.mtu);
         assert_eq!(path.mtu(), Some(self.mtu));
-        [Side { ctx: ctx.clone(), path: path.clone() }, Side { ctx, path }]
+        [Endpoint { ctx: ctx.clone(), path: path.clone() }, Endpoint { ctx, path }]
     }
 
-    fn has_lanes(&self) -> bool {
-        self.has_lanes
+    fn shares_cqs(&self) -> bool {
+        self.shares_cqs
     }
 }
 
 rsock_verbs::conformance_tests!(OVER_IPV4);
 
 /// The same, all tests at once on a few completion queues.
-mod lanes {
+mod shared_cqs {
     use super::{Loopback, OVER_IPV4};
 
-    rsock_verbs::conformance_tests!(Loopback { has_lanes: true, ..OVER_IPV4 });
+    rsock_verbs::conformance_tests!(Loopback { shares_cqs: true, ..OVER_IPV4 });
 }
 
 /// Datagrams, over each of the two families.
@@ -65,10 +65,10 @@ mod datagrams_over_ipv6 {
 }
 
 #[test]
-fn a_datagram_tells_where_it_comes_from() {
+fn a_datagram_names_its_source() {
     let _dog = Watchdog::new("source");
     for over in ["10.9.0.1", "fd09::1"] {
-        let [a, b] = Loopback { over, ..OVER_IPV4 }.sides();
+        let [a, b] = Loopback { over, ..OVER_IPV4 }.endpoints();
         let (from, to) =
             (Rdma::create_datagrams(&a.ctx, QKey(5)), Rdma::create_datagrams(&b.ctx, QKey(5)));
         let (from, to) = (from.expect("queue"), to.expect("queue"));
@@ -83,11 +83,11 @@ fn a_datagram_tells_where_it_comes_from() {
     }
 }
 
-/// A handle is made anew every second; nothing is lost to the change.
+/// A handle is replaced every second; no datagram is lost by that.
 #[test]
 fn datagrams_go_on_while_their_address_handle_is_renewed() {
     let _dog = Watchdog::new("handles");
-    let [a, b] = OVER_IPV4.sides();
+    let [a, b] = OVER_IPV4.endpoints();
     let to = Rdma::create_datagrams(&b.ctx, QKey(5)).expect("queue");
     let from = Rdma::create_datagrams(&a.ctx, QKey(5)).expect("queue");
     let start = Instant::now();
@@ -95,7 +95,7 @@ fn datagrams_go_on_while_their_address_handle_is_renewed() {
     while start.elapsed() < Duration::from_millis(3500) {
         let way = from.destination(&a.path, to.qp_num(), QKey(5)).expect("destination");
         let posted = from.post(&way, &[IoSlice::new(&n.to_ne_bytes())]);
-        // Nobody but the queue has the handle while this is sent.
+        // Only the queue has the handle while this is sent.
         drop(way);
         assert_eq!(posted, Ok(Posted::Out));
         let mut got = [0; 4];
@@ -110,7 +110,7 @@ fn datagrams_go_on_while_their_address_handle_is_renewed() {
 }
 
 #[test]
-fn a_device_is_found_by_name_and_says_what_it_can() {
+fn a_device_is_found_by_name_and_reports_its_capabilities() {
     let ctx = open();
     assert!(RdmaContext::device_names().iter().any(|name| name == ctx.name()));
     let attr = ctx.attr();
@@ -137,7 +137,7 @@ fn addresses_of_both_families_lead_to_the_device() {
 
 /// On a network device of its own, which other tests do not miss.
 #[test]
-fn a_device_tells_when_its_port_goes_down_and_comes_back() {
+fn a_device_reports_when_its_port_goes_down_and_comes_back() {
     let _dog = Watchdog::new("events");
     let run = |line: &str| {
         let mut words = line.split(' ');
@@ -159,7 +159,7 @@ fn a_device_tells_when_its_port_goes_down_and_comes_back() {
     expect(AsyncEvent::PortDown { port: 1 });
     run("ip link set events0 up");
     expect(AsyncEvent::PortUp { port: 1 });
-    // Soft RoCE goes only when nobody has it open: it has no last word.
+    // Soft RoCE is removed only when no process has it open, so it never reports its removal.
     drop(ctx);
     run("rdma link del rxe_events");
     run("ip link del events0");

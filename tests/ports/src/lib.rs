@@ -1,9 +1,9 @@
 //! Ports that a test has to itself.
 //!
-//! A port that the kernel has given out and that was closed again can be given to any other program at
-//! once: a server that a test starts there may find it taken, and a connect that should be refused may
-//! reach another server. The ports here lie outside of the range that the kernel gives out
-//! (`net.ipv4.ip_local_port_range`), and one test process at a time has each of them.
+//! A port that the kernel has given out and that was closed again can be given to any other program
+//! at once: a server that a test starts there may find it taken, and a connect that should be
+//! refused may reach another server. The ports here lie outside of the range that the kernel gives
+//! out (`net.ipv4.ip_local_port_range`), and one test process at a time has each of them.
 //!
 //! Below every other crate, and depended on by tests only.
 
@@ -41,8 +41,8 @@ pub fn reserved() -> u16 {
     panic!("every port outside of {given_out:?} is taken");
 }
 
-/// Claims a port against other tests in this network namespace, until this process ends. Whether it was
-/// there to be claimed.
+/// Claims a port against other tests in this network namespace, until this process ends. Whether it
+/// was there to be claimed.
 fn is_claimed(port: u16) -> bool {
     static CLAIMS: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());
     // The name belongs to the network namespace, as the port does, and goes with its socket.
@@ -53,8 +53,8 @@ fn is_claimed(port: u16) -> bool {
     true
 }
 
-/// Whether a server could listen on a port of any address, even one that does not set `SO_REUSEADDR`:
-/// connections that have ended there lately are in its way.
+/// Whether a server could listen on a port of any address, even one that does not set
+/// `SO_REUSEADDR`: connections that have ended there lately are in its way.
 fn is_free(port: u16) -> bool {
     let any = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
     any.iter().all(|&ip| {
@@ -71,8 +71,8 @@ fn is_free(port: u16) -> bool {
     })
 }
 
-/// The ports that the kernel gives out, or none where that is all of them: a claimed port is then better
-/// than nothing.
+/// The ports that the kernel gives out, or none where that is all of them: a claimed port is then
+/// better than nothing.
 fn given_out() -> RangeInclusive<u16> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = text.split_whitespace().filter_map(|end| end.parse().ok());

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// The C program `name`, compiled once for each test executable; a shared library if `name` ends so.
+/// The C program `name`, compiled once for each test executable; a shared library if `name` ends
+/// so.
 pub(crate) fn compiled(name: &str) -> PathBuf {
     static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);

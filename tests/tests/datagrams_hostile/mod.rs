@@ -1,4 +1,4 @@
-//! Whoever can send UDP packets to a socket, and says what it likes.
+//! A peer that can send UDP packets to a socket, and sends what it likes.
 
 use super::*;
 use rsock_core::datagram::header::{UdpHeader, UdpOp};
@@ -16,10 +16,10 @@ fn packet(op: UdpOp, number: u32, payload: &[u8]) -> Vec<u8> {
     [header.encode().as_bytes(), payload].concat()
 }
 
-/// The number of a socket's queue: it tells everybody who sends to it.
+/// The number of a socket's queue, which the socket tells every sender.
 fn number_of(at: &Datagram, addr: SocketAddr, tell: &UdpSocket) -> u32 {
-    tell.send_to(&packet(UdpOp::Data, 1, b"who are you?"), addr).expect("sent");
-    assert_eq!(recv(at).0, b"who are you?");
+    tell.send_to(&packet(UdpOp::Data, 1, b"your number?"), addr).expect("sent");
+    assert_eq!(recv(at).0, b"your number?");
     let mut buf = [0; 100];
     let (len, from) = tell.recv_from(&mut buf).expect("answer");
     assert_eq!(from, addr);
@@ -76,7 +76,7 @@ fn numbers_that_lead_nowhere_leave_a_peer_on_udp() {
     let (b, at_b) = bound("127.0.0.1");
     let (x, at_x) = stranger();
     let of_b = number_of(&b, at_b, &x);
-    // Somebody else's number, none, and one that nobody has.
+    // Another socket's number, none, and one that no queue has.
     for number in [of_b, 0, 0xff_fff0] {
         x.send_to(&packet(UdpOp::Data, number, b"hello"), at_a).expect("sent");
         assert_eq!(recv(&a), (b"hello".to_vec(), at_x));
@@ -115,7 +115,7 @@ fn control_packets_of_others_redirect_nothing() {
 }
 
 #[test]
-fn a_flood_from_many_sources_is_bounded_and_disturbs_nobody() {
+fn a_flood_from_many_sources_is_bounded_and_disturbs_no_other_peer() {
     let _dog = watchdog();
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     meet([(&a, at_a), (&b, at_b)]);

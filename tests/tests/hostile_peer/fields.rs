@@ -3,9 +3,9 @@
 use super::raw::{Answered, Raw};
 use super::{Fixture, Victim, assert_served, honest, watchdog};
 use crate::malformed::{self, Lie, put};
+use rsock::rsockets;
 use rsock_cm::Port;
 use rsock_cm::manager::{Listening, Manager};
-use rsock_core::rsocket::rsockets;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::thread;

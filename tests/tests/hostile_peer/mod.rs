@@ -1,8 +1,8 @@
-//! Peers that lie, over any device: a stream ends with a clear error, or goes on where what was said
-//! means nothing; the process and its other connections never suffer.
+//! Peers that lie, over any device: a stream ends with a clear error, or goes on where what was
+//! said means nothing; the process and its other connections never suffer.
 //!
-//! Each attack runs against a listener of `rsockets` that echoes, with an honest peer connected before
-//! it, which is served after it, as is a new one.
+//! Each attack runs against a listener of `rsockets` that echoes, with an honest peer connected
+//! before it, which is served after it, as is a new one.
 
 mod fields;
 mod raw;
@@ -13,8 +13,8 @@ pub(crate) use fields::{
 };
 use raw::CREDITS;
 pub(crate) use raw::{Answered, Raw};
+use rsock::rsockets::{Listener, Stream};
 use rsock_cm::manager::Manager;
-use rsock_core::rsocket::rsockets::{Listener, Stream};
 use rsock_proto::RemoteSge;
 use rsock_tests::Watchdog;
 use rsock_verbs::{RKey, RemoteAddr, SendOp};
@@ -43,7 +43,7 @@ pub(crate) struct Victim {
 
 impl Victim {
     pub(crate) fn new(at: IpAddr) -> Self {
-        let listener = Listener::bind((at, 0).into()).expect("listener");
+        let listener = Listener::bind((at, 0)).expect("listener");
         let address = listener.local_addr().expect("address");
         let (tell, endings) = channel();
         // It lives as long as the test's process.
@@ -58,7 +58,7 @@ fn serve(listener: &Listener, tell: &Sender<Ending>) {
         let tell = tell.clone();
         thread::spawn(move || {
             let ending = echo(stream).map_err(|e| e.raw_os_error().unwrap_or(-1));
-            // Nobody may be interested.
+            // The test may not wait for it.
             let _ = tell.send(ending);
         });
     }
@@ -105,7 +105,7 @@ const BROKEN: Outcome = Ends(&[libc::EPROTO]);
 /// The device refused what was asked of it, at one end or the other.
 pub(crate) const REFUSED: Outcome = Ends(&[libc::ECONNRESET, libc::EIO, libc::EPROTO]);
 
-/// Runs one attack of a connected peer, and looks after everybody else.
+/// Runs one attack of a connected peer, and checks that other connections work.
 pub(crate) fn attack<F: Fixture>(
     f: &F,
     victim: &Victim,
@@ -145,8 +145,8 @@ pub(crate) fn attack<F: Fixture>(
     }
 }
 
-/// Runs a peer that leaves the victim no way to answer, and looks after everybody else meanwhile; then
-/// gives it one.
+/// Runs a peer that leaves the victim no way to answer, and checks meanwhile that other connections
+/// work; then lets the victim answer.
 fn stall<F: Fixture>(
     f: &F,
     victim: &Victim,
@@ -197,7 +197,7 @@ pub(crate) fn words_that_break_the_protocol_end_the_stream<F: Fixture>(f: &F) {
     }
 }
 
-/// Words that nobody understands, and limits that are odd.
+/// Undefined words, and odd limits.
 pub(crate) fn words_that_mean_nothing_change_nothing<F: Fixture>(f: &F) {
     let _watchdog = watchdog();
     let victim = Victim::new(f.address());
@@ -205,7 +205,7 @@ pub(crate) fn words_that_mean_nothing_change_nothing<F: Fixture>(f: &F) {
         let what = format!("the word {word:#x}");
         attack(f, &victim, &what, |_| (), |raw| raw.say(word), &GoesOn);
     }
-    // Of what only twins tell each other a stream of its own makes nothing, whoever says it.
+    // Messages for accelerated streams mean nothing to a stream without TCP, from any peer.
     for flags in [2, 2 | 4] {
         for word in [0x4000_0000, 0x4400_0001, 0x47ff_ffff, 0x4800_0000, 0x4c00_0000] {
             let what = format!("the word {word:#x} and flags {flags}");
@@ -295,7 +295,7 @@ pub(crate) fn announced_memory_that_is_not_there_ends_the_stream<F: Fixture>(f: 
     attack(f, &victim, "an entry as long as can be", short_buffer, huge, &REFUSED);
 }
 
-/// Limits and buffers that leave no room: the victim waits, and nobody else does.
+/// Limits and buffers that leave no room: the victim waits, and no other connection does.
 pub(crate) fn a_peer_that_takes_nothing_holds_up_its_stream_alone<F: Fixture>(f: &F) {
     let _watchdog = watchdog();
     let victim = Victim::new(f.address());
@@ -317,7 +317,8 @@ pub(crate) fn a_peer_that_takes_nothing_holds_up_its_stream_alone<F: Fixture>(f:
     stall(f, &victim, "one credit", one_credit, use_up, give);
     let buffer =
         |len: u32| move |data: &mut Vec<u8>| data[36..].copy_from_slice(&len.to_be_bytes());
-    // What follows a buffer comes in the slot after it; nothing has been announced in the first one yet.
+    // What follows a buffer comes in the slot after it; nothing has been announced in the first one
+    // yet.
     let room = |slot: u64| move |raw: &Raw<F::Manager>| raw.announce(slot, raw.memory());
     stall(f, &victim, "a first buffer of no bytes", buffer(0), |_| (), room(0));
     let behind = |raw: &Raw<F::Manager>| {
@@ -334,7 +335,7 @@ pub(crate) fn a_peer_that_takes_nothing_holds_up_its_stream_alone<F: Fixture>(f:
 pub(crate) fn a_flood_ends_its_stream_alone<F: Fixture>(f: &F) {
     let _watchdog = watchdog();
     let victim = Victim::new(f.address());
-    // Who cannot answer reads nothing, and so gives no credits.
+    // A victim that cannot answer reads nothing, and so gives no credits.
     let no_credit = |data: &mut Vec<u8>| data[2..4].fill(0);
     let flood = |raw: &mut Raw<F::Manager>| raw.flood(3 * u32::from(raw.theirs.credits), 1);
     attack(f, &victim, "more messages than credits", no_credit, flood, &BROKEN);

@@ -1,5 +1,5 @@
-//! A peer that is made of bare verbs, so that it can say and do anything: it connects or accepts like
-//! a stream of rsockets, with whatever private data, and posts whatever it likes.
+//! A peer that is made of bare verbs, so that it can say and do anything: it connects or accepts
+//! like a stream of rsockets, with whatever private data, and posts whatever it likes.
 
 use rsock_cm::Port;
 use rsock_cm::manager::{Connecting, ContextOf, Event, Listening, Manager, PathOf, Progress};
@@ -128,8 +128,8 @@ impl<M: Manager> Raw<M> {
         }
     }
 
-    /// Accepts the next connection of `listener` with what `lie` makes of honest private data; `None` if
-    /// the other end did not like it.
+    /// Accepts the next connection of `listener` with what `lie` makes of honest private data;
+    /// `None` if the other end did not like it.
     pub(super) fn accept(listener: &mut M::Listener, lie: impl Fn(&mut Vec<u8>)) -> Option<Self> {
         let mut asked = None;
         loop {
@@ -196,8 +196,8 @@ impl<M: Manager> Raw<M> {
         honest(&self.end.mr).data_buf
     }
 
-    /// Says `word` `n` times, each with a byte of the stream if it is a data message of one; as far as
-    /// the other end lets it.
+    /// Says `word` `n` times, each with a byte of the stream if it is a data message of one; as far
+    /// as the other end lets it.
     pub(super) fn flood(&mut self, n: u32, word: u32) {
         let buffer = self.theirs.data_buf;
         for _ in 0..n {
@@ -282,7 +282,7 @@ impl<M: Manager> Raw<M> {
         }
     }
 
-    /// Breaks the queue pair, without a word to anybody.
+    /// Breaks the queue pair without a message to the peer.
     pub(super) fn fail(&self) {
         self.end.qp.fail();
     }

@@ -1,10 +1,10 @@
-//! Another user of a host who claims a connection between two hosts: nothing on the fabric says who
-//! speaks, so what refuses him is that he lacks the hosts' key. Where the hosts have none, he is refused if
-//! what he says makes no sense.
+//! Another user of a host that claims a connection between two hosts: nothing on the fabric says
+//! which user speaks, so it is refused because it lacks the hosts' key. Where the hosts have none,
+//! it is refused if what it says makes no sense.
 //!
-//! He is this program once more, run by that user, which ends: a process that has used an RDMA device
-//! keeps it from being removed. He knows the connection's numbers and the words on the wire, and answers
-//! with a code that he has seen.
+//! The impostor is this program once more, run by that user, which ends: a process that has used an
+//! RDMA device keeps it from being removed. It knows the connection's numbers and the words on the
+//! wire, and answers with a code that it has seen.
 
 use super::{
     Blocks, Trust, assert_all_arrived, await_connection, config, connections, has_used_rdma,
@@ -13,7 +13,10 @@ use super::{
 use crate::malformed;
 use rsock_cm::Error;
 use rsock_cm::manager::{Connecting as _, Listening as _};
-use rsock_cm::rdma::{Connecting, Event, Listener, Progress};
+use rsock_cm::rdma::{
+    RdmaConnecting as Connecting, RdmaEvent as Event, RdmaListener as Listener,
+    RdmaProgress as Progress,
+};
 use rsock_core::accelerate::FallbackReason;
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, copy_program, run, tools};
@@ -30,17 +33,18 @@ use std::time::{Duration, Instant};
 const KEY: Trust = Trust::Key("a key that the impostor has not");
 /// The server's port, and the client's.
 const PORTS: [u16; 2] = [7501, 7502];
-/// A queue pair that the impostor says is his.
+/// A queue pair that the impostor says is its own.
 const QP: QpNum = QpNum(77);
-/// Where the private data has the port of who speaks, the version and the code.
+/// Where the private data has the sender's port, the version and the code.
 const AT_PORT: usize = 40;
 const AT_VERSION: usize = 42;
 const AT_CODE: usize = 44;
 
-/// Tells this program which part it plays: `answer ADDRESS`, `ask ADDRESS ADDRESS`, or `lie ADDRESS ADDRESS ADDRESS`.
+/// Tells this program which part it plays: `answer ADDRESS`, `ask ADDRESS ADDRESS`, or `lie ADDRESS
+/// ADDRESS ADDRESS`.
 const PART: &str = "IMPOSTOR";
-/// A user who has nothing to do with either program.
-const NOBODY: u32 = 65534;
+/// The number of a user that runs neither program.
+const OTHER_USER: u32 = 65534;
 
 /// The other user's process, which plays `part` in `test`.
 struct Impostor {
@@ -50,13 +54,13 @@ struct Impostor {
 
 impl Impostor {
     fn start(test: &str, part: &str) -> Self {
-        // Where everybody may run it, wherever the tests were built.
+        // Where every user may run it, wherever the tests were built.
         let copy = env::temp_dir().join("impostor");
         copy_program(&env::current_exe().expect("this program"), &copy);
         let test = format!("hosts_claims::{test}");
         let mut command = Command::new(copy);
         command.args(["--exact", &test, "--nocapture"]).env(PART, part).current_dir("/");
-        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.uid(OTHER_USER).gid(OTHER_USER).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Running::spawn(&mut command).expect("the impostor starts");
         let out = BufReader::new(process.stdout.take().expect("piped"));
         Self { process, out }
@@ -87,7 +91,7 @@ fn is_impostor() -> bool {
         || -> SocketAddr { words.next().and_then(|w| w.parse().ok()).expect("where") };
     if part == "answer" {
         let at = address();
-        let mut listener = Listener::at(at, 1).expect("anybody may listen");
+        let mut listener = Listener::at(at, 1).expect("any user may listen");
         println!("listening");
         answer_one(&mut listener, at.port());
         println!("answered");
@@ -115,7 +119,7 @@ fn answer_one(listener: &mut Listener, port: u16) {
     loop {
         match listener.try_next(Instant::now()).expect("events") {
             Some(Event::Request(request)) => {
-                // The asker's own proof, with the port of who should have been asked.
+                // The client's own proof, with the port of the server that it meant.
                 let mut words = request.private_data.as_bytes().to_vec();
                 words[AT_PORT..AT_VERSION].copy_from_slice(&port.to_be_bytes());
                 listener.accept(request.id, QP, &words).expect("an answer");
@@ -148,7 +152,7 @@ fn another_user_at_the_address_of_a_client_is_not_believed() {
             let test = "another_user_at_the_address_of_a_client_is_not_believed";
             let at = SocketAddr::new(guest.ip(), PORTS[1]);
             let mut impostor = Impostor::start(test, &format!("answer {at}"));
-            // Before the client, who will find its place on the device taken.
+            // Before the client, which will find its place on the device taken.
             impostor.await_word("listening");
             guest.meet("listening");
             let mut command = python();
@@ -164,7 +168,8 @@ fn another_user_at_the_address_of_a_client_is_not_believed() {
     assert_all_arrived(&ends);
 }
 
-/// Asks the owner of `to` as if from `from`, in these words; whether it said no. `Refused` if nobody listens.
+/// Asks the owner of `to` as if from `from`, in these words; returns whether it rejected. `Refused`
+/// if no listener is there.
 fn ask(from: SocketAddr, to: SocketAddr, words: &[u8]) -> Result<bool, Error> {
     let now = Instant::now();
     let mut connecting = Connecting::from(from.ip(), to, now, now + Duration::from_secs(60))?;
@@ -178,7 +183,7 @@ fn ask(from: SocketAddr, to: SocketAddr, words: &[u8]) -> Result<bool, Error> {
     }
 }
 
-/// As [`ask`], until somebody listens.
+/// As [`ask`], until a listener is there.
 fn is_rejected(from: SocketAddr, to: SocketAddr, words: &[u8]) -> bool {
     loop {
         match ask(from, to, words) {
@@ -188,7 +193,7 @@ fn is_rejected(from: SocketAddr, to: SocketAddr, words: &[u8]) -> bool {
     }
 }
 
-/// What somebody with the key would say, but for the code.
+/// What a holder of the key would say, but for the code.
 fn words_from(port: u16) -> [u8; 56] {
     let mut words = [0; 56];
     // Its version, and that it understands more than C does.
@@ -204,8 +209,8 @@ fn words_from(port: u16) -> [u8; 56] {
     words
 }
 
-/// Says what nobody may believe, key or no key, from `from` to `to`; then the truth from `elsewhere`, and at
-/// last from where it is to be believed.
+/// Says what no server may believe, key or no key, from `from` to `to`; then the truth from
+/// `elsewhere`, and at last from where it is to be believed.
 fn tell_lies(from: SocketAddr, to: SocketAddr, elsewhere: SocketAddr) {
     let truth = words_from(from.port());
     for (i, (what, lie)) in lies(from.port()).into_iter().enumerate() {
@@ -219,7 +224,8 @@ fn tell_lies(from: SocketAddr, to: SocketAddr, elsewhere: SocketAddr) {
     assert!(matches!(answer, Ok(false)), "the truth: {answer:?}");
 }
 
-/// Words that make no sense. Where they are cut short the connection manager fills them up with zeroes.
+/// Words that make no sense. Where they are cut short the connection manager fills them up with
+/// zeroes.
 fn lies(port: u16) -> Vec<(String, Vec<u8>)> {
     let honest = words_from(port);
     let mut all: Vec<_> = malformed::CONN_DATA
@@ -250,8 +256,9 @@ fn lies(port: u16) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// A client that listens for its server, which runs without rsock and so never comes: in its place `act` does, with
-/// the addresses of the two. The client stays on TCP, and every byte arrives. `wait` is how the server reads.
+/// A client that listens for its server, which runs without rsock and so never comes: in its place
+/// `act` does, with the addresses of the two. The client stays on TCP, and every byte arrives.
+/// `wait` is how the server reads.
 fn in_a_servers_place(
     name: &'static str,
     trust: Trust,
@@ -290,9 +297,9 @@ fn in_a_servers_place(
 
 /// The client waits for room meanwhile: it makes no call, and answers.
 #[test]
-fn what_makes_no_sense_is_rejected_where_everybody_is_trusted() {
-    let test = "what_makes_no_sense_is_rejected_where_everybody_is_trusted";
-    in_a_servers_place("impostor-lies", Trust::Everybody, "late", |from, to| {
+fn what_makes_no_sense_is_rejected_even_where_all_are_trusted() {
+    let test = "what_makes_no_sense_is_rejected_even_where_all_are_trusted";
+    in_a_servers_place("impostor-lies", Trust::Network, "late", |from, to| {
         run("ip addr add 10.9.0.3/24 dev eth0");
         let part = format!("lie {from} {to} 10.9.0.3:{}", PORTS[0]);
         let mut impostor = Impostor::start(test, &part);
@@ -303,8 +310,8 @@ fn what_makes_no_sense_is_rejected_where_everybody_is_trusted() {
 }
 
 #[test]
-fn another_user_who_comes_in_a_servers_place_is_not_believed() {
-    let test = "another_user_who_comes_in_a_servers_place_is_not_believed";
+fn another_user_in_a_servers_place_is_not_believed() {
+    let test = "another_user_in_a_servers_place_is_not_believed";
     in_a_servers_place("impostor-asks", KEY, "", |from, to| {
         let mut impostor = Impostor::start(test, &format!("ask {from} {to}"));
         impostor.await_word("rejected");

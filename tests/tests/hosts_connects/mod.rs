@@ -1,8 +1,8 @@
-//! The connect over RDMA that follows a TCP connection comes to nothing, or the device goes while it is under
-//! way: every byte arrives over TCP, and `rsock stat` says why.
+//! The connect over RDMA that follows a TCP connection comes to nothing, or the device goes while
+//! it is under way: every byte arrives over TCP, and `rsock stat` says why.
 //!
-//! Each test has two clients at once, of which one never blocks, from its TCP connect on. Every test leaves
-//! the device as it found it.
+//! Each test has two clients at once, of which one never blocks, from its TCP connect on. Every
+//! test leaves the device as it found it.
 
 use super::hosts_faults::{REMOVE, bring_device_back, start};
 use super::{Blocks, Trust, config, connections, has_used_rdma, with_shim};
@@ -18,14 +18,14 @@ use std::time::Duration;
 /// The server's port, and what the client's environment has.
 const CLIENTS: [(&str, Option<&str>); 2] = [("7510", None), ("7511", Some("NONBLOCKING"))];
 
-/// Most bytes of a call: nobody gives up looking for a peer before a thousand calls.
+/// Most bytes of a call: a process searches for its peer for a thousand calls at least.
 const PIECE: &str = "1024";
 
 fn watchdog() -> Watchdog {
     Watchdog::new(Duration::from_secs(240))
 }
 
-/// Who receives.
+/// The end that receives.
 #[derive(Clone, Copy, Debug)]
 enum Server {
     /// A program with rsock.
@@ -99,8 +99,8 @@ fn await_two(object: &str, word: &str) {
     });
 }
 
-/// What `process` has open of the kernel's RDMA is out of the way of a program that counts or closes its
-/// descriptors.
+/// What `process` has open of the kernel's RDMA is out of the way of a program that counts or
+/// closes its descriptors.
 fn assert_out_of_the_way(process: &Running) {
     let mut n = 0;
     for entry in fs::read_dir(format!("/proc/{}/fd", process.id())).expect("its descriptors") {
@@ -115,7 +115,7 @@ fn assert_out_of_the_way(process: &Running) {
     assert!(n > 0, "none is open");
 }
 
-/// Waits until nobody has sent anything for a moment: there is no room.
+/// Waits until no end has sent anything for a moment: there is no room.
 fn await_full(guest: &Guest) {
     let sent = || -> Vec<_> {
         connections(guest).iter().map(|c| c.tx.bytes[Path::Tcp as usize]).collect()
@@ -128,7 +128,8 @@ fn await_full(guest: &Guest) {
     });
 }
 
-/// This guest's device, which has begun to go. The kernel waits for the processes that have used it.
+/// This guest's device, which has begun to go. The kernel waits for the processes that have used
+/// it.
 struct Going(Running);
 
 impl Going {
@@ -143,8 +144,8 @@ impl Going {
     }
 }
 
-/// This guest hears no RDMA packet, and everything else, until this value is dropped. Where they arrive: the
-/// kernel's soft RoCE tries again without end to send what its own host drops.
+/// This guest hears no RDMA packet, and everything else, until this value is dropped. Where they
+/// arrive: the kernel's soft RoCE tries again without end to send what its own host drops.
 struct KernelOnlyWaiter;
 
 impl KernelOnlyWaiter {
@@ -167,20 +168,20 @@ impl Drop for KernelOnlyWaiter {
 fn a_client_that_never_blocks_moves_to_rdma_as_one_that_does() {
     let _watchdog = watchdog();
     let guest = Guest::begin("never-blocks");
-    let all = begin(&guest, Server::Ours, Trust::Everybody);
+    let all = begin(&guest, Server::Ours, Trust::Network);
     await_that(|| connections(&guest).iter().filter(|c| has_used_rdma(c)).count() == 2);
     guest.meet("over rdma");
     end(&guest, all);
 }
 
-/// The clients have nobody to trust, so nobody listens where the servers connect to.
+/// The clients trust no network, so none listens where the servers connect to.
 #[test]
 fn tcp_goes_on_when_the_connect_is_refused() {
     let _watchdog = watchdog();
     let guest = Guest::begin("refused");
     let (trust, reason) = match guest.role {
-        Role::A => (Trust::Everybody, FallbackReason::NoPeer),
-        Role::B => (Trust::Nobody, FallbackReason::NoTrust),
+        Role::A => (Trust::Network, FallbackReason::NoPeer),
+        Role::B => (Trust::Nothing, FallbackReason::NoTrust),
     };
     let all = begin(&guest, Server::Ours, trust);
     await_pinned(&guest, reason);
@@ -206,15 +207,15 @@ fn tcp_goes_on_when_the_connect_is_rejected() {
 }
 
 #[test]
-fn tcp_goes_on_when_nobody_answers_the_connect() {
+fn tcp_goes_on_when_no_peer_answers_the_connect() {
     let _watchdog = watchdog();
     let guest = Guest::begin("unanswered");
-    let deaf = KernelOnlyWaiter::new();
-    guest.meet("deaf");
-    let all = begin(&guest, Server::Ours, Trust::Everybody);
+    let waiter = KernelOnlyWaiter::new();
+    guest.meet("waiting");
+    let all = begin(&guest, Server::Ours, Trust::Network);
     await_pinned(&guest, FallbackReason::NoPeer);
     guest.meet("pinned");
-    drop(deaf);
+    drop(waiter);
     end(&guest, all);
 }
 
@@ -226,7 +227,7 @@ fn goes_on_without_the_device_of(name: &'static str, at: Role) {
         run(REMOVE);
     }
     guest.meet("gone");
-    let all = begin(&guest, Server::Ours, Trust::Everybody);
+    let all = begin(&guest, Server::Ours, Trust::Network);
     if guest.role == at {
         await_pinned(&guest, FallbackReason::Remote);
         bring_device_back();
@@ -246,12 +247,12 @@ fn tcp_goes_on_when_the_servers_device_is_gone() {
     goes_on_without_the_device_of("server-without", Role::A);
 }
 
-/// Nobody connects to the clients, who make no call: they wait for room.
+/// No server connects to the clients, which make no call: they wait for room.
 #[test]
-fn tcp_goes_on_when_the_device_goes_before_anybody_has_connected() {
+fn tcp_goes_on_when_the_device_goes_before_a_server_has_connected() {
     let _watchdog = watchdog();
     let guest = Guest::begin("gone-waiting");
-    let all = begin(&guest, Server::PlainAndLate, Trust::Everybody);
+    let all = begin(&guest, Server::PlainAndLate, Trust::Network);
     let mut going = None;
     if guest.role == Role::B {
         await_two("cm_id", "LISTEN");

@@ -1,4 +1,5 @@
-//! Datagrams between two hosts: UDP first, then RDMA, whatever becomes of the peer; of threads and of tasks.
+//! Datagrams between two hosts: UDP first, then RDMA, whatever becomes of the peer; of threads and
+//! of tasks.
 
 use super::*;
 use rsock_core::datagram::header::{UdpHeader, UdpOp};
@@ -12,7 +13,7 @@ use std::os::unix::process::ExitStatusExt;
 use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
-/// A socket of a thread or of a task. An answer may be lost: nobody waits for one without end.
+/// A socket of a thread or of a task. An answer may be lost: no caller waits for one without limit.
 trait Socket {
     fn bound(ip: IpAddr, port: u16) -> Self;
     fn send(&self, to: SocketAddr, bytes: &[u8]);
@@ -135,7 +136,7 @@ fn received_by_device() -> u64 {
 
 /// Tells the other end that it is over.
 fn end(from: &impl Socket, to: SocketAddr) {
-    // Each may be lost; so may the answer, and then nobody is there any more to give another.
+    // Each may be lost; so may the answer, and then the peer has ended and gives no other.
     for _ in 0..20 {
         from.send(to, b"over");
         while let Some((bytes, _)) = from.recv() {
@@ -270,7 +271,7 @@ fn echo_until_killed() {
 /// Where [`echo_until_killed`] does.
 const ECHO_AT: &str = "RSOCK_TEST_ECHO_AT";
 
-/// The number of the queue of the socket at `to`, which it tells everybody who sends to it by UDP.
+/// The number of the queue of the socket at `to`, which it tells every sender by UDP.
 fn number_of(own: IpAddr, to: SocketAddr) -> QpNum {
     let udp = UdpSocket::bind((own, 0)).expect("socket");
     udp.set_read_timeout(Some(PATIENCE)).expect("option");
@@ -298,7 +299,7 @@ fn a_task_reaches_a_peer_again_that_was_killed_and_restarts_with_another_queue()
     restart::<OfTasks>("datagrams-restart-tasks", 7613);
 }
 
-/// Killed, so that it says good-bye to nobody.
+/// Killed, so that no peer is notified.
 fn restart<S: Socket>(name: &'static str, port: u16) {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let guest = Guest::begin(name);
@@ -317,7 +318,7 @@ fn restart<S: Socket>(name: &'static str, port: u16) {
             assert_eq!(status.signal(), Some(9), "{status}");
         }
     } else {
-        // One socket for all its lives, which nobody tells that it has to ask anew.
+        // One socket throughout, which is not told that its peer restarts.
         let socket = S::bound(guest.ip(), port);
         let to = SocketAddr::new(guest.peer_ip(), port);
         let mut numbers = Vec::new();
@@ -344,8 +345,9 @@ fn a_task_reaches_a_peer_again_whose_address_moves_to_another_device() {
     move_address::<OfTasks>("datagrams-move-tasks", 7614);
 }
 
-/// The address goes from one of the peer's devices to another, whose queues may have the same numbers. The
-/// other device's interface lies above the first one's, so that the first one goes on having the address, too.
+/// The address goes from one of the peer's devices to another, whose queues may have the same
+/// numbers. The other device's interface lies above the first one's, so that the first one goes on
+/// having the address, too.
 fn move_address<S: Socket>(name: &'static str, port: u16) {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let guest = Guest::begin(name);
@@ -388,7 +390,7 @@ fn move_address<S: Socket>(name: &'static str, port: u16) {
         let socket = S::bound(guest.ip(), port);
         let to = SocketAddr::new(moving, port);
         guest.meet("bound");
-        // Whoever had it before may still be remembered.
+        // The address's former device may still be remembered.
         let forget = || run("ip neigh flush to 10.9.0.77");
         forget();
         ask_until_over_rdma(&socket, to);
@@ -410,8 +412,8 @@ fn move_address<S: Socket>(name: &'static str, port: u16) {
     guest.meet("done");
 }
 
-/// Echoes a hundred datagrams; whether they came over the second device, but for those that ask by UDP, and
-/// none over the first.
+/// Echoes a hundred datagrams; whether they came over the second device, but for those that ask by
+/// UDP, and none over the first.
 fn is_over_second(socket: &impl Socket) -> bool {
     const N: u64 = 100;
     let devices = || (received_by_device(), packets_received("rxe_second"));
@@ -428,7 +430,8 @@ fn is_over_second(socket: &impl Socket) -> bool {
     came > N / 2 && now.0 == first && now.1 > second + N / 2
 }
 
-/// Unmodified `udpong`, whose own rsockets do not connect on such devices: guest b's client, guest a's server.
+/// Unmodified `udpong`, whose own rsockets do not connect on such devices: guest b's client, guest
+/// a's server.
 #[test]
 fn udpong_plays_between_hosts() {
     const PORT: u16 = 7605;

@@ -1,5 +1,5 @@
-//! The way between two hosts breaks while a connection uses it: an error or a continuation on TCP, never
-//! a hang, never a wrong byte.
+//! The way between two hosts breaks while a connection uses it: an error or a continuation on TCP,
+//! never a hang, never a wrong byte.
 //!
 //! Every test leaves the device as it found it.
 
@@ -11,8 +11,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Either the stream survived, whole, or an end says that it did not. Never less than was sent, with a
-/// clean end.
+/// Either the stream survived, whole, or an end says that it did not. Never less than was sent,
+/// with a clean end.
 fn assert_nothing_lost_unsaid([received, sent]: &[String; 2]) {
     if received.ends_with(" end") || sent.ends_with(" end") {
         assert_eq!(received, sent);
@@ -31,9 +31,9 @@ pub(super) fn bring_device_back() {
     run("rdma link add rxe0 type rxe netdev eth0");
 }
 
-/// Undoes what `ip link set eth0 down` does. The IPv6 address goes with it; and the kernel's soft RoCE
-/// (seen in Linux 6.1) may answer no connection request any more, to any program, if one was to be sent
-/// meanwhile: the queue pair for those fails, and nobody mends it.
+/// Undoes what `ip link set eth0 down` does. The IPv6 address goes with it; and the kernel's soft
+/// RoCE (seen in Linux 6.1) may answer no connection request any more, to any program, if one was
+/// to be sent meanwhile: the queue pair for those fails, and nothing mends it.
 fn bring_wire_back(guest: &Guest) {
     run("ip link set eth0 up");
     let last = if guest.role == Role::A { 1 } else { 2 };
@@ -45,13 +45,14 @@ fn renew_device() {
     bring_device_back();
 }
 
-/// The device goes as soon as nobody uses it any more, so a stream that uses it must let go of it, or end.
+/// The device goes once no process uses it any more, so a stream that uses it must let go of it, or
+/// end.
 #[test]
 fn the_device_is_removed_in_mid_transfer() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("removed");
     let removing = Cell::new(None);
-    let ends = transfer(&guest, Trust::Everybody, "", "send", |guest| {
+    let ends = transfer(&guest, Trust::Network, "", "send", |guest| {
         is_over_rdma(guest);
         if guest.role == Role::B {
             removing.set(Some(start(REMOVE)));
@@ -69,7 +70,7 @@ fn the_device_is_removed_in_mid_transfer() {
 fn the_wire_goes_down_in_mid_transfer() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("down");
-    let ends = transfer(&guest, Trust::Everybody, "", "send", |guest| {
+    let ends = transfer(&guest, Trust::Network, "", "send", |guest| {
         is_over_rdma(guest);
         if guest.role == Role::B {
             run("ip link set eth0 down");
@@ -84,9 +85,9 @@ fn the_wire_goes_down_in_mid_transfer() {
     guest.meet("device is back");
 }
 
-/// Drops whatever this guest sends from now on. Without an interface that goes down or an address that
-/// is asked for in vain: what waits for either may outlive a queue pair, which the kernel's soft RoCE (seen
-/// in Linux 6.1) does not survive.
+/// Drops whatever this guest sends from now on. Without an interface that goes down or an address
+/// that is asked for in vain: what waits for either may outlive a queue pair, which the kernel's
+/// soft RoCE (seen in Linux 6.1) does not survive.
 fn fall_silent(guest: &Guest) {
     let last = if guest.role == Role::A { 2 } else { 1 };
     let neighbour = format!("10.9.0.{last} lladdr 52:54:00:00:09:0{last}");
@@ -98,12 +99,12 @@ fn speak_again() {
     run("tc qdisc del dev eth0 root");
 }
 
-/// As when it is powered off: nobody there says anything any more.
+/// As when the host is powered off: it sends nothing any more.
 #[test]
 fn a_receiver_that_falls_silent_is_an_error_to_the_sender() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("silent");
-    let blocks: Blocks = begin_transfer(&guest, Trust::Everybody, "", "send");
+    let blocks: Blocks = begin_transfer(&guest, Trust::Network, "", "send");
     is_over_rdma(&guest);
     guest.meet("over rdma");
     fall_silent(&guest);
@@ -116,7 +117,7 @@ fn a_receiver_that_falls_silent_is_an_error_to_the_sender() {
     } else {
         guest.meet("noticed");
         speak_again();
-        // The sender's host says so as soon as it is heard.
+        // The sender's host resets as soon as its packets arrive.
         let received = blocks.outcome();
         assert!(!received.ends_with(" end"), "{received}");
     }

@@ -1,5 +1,5 @@
-//! Streams of `rsock-tokio` between two hosts. They are in this process, which keeps the device from being
-//! removed from then on: the tests that do that come before.
+//! Streams of `rsock-tokio` between two hosts. They are in this process, which keeps the device
+//! from being removed from then on: the tests that do that come before.
 
 use rsock_tests::Watchdog;
 use rsock_tests::hosts::{Guest, Role};
@@ -20,8 +20,8 @@ fn block(number: u32) -> Vec<u8> {
     number.to_be_bytes().into_iter().cycle().take(LEN).collect()
 }
 
-/// Runs `f` in a runtime with one thread, on a host that trusts the other. The configuration is read
-/// once by a process, and this is the only test here that has streams in its own.
+/// Runs `f` in a runtime with one thread, on a host that trusts the other. The configuration is
+/// read once by a process, and this is the only test here that has streams in its own.
 fn run<F: Future>(f: F) -> F::Output {
     fs::write("/etc/rsock.toml", "trust_fabric = [\"10.9.0.0/24\"]\n").expect("a configuration");
     runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(f)
@@ -75,8 +75,8 @@ fn streams_of_tasks_move_to_rdma_and_end_as_on_tcp() {
                 let (end, ways) = echo(stream).await;
                 end.expect("an end in good order");
                 assert!(ways.is_both(), "{ways:?}");
-                // A client that ends only its socket, as one that dies does: what it had not brought to
-                // this host is lost, so that is no end.
+                // A client that ends only its socket, as one that dies does: what it had not
+                // brought to this host is lost, so that is no end.
                 let (stream, _) = listener.accept().await.expect("a client");
                 let (end, _) = echo(stream).await;
                 let e = end.expect_err("no end");

@@ -1,7 +1,8 @@
-//! Random programs in lock step: what each call returns with the library is what it returns without.
+//! Random programs in lock step: what each call returns with the library is what it returns
+//! without.
 //!
-//! A seed names a program (`program`), which runs without the library first (`player`), then with it. A program
-//! whose calls return something else is made as short as it can be, and shown.
+//! A seed names a program (`program`), which runs without the library first (`player`), then with
+//! it. A program whose calls return something else is made as short as it can be, and shown.
 
 mod player;
 mod program;
@@ -39,7 +40,8 @@ pub(crate) fn run(first: u64, n: u64) -> Found {
                 return found;
             }
             if seed.wrapping_sub(first) % PROGRESS == PROGRESS - 1 {
-                // Past the harness, which keeps what a test prints: a run that says nothing is ended.
+                // Past the harness, which keeps what a test prints: a run that says nothing is
+                // ended.
                 let text = format!("lock step: {PROGRESS} more programs, seeds up to {seed}\n");
                 let _ = std::io::stdout().write_all(text.as_bytes());
             }

@@ -1,4 +1,5 @@
-//! Runs programs: in processes that are told one call after the other, with the library and without.
+//! Runs programs: in processes that are told one call after the other, with the library and
+//! without.
 
 use super::program::{Call, Layout};
 use rsock_tests::{Running, preload_library};
@@ -164,8 +165,8 @@ fn orders(is_one: bool, calls: &[Call]) -> Vec<Order> {
     for &call in calls {
         let (end, peer) = (call.end, 1 - call.end);
         if call.sends() && std::mem::take(&mut has_news[end]) {
-            // Named difference (docs/limits.md, "Writing to a peer that has closed"): a writer on the ring looks at
-            // the socket once per tick.
+            // Named difference (docs/limits.md, "Writing to a peer that has closed"): a writer on
+            // the ring looks at the socket once per tick.
             add(Is::Between, Call::new("tick", end, 0));
         }
         add(Is::Program, call);

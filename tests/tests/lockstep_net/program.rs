@@ -117,13 +117,14 @@ pub(crate) fn program(seed: u64) -> (Layout, Vec<Call>) {
     (layout, possible(calls))
 }
 
-/// Without calls on an end that has been closed, and without those that would put more under way than the kernel
-/// takes at any time: what it answered would depend on when its buffers are emptied.
+/// Without calls on an end that has been closed, and without those that would put more under way
+/// than the kernel takes at any time: what it answered would depend on when its buffers are
+/// emptied.
 pub(crate) fn possible(mut calls: Vec<Call>) -> Vec<Call> {
     let (mut under_way, mut is_open) = ([0, 0], [true, true]);
     // Named difference (docs/limits.md, "Urgent data"): two urgent bytes in a row.
     let mut has_sent_urgent = [false, false];
-    // Urgent data stops readers, who then take less than they ask for.
+    // Urgent data stops readers, which then take less than they ask for.
     let mut most = [MOST_UNDER_WAY; 2];
     calls.retain(|call| {
         let (end, peer) = (call.end, 1 - call.end);
@@ -174,7 +175,8 @@ fn with_numbers(r: &mut Random, word: &'static str, end: usize) -> Call {
             let least = i64::from(matches!(word, "sendfile" | "splice"));
             (n.clamp(least, most), 1 + r.below(30))
         }
-        // Named difference (docs/limits.md, "`splice`"): how much one call moves depends on how TCP keeps its bytes.
+        // Named difference (docs/limits.md, "`splice`"): how much one call moves depends on how TCP
+        // keeps its bytes.
         "spliceout" => (r.one_of(&[1, 10]), 1),
         "timed" => (r.one_of(&[1, 100, 65_536]), r.below(2)),
         "peekv" => (r.one_of(SIZES), 1 + r.below(7)),
@@ -199,8 +201,8 @@ const ASKS: &[&str] = &[
 ];
 const SIZES: &[i64] = &[1, 10, 100, 4096, 65_536];
 
-/// Named difference (docs/limits.md, "`sendfile` to a peer that resets"): what is sent from a file goes in pieces of this
-/// many bytes.
+/// Named difference (docs/limits.md, "`sendfile` to a peer that resets"): what is sent from a file
+/// goes in pieces of this many bytes.
 const MOST_OF_A_FILE: i64 = 16_384;
 
 /// Less than the kernel's buffers hold at any time.

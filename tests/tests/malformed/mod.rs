@@ -5,7 +5,8 @@ use rsock_proto::CONN_DATA_LEN;
 /// What is done to honest connection data, which may have room behind it.
 pub(crate) type Lie = fn(&mut Vec<u8>);
 
-/// Nobody may accept these; the errno of a client that meets them in an answer.
+/// Connection data that neither end may accept, with the errno of a client that gets it in an
+/// answer.
 pub(crate) const CONN_DATA: [(&str, Lie, i32); 18] = [
     ("nothing", |data| data.clear(), libc::ENOTSUP),
     ("nothing but zeroes", |data| data.fill(0), libc::ENOTSUP),

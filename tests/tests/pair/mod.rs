@@ -1,7 +1,7 @@
 //! Two ends of a connection as two processes, each with or without the preload library.
 //!
-//! The programs in `tests/c` and `tests/scripts` print what they saw. What must hold is that nobody can tell the four
-//! pairs apart: same output, same exit status.
+//! The programs in `tests/c` and `tests/scripts` print what they saw. The four pairs must not
+//! differ: same output, same exit status.
 
 use rsock_tests::tools::Tool;
 use rsock_tests::{Running, Watchdog, preload_library};

@@ -1,13 +1,13 @@
-//! Streams on which nothing is said when the peer's host is switched off: keepalive alone can tell.
+//! Streams that are quiet when the peer's host is switched off: only keepalive notices.
 //!
-//! A reader, a poller and a task of each kind of stream: without TCP, and TCP first; and C programs whose peer is
-//! a program over C's rsockets.
+//! A reader, a poller and a task of each kind of stream: without TCP, and TCP first; and C programs
+//! whose peer is a program over C's rsockets.
 
 use super::Guest;
+use rsock::KeepaliveSettings;
+use rsock::rsockets::{self, Listener, PollEntry, Source};
 use rsock_core::accelerate;
 use rsock_core::metrics;
-use rsock_core::rsocket::rsockets::{self, Listener};
-use rsock_core::rsocket::{self, PollEntry, Source};
 use rsock_tests::hosts::Role;
 use rsock_tests::{Running, await_rdma_listener, c_library, preload_library};
 use rustix::event::PollFlags;
@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const COUNT: u32 = 3;
 
 /// Where listeners without TCP, those of TCP, and C's programs are.
-const PURE: u16 = 7610;
+const RSOCKETS_PORT: u16 = 7610;
 const TCP: u16 = 7611;
 const C: u16 = 7612;
 /// Streams of each of the first two.
@@ -39,8 +39,8 @@ const STREAMS: usize = 3;
 /// What guest a has, which is switched off: everything that it keeps open.
 pub(super) struct Servers {
     _c: Running,
-    _pure: Vec<rsockets::Stream>,
-    _tcp: Vec<rsocket::Stream>,
+    _without_tcp: Vec<rsockets::Stream>,
+    _tcp: Vec<rsock::Stream>,
 }
 
 /// Streams of guest b that wait: how each wait ended, in words.
@@ -73,19 +73,19 @@ impl Quiet {
 fn serve(guest: &Guest) -> Servers {
     // Read by the process once, before it has any stream.
     fs::write("/etc/rsock.toml", "trust_fabric = [\"10.9.0.0/24\"]\n").expect("a configuration");
-    let pure = Listener::bind((guest.ip(), PURE).into()).expect("listener");
-    let tcp = rsocket::Listener::bind((guest.ip(), TCP)).expect("listener");
+    let without_tcp = Listener::bind((guest.ip(), RSOCKETS_PORT)).expect("listener");
+    let tcp = rsock::Listener::bind((guest.ip(), TCP)).expect("listener");
     let mut c = program("librdmacm.so.1", "serve", &guest.ip().to_string());
     let mut c = Running::spawn(&mut c).expect("the program starts");
     await_rdma_listener(C, &mut c);
     guest.meet("quiet listeners");
-    let pure = (0..STREAMS).map(|_| pure.accept().expect("a client").0).collect();
+    let without_tcp = (0..STREAMS).map(|_| without_tcp.accept().expect("a client").0).collect();
     let tcp: Vec<_> = (0..STREAMS).map(|_| tcp.accept().expect("a client").0).collect();
     for stream in &tcp {
         echo(stream);
     }
     guest.meet("quiet");
-    Servers { _c: c, _pure: pure, _tcp: tcp }
+    Servers { _c: c, _without_tcp: without_tcp, _tcp: tcp }
 }
 
 /// In guest b: everything waits, on RDMA.
@@ -93,7 +93,7 @@ fn wait(guest: &Guest) -> Waiting {
     fs::write("/etc/rsock.toml", "trust_fabric = [\"10.9.0.0/24\"]\n").expect("a configuration");
     guest.meet("quiet listeners");
     let (tell, ends) = mpsc::channel();
-    wait_without_tcp((guest.peer_ip(), PURE).into(), &tell);
+    wait_without_tcp((guest.peer_ip(), RSOCKETS_PORT).into(), &tell);
     wait_beside_tcp((guest.peer_ip(), TCP).into(), &tell);
     let c = ["read", "poll"].into_iter().flat_map(|how| {
         let shim = if how == "read" { "a reader of the shim" } else { "a poller of the shim" };
@@ -139,7 +139,7 @@ impl Waiting {
                 all.filter(|c| c.peer == SocketAddr::new(guest.peer_ip(), port)).collect();
             !of_it.is_empty() && of_it.iter().all(|c| c.probes > 0)
         };
-        while ![PURE, C].into_iter().all(is_probed) {
+        while ![RSOCKETS_PORT, C].into_iter().all(is_probed) {
             thread::park_timeout(Duration::from_millis(20));
         }
         assert_eq!(self.ends.try_recv(), Err(TryRecvError::Empty));
@@ -150,15 +150,8 @@ impl Waiting {
 fn wait_without_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
     let connect = || {
         let stream = rsockets::connect(to).expect("connect");
-        let seconds = |time: Duration| i32::try_from(time.as_secs()).expect("short");
-        for (level, name, value) in [
-            (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds(IDLE)),
-            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds(INTERVAL)),
-            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, i32::try_from(COUNT).expect("few")),
-        ] {
-            stream.socket().set_option(level, name, &value.to_ne_bytes()).expect("option");
-        }
+        let times = KeepaliveSettings { idle: IDLE, interval: INTERVAL, probes: COUNT };
+        stream.set_keepalive(Some(times)).expect("option");
         stream
     };
     let (mut read, polled, task) = (connect(), connect(), connect());
@@ -167,12 +160,12 @@ fn wait_without_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
         let source = Source::Socket(polled.socket());
         let mut entries =
             [PollEntry { source, events: PollFlags::IN, revents: PollFlags::empty() }];
-        rsocket::poll(&mut entries, None, None)?;
+        rsockets::poll(&mut entries, None, None)?;
         (&polled).read(&mut [0])
     });
     spawn(tell, "a task without TCP", move || {
         runtime().block_on(async {
-            let mut stream = rsock_tokio::rsockets::Stream::from_blocking(task)?;
+            let mut stream = rsock_tokio::rsockets::Stream::from_blocking(task.into())?;
             stream.read(&mut [0]).await
         })
     });
@@ -180,7 +173,7 @@ fn wait_without_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
 
 /// The same on streams that began as TCP.
 fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
-    let connect = || rsocket::Stream::connect(to).expect("connect");
+    let connect = || rsock::Stream::connect(to).expect("connect");
     let [read, polled] = [(); 2].map(|()| connect());
     let runtime = runtime();
     let task = runtime.block_on(rsock_tokio::Stream::connect(to));
@@ -196,7 +189,7 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
     spawn(tell, "a poller beside TCP", move || {
         let mut entries = [accelerate::PollEntry {
             fd: polled.as_raw_fd(),
-            twin: polled.twin(),
+            twin: polled.as_ref().accelerated(),
             door: None,
             udp: None,
             call: None,
@@ -238,9 +231,9 @@ fn runtime() -> Runtime {
 }
 
 /// Exchanges bytes until both directions are on RDMA, and says so to the other end.
-fn ask(mut stream: &rsocket::Stream) {
+fn ask(mut stream: &rsock::Stream) {
     let mut byte = [0];
-    while stream.on_ring() != (true, true) {
+    while !stream.transports().are_accelerated() {
         stream.write_all(b"m").expect("sent");
         stream.read_exact(&mut byte).expect("received");
     }
@@ -259,7 +252,7 @@ async fn ask_in_task(stream: &mut rsock_tokio::Stream) -> io::Result<()> {
 }
 
 /// The other end of [`ask`].
-fn echo(mut stream: &rsocket::Stream) {
+fn echo(mut stream: &rsock::Stream) {
     let mut byte = [0];
     while byte != *b"q" {
         stream.read_exact(&mut byte).expect("received");

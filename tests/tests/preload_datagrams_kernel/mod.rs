@@ -1,8 +1,10 @@
-//! What of UDP only the kernel can do, and what a queue beside it must not change: a program sees the same.
+//! What of UDP only the kernel can do, and what a queue beside it must not change: a program sees
+//! the same.
 
 use super::{assert_same_in, parts};
 
-/// Datagrams that go past the kernel, until something is asked for that only the kernel has, or all the time.
+/// Datagrams that go past the kernel, until something is asked for that only the kernel has, or all
+/// the time.
 fn past_the_kernel(part: &'static str) {
     assert_same_in("kernel_udp.py", part, true);
 }

@@ -1,12 +1,12 @@
-//! Control messages toward a peer that keeps no receives for them, as C's rsockets do: four are under way at
-//! most, and what had to wait is said once there is room.
+//! Control messages toward a peer that keeps no receives for them, as C's rsockets do: four are
+//! under way at most, and what had to wait is said once there is room.
 //!
-//! The peer is made of bare verbs. It has no receives at all at first, so that every message of ours waits
-//! at our end, and it sends no more than it was allowed before that.
+//! The peer is made of bare verbs. It has no receives at all at first, so that every message of
+//! ours waits at our end, and it sends no more than it was allowed before that.
 
 use super::hostile_peer::{Answered, Raw};
+use rsock::rsockets::{Listener, Stream};
 use rsock_cm::rdma::RdmaManager;
-use rsock_core::rsocket::rsockets::{Listener, Stream};
 use rsock_proto::{CTRL_DEPTH, Ctrl, Imm, Msg};
 use rsock_tests::Watchdog;
 use std::io::Read;
@@ -16,18 +16,19 @@ use std::time::Duration;
 
 type Peer = Box<Raw<RdmaManager>>;
 
-/// A stream of ours, and its peer, which has sent everything that it may, of which the stream has read all.
+/// A stream of ours, and its peer, which has sent everything that it may, of which the stream has
+/// read all.
 fn pair(ip: &str) -> (Stream, Peer) {
     let ip: IpAddr = ip.parse().expect("an address");
-    let listener = Listener::bind((ip, 0).into()).expect("listener");
+    let listener = Listener::bind((ip, 0)).expect("listener");
     let address: SocketAddr = listener.local_addr().expect("address");
     let accepting = thread::spawn(move || listener.accept().expect("a client").0);
     let Answered::Connected(mut raw) = Raw::connect_with(&RdmaManager, address, |_| (), 0) else {
         panic!("an honest peer was rejected");
     };
     let mut stream = accepting.join().expect("accepted");
-    // One message at a time, so that each half of the window is something to say; and the last one fills the
-    // buffer, so that another can be announced.
+    // One message at a time, so that each half of the window is something to say; and the last one
+    // fills the buffer, so that another can be announced.
     let (len, n) = (raw.theirs.data_buf.len, u32::from(raw.theirs.credits));
     for i in 0..n {
         let mut piece = vec![b'x'; (len / n + u32::from(i < len % n)) as usize];
@@ -62,7 +63,7 @@ fn no_more_than_four_wait_for_a_peer_without_receives() {
 }
 
 #[test]
-fn what_had_to_wait_is_said_when_there_is_room() {
+fn a_delayed_control_message_is_sent_once_there_is_room() {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let (mut stream, raw) = pair(super::IPV4);
     // A reader that waits is all it takes.

@@ -23,7 +23,7 @@ fn program() -> PathBuf {
     program
 }
 
-/// On devices that nobody else uses: what they count is the program's.
+/// On devices of its own: what they count is the program's alone.
 #[test]
 fn every_call_of_the_c_interface_carries_datagrams_of_either_family() {
     let _watchdog = Watchdog::new(Duration::from_secs(200));
@@ -42,8 +42,8 @@ fn every_call_of_the_c_interface_carries_datagrams_of_either_family() {
         let out = Running::spawn(&mut command).expect("it starts").output().expect("it ends");
         let said = assert_worked(&format!("{ip}, {longest}"), &out);
         let n_sent: u64 = said.trim().parse().expect("a number");
-        // All but those before both knew each other and one now and then; each is a packet, and no longer
-        // one is.
+        // All but those before both knew each other and one now and then; each is a packet, and no
+        // longer one is.
         let over_device = device.received();
         assert!(over_device <= n_sent, "{over_device} packets of {n_sent} datagrams, {ip}");
         assert!(over_device > n_sent / 10 * 9, "{over_device} packets of {n_sent} datagrams, {ip}");

@@ -1,4 +1,4 @@
-//! Whoever can reach a socket's queue or its UDP port, and says what it likes.
+//! A peer that can reach a socket's queue or its UDP port, and sends what it likes.
 
 use super::*;
 use rsock_core::datagram::header::{QueueHeader, UdpHeader, UdpOp};
@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 /// WIRE: of every datagram rsocket.
 pub(super) const KEY: QKey = QKey(0x0123_4567);
 
-/// Somebody with a UDP socket and a queue of its own on the device.
+/// A peer of the test's own, with a UDP socket and a queue on the device.
 pub(super) struct Stranger {
     udp: UdpSocket,
     pub(super) at: SocketAddr,
@@ -37,10 +37,10 @@ impl Stranger {
         self.udp.send_to(&packet, to).expect("sent");
     }
 
-    /// The number of `victim`'s queue: it tells everybody who sends to it.
+    /// The number of `victim`'s queue, which the victim tells every sender.
     fn number_of(&self, victim: &Datagram, at: SocketAddr) -> QpNum {
-        self.tell(at, UdpOp::Data, self.ud.qp_num().0, b"who are you?");
-        assert_eq!(recv(victim), (b"who are you?".to_vec(), self.at));
+        self.tell(at, UdpOp::Data, self.ud.qp_num().0, b"your number?");
+        assert_eq!(recv(victim), (b"your number?".to_vec(), self.at));
         let mut buf = [0; 100];
         let (len, from) = self.udp.recv_from(&mut buf).expect("answer");
         assert_eq!(from, at);
@@ -138,11 +138,11 @@ fn datagrams_with_another_key_do_not_arrive() {
     });
 }
 
-/// Numbers that lead nowhere cost the one who told them, and nobody else.
+/// Numbers that lead nowhere cost only the peer that told them.
 #[test]
-fn a_peer_that_tells_a_wrong_number_is_not_heard_and_disturbs_nobody() {
+fn a_peer_that_tells_a_wrong_number_is_ignored_and_disturbs_no_other() {
     on_rdma(
-        "rdma_datagrams_hostile::a_peer_that_tells_a_wrong_number_is_not_heard_and_disturbs_nobody",
+        "rdma_datagrams_hostile::a_peer_that_tells_a_wrong_number_is_ignored_and_disturbs_no_other",
         || {
             let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
             meet([(&a, at_a), (&b, at_b)]);
@@ -167,12 +167,13 @@ fn a_peer_that_tells_a_wrong_number_is_not_heard_and_disturbs_nobody() {
     );
 }
 
-/// The wire does not say for whom a datagram is: what goes to the stranger arrives at `c`, whose number it
-/// told, as if it were for that one. Nobody else's datagrams go astray, and a connected `c` has none of it.
+/// A datagram on the wire does not name its destination socket: what is sent to the stranger
+/// arrives at `c`, because the stranger told `c`'s number. No other datagrams go astray, and a
+/// connected `c` drops them.
 #[test]
-fn a_peer_that_tells_the_number_of_another_one_misleads_what_goes_to_itself_alone() {
+fn a_peer_that_tells_anothers_number_misleads_datagrams_to_itself() {
     on_rdma(
-        "rdma_datagrams_hostile::a_peer_that_tells_the_number_of_another_one_misleads_what_goes_to_itself_alone",
+        "rdma_datagrams_hostile::a_peer_that_tells_anothers_number_misleads_datagrams_to_itself",
         || {
             let [(a, at_a), (b, at_b), (c, at_c)] = [(); 3].map(|()| bound(ADDRESSES[0]));
             meet([(&a, at_a), (&b, at_b)]);
@@ -221,8 +222,8 @@ fn resolution_by_others_redirects_nothing() {
 }
 
 #[test]
-fn a_flood_from_many_sources_disturbs_nobody() {
-    on_rdma("rdma_datagrams_hostile::a_flood_from_many_sources_disturbs_nobody", || {
+fn a_flood_from_many_sources_disturbs_no_other_peer() {
+    on_rdma("rdma_datagrams_hostile::a_flood_from_many_sources_disturbs_no_other_peer", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
         meet([(&a, at_a), (&b, at_b)]);
         let x = Stranger::new();

@@ -1,6 +1,6 @@
 //! `rsock compare incast` over a device of its own: datagrams that were sent and did not arrive are
-//! lost, the device has counted them, and paced clients lose next to none. Figures that depend on the
-//! machine are not tested.
+//! lost, the device has counted them, and paced clients lose next to none. Figures that depend on
+//! the machine are not tested.
 
 use super::*;
 use rsock_tests::report::{number, shares};
@@ -26,8 +26,8 @@ fn server(ip: &str) -> (Running, String) {
     (server, addr)
 }
 
-/// What is lost is what was sent and not received, of every client and of all; how many were sent, received and
-/// lost.
+/// What is lost is what was sent and not received, of every client and of all; how many were sent,
+/// received and lost.
 fn assert_accounted(run: &str) -> [f64; 3] {
     let (clients, total) = shares(run);
     let names = ["sent", "received", "lost"];
@@ -59,7 +59,8 @@ fn an_incast_over_a_device_counts_what_is_lost_and_paced_clients_lose_next_to_no
         for run in [unpaced, paced] {
             let [sent, received, _] = assert_accounted(run);
             let [by_udp, feedbacks] = ["by_udp", "feedbacks"].map(|name| number(run, name));
-            // All came in at the device but what went by UDP: what is lost had no room in the queue.
+            // All came in at the device but what went by UDP: what is lost had no room in the
+            // queue.
             let counted = format!("{}/1rcvd_pkts", device.name());
             let over_device = number(run, &counted);
             assert!(over_device >= sent - by_udp, "{over_device} packets: {run}");

@@ -44,12 +44,12 @@ fn a_wildcard_socket_talks_over_several_devices_in_turn() {
 
 /// All of them are this host, and each has a handle of its own.
 #[test]
-fn more_hosts_than_a_queue_keeps_handles_for_are_reached_and_the_handles_are_bounded() {
+fn more_hosts_are_reached_than_a_queue_keeps_address_handles_for() {
     /// What the queue keeps, and how many sends may be under way beside.
     const MOST: usize = 1024;
     const UNDER_WAY: usize = 128;
     on_rdma(
-        "rdma_datagrams_many::more_hosts_than_a_queue_keeps_handles_for_are_reached_and_the_handles_are_bounded",
+        "rdma_datagrams_many::more_hosts_are_reached_than_a_queue_keeps_address_handles_for",
         || {
             let own = "10.79.0.1";
             let device = OwnDevice::new("many", own.parse().expect("an address"));
@@ -82,7 +82,8 @@ fn more_hosts_than_a_queue_keeps_handles_for_are_reached_and_the_handles_are_bou
     );
 }
 
-/// A thousand destinations that answer, of one host: each has its way, and all of them one address handle.
+/// A thousand destinations that answer, of one host: each has its way, and all of them one address
+/// handle.
 #[test]
 fn a_thousand_destinations_are_reached_from_one_socket() {
     const N: usize = 1000;
@@ -96,7 +97,8 @@ fn a_thousand_destinations_are_reached_from_one_socket() {
         for _ in 0..3 {
             for peer in &peers {
                 let to = peer.local_addr().expect("address");
-                // By UDP as long as it is unknown, and now and then to ask whether it is still there.
+                // By UDP as long as it is unknown, and now and then to ask whether it is still
+                // there.
                 while goes_by_udp(&a, to) {
                     let mut buf = [0; 100];
                     let (len, from) = peer.recv_from(&mut buf).expect("by UDP");

@@ -1,6 +1,6 @@
-//! One C program over rsocket(3) at both ends, over librdmacm's rsockets at one and ours at the other, or
-//! as a program of sockets under the preload library:
-//! many connections, both directions at once, and every way to end. It checks every byte.
+//! One C program over rsocket(3) at both ends, over librdmacm's rsockets at one and ours at the
+//! other, or as a program of sockets under the preload library: many connections, both directions
+//! at once, and every way to end. It checks every byte.
 
 use rsock_tests::{
     Running, Watchdog, assert_worked, await_rdma_listener, c_library, preload_library, tools,
@@ -24,7 +24,8 @@ enum Over {
 /// A server's, then its client's.
 const PAIRS: [[Over; 2]; 3] = [[Over::C, Over::Ours], [Over::Ours, Over::C], [Over::Ours; 2]];
 
-/// COMPAT: librdmacm's listener (release 44) gets stuck with 64 connections at once, its own clients' too.
+/// COMPAT: librdmacm's listener (release 44) gets stuck with 64 connections at once, its own
+/// clients' too.
 const OUR_SERVER: [[Over; 2]; 2] = [PAIRS[1], PAIRS[2]];
 
 /// A program of sockets and C's rsockets.
@@ -144,7 +145,7 @@ fn a_program_of_sockets_can_select_and_poll_for_c_rsockets() {
 }
 
 #[test]
-fn a_child_of_a_program_of_sockets_is_told_that_c_rsockets_are_not_its_own() {
+fn a_forked_child_gets_an_error_on_its_parents_rsockets_stream() {
     both_without_blocking("fork");
 }
 
@@ -184,8 +185,8 @@ fn what_is_under_way_at_a_close_arrives() {
     run_at(IPV4, &PAIRS, "server-closes");
 }
 
-/// `RDMA_INLINE`, which `rstream` and `riostream` set only in runs of their own sizes, too long for here:
-/// nothing inline, what they ask for, and as much as a device may have.
+/// `RDMA_INLINE`, which `rstream` and `riostream` set only in runs of their own sizes, too long for
+/// here: nothing inline, what they ask for, and as much as a device may have.
 #[test]
 fn small_messages_arrive_whatever_goes_inline() {
     for mode in ["inline-0", "inline-64", "inline-400"] {
@@ -193,7 +194,7 @@ fn small_messages_arrive_whatever_goes_inline() {
     }
 }
 
-/// `SO_LINGER`: a close waits until what was sent is at the peer, though nobody reads there.
+/// `SO_LINGER`: a close waits until what was sent is at the peer, though the peer does not read.
 #[test]
 fn a_close_that_lingers_leaves_nothing_behind() {
     for pair in PAIRS {
@@ -204,11 +205,11 @@ fn a_close_that_lingers_leaves_nothing_behind() {
             let closing = ends.remove(closes_first);
             let mut reading = Inspected::new(ends.remove(0));
             assert!(reading.n_descriptors() > 0);
-            assert_worked(&format!("{what}: who closes"), &closing.output().expect("it ends"));
+            assert_worked(&format!("{what}: the closing end"), &closing.output().expect("it ends"));
             reading.go_on();
             let Inspected { process, out, to } = reading;
             drop((out, to));
-            assert_worked(&format!("{what}: who reads"), &process.output().expect("it ends"));
+            assert_worked(&format!("{what}: the reading end"), &process.output().expect("it ends"));
         }
     }
 }
@@ -218,7 +219,7 @@ fn many_connections_at_once_keep_apart() {
     run_at(IPV4, &OUR_SERVER, "many");
 }
 
-/// A soft device with an address of its own, whose objects nobody else counts among theirs.
+/// A soft device with an address of its own: all of its objects are the test's.
 struct Own {
     name: &'static str,
     ip: String,

@@ -1,5 +1,6 @@
-//! Unmodified programs of TCP under the preload library, and peers that speak C's rsockets alone: accepted as
-//! clients and reached as servers, where the configuration says so, and as if they spoke TCP.
+//! Unmodified programs of TCP under the preload library, and peers that speak C's rsockets alone:
+//! accepted as clients and reached as servers, where the configuration says so, and as if they
+//! spoke TCP.
 
 use super::rdma_ends::plain_config;
 use super::{IPV4, free_port};
@@ -84,7 +85,7 @@ fn rstream_of_tcp_that_does_not_block_serves_c_and_is_served() {
 
 /// A server of a network that is not listed is no different from one without us.
 #[test]
-fn nobody_is_let_in_or_called_without_a_word_in_the_configuration() {
+fn no_rsockets_peer_is_accepted_or_called_without_configuration() {
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let port = free_port(IPV4);
     let mut serving = rstream(Tcp, port, SIZES[0], &["-T", "b"]);
@@ -106,9 +107,9 @@ fn nobody_is_let_in_or_called_without_a_word_in_the_configuration() {
     assert!(!refused.expect("its end").status.success(), "it was called");
 }
 
-/// Nobody listens, neither way.
+/// No socket listens, neither on TCP nor on the device.
 #[test]
-fn a_connect_that_nobody_answers_is_refused() {
+fn a_connect_without_a_listener_is_refused() {
     let _watchdog = Watchdog::new(Duration::from_secs(60));
     let port = free_port(IPV4);
     let out = rstream(Tcp, port, SIZES[0], &["-T", "b"]).args(["-s", IPV4]).output();
@@ -116,13 +117,13 @@ fn a_connect_that_nobody_answers_is_refused() {
     let said =
         String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
     assert!(!out.status.success() && said.contains("Connection refused"), "{said}");
-    TcpStream::connect((IPV4, port)).expect_err("nobody listens");
+    TcpStream::connect((IPV4, port)).expect_err("no listener");
 }
 
-/// Netperf and its server, one under librdmacm's preload library, one under ours. One process each, since
-/// what comes without TCP stays in the process that it has come to.
+/// Netperf and its server, one under librdmacm's preload library, one under ours. One process each,
+/// since what comes without TCP stays in the process that it has come to.
 #[test]
-fn netperf_runs_under_librdmacms_preload_library_at_one_end_and_ours_at_the_other() {
+fn netperf_runs_between_librdmacms_preload_library_and_rsocks() {
     let library = Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so");
     assert!(library.is_file(), "the lab has it");
     let dress = |speaks: Speaks, program: &str, port: u16| {

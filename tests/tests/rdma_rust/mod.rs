@@ -1,8 +1,8 @@
 //! `rstream` and `riostream` over librdmacm's rsockets, and Rust programs as their peers, over
-//! `rsock_core::rsocket::rsockets`: in both roles, each byte compared at both ends.
+//! `rsock::rsockets`: in both roles, each byte compared at both ends.
 
 use super::{IPV4, IPV6, free_port};
-use rsock_core::rsocket::rsockets::{Builder, Opened, Stream, connect};
+use rsock::rsockets::{Builder, ExposedRegion, Family, Socket, Stream, connect};
 use rsock_tests::{Running, Watchdog, assert_worked, await_rdma_listener};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -51,7 +51,7 @@ impl Session {
     /// With C's client.
     fn serve(program: &str, ip: &str, load: Load, args: &[&str]) -> Self {
         let at: IpAddr = ip.parse().expect("address");
-        let listener = Builder::default().iomap_slots(1).listen((at, 0).into()).expect("listener");
+        let listener = Builder::default().iomap_slots(1).bind((at, 0)).expect("listener");
         let port = listener.local_addr().expect("its port").port();
         let client = start(program, port, load, &[args, &["-s", ip]].concat());
         let (stream, _) = listener.accept().expect("the client");
@@ -172,12 +172,12 @@ fn rust_calls_rstream_of_c_over_ipv6() {
     rstream_is_called(IPV6, &["-f", "ipv6", "-T", "n"]);
 }
 
-/// The other end of `riostream`, whose messages are written into open memory. The last one of a turn ends
-/// with a number that goes up, and the rest of it counts as `rstream`'s messages do; those before it are
-/// whatever was there.
+/// The other end of `riostream`, whose messages are written into open memory. The last one of a
+/// turn ends with a number that goes up, and the rest of it counts as `rstream`'s messages do;
+/// those before it are whatever was there.
 struct Puts {
     session: Session,
-    open: Opened,
+    open: ExposedRegion,
     load: Load,
     sent: Counting,
     received: Counting,
@@ -186,7 +186,7 @@ struct Puts {
 
 impl Puts {
     fn new(session: Session, load: Load) -> Self {
-        let open = session.stream.open(load.size, 0).expect("an entry at the peer");
+        let open = session.stream.expose(load.size, 0).expect("an entry at the peer");
         // No number of a turn here.
         open.write_at(load.size - 1, &[0xff]);
         let (sent, received) = Default::default();
@@ -202,7 +202,7 @@ impl Puts {
         let mut at = 0;
         while at < bytes.len() {
             let offset = u64::try_from(at).expect("small");
-            at += self.session.stream.put(&bytes[at..], offset).expect("put");
+            at += self.session.stream.write_remote(&bytes[at..], offset).expect("put");
         }
     }
 
@@ -275,7 +275,7 @@ fn clients_beyond_the_backlog_wait_and_get_their_turn() {
     const N: u8 = 6;
     let _watchdog = Watchdog::new(Duration::from_secs(120));
     let at: IpAddr = IPV4.parse().expect("address");
-    let socket = Builder::default().socket(false).expect("socket");
+    let socket = Socket::new(Family::V4).expect("socket");
     socket.bind((at, 0).into()).expect("bind");
     socket.listen(1).expect("listen");
     let to = socket.local_addr().expect("its port");

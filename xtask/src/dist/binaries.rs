@@ -17,7 +17,8 @@ pub(super) struct Binaries {
 }
 
 impl Binaries {
-    /// Builds them without a trace of the machine: panics name files of dependencies by their packages.
+    /// Builds them without a trace of the machine: panics name files of dependencies by their
+    /// packages.
     pub(super) fn build(dependencies: &Dependencies) -> Done<Self> {
         let mut flags = given_flags();
         for dir in dependencies.source_dirs() {
@@ -42,8 +43,8 @@ impl Binaries {
 
     /// The Debian packages that the files need, as `libc6 (>= 2.34), libgcc-s1 (>= 4.2.0)`.
     ///
-    /// From the libraries that they name and the newest version of their symbols that they use; so they run
-    /// wherever these versions are, which is mostly on older systems than this one.
+    /// From the libraries that they name and the newest version of their symbols that they use; so
+    /// they run wherever these versions are, which is mostly on older systems than this one.
     pub(super) fn depends(&self) -> Done<String> {
         let mut needs = Needs::default();
         for file in [&self.command, &self.preload, &self.c_library] {

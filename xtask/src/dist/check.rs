@@ -1,5 +1,5 @@
-//! `cargo xtask dist --check`: unpacks both packages, without installing them, and uses what is there;
-//! and packs the crates for a registry, without compiling them again.
+//! `cargo xtask dist --check`: unpacks both packages, without installing them, and uses what is
+//! there; and packs the crates for a registry, without compiling them again.
 //!
 //! dpkg-deb and tar read what we have written, so that a mistake is not made twice.
 

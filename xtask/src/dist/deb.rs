@@ -1,8 +1,8 @@
 //! The Debian package: its control files, and the archive around them.
 //!
-//! Written here rather than by `cargo deb` or `dpkg-deb`: the first would have to be installed, the second
-//! exists on Debian only and compresses as its release does. The format is three members of an `ar`
-//! archive, two of which are the same archives that the tarball is (deb(5)).
+//! Written here rather than by `cargo deb` or `dpkg-deb`: the first would have to be installed, the
+//! second exists on Debian only and compresses as its release does. The format is three members of
+//! an `ar` archive, two of which are the same archives that the tarball is (deb(5)).
 
 use super::Release;
 use super::tree::{Tree, gzip};
@@ -37,7 +37,8 @@ impl Package<'_> {
         let (library, number) = self.library;
         control
             .file("shlibs", format!("{library} {number} {NAME} (>= {})\n", self.release.version));
-        // The linker's cache knows the libraries once the package is there, and forgets them with it.
+        // The linker's cache knows the libraries once the package is there, and forgets them with
+        // it.
         control.file("triggers", "activate-noawait ldconfig\n");
         let mut archive = b"!<arch>\n".to_vec();
         for (name, bytes) in [
@@ -77,7 +78,8 @@ impl Package<'_> {
         let (version, architecture) = (self.version(), architecture()?);
         let (maintainer, depends) = (maintainer(), &self.depends);
         let homepage = env!("CARGO_PKG_REPOSITORY");
-        // Without the libraries of rdma-core everything but RDMA works: they are opened at run time.
+        // Without the libraries of rdma-core everything but RDMA works: they are opened at run
+        // time.
         Ok(format!(
             "Package: {NAME}\n\
              Version: {version}\n\
@@ -94,8 +96,8 @@ impl Package<'_> {
     }
 }
 
-/// The copyright file in Debian's form, for sources of `time`. The text of the MIT licence is `mit`, that of
-/// the Apache licence is on every Debian system.
+/// The copyright file in Debian's form, for sources of `time`. The text of the MIT licence is
+/// `mit`, that of the Apache licence is on every Debian system.
 pub(super) fn copyright(mit: &str, time: u64) -> String {
     let holder = mit.lines().find(|line| line.starts_with("Copyright")).unwrap_or_default();
     let holder = holder.trim_start_matches("Copyright (c) ");
@@ -132,8 +134,8 @@ pub(super) fn copyright(mit: &str, time: u64) -> String {
     )
 }
 
-/// The builder, by the variables that Debian's own tools read; without an address nothing can be sent to
-/// the project's developers.
+/// The builder, by the variables that Debian's own tools read; without an address nothing can be
+/// sent to the project's developers.
 fn maintainer() -> String {
     let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let name = variable("DEBFULLNAME").unwrap_or_else(|| env!("CARGO_PKG_AUTHORS").to_owned());

@@ -1,5 +1,5 @@
-//! The Rust packages that are linked into ours, and their licences: most of these ask that their text
-//! goes along with the program.
+//! The Rust packages that are linked into rsock's, and their licences: most of these ask that their
+//! text goes along with the program.
 
 use crate::steps::{self, Done, Failure};
 use serde_json::Value;
@@ -24,8 +24,8 @@ struct Package {
 }
 
 impl Dependencies {
-    /// Those of `roots`, which are packages of the workspace. Packages that only run in the compiler
-    /// are left out, tests' and build scripts' too.
+    /// Those of `roots`, which are packages of the workspace. Packages that only run in the
+    /// compiler are left out, tests' and build scripts' too.
     pub(super) fn of(roots: &[&str]) -> Done<Self> {
         let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
         let compiler = steps::output(rustc.args(["--version", "--verbose"]))?;

@@ -2,8 +2,8 @@
 //!
 //! Written in Markdown because people read and change them there, and because one of them includes
 //! a document of the project. A page begins with `# name(section)`; `##` is a section, `###` a
-//! subsection. A list item that begins with a paragraph of code alone is a tagged paragraph, and so is
-//! a table's row: the first cell is its tag, the others follow with the heads of their columns.
+//! subsection. A list item that begins with a paragraph of code alone is a tagged paragraph, and so
+//! is a table's row: the first cell is its tag, the others follow with the heads of their columns.
 
 use crate::steps::{Done, Failure};
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
@@ -155,8 +155,8 @@ impl<'a, I: Iterator<Item = Event<'a>>> Writer<'a, I> {
         self.blocks_in_item();
     }
 
-    /// Paragraphs are indented as the first. The text of an item in a list without empty lines has no
-    /// paragraph around it.
+    /// Paragraphs are indented as the first. The text of an item in a list without empty lines has
+    /// no paragraph around it.
     fn blocks_in_item(&mut self) {
         while let Some(event) = self.events.next() {
             let text = match event {

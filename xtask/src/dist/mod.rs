@@ -1,8 +1,8 @@
 //! `cargo xtask dist`: a Debian package and a tarball of rsock, in target/dist.
 //!
-//! Both hold the same files, at the places of Debian or below one directory that may lie anywhere. They
-//! depend on the sources, the compiler and the time of the last commit alone (or `SOURCE_DATE_EPOCH`),
-//! so a second build makes the same bytes.
+//! Both hold the same files, at the places of Debian or below one directory that may lie anywhere.
+//! They depend on the sources, the compiler and the time of the last commit alone (or
+//! `SOURCE_DATE_EPOCH`), so a second build makes the same bytes.
 
 mod binaries;
 mod check;
@@ -31,7 +31,7 @@ pub(crate) struct Dist {
 }
 
 /// Builds, packs, says what was made, and checks it if that is wanted.
-pub(crate) fn run(wishes: &Dist) -> Done {
+pub(crate) fn run(options: &Dist) -> Done {
     let release = Release::new()?;
     let dependencies = Dependencies::of(&PACKAGES)?;
     let binaries = Binaries::build(&dependencies)?;
@@ -63,7 +63,7 @@ pub(crate) fn run(wishes: &Dist) -> Done {
     write(&made.deb, &package.archive(&files)?)?;
     let prefix = format!("{}/", release.directory());
     write(&made.tarball, &tarball.tar_gz(&prefix, release.time)?)?;
-    if wishes.check {
+    if options.check {
         check::run(&made, &release, &soname, &dependencies)?;
     }
     for file in [&made.deb, &made.tarball] {

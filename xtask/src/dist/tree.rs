@@ -1,4 +1,5 @@
-//! The files of a package, and archives of them that are the same whenever and wherever they are made.
+//! The files of a package, and archives of them that are the same whenever and wherever they are
+//! made.
 
 use crate::steps::{Done, Failure};
 use flate2::{Compression, GzBuilder};
@@ -35,8 +36,8 @@ impl Tree {
         self.0.insert(path.into(), Item::Link(target.into()));
     }
 
-    /// A compressed archive whose entries are of `time`, in seconds since 1970. `prefix` comes before
-    /// each path: a directory, or `./` as Debian has it.
+    /// A compressed archive whose entries are of `time`, in seconds since 1970. `prefix` comes
+    /// before each path: a directory, or `./` as Debian has it.
     pub(super) fn tar_gz(&self, prefix: &str, time: u64) -> Done<Vec<u8>> {
         let mut tar = tar::Builder::new(Vec::new());
         let mut append = |path: &str, item: Entry<'_>| -> io::Result<()> {
@@ -156,7 +157,8 @@ mod tests {
         );
         assert_eq!(
             tree.md5sums(),
-            "c20ad4d76fe97759aa27a0c99bff6710  usr/bin/x\neccbc87e4b5ce2fe28308fd9f2a7baf3  usr/lib/y.1\n"
+            "c20ad4d76fe97759aa27a0c99bff6710  usr/bin/x\n\
+             eccbc87e4b5ce2fe28308fd9f2a7baf3  usr/lib/y.1\n"
         );
         assert_eq!(tree.installed_size(), 6);
     }

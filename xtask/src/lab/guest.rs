@@ -1,4 +1,4 @@
-//! One guest: a QEMU process, and what comes out of it.
+//! One guest: a QEMU process, and its output.
 
 use super::kit::{Kit, QEMU};
 use crate::steps::{Done, Failure};
@@ -111,8 +111,9 @@ fn command(setup: &Setup<'_>) -> Command {
         use std::os::fd::AsRawFd;
         qemu.arg("-netdev").arg(format!("socket,id=wire,fd={}", wire.as_raw_fd()));
         let mac = format!("52:54:00:00:09:0{}", if *role == 'a' { 1 } else { 2 });
-        // With several buffers for one packet (QEMU 7.2) packets came late under load, and once none came any more:
-        // the guest's kernel complained of a transmit queue that timed out. Not seen without.
+        // With several buffers for one packet (QEMU 7.2) packets came late under load, and once
+        // none came any more: the guest's kernel complained of a transmit queue that timed out. Not
+        // seen without.
         let device = "virtio-net-pci,netdev=wire,mrg_rxbuf=off,romfile=";
         qemu.arg("-device").arg(format!("{device},mac={mac},host_mtu={MTU}"));
     }

@@ -1,5 +1,5 @@
-//! What a guest is made of: QEMU, a kernel with its modules, and the programs that a guest has beside
-//! the host's. All of it is unpacked below `target/lab/kit`, once.
+//! What a guest is made of: QEMU, a kernel with its modules, and the programs that a guest has
+//! beside the host's. All of it is unpacked below `target/lab/kit`, once.
 //!
 //! ```text
 //! target/lab/kit/root    the packages' files: programs that run here, and a guest's upper files
@@ -172,8 +172,9 @@ const PACKAGES: &[&str] = &[
     "perftest",
 ];
 
-/// A guest's disks and wires, RDMA over them (with the checksums that the kernel asks its crypto layer
-/// for by name), delay on a wire, packets dropped by what they are, and a second network device on the same wire.
+/// A guest's disks and wires, RDMA over them (with the checksums that the kernel asks its crypto
+/// layer for by name), delay on a wire, packets dropped by what they are, and a second network
+/// device on the same wire.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9pnet_virtio",

@@ -1,4 +1,5 @@
-//! `cargo xtask lab SCRIPT`: runs a script on real RDMA verbs, on a machine that has no RDMA device.
+//! `cargo xtask lab SCRIPT`: runs a script on real RDMA verbs, on a machine that has no RDMA
+//! device.
 //!
 //! The script runs in a virtual machine with a stock Debian kernel, the host's files as its root
 //! (read-only, under a layer of memory) and a soft RoCE device. `lab/README.md` says what a script

@@ -3,7 +3,6 @@
 use super::{Device, Findings};
 use crate::library;
 use rsock_core::metrics::{self, Path};
-use rsock_core::rsocket;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with, sockopt};
 use rustix::process::{Resource, getrlimit};
@@ -202,8 +201,8 @@ fn stream(findings: &mut Findings) {
 fn why_on_tcp() -> io::Result<Option<&'static str>> {
     /// More round trips than a connection makes before it moves.
     const TRIPS: u32 = 4000;
-    let listener = rsocket::Listener::bind("127.0.0.1:0")?;
-    let mut client = rsocket::Stream::connect(listener.local_addr()?)?;
+    let listener = rsock::Listener::bind("127.0.0.1:0")?;
+    let mut client = rsock::Stream::connect(listener.local_addr()?)?;
     let (mut server, _) = listener.accept()?;
     let mut why = "rsock does not say why";
     for trip in 1..=TRIPS {

@@ -1,4 +1,4 @@
-//! Addresses as C has them.
+//! Addresses in C's form.
 
 use crate::addr::canonical;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};

@@ -1,11 +1,11 @@
 //! The connecting side of a handshake.
 #![forbid(unsafe_code)]
 
-use super::channel::{Channel, News};
-use super::connection::Connection;
+use super::channel::{CmEvent, EventChannel};
+use super::connection::RdmaConnection;
 use super::id::Id;
 use super::manager::RdmaManager;
-use super::{Progress, device, route};
+use super::{RdmaProgress, device, negotiated_path};
 use crate::addr::destination;
 use crate::error::Error;
 use crate::manager::{self, Answer};
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 
 /// A connect that is under way.
 #[derive(Debug)]
-pub struct Connecting {
+pub struct RdmaConnecting {
     id: Arc<Id>,
-    channel: Arc<Channel>,
-    /// Where to connect from, if that is not left to the connection manager.
+    channel: Arc<EventChannel>,
+    /// The address to connect from, unless the connection manager chooses it.
     local: Option<SocketAddr>,
     port: Option<Arc<Port>>,
     dest: SocketAddr,
@@ -42,15 +42,15 @@ pub struct Connecting {
 enum State {
     Address,
     Route,
-    /// The caller owes us its request.
+    /// The caller has to send its request.
     Routed(RdmaPath),
     Requested(RdmaPath),
-    /// The caller owes us [`manager::Connecting::establish`].
+    /// The caller has to call [`manager::Connecting::establish`].
     Answered(RdmaPath),
     Over,
 }
 
-impl Connecting {
+impl RdmaConnecting {
     pub(super) fn start(
         port: Arc<Port>,
         remote: SocketAddr,
@@ -61,8 +61,8 @@ impl Connecting {
         Self::new(local, Some(port), remote, now, deadline)
     }
 
-    /// Starts to connect from our address `local`, and a port of the connection manager's own choice:
-    /// for somebody who has the ports of kernel TCP already.
+    /// Starts to connect from the local address `local`, and a port that the connection manager
+    /// chooses: for callers that hold the ports of kernel TCP already.
     ///
     /// # Errors
     /// `Unreachable` if no device has that address; as [`manager::Manager::connect`].
@@ -94,7 +94,7 @@ impl Connecting {
         if dest.port() == 0 {
             return Err(Error::Refused);
         }
-        let channel = Channel::new()?;
+        let channel = EventChannel::new()?;
         let id = Id::new(&channel)?;
         let state = State::Address;
         let (attempts, n_stale) = (0, 0);
@@ -126,9 +126,9 @@ impl Connecting {
         .map_err(unreachable)
     }
 
-    /// What an event means; `None` if there may be another.
-    fn take(&mut self, news: &News, now: Instant) -> Result<Option<Progress>, Error> {
-        match (&self.state, news.kind) {
+    /// Handles an event; `None` if there may be another.
+    fn take(&mut self, event: &CmEvent, now: Instant) -> Result<Option<RdmaProgress>, Error> {
+        match (&self.state, event.kind) {
             (State::Address, Kind::RDMA_CM_EVENT_ADDR_RESOLVED) => {
                 self.state = State::Route;
                 self.attempts = 0;
@@ -136,7 +136,7 @@ impl Connecting {
             }
             (State::Address, Kind::RDMA_CM_EVENT_ADDR_ERROR)
             | (State::Route, Kind::RDMA_CM_EVENT_ROUTE_ERROR) => {
-                let source = io::Error::from_raw_os_error(news.status.abs());
+                let source = io::Error::from_raw_os_error(event.status.abs());
                 if source.raw_os_error() != Some(libc::ETIMEDOUT) {
                     return Err(Error::Unreachable(source));
                 }
@@ -147,29 +147,33 @@ impl Connecting {
             }
             (State::Route, Kind::RDMA_CM_EVENT_ROUTE_RESOLVED) => {
                 let (name, port) = self.id.device()?;
-                let path = route::path(&self.id, port, self.dest.ip());
+                let path = negotiated_path::path(&self.id, port, self.dest.ip());
                 self.state = State::Routed(path.clone());
-                return Ok(Some(Progress::Path(device::open(&name)?, path)));
+                return Ok(Some(RdmaProgress::Path(device::open(&name)?, path)));
             }
             (State::Requested(path), Kind::RDMA_CM_EVENT_CONNECT_RESPONSE) => {
                 self.state = State::Answered(path.clone());
-                let private_data = padded(news, PrivateData::REPLY)?;
-                return Ok(Some(Progress::Accepted(Answer { qp_num: news.qp_num, private_data })));
+                let private_data = padded(event, PrivateData::REPLY)?;
+                return Ok(Some(RdmaProgress::Accepted(Answer {
+                    qp_num: event.qp_num,
+                    private_data,
+                })));
             }
             (State::Requested(_), Kind::RDMA_CM_EVENT_REJECTED)
-                if news.status == REJECTED_AS_STALE && self.n_stale < MOST_STALE =>
+                if event.status == REJECTED_AS_STALE && self.n_stale < MOST_STALE =>
             {
-                // Another queue pair has another number. An identifier asks only once.
+                // Another queue pair has another number. An identifier sends only one request.
                 self.n_stale += 1;
                 self.id = Id::new(&self.channel)?;
                 self.begin(now)?;
             }
             (_, Kind::RDMA_CM_EVENT_REJECTED) => {
-                if news.status != REJECTED_BY_CONSUMER {
-                    // Nobody listens; or, as in C, anything else that keeps the peer's kernel from it.
+                if event.status != REJECTED_BY_CONSUMER {
+                    // There is no listener; or, as in C, anything else for which the peer's kernel
+                    // rejects the request.
                     return Err(Error::Refused);
                 }
-                return Ok(Some(Progress::Rejected(padded(news, PrivateData::REJECT)?)));
+                return Ok(Some(RdmaProgress::Rejected(padded(event, PrivateData::REJECT)?)));
             }
             (_, Kind::RDMA_CM_EVENT_UNREACHABLE) => return Err(Error::TimedOut),
             (_, Kind::RDMA_CM_EVENT_CONNECT_ERROR | Kind::RDMA_CM_EVENT_DISCONNECTED) => {
@@ -185,11 +189,11 @@ impl Connecting {
 }
 
 /// The private data of an event, as long as its kind is.
-pub(super) fn padded(news: &News, len: usize) -> Result<PrivateData, Error> {
-    PrivateData::padded(&news.data()[..news.data().len().min(len)], len)
+pub(super) fn padded(event: &CmEvent, len: usize) -> Result<PrivateData, Error> {
+    PrivateData::padded(&event.data()[..event.data().len().min(len)], len)
 }
 
-/// No device, or no way.
+/// No device, or no route.
 fn unreachable(e: Error) -> Error {
     match e {
         Error::System { source, .. } => Error::Unreachable(source),
@@ -206,24 +210,24 @@ pub(super) fn bind_error(e: Error) -> Error {
     }
 }
 
-impl manager::Connecting<RdmaManager> for Connecting {
-    fn progress(&mut self, now: Instant) -> Result<Progress, Error> {
+impl manager::Connecting<RdmaManager> for RdmaConnecting {
+    fn progress(&mut self, now: Instant) -> Result<RdmaProgress, Error> {
         if matches!(self.state, State::Over) {
-            return Ok(Progress::Pending);
+            return Ok(RdmaProgress::Pending);
         }
         let result = loop {
             match self.channel.next() {
-                Ok(Some(news)) => match self.take(&news, now) {
+                Ok(Some(event)) => match self.take(&event, now) {
                     Ok(None) => {}
                     Ok(Some(progress)) => break Ok(progress),
                     Err(e) => break Err(e),
                 },
                 Ok(None) if now >= self.deadline => break Err(Error::TimedOut),
-                Ok(None) => return Ok(Progress::Pending),
+                Ok(None) => return Ok(RdmaProgress::Pending),
                 Err(e) => break Err(e),
             }
         };
-        if matches!(result, Err(_) | Ok(Progress::Rejected(_))) {
+        if matches!(result, Err(_) | Ok(RdmaProgress::Rejected(_))) {
             self.state = State::Over;
         }
         result
@@ -239,7 +243,7 @@ impl manager::Connecting<RdmaManager> for Connecting {
         Ok(())
     }
 
-    fn establish(&mut self) -> Result<Connection, Error> {
+    fn establish(&mut self) -> Result<RdmaConnection, Error> {
         let State::Answered(path) = self.state.clone() else {
             return Err(Error::LocalState("not accepted"));
         };
@@ -247,11 +251,11 @@ impl manager::Connecting<RdmaManager> for Connecting {
         self.state = State::Over;
         let addrs = (manager::Connecting::local_addr(self), self.dest);
         let (id, channel) = (Arc::clone(&self.id), Arc::clone(&self.channel));
-        Ok(Connection::new(id, channel, path, addrs, self.port.clone()))
+        Ok(RdmaConnection::new(id, channel, path, addrs, self.port.clone()))
     }
 
     fn local_addr(&self) -> SocketAddr {
-        // Unknown until the route is.
+        // Unknown until the route is known.
         let held = || self.port.as_ref().and_then(|port| port.local_addr().ok());
         self.id.local_addr().or_else(held).unwrap_or(self.dest)
     }
@@ -272,23 +276,23 @@ impl manager::Connecting<RdmaManager> for Connecting {
     }
 }
 
-impl AsFd for Connecting {
+impl AsFd for RdmaConnecting {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 }
 
-/// For an address or a route, at first.
+/// First timeout of the resolution of an address or a route.
 const FIRST_TRY: Duration = Duration::from_secs(1);
 
-/// The listener's own word, not the kernel's: its status in a rejection.
+/// The status in a rejection that the listener sent, not its kernel.
 ///
 /// # Source
 /// Linux, `include/rdma/ib_cm.h`: `IB_CM_REJ_CONSUMER_DEFINED`.
 const REJECTED_BY_CONSUMER: i32 = 28;
 
-/// The kernel's word: the peer has, or had a moment ago, a connection with a queue pair of ours that
-/// has this number.
+/// The kernel's code for: the peer has, or had a moment ago, a connection with a local queue pair
+/// of this number.
 ///
 /// # Source
 /// Linux, `include/rdma/ib_cm.h`: `IB_CM_REJ_STALE_CONN`.

@@ -1,7 +1,7 @@
 //! Established connections.
 #![forbid(unsafe_code)]
 
-use super::channel::Channel;
+use super::channel::EventChannel;
 use super::id::Id;
 use super::manager::RdmaManager;
 use crate::manager::{Connected, Status};
@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// An established connection.
 ///
-/// Its descriptor is readable when the kernel has something to tell. The peer's words are one:
-/// `DREQ`, whether it disconnected, reset the connection or died.
+/// Its descriptor is readable when the kernel has an event. The event is the same, `DREQ`, whether
+/// the peer disconnected, reset the connection or died.
 #[derive(Debug)]
-pub struct Connection {
+pub struct RdmaConnection {
     id: Arc<Id>,
-    channel: Arc<Channel>,
+    channel: Arc<EventChannel>,
     path: RdmaPath,
     local: SocketAddr,
     peer: SocketAddr,
@@ -29,11 +29,11 @@ pub struct Connection {
     ended: AtomicU8,
 }
 
-impl Connection {
-    /// Of an identifier alone on its channel.
+impl RdmaConnection {
+    /// A connection of an identifier that is alone on its channel.
     pub(super) fn new(
         id: Arc<Id>,
-        channel: Arc<Channel>,
+        channel: Arc<EventChannel>,
         path: RdmaPath,
         (local, peer): (SocketAddr, SocketAddr),
         port: Option<Arc<Port>>,
@@ -43,7 +43,7 @@ impl Connection {
     }
 }
 
-impl Connected<RdmaManager> for Connection {
+impl Connected<RdmaManager> for RdmaConnection {
     fn path(&self) -> &RdmaPath {
         &self.path
     }
@@ -60,24 +60,24 @@ impl Connected<RdmaManager> for Connection {
         self.id.disconnect();
     }
 
-    /// The device cannot tell the peer more than that it is over.
+    /// The device has no message for a reset.
     fn reset(&self) {
         self.id.disconnect();
     }
 
     fn status(&self) -> Status {
-        while let Ok(Some(news)) = self.channel.next() {
-            let status = match news.kind {
+        while let Ok(Some(event)) = self.channel.next() {
+            let status = match event.kind {
                 Kind::RDMA_CM_EVENT_DISCONNECTED => Status::Disconnected,
                 Kind::RDMA_CM_EVENT_DEVICE_REMOVAL => Status::Gone,
-                // Its time to linger is over, or its address has moved.
+                // Its TIME_WAIT state is over, or its address has changed.
                 _ => continue,
             };
             if status == Status::Disconnected {
                 // The peer waits for the answer.
                 self.id.disconnect();
             }
-            // The first news stay.
+            // The first event stays.
             let (old, new) = (Status::Connected as u8, status as u8);
             let _ = self.ended.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -89,13 +89,13 @@ impl Connected<RdmaManager> for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for RdmaConnection {
     fn drop(&mut self) {
         self.id.disconnect();
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for RdmaConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }

@@ -18,8 +18,8 @@ static USER: AtomicU32 = AtomicU32::new(0);
 
 type Devices = Vec<(ProcessId, WeakRdmaContext)>;
 
-/// The list. `None` in a forked child if another thread of its parent was opening a device at the fork:
-/// that takes long, so nothing waits for it before a fork.
+/// The list. `None` in a forked child if another thread of its parent was opening a device at the
+/// fork: that takes long, so nothing waits for it before a fork.
 fn list(here: ProcessId) -> Option<MutexGuard<'static, Devices>> {
     let first = USER.compare_exchange(0, here.0, Ordering::Relaxed, Ordering::Relaxed);
     if first.is_ok() || first == Err(here.0) {
@@ -48,11 +48,11 @@ pub(super) fn open(name: &str) -> Result<RdmaContext, Error> {
     Ok(ctx)
 }
 
-/// The device that has our own address `ip`, and which of its addresses that is. Asks devices in turn until
-/// one has it.
+/// The device that has the local address `ip`, and the index of the address on it. Asks devices in
+/// turn until one has it.
 ///
 /// # Errors
-/// `NoDevice` (`ENODEV`) if none has it; what the drivers answer.
+/// `NoDevice` (`ENODEV`) if none has it; the drivers' errors.
 pub fn at(ip: IpAddr) -> Result<(RdmaContext, GidEntry), Error> {
     let mut result = Err(rsock_verbs::Error::NoDevice.into());
     let names = RdmaContext::device_names();
@@ -74,8 +74,8 @@ fn on(name: &str, ip: IpAddr) -> Result<(RdmaContext, GidEntry), Error> {
 
 /// The device of the very network interface that has `ip`, if that is another one than was `found`.
 ///
-/// The kernel gives a device the addresses of those interfaces, too, that lie above its own (VLAN, macvlan).
-/// Where one of them has a device itself, packets to its addresses come in there.
+/// The kernel gives a device the addresses of those interfaces, too, that lie above its own (VLAN,
+/// macvlan). Where one of them has a device itself, packets to its addresses come in there.
 fn nearer(
     names: &[String],
     (ctx, entry): &(RdmaContext, GidEntry),
@@ -87,7 +87,7 @@ fn nearer(
     }
     names.iter().filter(|name| *name != ctx.name()).find_map(|name| {
         let is_its = |port: &u8| interface(name, *port, OWN).is_some_and(|own| own == owner);
-        // Only that one is opened: a look at the others costs no more than reading a file.
+        // Only that one is opened: for the others it reads a file.
         let port = (1..=MOST_PORTS).take_while(|port| has_port(name, *port)).find(is_its)?;
         on(name, ip).ok().filter(|(_, entry)| entry.port == port)
     })
@@ -109,5 +109,5 @@ fn port_dir(device: &str, port: u8) -> PathBuf {
 
 /// Where a port's table has the link-local address of its own interface.
 const OWN: u8 = 0;
-/// Ports that are looked at.
+/// Most ports that are checked.
 const MOST_PORTS: u8 = 8;

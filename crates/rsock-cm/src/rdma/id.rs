@@ -1,7 +1,7 @@
 //! Identifiers: one end of a connection, or a listener, in the kernel's connection manager.
 
 use super::address::{self, Raw};
-use super::channel::{Channel, check};
+use super::channel::{EventChannel, check};
 use crate::error::Error;
 use rsock_rdma_sys::cm::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, rdma_cm_id, rdma_conn_param, rdma_port_space,
@@ -18,12 +18,12 @@ use std::time::Duration;
 /// An identifier.
 ///
 /// # Invariants
-/// `raw` came from `rdma_create_id`, or with a request, and is destroyed exactly once, in `drop`, by
-/// the process that made it, before the channel that it is on.
+/// `raw` came from `rdma_create_id`, or with a request, and is destroyed exactly once, in `drop`,
+/// by the process that made it, before the channel that it is on.
 #[derive(Debug)]
 pub(super) struct Id {
     raw: NonNull<rdma_cm_id>,
-    channel: Mutex<Arc<Channel>>,
+    channel: Mutex<Arc<EventChannel>>,
 }
 
 // SAFETY: librdmacm's identifiers may be used from any thread.
@@ -32,7 +32,7 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
-    pub(super) fn new(channel: &Arc<Channel>) -> Result<Arc<Self>, Error> {
+    pub(super) fn new(channel: &Arc<EventChannel>) -> Result<Arc<Self>, Error> {
         let mut raw = ptr::null_mut();
         let space = rdma_port_space::RDMA_PS_TCP;
         let cm = channel.cm();
@@ -47,27 +47,27 @@ impl Id {
     /// Takes the identifier that came with a request.
     ///
     /// # Safety
-    /// It is live, on `channel`, and nobody else's.
+    /// It is live, on `channel`, and owned by this value.
     pub(super) unsafe fn from_request(
         raw: *mut rdma_cm_id,
-        channel: &Arc<Channel>,
+        channel: &Arc<EventChannel>,
     ) -> Option<Arc<Self>> {
         // INVARIANT: the caller gives it away.
         let raw = NonNull::new(raw)?;
         Some(Arc::new(Self { raw, channel: Mutex::new(Arc::clone(channel)) }))
     }
 
-    /// To compare with an event's.
+    /// The address, to compare with an event's.
     pub(super) fn raw(&self) -> *mut rdma_cm_id {
         self.raw.as_ptr()
     }
 
-    fn channel(&self) -> Arc<Channel> {
+    fn channel(&self) -> Arc<EventChannel> {
         Arc::clone(&self.channel.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on its events come to `channel`, those that nobody has taken yet too.
-    pub(super) fn migrate(&self, channel: &Arc<Channel>) -> Result<(), Error> {
+    /// From now on its events come to `channel`, including those that are pending.
+    pub(super) fn migrate(&self, channel: &Arc<EventChannel>) -> Result<(), Error> {
         let mut old = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: both are live; no event of it waits to be acknowledged.
         let rc = unsafe { channel.cm().rdma_migrate_id(self.raw(), channel.raw()) };
@@ -103,7 +103,8 @@ impl Id {
     pub(super) fn resolve_addr(&self, to: SocketAddr, within: Duration) -> Result<(), Error> {
         let mut to = Raw::new(to);
         let (cm, ms) = (self.channel().cm(), millis(within));
-        // SAFETY: the identifier is live; no source address, and a destination of its family's length.
+        // SAFETY: the identifier is live; no source address, and a destination of its family's
+        // length.
         let rc = unsafe { cm.rdma_resolve_addr(self.raw(), ptr::null_mut(), to.as_mut_ptr(), ms) };
         check("rdma_resolve_addr", rc)
     }
@@ -139,7 +140,7 @@ impl Id {
         check("rdma_reject", unsafe { self.channel().cm().rdma_reject(self.raw(), at, len) })
     }
 
-    /// Asks the peer to end the connection, or agrees that it does.
+    /// Asks the peer to end the connection, or confirms its request.
     pub(super) fn disconnect(&self) {
         let channel = self.channel();
         if channel.is_own() {
@@ -148,9 +149,9 @@ impl Id {
         }
     }
 
-    /// Our canonical address.
+    /// The local canonical address.
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: the identifier is live; its addresses are set before anybody asks.
+        // SAFETY: the identifier is live; its addresses are set before it is returned to a caller.
         let raw = unsafe { &raw const (*self.raw()).route.addr.__bindgen_anon_1.src_storage };
         // SAFETY: a whole storage.
         unsafe { address::read(raw.cast()) }
@@ -179,8 +180,8 @@ impl Id {
         Ok((name, unsafe { (*self.raw()).port_num }))
     }
 
-    /// librdmacm's context of the device that it is bound to, if it is. Its descriptors are out of the program's
-    /// way from then on.
+    /// librdmacm's context of the device that it is bound to, if it is. Its descriptors are moved
+    /// to the library's range.
     fn raise_descriptors(&self) -> Option<NonNull<ibv_context>> {
         // SAFETY: the identifier is live.
         let ctx = NonNull::new(unsafe { (*self.raw()).verbs })?;
@@ -189,8 +190,8 @@ impl Id {
         // SAFETY: as above.
         let async_fd = unsafe { &raw mut (*ctx.as_ptr()).async_fd };
         for fd in [cmd_fd, async_fd] {
-            // SAFETY: libibverbs looks its descriptors up in the context at each call, and calls of
-            // ours that use this context come after this.
+            // SAFETY: libibverbs looks its descriptors up in the context at each call, and this
+            // crate's calls that use this context come after this.
             unsafe { own_fd::raise_at(fd) };
         }
         Some(ctx)
@@ -213,8 +214,8 @@ impl Id {
     }
 }
 
-/// COMPAT: as C rsockets ask, but for the retries: without RDMA READ, and waiting for receives without
-/// end.
+/// COMPAT: as in C rsockets, except for the retries: without RDMA READ, and with unlimited RNR
+/// retries.
 fn conn_param(qp_num: QpNum, data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),
@@ -237,7 +238,8 @@ impl Drop for Id {
     fn drop(&mut self) {
         let channel = self.channel();
         if channel.is_own() {
-            // SAFETY: ours alone, on a live channel, and no event of it waits to be acknowledged.
+            // SAFETY: owned by this value, on a live channel, and no event of it waits to be
+            // acknowledged.
             let _ = unsafe { channel.cm().rdma_destroy_id(self.raw()) };
         }
     }

@@ -1,11 +1,11 @@
 //! Listeners.
 
-use super::channel::{Channel, News};
+use super::channel::{CmEvent, EventChannel};
 use super::connecting::{bind_error, padded};
-use super::connection::Connection;
+use super::connection::RdmaConnection;
 use super::id::Id;
 use super::manager::RdmaManager;
-use super::{Event, Request, device, route};
+use super::{RdmaEvent, RdmaRequest, device, negotiated_path};
 use crate::error::Error;
 use crate::manager::{Listening, RequestId};
 use crate::port::Port;
@@ -21,19 +21,19 @@ use std::time::Instant;
 
 /// A listener on every RDMA device that has its address.
 #[derive(Debug)]
-pub struct Listener {
-    /// Before the listening identifier, which they came from.
+pub struct RdmaListener {
+    /// Dropped before the listening identifier, which they came from.
     pending: HashMap<u64, Pending>,
     id: Arc<Id>,
-    channel: Arc<Channel>,
+    channel: Arc<EventChannel>,
     local: SocketAddr,
     backlog: u32,
     next: u64,
-    /// Holds the port for as long as we listen.
+    /// Holds the port for as long as the listener lives.
     _port: Option<Arc<Port>>,
 }
 
-/// A client that has asked.
+/// A client that has sent a request.
 #[derive(Debug)]
 struct Pending {
     id: Arc<Id>,
@@ -42,7 +42,7 @@ struct Pending {
     is_accepted: bool,
 }
 
-impl Listener {
+impl RdmaListener {
     pub(super) fn listen(port: Arc<Port>, backlog: u32) -> Result<Self, Error> {
         port.bind_if_unbound()?;
         let this = Self::begin(port.local_addr()?, port.is_v6_only(), backlog)?;
@@ -50,8 +50,8 @@ impl Listener {
         Ok(Self { _port: Some(port), ..this })
     }
 
-    /// Listens on the device that has the address `local`, at its port, whatever kernel TCP does there:
-    /// for somebody who has a TCP connection of that address.
+    /// Listens on the device that has the address `local`, at its port, whatever kernel TCP does
+    /// there: for callers that have a TCP connection with that address.
     ///
     /// # Errors
     /// `AddressInUse`; `System` with `ENODEV` if no device has the address.
@@ -59,8 +59,9 @@ impl Listener {
         Self::begin(local, local.is_ipv6(), backlog)
     }
 
-    /// Listens on every device that has the address `local`, which may be a wildcard, at its port, whatever
-    /// kernel TCP does there: for somebody who has a listening TCP socket of that address.
+    /// Listens on every device that has the address `local`, which may be a wildcard, at its port,
+    /// whatever kernel TCP does there: for callers that have a listening TCP socket with that
+    /// address.
     ///
     /// # Errors
     /// As [`Self::at`].
@@ -69,43 +70,44 @@ impl Listener {
     }
 
     fn begin(local: SocketAddr, v6_only: bool, backlog: u32) -> Result<Self, Error> {
-        let channel = Channel::new()?;
+        let channel = EventChannel::new()?;
         let id = Id::new(&channel)?;
         id.bind(local, v6_only).map_err(bind_error)?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        // The kernel's own limit cannot be changed later, and is on requests that nobody has seen.
+        // The kernel's own limit cannot be changed later, and counts only requests that have not
+        // been read.
         id.listen(MAX_BACKLOG)?;
         let pending = HashMap::new();
         Ok(Self { pending, id, channel, local, backlog, next: 0, _port: None })
     }
 
-    /// What an event means; `None` if there may be another.
-    fn take(&mut self, news: &News) -> Result<Option<Event>, Error> {
-        if news.kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST {
-            // SAFETY: the event of a request brings an identifier on the listener's channel, which is
-            // the listener's to destroy; this is the event's only taker.
-            let id = unsafe { Id::from_request(news.id, &self.channel) };
-            return Ok(id.map(|id| match self.request(id, news) {
-                Ok(request) => Event::Request(request),
-                Err(e) => Event::Refused(e),
+    /// Handles an event; `None` if there may be another.
+    fn take(&mut self, event: &CmEvent) -> Result<Option<RdmaEvent>, Error> {
+        if event.kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST {
+            // SAFETY: the event of a request brings an identifier on the listener's channel, which
+            // is the listener's to destroy; this is the event's only taker.
+            let id = unsafe { Id::from_request(event.id, &self.channel) };
+            return Ok(id.map(|id| match self.request(id, event) {
+                Ok(request) => RdmaEvent::Request(request),
+                Err(e) => RdmaEvent::Refused(e),
             }));
         }
-        if news.id == self.id.raw() {
-            return match news.kind {
+        if event.id == self.id.raw() {
+            return match event.kind {
                 Kind::RDMA_CM_EVENT_DEVICE_REMOVAL => {
                     Err(Error::Device(rsock_verbs::Error::NoDevice))
                 }
                 _ => Ok(None),
             };
         }
-        let known = self.pending.iter().find(|(_, pending)| pending.id.raw() == news.id);
+        let known = self.pending.iter().find(|(_, pending)| pending.id.raw() == event.id);
         let Some((&number, _)) = known else { return Ok(None) };
         let id = RequestId(number);
-        let error = match news.kind {
+        let error = match event.kind {
             Kind::RDMA_CM_EVENT_ESTABLISHED => {
                 return Ok(self.pending.remove(&number).map(|pending| match connection(pending) {
-                    Ok(connection) => Event::Established { id, connection },
-                    Err(error) => Event::Abandoned { id, error },
+                    Ok(connection) => RdmaEvent::Established { id, connection },
+                    Err(error) => RdmaEvent::Abandoned { id, error },
                 }));
             }
             Kind::RDMA_CM_EVENT_UNREACHABLE => Error::TimedOut,
@@ -116,10 +118,10 @@ impl Listener {
             _ => return Ok(None),
         };
         self.pending.remove(&number);
-        Ok(Some(Event::Abandoned { id, error }))
+        Ok(Some(RdmaEvent::Abandoned { id, error }))
     }
 
-    fn request(&mut self, id: Arc<Id>, news: &News) -> Result<Request, Error> {
+    fn request(&mut self, id: Arc<Id>, event: &CmEvent) -> Result<RdmaRequest, Error> {
         let limit = usize::try_from(self.backlog).unwrap_or(usize::MAX).max(MIN_PENDING);
         if self.pending.len() >= limit {
             // Destroyed, which rejects it.
@@ -129,15 +131,15 @@ impl Listener {
         let local = id.local_addr().ok_or_else(unknown)?;
         let peer = id.peer_addr().ok_or_else(unknown)?;
         let (name, port) = id.device()?;
-        let path = route::path(&id, port, peer.ip());
-        let request = Request {
+        let path = negotiated_path::path(&id, port, peer.ip());
+        let request = RdmaRequest {
             id: RequestId(self.next),
             local_addr: local,
             peer_addr: peer,
             ctx: device::open(&name)?,
             path: path.clone(),
-            qp_num: news.qp_num,
-            private_data: padded(news, PrivateData::REQUEST)?,
+            qp_num: event.qp_num,
+            private_data: padded(event, PrivateData::REQUEST)?,
         };
         let pending = Pending { id, path, addrs: (local, peer), is_accepted: false };
         self.pending.insert(self.next, pending);
@@ -147,13 +149,13 @@ impl Listener {
 }
 
 /// The connection, with an event channel of its own.
-fn connection(pending: Pending) -> Result<Connection, Error> {
-    let channel = Channel::new()?;
+fn connection(pending: Pending) -> Result<RdmaConnection, Error> {
+    let channel = EventChannel::new()?;
     pending.id.migrate(&channel)?;
-    Ok(Connection::new(pending.id, channel, pending.path, pending.addrs, None))
+    Ok(RdmaConnection::new(pending.id, channel, pending.path, pending.addrs, None))
 }
 
-impl Listening<RdmaManager> for Listener {
+impl Listening<RdmaManager> for RdmaListener {
     fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -163,9 +165,9 @@ impl Listening<RdmaManager> for Listener {
         Ok(())
     }
 
-    fn try_next(&mut self, _now: Instant) -> Result<Option<Event>, Error> {
-        while let Some(news) = self.channel.next()? {
-            if let Some(event) = self.take(&news)? {
+    fn try_next(&mut self, _now: Instant) -> Result<Option<RdmaEvent>, Error> {
+        while let Some(event) = self.channel.next()? {
+            if let Some(event) = self.take(&event)? {
                 return Ok(Some(event));
             }
         }
@@ -196,7 +198,7 @@ impl Listening<RdmaManager> for Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for RdmaListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }

@@ -1,7 +1,7 @@
-//! The connection manager of RDMA devices, as the one of any device is seen.
+//! The connection manager of RDMA devices, through the traits of `manager.rs`.
 #![forbid(unsafe_code)]
 
-use super::{Connecting, Connection, Listener};
+use super::{RdmaConnecting, RdmaConnection, RdmaListener};
 use crate::error::Error;
 use crate::manager::Manager;
 use crate::port::Port;
@@ -10,18 +10,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Connections over whatever RDMA device an address leads to.
+/// Connections over the RDMA device of an address.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RdmaManager;
 
 impl Manager for RdmaManager {
     type Backend = Rdma;
-    type Listener = Listener;
-    type Connecting = Connecting;
-    type Connection = Connection;
+    type Listener = RdmaListener;
+    type Connecting = RdmaConnecting;
+    type Connection = RdmaConnection;
 
-    fn listen(&self, port: Arc<Port>, backlog: u32) -> Result<Listener, Error> {
-        Listener::listen(port, backlog)
+    fn listen(&self, port: Arc<Port>, backlog: u32) -> Result<RdmaListener, Error> {
+        RdmaListener::listen(port, backlog)
     }
 
     fn connect(
@@ -30,7 +30,7 @@ impl Manager for RdmaManager {
         remote: SocketAddr,
         now: Instant,
         deadline: Instant,
-    ) -> Result<Connecting, Error> {
-        Connecting::start(port, remote, now, deadline)
+    ) -> Result<RdmaConnecting, Error> {
+        RdmaConnecting::start(port, remote, now, deadline)
     }
 }

@@ -9,10 +9,10 @@
 //!   DREQ / DREP                <->    either end disconnects
 //! ```
 //!
-//! The kernel does the talking; librdmacm hands its events to whoever looks. Every listener and every
-//! connection has an event channel, whose descriptor is the one to poll; there is no thread. Queue
-//! pairs are the caller's own: the numbers that the kernel negotiated for them reach them through
-//! their path (`route.rs`).
+//! The kernel exchanges the messages; librdmacm delivers its events to the thread that reads them.
+//! Every listener and every connection has an event channel, whose descriptor is the one to poll;
+//! there is no thread. Queue pairs are the caller's own: the numbers that the kernel negotiated for
+//! them reach them through their path (`negotiated_path.rs`).
 
 mod address;
 mod channel;
@@ -22,17 +22,17 @@ mod device;
 mod id;
 mod listener;
 mod manager;
-mod route;
+mod negotiated_path;
 
-pub use connecting::Connecting;
-pub use connection::Connection;
+pub use connecting::RdmaConnecting;
+pub use connection::RdmaConnection;
 pub use device::at as device_at;
-pub use listener::Listener;
+pub use listener::RdmaListener;
 pub use manager::RdmaManager;
 
 /// What happened at a listener.
-pub type Event = crate::manager::Event<RdmaManager>;
-/// Somebody wants to connect.
-pub type Request = crate::manager::Request<RdmaManager>;
-/// What a connect found.
-pub type Progress = crate::manager::Progress<RdmaManager>;
+pub type RdmaEvent = crate::manager::Event<RdmaManager>;
+/// A client wants to connect.
+pub type RdmaRequest = crate::manager::Request<RdmaManager>;
+/// The progress of a connect.
+pub type RdmaProgress = crate::manager::Progress<RdmaManager>;

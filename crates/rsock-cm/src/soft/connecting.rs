@@ -1,18 +1,18 @@
 //! The connecting side of a handshake.
 
-use super::Progress;
-use super::channel::{self, Channel, Received};
-use super::connection::Connection;
-use super::link::{self, Path};
-use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, Request, Welcome};
+use super::SoftProgress;
+use super::connection::SoftConnection;
+use super::message_socket::{self, MessageSocket, Received};
+use super::peer_link::{self, Path};
+use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, RequestMessage, Welcome};
 use crate::addr::{PortSpace, connect_names, destination};
 use crate::error::{Error, Violation};
 use crate::manager::Answer;
 use crate::port::Port;
 use crate::route;
 use rsock_verbs::QpNum;
-use rsock_verbs::received::PeerSocket;
 use rsock_verbs::soft::{Offer, PeerCred, SoftContext};
+use rsock_verbs::untrusted::PeerSocket;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// How soon a full listener is asked again, at first; doubles up to [`RETRY_MAX`].
+/// First delay before a full listener is tried again; doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(64);
 
@@ -31,7 +31,7 @@ const RETRY_MAX: Duration = Duration::from_millis(64);
 /// Call [`Self::progress`] whenever the descriptor is ready for [`Self::interest`] or
 /// [`Self::next_timeout`] has come. Dropping it gives up.
 #[derive(Debug)]
-pub struct Connecting {
+pub struct SoftConnecting {
     ctx: SoftContext,
     port: Arc<Port>,
     local: SocketAddr,
@@ -46,23 +46,23 @@ pub struct Connecting {
 enum State {
     /// The listener's backlog is full. The socket is not connected yet.
     Full { socket: PeerSocket, again: Instant, pause: Duration },
-    /// HELLO is sent, with the name of `guess`.
-    Greeted { channel: Channel, guess: Option<Path> },
+    /// HELLO is sent, with the name of `likely`.
+    HelloSent { message_socket: MessageSocket, likely: Option<Path> },
     /// OFFER is sent.
-    Offered { channel: Channel, offer: Offer, peer: PeerCred },
-    /// The path is known; the caller owes us its request.
-    Linked { channel: Channel, path: Path, is_told: bool },
+    OfferSent { message_socket: MessageSocket, offer: Offer, peer: PeerCred },
+    /// The path is known; the caller has to send its request.
+    Linked { message_socket: MessageSocket, path: Path, is_reported: bool },
     /// REQUEST is sent.
-    Requested { channel: Channel, path: Path },
-    /// REPLY has come; the caller owes us [`Connecting::establish`].
-    Answered { channel: Channel, path: Path },
+    RequestSent { message_socket: MessageSocket, path: Path },
+    /// REPLY has come; the caller has to call [`SoftConnecting::establish`].
+    Answered { message_socket: MessageSocket, path: Path },
     /// Failed, or rejected.
     Over,
 }
 
-impl Connecting {
-    /// Starts to connect to `remote` from `port`, which is bound here if it is not yet. It is `now`;
-    /// the connect gives up at `deadline`.
+impl SoftConnecting {
+    /// Starts to connect to `remote` from `port`, which is bound here if it is not yet. It is
+    /// `now`; the connect gives up at `deadline`.
     ///
     /// # Errors
     /// `Refused`, `Unreachable`, `PeerUntrusted`, or `System` as `bind(2)` and `connect(2)`.
@@ -82,8 +82,8 @@ impl Connecting {
         Self::start_as(ctx, space, port, (local, dest), now, deadline)
     }
 
-    /// As [`Self::start`], between canonical addresses `local` and `dest`: for who has `local` otherwise than by
-    /// `port`, which holds nothing then.
+    /// As [`Self::start`], between canonical addresses `local` and `dest`: for callers that hold
+    /// `local` by other means than `port`, which is unbound then.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -97,8 +97,11 @@ impl Connecting {
     ) -> Result<Self, Error> {
         let hello = Hello::new(space as u16, local, dest);
         let names = connect_names(space, dest);
-        let state =
-            State::Full { socket: channel::socket()?, again: now + RETRY_MIN, pause: RETRY_MIN };
+        let state = State::Full {
+            socket: message_socket::socket()?,
+            again: now + RETRY_MIN,
+            pause: RETRY_MIN,
+        };
         let mut this = Self { ctx: ctx.clone(), port, local, dest, names, deadline, hello, state };
         this.dial()?;
         Ok(this)
@@ -108,28 +111,28 @@ impl Connecting {
     ///
     /// # Errors
     /// The connect has failed: `Refused`, `TimedOut`, `PeerUntrusted`, `PeerVersion`,
-    /// `PeerViolation`, or what the device and the system answer.
-    pub fn progress(&mut self, now: Instant) -> Result<Progress, Error> {
+    /// `PeerViolation`, or the errors of the device and the system.
+    pub fn progress(&mut self, now: Instant) -> Result<SoftProgress, Error> {
         loop {
             let result = self.step(now);
             match &result {
                 Ok(None) => {}
-                Ok(Some(Progress::Rejected(_))) | Err(_) => {
+                Ok(Some(SoftProgress::Rejected(_))) | Err(_) => {
                     self.state = State::Over;
-                    return result.map(|p| p.unwrap_or(Progress::Pending));
+                    return result.map(|p| p.unwrap_or(SoftProgress::Pending));
                 }
-                Ok(Some(Progress::Pending)) if now >= self.deadline => {
+                Ok(Some(SoftProgress::Pending)) if now >= self.deadline => {
                     self.state = State::Over;
                     return Err(Error::TimedOut);
                 }
-                Ok(Some(_)) => return result.map(|p| p.unwrap_or(Progress::Pending)),
+                Ok(Some(_)) => return result.map(|p| p.unwrap_or(SoftProgress::Pending)),
             }
         }
     }
 
     /// One step; `None` if there may be another at once.
-    fn step(&mut self, now: Instant) -> Result<Option<Progress>, Error> {
-        const PENDING: Option<Progress> = Some(Progress::Pending);
+    fn step(&mut self, now: Instant) -> Result<Option<SoftProgress>, Error> {
+        const PENDING: Option<SoftProgress> = Some(SoftProgress::Pending);
         match &mut self.state {
             State::Full { again, .. } if now < *again => return Ok(PENDING),
             State::Full { .. } => {
@@ -139,23 +142,23 @@ impl Connecting {
                     *pause = (*pause * 2).min(RETRY_MAX);
                 }
             }
-            State::Greeted { channel, .. } => {
-                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+            State::HelloSent { message_socket, .. } => {
+                let Some(message) = receive(message_socket)? else { return Ok(PENDING) };
                 self.welcomed(&message)?;
             }
-            State::Offered { channel, .. } => {
-                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+            State::OfferSent { message_socket, .. } => {
+                let Some(message) = receive(message_socket)? else { return Ok(PENDING) };
                 self.linked(message)?;
             }
-            State::Linked { path, is_told, .. } => {
-                if *is_told {
+            State::Linked { path, is_reported, .. } => {
+                if *is_reported {
                     return Ok(PENDING);
                 }
-                *is_told = true;
-                return Ok(Some(Progress::Path(self.ctx.clone(), path.clone())));
+                *is_reported = true;
+                return Ok(Some(SoftProgress::Path(self.ctx.clone(), path.clone())));
             }
-            State::Requested { channel, .. } => {
-                let Some(message) = receive(channel)? else { return Ok(PENDING) };
+            State::RequestSent { message_socket, .. } => {
+                let Some(message) = receive(message_socket)? else { return Ok(PENDING) };
                 return self.answered(&message).map(Some);
             }
             State::Answered { .. } | State::Over => return Ok(PENDING),
@@ -163,35 +166,38 @@ impl Connecting {
         Ok(None)
     }
 
-    /// Sends the request: our queue pair and at most [`PrivateData::REQUEST`](crate::PrivateData::REQUEST) bytes.
+    /// Sends the request: the number of the local queue pair and at most
+    /// [`PrivateData::REQUEST`](crate::PrivateData::REQUEST) bytes.
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `Refused` if the
     /// listener has gone away.
     pub fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
-        let request = Request::new(qp_num, private_data)?;
-        let State::Linked { channel, .. } = &self.state else {
+        let request = RequestMessage::new(qp_num, private_data)?;
+        let State::Linked { message_socket, .. } = &self.state else {
             return Err(Error::LocalState("the path is not known, or the request is sent"));
         };
-        channel.send(request.as_bytes(), &[]).map_err(gone_means_refused)?;
+        message_socket.send(request.as_bytes(), &[]).map_err(gone_means_refused)?;
         self.state = match std::mem::replace(&mut self.state, State::Over) {
-            State::Linked { channel, path, .. } => State::Requested { channel, path },
+            State::Linked { message_socket, path, .. } => {
+                State::RequestSent { message_socket, path }
+            }
             other => other,
         };
         Ok(())
     }
 
-    /// Says that our queue pair runs. The connection exists from here on.
+    /// Reports that the local queue pair runs. The connection exists from here on.
     ///
     /// # Errors
-    /// `LocalState` before [`Progress::Accepted`]; `PeerGone`.
+    /// `LocalState` before [`SoftProgress::Accepted`]; `PeerGone`.
     #[doc(alias = "rdma_establish")]
-    pub fn establish(&mut self) -> Result<Connection, Error> {
+    pub fn establish(&mut self) -> Result<SoftConnection, Error> {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Answered { channel, path } => {
-                channel.send(Bare::new(Kind::Ready).as_bytes(), &[])?;
+            State::Answered { message_socket, path } => {
+                message_socket.send(Bare::new(Kind::Ready).as_bytes(), &[])?;
                 let port = Some(Arc::clone(&self.port));
-                Ok(Connection::new(channel, path, self.local, self.dest, port))
+                Ok(SoftConnection::new(message_socket, path, self.local, self.dest, port))
             }
             other => {
                 self.state = other;
@@ -200,19 +206,19 @@ impl Connecting {
         }
     }
 
-    /// Our canonical address.
+    /// The local canonical address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The canonical address that we connect to.
+    /// The canonical address of the peer.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.dest
     }
 
-    /// Events to poll the descriptor for; nothing while only time can help.
+    /// Events to poll the descriptor for; none while only a timeout can lead on.
     #[must_use]
     pub fn interest(&self) -> PollFlags {
         match self.state {
@@ -232,12 +238,12 @@ impl Connecting {
         }
     }
 
-    /// Tries the names in turn; greets whoever answers.
+    /// Tries the names in turn; sends HELLO to the first listener that accepts.
     fn dial(&mut self) -> Result<(), Error> {
         let State::Full { socket, .. } = &self.state else { return Ok(()) };
         let mut found = false;
         for name in &self.names {
-            match net::connect(socket, &channel::name(name)?) {
+            match net::connect(socket, &message_socket::name(name)?) {
                 Ok(()) => {
                     found = true;
                     break;
@@ -253,14 +259,14 @@ impl Connecting {
         let State::Full { socket, .. } = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
         };
-        let channel = Channel::new(socket);
-        let peer = channel.peer()?;
-        link::check(peer)?;
-        channel.ask_for_senders()?;
-        let guess = link::guess(&self.ctx, peer);
-        self.hello.set_link(guess.as_ref().map(|link| link.id()));
-        channel.send(self.hello.as_bytes(), &[]).map_err(gone_means_refused)?;
-        self.state = State::Greeted { channel, guess };
+        let message_socket = MessageSocket::new(socket);
+        let peer = message_socket.peer()?;
+        peer_link::check(peer)?;
+        message_socket.enable_credentials()?;
+        let likely = peer_link::likely(&self.ctx, peer);
+        self.hello.set_link(likely.as_ref().map(|link| link.id()));
+        message_socket.send(self.hello.as_bytes(), &[]).map_err(gone_means_refused)?;
+        self.state = State::HelloSent { message_socket, likely };
         Ok(())
     }
 
@@ -268,29 +274,31 @@ impl Connecting {
         let welcome: Welcome = parse_or_reject(message, Kind::Welcome)?;
         no_descriptors(message)?;
         let peer = message.sender.ok_or(Violation::Value)?;
-        link::check(peer)?;
-        let State::Greeted { channel, guess } = std::mem::replace(&mut self.state, State::Over)
+        peer_link::check(peer)?;
+        let State::HelloSent { message_socket, likely } =
+            std::mem::replace(&mut self.state, State::Over)
         else {
             return Ok(());
         };
         if welcome.is_linked.get() != 0 {
-            let path = guess.filter(|link| link::is_with(link, peer)).ok_or(Violation::Link)?;
-            self.state = State::Linked { channel, path, is_told: false };
+            let path =
+                likely.filter(|link| peer_link::is_with(link, peer)).ok_or(Violation::Link)?;
+            self.state = State::Linked { message_socket, path, is_reported: false };
             return Ok(());
         }
         let offer = self.ctx.offer()?;
         {
             let (hello, fds) = offer.hello();
             let half = LinkHalf::new(Kind::Offer, hello);
-            channel.send(half.as_bytes(), &fds).map_err(gone_means_refused)?;
+            message_socket.send(half.as_bytes(), &fds).map_err(gone_means_refused)?;
         }
-        self.state = State::Offered { channel, offer, peer };
+        self.state = State::OfferSent { message_socket, offer, peer };
         Ok(())
     }
 
     fn linked(&mut self, message: Received) -> Result<(), Error> {
         let half: LinkHalf = parse_or_reject(&message, Kind::Linked)?;
-        let State::Offered { channel, offer, peer } =
+        let State::OfferSent { message_socket, offer, peer } =
             std::mem::replace(&mut self.state, State::Over)
         else {
             return Ok(());
@@ -299,36 +307,37 @@ impl Connecting {
             return Err(Violation::Value.into());
         }
         let path = offer.complete(&half.hello, message.fds, peer)?;
-        self.state = State::Linked { channel, path, is_told: false };
+        self.state = State::Linked { message_socket, path, is_reported: false };
         Ok(())
     }
 
-    fn answered(&mut self, message: &Received) -> Result<Progress, Error> {
+    fn answered(&mut self, message: &Received) -> Result<SoftProgress, Error> {
         no_descriptors(message)?;
         if wire::kind(message.bytes())? == Kind::Reject as u16 {
             let reject: Reject = wire::parse(message.bytes(), Kind::Reject)?;
-            return Ok(Progress::Rejected(reject.private_data()?));
+            return Ok(SoftProgress::Rejected(reject.private_data()?));
         }
         let reply: Reply = wire::parse(message.bytes(), Kind::Reply)?;
         let answer = Answer { qp_num: reply.qp_num()?, private_data: reply.private_data()? };
-        if let State::Requested { channel, path } = std::mem::replace(&mut self.state, State::Over)
+        if let State::RequestSent { message_socket, path } =
+            std::mem::replace(&mut self.state, State::Over)
         {
-            self.state = State::Answered { channel, path };
+            self.state = State::Answered { message_socket, path };
         }
-        Ok(Progress::Accepted(answer))
+        Ok(SoftProgress::Accepted(answer))
     }
 }
 
-impl AsFd for Connecting {
+impl AsFd for SoftConnecting {
     /// The descriptor to poll; it can change with every [`Self::progress`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.state {
             State::Full { socket, .. } => socket.as_fd(),
-            State::Greeted { channel, .. }
-            | State::Offered { channel, .. }
-            | State::Linked { channel, .. }
-            | State::Requested { channel, .. }
-            | State::Answered { channel, .. } => channel.as_fd(),
+            State::HelloSent { message_socket, .. }
+            | State::OfferSent { message_socket, .. }
+            | State::Linked { message_socket, .. }
+            | State::RequestSent { message_socket, .. }
+            | State::Answered { message_socket, .. } => message_socket.as_fd(),
             State::Over => self.port.as_fd(),
         }
     }
@@ -357,16 +366,16 @@ fn local_address(port: &Port, dest: SocketAddr) -> Result<SocketAddr, Error> {
     Ok(local)
 }
 
-/// A bound IPv4 address does not talk to IPv6, nor the other way round.
+/// A socket bound to an IPv4 address reaches no IPv6 address, and the other way round.
 fn is_reachable_from(local: IpAddr, dest: IpAddr) -> bool {
     local.is_ipv4() == dest.is_ipv4()
 }
 
-fn receive(channel: &Channel) -> Result<Option<Received>, Error> {
-    channel.receive().map_err(gone_means_refused)
+fn receive(message_socket: &MessageSocket) -> Result<Option<Received>, Error> {
+    message_socket.receive().map_err(gone_means_refused)
 }
 
-/// A listener that hangs up before it answered has refused.
+/// A hang-up before the answer is a refusal.
 fn gone_means_refused(e: Error) -> Error {
     match e {
         Error::PeerGone => Error::Refused,
@@ -374,7 +383,7 @@ fn gone_means_refused(e: Error) -> Error {
     }
 }
 
-/// Parses a message where a listener may also say no.
+/// Parses a message in a place where a listener may also send REJECT.
 fn parse_or_reject<T: zerocopy::FromBytes>(message: &Received, kind: Kind) -> Result<T, Error> {
     if wire::kind(message.bytes())? == Kind::Reject as u16 {
         return Err(Error::Refused);

@@ -1,7 +1,7 @@
 //! An established connection's anchor.
 
-use super::channel::{Channel, Received};
-use super::link::Path;
+use super::message_socket::{MessageSocket, Received};
+use super::peer_link::Path;
 use super::wire::{self, Bare, Kind};
 use crate::error::Error;
 use crate::manager::Status;
@@ -15,10 +15,10 @@ use zerocopy::IntoBytes;
 /// An established connection: two addresses, a path, and the anchor.
 ///
 /// The anchor's descriptor hangs up (`POLLHUP`) when the peer disconnects or dies; [`Self::status`]
-/// tells which. Dropping a connection disconnects without a word.
+/// says which. Dropping a connection disconnects without a message.
 #[derive(Debug)]
-pub struct Connection {
-    channel: Channel,
+pub struct SoftConnection {
+    message_socket: MessageSocket,
     path: Path,
     local: SocketAddr,
     peer: SocketAddr,
@@ -27,16 +27,16 @@ pub struct Connection {
     ended: AtomicU8,
 }
 
-impl Connection {
+impl SoftConnection {
     pub(super) fn new(
-        channel: Channel,
+        message_socket: MessageSocket,
         path: Path,
         local: SocketAddr,
         peer: SocketAddr,
         port: Option<Arc<Port>>,
     ) -> Self {
         let ended = AtomicU8::new(Status::Connected as u8);
-        Self { channel, path, local, peer, _port: port, ended }
+        Self { message_socket, path, local, peer, _port: port, ended }
     }
 
     /// How queue pairs of this connection reach their peer.
@@ -45,7 +45,7 @@ impl Connection {
         &self.path
     }
 
-    /// Our canonical address.
+    /// The local canonical address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
@@ -57,38 +57,38 @@ impl Connection {
         self.peer
     }
 
-    /// Tells the peer that this is the end. Its anchor hangs up; so does ours. Does nothing the
+    /// Ends the connection with a message to the peer. Both anchors hang up. Does nothing the
     /// second time.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) {
         self.end(Kind::Disconnect);
     }
 
-    /// As [`Self::disconnect`], but tells the peer that the connection was thrown away.
+    /// As [`Self::disconnect`], but reports a reset to the peer.
     pub fn reset(&self) {
         self.end(Kind::Reset);
     }
 
     fn end(&self, kind: Kind) {
-        // A peer that is gone, or whose socket is full of our words, learns it from the hang-up.
-        let _ = self.channel.send(Bare::new(kind).as_bytes(), &[]);
-        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
+        // A peer that is gone, or whose socket is full, learns it from the hang-up.
+        let _ = self.message_socket.send(Bare::new(kind).as_bytes(), &[]);
+        let _ = rustix::net::shutdown(&self.message_socket, rustix::net::Shutdown::Both);
     }
 
-    /// What has become of the peer; looks, without waiting.
+    /// The state of the peer; never blocks.
     #[must_use]
     pub fn status(&self) -> Status {
         let known = Status::from_byte(self.ended.load(Ordering::Relaxed));
         if known != Status::Connected {
             return known;
         }
-        let status = match self.channel.receive() {
+        let status = match self.message_socket.receive() {
             Ok(None) | Err(Error::System { .. }) => return Status::Connected,
             Ok(Some(m)) if is(&m, Kind::Disconnect) => Status::Disconnected,
             Ok(Some(m)) if is(&m, Kind::Reset) => Status::Reset,
             Ok(Some(_)) | Err(_) => Status::Gone,
         };
-        // The first answer stays: another thread may have taken the message meanwhile.
+        // The first result stays: another thread may have taken the message meanwhile.
         match self.ended.compare_exchange(
             Status::Connected as u8,
             status as u8,
@@ -105,8 +105,8 @@ fn is(message: &Received, kind: Kind) -> bool {
     message.fds.is_empty() && wire::parse::<Bare>(message.bytes(), kind).is_ok()
 }
 
-impl AsFd for Connection {
+impl AsFd for SoftConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.message_socket.as_fd()
     }
 }

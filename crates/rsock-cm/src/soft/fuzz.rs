@@ -1,37 +1,40 @@
 //! What a fuzzer calls: messages of the handshake as any process may send them.
 
-use super::channel::Channel;
+use super::message_socket::MessageSocket;
 use super::wire::{
-    Bare, Hello, Kind, LinkHalf, MAX_LEN, Reject, Reply, Request, Welcome, WireAddr, kind, parse,
+    Bare, Hello, Kind, LinkHalf, MAX_LEN, Reject, Reply, RequestMessage, Welcome, WireAddr, kind,
+    parse,
 };
 use crate::error::Error;
-use rsock_verbs::received::PeerSocket;
+use rsock_verbs::untrusted::PeerSocket;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::fmt::Debug;
 use std::os::fd::AsFd;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A message, by a socket; the first byte says how many descriptors come with it.
+/// A message, sent through a socket; the first byte says how many descriptors come with it.
 ///
 /// # Panics
-/// If something else is understood than was said.
+/// If a message is parsed differently from how it was sent.
 pub fn wire(data: &[u8]) {
     let Some((&n_fds, bytes)) = data.split_first() else { return };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let Ok((ours, theirs)) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    let Ok((receiver, sender)) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
     else {
         return;
     };
-    let [ours, theirs] = [ours, theirs].map(|socket| Channel::new(PeerSocket::new(socket)));
+    let [receiver, sender] =
+        [receiver, sender].map(|socket| MessageSocket::new(PeerSocket::new(socket)));
     let Ok(file) = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING) else {
         return;
     };
     let fds = [file.as_fd(); 4];
-    if theirs.send(bytes, &fds[..usize::from(n_fds) % 5]).is_err() {
+    if sender.send(bytes, &fds[..usize::from(n_fds) % 5]).is_err() {
         return;
     }
-    match ours.receive() {
+    match receiver.receive() {
         Ok(Some(received)) => {
             assert_eq!((received.bytes(), received.fds.len()), (bytes, usize::from(n_fds) % 5));
             message(received.bytes());
@@ -42,7 +45,7 @@ pub fn wire(data: &[u8]) {
     }
 }
 
-/// Every way to understand a message.
+/// Parses a message as every kind.
 fn message(bytes: &[u8]) {
     if let Some(hello) = same::<Hello>(bytes, Kind::Hello) {
         address(&hello.source);
@@ -52,7 +55,7 @@ fn message(bytes: &[u8]) {
     same::<Welcome>(bytes, Kind::Welcome);
     same::<LinkHalf>(bytes, Kind::Offer);
     same::<LinkHalf>(bytes, Kind::Linked);
-    if let Some(request) = same::<Request>(bytes, Kind::Request) {
+    if let Some(request) = same::<RequestMessage>(bytes, Kind::Request) {
         assert!(request.qp_num().is_ok_and(|n| n.0 < 1 << 24) || request.qp_num().is_err());
         assert!(request.private_data().is_ok());
     }
@@ -68,7 +71,7 @@ fn message(bytes: &[u8]) {
     }
 }
 
-/// The message as one of `expected`, which says what it said.
+/// Parses the message as one of kind `expected`, and checks that it encodes to the same bytes.
 fn same<T>(bytes: &[u8], expected: Kind) -> Option<T>
 where
     T: FromBytes + IntoBytes + Immutable + Debug,

@@ -1,18 +1,18 @@
-//! The listening side: many handshakes at once, none of them able to hold up the others.
+//! The listening side: many handshakes at once, none of which delays the others.
 
-use super::channel::{self, Channel};
-use super::connection::Connection;
-use super::link;
+use super::connection::SoftConnection;
+use super::message_socket::{self, MessageSocket};
+use super::peer_link;
 use super::pending::{Pending, Service, Step};
-use super::{Event, Request};
+use super::{SoftEvent, SoftRequest};
 use crate::addr::{PortSpace, listen_name};
 use crate::error::Error;
 use crate::manager::RequestId;
 use crate::port::Port;
 use rsock_verbs::QpNum;
 use rsock_verbs::family::{ProcessId, process};
-use rsock_verbs::received::{self, PeerSocket};
 use rsock_verbs::soft::SoftContext;
+use rsock_verbs::untrusted::{self, PeerSocket};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
@@ -41,12 +41,12 @@ const BATCH: usize = 32;
 /// A listener on the soft device.
 ///
 /// Its one descriptor is readable when [`Self::try_next`] has something to do. Clients beyond the
-/// backlog wait on their side. Dropping the listener refuses whoever is not established.
+/// backlog wait on their side. Dropping the listener refuses clients that are not established.
 #[derive(Debug)]
-pub struct Listener {
+pub struct SoftListener {
     ctx: SoftContext,
     service: Service,
-    /// Holds the port for as long as we listen, unless somebody else does.
+    /// Holds the port for as long as the listener lives, unless the caller holds it.
     port: Option<Arc<Port>>,
     socket: PeerSocket,
     set: Set,
@@ -64,7 +64,7 @@ struct Set {
     pause: Option<OwnedFd>,
 }
 
-impl Listener {
+impl SoftListener {
     /// Listens on `port`, which is bound to an ephemeral port of the wildcard address if it is not
     /// bound yet. At most `backlog` clients wait for their turn.
     ///
@@ -85,8 +85,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Listens for those who look for canonical `local`, a port that somebody else holds: who calls knows
-    /// for how long.
+    /// Listens for clients of the canonical address `local`, whose port the caller holds by other
+    /// means for as long as this listener lives.
     ///
     /// # Errors
     /// As [`Self::listen`].
@@ -98,8 +98,8 @@ impl Listener {
         backlog: u32,
     ) -> Result<Self, Error> {
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        let socket = channel::socket()?;
-        let name = channel::name(&listen_name(space, local, v6_only))?;
+        let socket = message_socket::socket()?;
+        let name = message_socket::name(&listen_name(space, local, v6_only))?;
         net::bind(&socket, &name).map_err(|e| match e {
             Errno::ADDRINUSE => Error::AddressInUse,
             e => Error::System { call: "bind", source: e.into() },
@@ -125,23 +125,23 @@ impl Listener {
         self.service.local
     }
 
-    /// The port that we hold.
+    /// The port that this listener holds.
     #[must_use]
     pub fn port(&self) -> Option<&Arc<Port>> {
         self.port.as_ref()
     }
 
-    /// Makes what progress there is, never waiting, up to the next event. Call it until it answers
+    /// Makes what progress there is, never waiting, up to the next event. Call it until it returns
     /// `None`; then wait for the descriptor.
     ///
     /// # Errors
-    /// The listener itself is in trouble, for instance out of descriptors: trying again later is
-    /// right. A client's fault is an [`Event`].
-    pub fn try_next(&mut self, now: Instant) -> Result<Option<Event>, Error> {
+    /// The listener itself failed, for instance for lack of descriptors: try again later. A
+    /// client's fault is an [`SoftEvent`].
+    pub fn try_next(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
         if self.set.owner != process() {
-            // We are a forked child: the parent's clients and its part of the device are the
-            // parent's, the listening socket is everybody's.
-            self.ctx = link::of_this_process(&self.ctx)?;
+            // This is a forked child: the clients and the open device belong to the parent, the
+            // listening socket to both.
+            self.ctx = peer_link::of_this_process(&self.ctx)?;
             self.set = Set::new(&self.socket)?;
         }
         loop {
@@ -164,7 +164,7 @@ impl Listener {
                     TIMER => self.resume(now),
                     id => self.advance(id, event.flags),
                 };
-                // What other events there are stays in the set: it is level-triggered.
+                // Other events stay in the set, which is level-triggered.
                 if found.is_some() {
                     return Ok(found);
                 }
@@ -172,8 +172,9 @@ impl Listener {
         }
     }
 
-    /// Accepts a request: our queue pair, ready to send and receive, and at most
-    /// [`PrivateData::REPLY`](crate::PrivateData::REPLY) bytes. [`Event::Established`] follows, or [`Event::Abandoned`].
+    /// Accepts a request with the local queue pair, ready to send and receive, and at most
+    /// [`PrivateData::REPLY`](crate::PrivateData::REPLY) bytes. [`SoftEvent::Established`] follows,
+    /// or [`SoftEvent::Abandoned`].
     ///
     /// # Errors
     /// `LocalPrivateData`; `LocalState` for a request that is no longer there; `PeerGone`.
@@ -213,7 +214,7 @@ impl Listener {
     }
 
     /// Takes one client from the listening socket.
-    fn take_clients(&mut self, now: Instant) -> Result<Option<Event>, Error> {
+    fn take_clients(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
         if self.set.pending.len() >= self.limit() {
             if let Some(event) = self.evict(now) {
                 return Ok(Some(event));
@@ -221,7 +222,7 @@ impl Listener {
             self.set.pause(&self.socket)?;
             return Ok(None);
         }
-        if received::is_flooded() {
+        if untrusted::is_flooded() {
             self.set.pause(&self.socket)?;
             return Ok(None);
         }
@@ -232,10 +233,11 @@ impl Listener {
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
             Err(e) => return Err(Error::System { call: "accept", source: e.into() }),
         };
-        let pending = match Pending::new(Channel::new(PeerSocket::numbered(socket)), now) {
-            Ok(pending) => pending,
-            Err(e) => return Ok(Some(Event::Refused(e))),
-        };
+        let pending =
+            match Pending::new(MessageSocket::new(PeerSocket::with_fixed_number(socket)), now) {
+                Ok(pending) => pending,
+                Err(e) => return Ok(Some(SoftEvent::Refused(e))),
+            };
         let id = self.set.next_id;
         self.set.next_id += 1;
         self.set.watch(id, &pending)?;
@@ -243,8 +245,8 @@ impl Listener {
         Ok(None)
     }
 
-    /// Turns the slowest client away, if one is slow enough and the next step is its.
-    fn evict(&mut self, now: Instant) -> Option<Event> {
+    /// Refuses the slowest client, if it is slow enough and the next step is its own.
+    fn evict(&mut self, now: Instant) -> Option<SoftEvent> {
         let slowest = self
             .set
             .pending
@@ -256,7 +258,7 @@ impl Listener {
         Some(given_up(slowest, &pending, Error::TimedOut))
     }
 
-    fn resume(&mut self, now: Instant) -> Option<Event> {
+    fn resume(&mut self, now: Instant) -> Option<SoftEvent> {
         let event = self.evict(now);
         if event.is_none() && self.set.pending.len() >= self.limit() {
             self.set.restart_timer();
@@ -266,7 +268,7 @@ impl Listener {
         event
     }
 
-    fn advance(&mut self, id: u64, flags: epoll::EventFlags) -> Option<Event> {
+    fn advance(&mut self, id: u64, flags: epoll::EventFlags) -> Option<SoftEvent> {
         let pending = self.set.pending.get_mut(&id)?;
         let hung_up = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
         let result = if pending.is_requested() && hung_up {
@@ -277,7 +279,7 @@ impl Listener {
         match result {
             Ok(None | Some(Step::More)) => None,
             Ok(Some(Step::Request { local, peer, path, qp_num, data })) => {
-                Some(Event::Request(Request {
+                Some(SoftEvent::Request(SoftRequest {
                     id: RequestId(id),
                     local_addr: local,
                     peer_addr: peer,
@@ -288,14 +290,14 @@ impl Listener {
                 }))
             }
             Ok(Some(Step::Established { local, peer, path })) => {
-                let channel = self.remove(id)?.channel;
-                let connection = Connection::new(channel, path, local, peer, None);
-                Some(Event::Established { id: RequestId(id), connection })
+                let message_socket = self.remove(id)?.message_socket;
+                let connection = SoftConnection::new(message_socket, path, local, peer, None);
+                Some(SoftEvent::Established { id: RequestId(id), connection })
             }
             Err(error) => {
                 let pending = self.remove(id)?;
                 if matches!(error, Error::PeerVersion { .. }) {
-                    // Its header tells the client which version we speak.
+                    // Its header tells the client the listener's version.
                     let _ = pending.reject(&[]);
                 }
                 Some(given_up(id, &pending, error))
@@ -305,28 +307,28 @@ impl Listener {
 
     fn remove(&mut self, id: u64) -> Option<Pending> {
         let pending = self.set.pending.remove(&id)?;
-        let _ = epoll::delete(&self.set.epoll, &pending.channel);
+        let _ = epoll::delete(&self.set.epoll, &pending.message_socket);
         self.set.unpause(&self.socket);
         Some(pending)
     }
 }
 
-/// The end of a client that did not get through.
-fn given_up(id: u64, pending: &Pending, error: Error) -> Event {
-    if pending.is_known_above() {
-        Event::Abandoned { id: RequestId(id), error }
+/// Ends a handshake that failed.
+fn given_up(id: u64, pending: &Pending, error: Error) -> SoftEvent {
+    if pending.is_known_to_caller() {
+        SoftEvent::Abandoned { id: RequestId(id), error }
     } else {
-        Event::Refused(error)
+        SoftEvent::Refused(error)
     }
 }
 
 fn set_backlog(socket: &PeerSocket, backlog: u32) -> Result<(), Error> {
-    // The kernel lets one more wait than it is told.
+    // The kernel lets one more wait than the backlog says.
     let n = i32::try_from(backlog - 1).unwrap_or(i32::MAX);
     net::listen(socket, n).map_err(Error::system("listen"))
 }
 
-impl AsFd for Listener {
+impl AsFd for SoftListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.set.epoll.as_fd()
     }
@@ -344,7 +346,7 @@ impl Set {
 
     fn watch(&self, id: u64, pending: &Pending) -> Result<(), Error> {
         let data = epoll::EventData::new_u64(id);
-        epoll::add(&self.epoll, &pending.channel, data, epoll::EventFlags::IN)
+        epoll::add(&self.epoll, &pending.message_socket, data, epoll::EventFlags::IN)
             .map_err(Error::system("epoll_ctl"))
     }
 
@@ -369,7 +371,7 @@ impl Set {
                 it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
                 it_value: Timespec { tv_sec: 1, tv_nsec: 0 },
             };
-            // A timer that cannot be set again stays expired, and we look again at once.
+            // A timer that cannot be set again stays expired, so the listener checks again at once.
             let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
         }
     }
@@ -377,7 +379,7 @@ impl Set {
     fn unpause(&mut self, socket: &PeerSocket) {
         if let Some(timer) = self.pause.take() {
             // Closing is not enough: a child forked meanwhile keeps the timer open, and an epoll
-            // set lets go of what nobody has open alone.
+            // set drops an entry only when no process has its file open.
             let _ = epoll::delete(&self.epoll, &timer);
             let data = epoll::EventData::new_u64(LISTENING);
             let _ = epoll::modify(&self.epoll, socket, data, epoll::EventFlags::IN);

@@ -1,8 +1,8 @@
-//! The soft device's connection manager, as the one of any device is seen.
+//! The soft device's connection manager, through the traits of `manager.rs`.
 #![forbid(unsafe_code)]
 
-use super::link::Path;
-use super::{Connecting, Connection, Event, Listener, Progress};
+use super::peer_link::Path;
+use super::{SoftConnecting, SoftConnection, SoftEvent, SoftListener, SoftProgress};
 use crate::addr::PortSpace;
 use crate::error::Error;
 use crate::manager::{self, Connected, Listening, Manager, RequestId, Status};
@@ -21,7 +21,7 @@ pub struct SoftManager {
 }
 
 impl SoftManager {
-    /// On an opened device.
+    /// A manager on an opened device.
     #[must_use]
     pub fn new(ctx: SoftContext) -> Self {
         Self { ctx }
@@ -30,12 +30,12 @@ impl SoftManager {
 
 impl Manager for SoftManager {
     type Backend = Soft;
-    type Listener = Listener;
-    type Connecting = Connecting;
-    type Connection = Connection;
+    type Listener = SoftListener;
+    type Connecting = SoftConnecting;
+    type Connection = SoftConnection;
 
-    fn listen(&self, port: Arc<Port>, backlog: u32) -> Result<Listener, Error> {
-        Listener::listen(&self.ctx, PortSpace::Tcp, port, backlog)
+    fn listen(&self, port: Arc<Port>, backlog: u32) -> Result<SoftListener, Error> {
+        SoftListener::listen(&self.ctx, PortSpace::Tcp, port, backlog)
     }
 
     fn connect(
@@ -44,12 +44,12 @@ impl Manager for SoftManager {
         remote: SocketAddr,
         now: Instant,
         deadline: Instant,
-    ) -> Result<Connecting, Error> {
-        Connecting::start(&self.ctx, PortSpace::Tcp, port, remote, now, deadline)
+    ) -> Result<SoftConnecting, Error> {
+        SoftConnecting::start(&self.ctx, PortSpace::Tcp, port, remote, now, deadline)
     }
 }
 
-impl Listening<SoftManager> for Listener {
+impl Listening<SoftManager> for SoftListener {
     fn local_addr(&self) -> SocketAddr {
         self.local_addr()
     }
@@ -58,7 +58,7 @@ impl Listening<SoftManager> for Listener {
         self.set_backlog(backlog)
     }
 
-    fn try_next(&mut self, now: Instant) -> Result<Option<Event>, Error> {
+    fn try_next(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
         self.try_next(now)
     }
 
@@ -75,8 +75,8 @@ impl Listening<SoftManager> for Listener {
     }
 }
 
-impl manager::Connecting<SoftManager> for Connecting {
-    fn progress(&mut self, now: Instant) -> Result<Progress, Error> {
+impl manager::Connecting<SoftManager> for SoftConnecting {
+    fn progress(&mut self, now: Instant) -> Result<SoftProgress, Error> {
         self.progress(now)
     }
 
@@ -84,7 +84,7 @@ impl manager::Connecting<SoftManager> for Connecting {
         self.send_request(qp_num, private_data)
     }
 
-    fn establish(&mut self) -> Result<Connection, Error> {
+    fn establish(&mut self) -> Result<SoftConnection, Error> {
         self.establish()
     }
 
@@ -105,7 +105,7 @@ impl manager::Connecting<SoftManager> for Connecting {
     }
 }
 
-impl Connected<SoftManager> for Connection {
+impl Connected<SoftManager> for SoftConnection {
     fn path(&self) -> &Path {
         self.path()
     }
@@ -134,7 +134,7 @@ impl Connected<SoftManager> for Connection {
         self.path().peer_cred().pid
     }
 
-    /// Its hang-up only.
+    /// Only its hang-up.
     fn interest(&self) -> PollFlags {
         PollFlags::empty()
     }

@@ -1,8 +1,8 @@
 //! One client of a listener, from its HELLO until it is established.
 
-use super::channel::{Channel, Received};
-use super::link::{self, Path};
-use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, Request, Welcome};
+use super::message_socket::{MessageSocket, Received};
+use super::peer_link::{self, Path};
+use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, RequestMessage, Welcome};
 use crate::addr::{PortSpace, covers};
 use crate::error::{Error, Violation};
 use crate::private_data::PrivateData;
@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
-/// What a listener serves.
+/// The address and port space of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Service {
     pub(super) space: PortSpace,
@@ -24,30 +24,30 @@ pub(super) struct Service {
 /// A client in the middle of the handshake.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) channel: Channel,
+    pub(super) message_socket: MessageSocket,
     pub(super) since: Instant,
     client: PeerCred,
     stage: Stage,
 }
 
-/// Where the client is.
+/// The stage of the handshake.
 #[derive(Clone, Debug)]
 enum Stage {
-    /// It owes us HELLO.
+    /// Waits for HELLO.
     New,
-    /// WELCOME is sent; it owes us OFFER, or REQUEST where there is a link.
+    /// WELCOME is sent; waits for OFFER, or for REQUEST where there is a link.
     Welcomed { local: SocketAddr, peer: SocketAddr, path: Option<Path> },
-    /// The upper layer owes it an answer.
+    /// Waits for the upper layer's answer.
     Requested { local: SocketAddr, peer: SocketAddr, path: Path },
-    /// REPLY is sent; it owes us READY.
+    /// REPLY is sent; waits for READY.
     Accepted { local: SocketAddr, peer: SocketAddr, path: Path },
 }
 
-/// What a message led to.
+/// The effect of a message.
 #[expect(clippy::large_enum_variant, reason = "lives for one call")]
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Go on.
+    /// No event; wait for the next message.
     More,
     /// A request for the upper layer.
     Request { local: SocketAddr, peer: SocketAddr, path: Path, qp_num: QpNum, data: PrivateData },
@@ -57,19 +57,19 @@ pub(super) enum Step {
 
 impl Pending {
     /// A new client; refuses other users at once.
-    pub(super) fn new(channel: Channel, now: Instant) -> Result<Self, Error> {
-        let client = channel.peer()?;
-        link::check(client)?;
-        Ok(Self { channel, since: now, client, stage: Stage::New })
+    pub(super) fn new(message_socket: MessageSocket, now: Instant) -> Result<Self, Error> {
+        let client = message_socket.peer()?;
+        peer_link::check(client)?;
+        Ok(Self { message_socket, since: now, client, stage: Stage::New })
     }
 
-    /// Whether the upper layer holds it: then no time runs against the client.
+    /// Whether the upper layer has to answer: then the client is not counted as slow.
     pub(super) fn is_requested(&self) -> bool {
         matches!(self.stage, Stage::Requested { .. })
     }
 
     /// Whether the upper layer knows it.
-    pub(super) fn is_known_above(&self) -> bool {
+    pub(super) fn is_known_to_caller(&self) -> bool {
         matches!(self.stage, Stage::Requested { .. } | Stage::Accepted { .. })
     }
 
@@ -79,9 +79,9 @@ impl Pending {
         ctx: &SoftContext,
         service: &Service,
     ) -> Result<Option<Step>, Error> {
-        let Some(message) = self.channel.receive()? else { return Ok(None) };
+        let Some(message) = self.message_socket.receive()? else { return Ok(None) };
         let step = match &self.stage {
-            Stage::New => self.greet(ctx, service, &message)?,
+            Stage::New => self.handle_hello(ctx, service, &message)?,
             Stage::Welcomed { local, peer, path } => {
                 let (local, peer) = (*local, *peer);
                 match path.clone() {
@@ -89,7 +89,7 @@ impl Pending {
                     None => self.link(ctx, local, peer, message)?,
                 }
             }
-            // Nothing is due from the client.
+            // No message of the client is expected.
             Stage::Requested { .. } => {
                 return Err(Violation::Kind(wire::kind(message.bytes())?).into());
             }
@@ -102,7 +102,7 @@ impl Pending {
         Ok(Some(step))
     }
 
-    fn greet(
+    fn handle_hello(
         &mut self,
         ctx: &SoftContext,
         service: &Service,
@@ -116,8 +116,8 @@ impl Pending {
         {
             return Err(Violation::Address.into());
         }
-        let path = hello.link().and_then(|id| link::named(ctx, id, self.client));
-        self.channel.send(Welcome::new(path.is_some()).as_bytes(), &[])?;
+        let path = hello.link().and_then(|id| peer_link::named(ctx, id, self.client));
+        self.message_socket.send(Welcome::new(path.is_some()).as_bytes(), &[])?;
         self.stage = Stage::Welcomed { local, peer, path };
         Ok(Step::More)
     }
@@ -132,7 +132,7 @@ impl Pending {
         let half: LinkHalf = wire::parse(message.bytes(), Kind::Offer)?;
         let (path, reply, segment) = ctx.accept(&half.hello, message.fds, self.client)?;
         let answer = LinkHalf::new(Kind::Linked, reply);
-        self.channel.send(answer.as_bytes(), &[segment.as_fd()])?;
+        self.message_socket.send(answer.as_bytes(), &[segment.as_fd()])?;
         self.stage = Stage::Welcomed { local, peer, path: Some(path) };
         Ok(Step::More)
     }
@@ -145,7 +145,7 @@ impl Pending {
         message: &Received,
     ) -> Result<Step, Error> {
         no_descriptors(message)?;
-        let request: Request = wire::parse(message.bytes(), Kind::Request)?;
+        let request: RequestMessage = wire::parse(message.bytes(), Kind::Request)?;
         let (qp_num, data) = (request.qp_num()?, request.private_data()?);
         self.stage = Stage::Requested { local, peer, path: path.clone() };
         Ok(Step::Request { local, peer, path, qp_num, data })
@@ -157,14 +157,14 @@ impl Pending {
         let Stage::Requested { local, peer, path } = &self.stage else {
             return Err(Error::LocalState("no such request"));
         };
-        self.channel.send(reply.as_bytes(), &[])?;
+        self.message_socket.send(reply.as_bytes(), &[])?;
         self.stage = Stage::Accepted { local: *local, peer: *peer, path: path.clone() };
         Ok(())
     }
 
-    /// Says no, as well as it can be said.
+    /// Sends a refusal, if the socket has room for it.
     pub(super) fn reject(&self, data: &[u8]) -> Result<(), Error> {
-        self.channel.send(Reject::new(data)?.as_bytes(), &[])
+        self.message_socket.send(Reject::new(data)?.as_bytes(), &[])
     }
 }
 

@@ -1,6 +1,6 @@
-//! Listeners and connectors in one process, honest and not; what needs several processes is in the
-//! sibling `processes` module. Time is an argument everywhere, so no test waits for a clock,
-//! except where a timer descriptor is what is tested.
+//! Listeners and connectors in one process, well-behaved and hostile; tests that need several
+//! processes are in the sibling `processes` module. Time is an argument everywhere, so no test
+//! waits for a clock, except where a timer descriptor is what is tested.
 
 mod hostile;
 mod processes;
@@ -59,17 +59,17 @@ fn port(at: &str) -> Arc<Port> {
     Arc::new(port)
 }
 
-fn listen(at: &str, backlog: u32) -> Listener {
-    Listener::listen(&ctx(), PortSpace::Tcp, port(at), backlog).expect("listen")
+fn listen(at: &str, backlog: u32) -> SoftListener {
+    SoftListener::listen(&ctx(), PortSpace::Tcp, port(at), backlog).expect("listen")
 }
 
-fn try_connect(to: SocketAddr) -> Result<Connecting, Error> {
+fn try_connect(to: SocketAddr) -> Result<SoftConnecting, Error> {
     let port = Arc::new(Port::open(to.is_ipv6()).expect("socket"));
     let now = Instant::now();
-    Connecting::start(&ctx(), PortSpace::Tcp, port, to, now, now + Duration::from_secs(3600))
+    SoftConnecting::start(&ctx(), PortSpace::Tcp, port, to, now, now + Duration::from_secs(3600))
 }
 
-fn connect(to: SocketAddr) -> Connecting {
+fn connect(to: SocketAddr) -> SoftConnecting {
     try_connect(to).expect("connect")
 }
 
@@ -79,28 +79,31 @@ fn errno(e: Error) -> Option<i32> {
 
 type Either = conformance::Either<SoftManager>;
 
-fn drive(listener: &mut Listener, client: &mut Connecting) -> Either {
+fn drive(listener: &mut SoftListener, client: &mut SoftConnecting) -> Either {
     conformance::drive::<SoftManager>(listener, client)
 }
 
 /// Runs a whole handshake; the server answers with `b"yes"`.
-fn establish(listener: &mut Listener, client: Connecting) -> (Connection, Connection, Request) {
+fn establish(
+    listener: &mut SoftListener,
+    client: SoftConnecting,
+) -> (SoftConnection, SoftConnection, SoftRequest) {
     let mut client = Some(client);
     let (mut request, mut client_end) = (None, None);
     loop {
         if let Some(waiting) = &mut client {
             match drive(listener, waiting) {
-                Either::Client(Ok(Progress::Path(..))) => {
+                Either::Client(Ok(SoftProgress::Path(..))) => {
                     waiting.send_request(QpNum(0x11), b"please").expect("request");
                 }
-                Either::Client(Ok(Progress::Accepted(answer))) => {
+                Either::Client(Ok(SoftProgress::Accepted(answer))) => {
                     assert_eq!(answer.qp_num, QpNum(0x22));
                     assert_eq!(&answer.private_data.as_bytes()[..4], b"yes\0");
                     assert_eq!(answer.private_data.as_bytes().len(), PrivateData::REPLY);
                     client_end = Some(waiting.establish().expect("ready"));
                     client = None;
                 }
-                Either::Server(Event::Request(r)) => {
+                Either::Server(SoftEvent::Request(r)) => {
                     listener.accept(r.id, QpNum(0x22), b"yes").expect("accept");
                     request = Some(r);
                 }
@@ -109,7 +112,7 @@ fn establish(listener: &mut Listener, client: Connecting) -> (Connection, Connec
             }
         } else {
             match listener.try_next(Instant::now()).expect("listener") {
-                Some(Event::Established { connection, id }) => {
+                Some(SoftEvent::Established { connection, id }) => {
                     let request = request.expect("request");
                     assert_eq!(request.id, id);
                     return (connection, client_end.expect("client end"), request);
@@ -120,27 +123,6 @@ fn establish(listener: &mut Listener, client: Connecting) -> (Connection, Connec
                 }
             }
         }
-    }
-}
-
-#[test]
-fn a_connection_carries_addresses_queue_pairs_and_padded_private_data() {
-    let _watchdog = watchdog();
-    for at in ["127.0.0.1:0", "[::1]:0"] {
-        let mut listener = listen(at, 4);
-        let client = connect(listener.local_addr());
-        let (server_end, client_end, request) = establish(&mut listener, client);
-        assert_eq!(request.qp_num, QpNum(0x11));
-        assert_eq!(&request.private_data.as_bytes()[..7], b"please\0");
-        assert_eq!(request.private_data.as_bytes().len(), PrivateData::REQUEST);
-        assert_eq!(server_end.local_addr(), listener.local_addr());
-        assert_eq!(server_end.peer_addr(), client_end.local_addr());
-        assert_eq!(server_end.local_addr(), client_end.peer_addr());
-        assert_eq!(
-            (server_end.status(), client_end.status()),
-            (Status::Connected, Status::Connected)
-        );
-        assert_eq!(listener.n_pending(), 0);
     }
 }
 
@@ -157,66 +139,6 @@ fn a_second_connection_between_two_processes_uses_the_same_link() {
 }
 
 #[test]
-fn a_rejected_client_gets_the_listeners_private_data() {
-    let _watchdog = watchdog();
-    let mut listener = listen("127.0.0.1:0", 4);
-    let mut client = connect(listener.local_addr());
-    loop {
-        match drive(&mut listener, &mut client) {
-            Either::Client(Ok(Progress::Path(..))) => {
-                client.send_request(QpNum(1), &[]).expect("request");
-            }
-            Either::Server(Event::Request(r)) => {
-                let long = [1; PrivateData::REJECT + 1];
-                assert!(matches!(
-                    listener.reject(r.id, &long),
-                    Err(Error::LocalPrivateData { len: 149, max: 148 })
-                ));
-                listener.reject(r.id, b"no").expect("reject");
-                assert_eq!(
-                    errno(listener.reject(r.id, b"no").expect_err("gone")),
-                    Some(libc::EINVAL)
-                );
-            }
-            Either::Client(Ok(Progress::Rejected(data))) => {
-                assert_eq!(&data.as_bytes()[..3], b"no\0");
-                assert_eq!(listener.n_pending(), 0);
-                return;
-            }
-            Either::Client(other) => panic!("{other:?}"),
-            Either::Server(other) => panic!("{other:?}"),
-        }
-    }
-}
-
-#[test]
-fn private_data_that_does_not_fit_is_refused_and_may_be_sent_again_shorter() {
-    let _watchdog = watchdog();
-    let mut listener = listen("127.0.0.1:0", 4);
-    let mut client = connect(listener.local_addr());
-    let Either::Client(Ok(Progress::Path(..))) = drive(&mut listener, &mut client) else {
-        panic!("path first");
-    };
-    let long = [1; PrivateData::REQUEST + 1];
-    let refused = client.send_request(QpNum(1), &long).expect_err("too long");
-    assert_eq!(errno(refused), Some(libc::EINVAL));
-    client.send_request(QpNum(1), &long[1..]).expect("fits");
-    let again = client.send_request(QpNum(1), &[]).expect_err("sent already");
-    assert_eq!(errno(again), Some(libc::EINVAL));
-}
-
-#[test]
-fn nobody_listening_means_refused() {
-    let _watchdog = watchdog();
-    let free = port("127.0.0.1:0").local_addr().expect("name");
-    assert!(matches!(try_connect(free), Err(Error::Refused)));
-    // A port that kernel TCP listens on is no listener of ours.
-    let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("tcp");
-    let refused = try_connect(tcp.local_addr().expect("name")).expect_err("not ours");
-    assert_eq!(IoError::from(refused).kind(), ErrorKind::ConnectionRefused);
-}
-
-#[test]
 fn an_address_of_another_host_is_unreachable_even_if_a_wildcard_listener_has_the_port() {
     let _watchdog = watchdog();
     let listener = listen("0.0.0.0:0", 4);
@@ -226,19 +148,19 @@ fn an_address_of_another_host_is_unreachable_even_if_a_wildcard_listener_has_the
 }
 
 #[test]
-fn a_listener_that_goes_away_refuses_who_waits() {
+fn a_dropped_listener_refuses_waiting_clients() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let unseen = connect(listener.local_addr());
     let mut seen = connect(listener.local_addr());
-    let Either::Client(Ok(Progress::Path(..))) = drive(&mut listener, &mut seen) else {
+    let Either::Client(Ok(SoftProgress::Path(..))) = drive(&mut listener, &mut seen) else {
         panic!("path first");
     };
     drop(listener);
     for mut client in [unseen, seen] {
         let result = match client.progress(Instant::now()) {
-            Ok(Progress::Pending) => client.progress(Instant::now()).map(|_| ()),
-            Ok(Progress::Path(..)) => client.send_request(QpNum(1), &[]),
+            Ok(SoftProgress::Pending) => client.progress(Instant::now()).map(|_| ()),
+            Ok(SoftProgress::Path(..)) => client.send_request(QpNum(1), &[]),
             other => other.map(|_| ()),
         };
         let result = result.and_then(|()| client.send_request(QpNum(1), &[]));
@@ -253,7 +175,7 @@ fn a_listener_that_never_answers_times_the_client_out() {
     let mut client = connect(listener.local_addr());
     let deadline = client.next_timeout();
     let before = deadline - Duration::from_nanos(1);
-    assert!(matches!(client.progress(before), Ok(Progress::Pending)));
+    assert!(matches!(client.progress(before), Ok(SoftProgress::Pending)));
     let late = client.progress(deadline).expect_err("too late");
     assert_eq!(errno(late), Some(libc::ETIMEDOUT));
 }
@@ -265,12 +187,12 @@ fn clients_beyond_the_backlog_wait_and_get_their_turn() {
     let first = connect(listener.local_addr());
     let mut second = connect(listener.local_addr());
     let before = Instant::now();
-    assert!(matches!(second.progress(before), Ok(Progress::Pending)));
+    assert!(matches!(second.progress(before), Ok(SoftProgress::Pending)));
     assert_eq!(second.interest(), PollFlags::empty(), "only time helps");
     assert!(second.next_timeout() < before + Duration::from_secs(3600));
     let _ = establish(&mut listener, first);
     let later = second.next_timeout();
-    assert!(matches!(second.progress(later), Ok(Progress::Pending)));
+    assert!(matches!(second.progress(later), Ok(SoftProgress::Pending)));
     assert_eq!(second.interest(), PollFlags::IN, "the listener has taken it");
     let _ = establish(&mut listener, second);
 }
@@ -296,13 +218,13 @@ fn wildcard_listeners_serve_the_addresses_that_they_cover() {
         }
         port.bind(addr(at)).expect("bind");
         let mut listener =
-            Listener::listen(&ctx(), PortSpace::Tcp, Arc::new(port), 4).expect("listen");
+            SoftListener::listen(&ctx(), PortSpace::Tcp, Arc::new(port), 4).expect("listen");
         let mut to = addr(to);
         to.set_port(listener.local_addr().port());
         match try_connect(to) {
             Ok(client) => {
                 let (server_end, _, _) = establish(&mut listener, client);
-                // What the client connected to, not the wildcard.
+                // The address that the client connected to, not the wildcard.
                 assert_eq!(server_end.local_addr(), crate::addr::destination(to));
                 true
             }
@@ -336,8 +258,8 @@ fn the_specific_listener_is_found_before_the_wildcard() {
     let mut at = wildcard.local_addr().expect("name");
     at.set_ip(addr("127.0.0.1:0").ip());
     let specific = reusable(at);
-    let mut wildcard = Listener::listen(&ctx(), PortSpace::Tcp, wildcard, 4).expect("listen");
-    let mut specific = Listener::listen(&ctx(), PortSpace::Tcp, specific, 4).expect("listen");
+    let mut wildcard = SoftListener::listen(&ctx(), PortSpace::Tcp, wildcard, 4).expect("listen");
+    let mut specific = SoftListener::listen(&ctx(), PortSpace::Tcp, specific, 4).expect("listen");
     let _ = establish(&mut specific, connect(at));
     at.set_ip(addr("127.0.0.2:0").ip());
     let _ = establish(&mut wildcard, connect(at));
@@ -354,23 +276,23 @@ fn two_listeners_do_not_share_an_address() {
     };
     let first = reusable(addr("127.0.0.1:0"));
     let second = reusable(first.local_addr().expect("name"));
-    let listening = Listener::listen(&ctx(), PortSpace::Tcp, first, 4).expect("listen");
-    let taken = Listener::listen(&ctx(), PortSpace::Tcp, Arc::clone(&second), 4);
+    let listening = SoftListener::listen(&ctx(), PortSpace::Tcp, first, 4).expect("listen");
+    let taken = SoftListener::listen(&ctx(), PortSpace::Tcp, Arc::clone(&second), 4);
     assert_eq!(errno(taken.expect_err("taken")), Some(libc::EADDRINUSE));
     drop(listening);
-    once_free(|| Ok(Listener::listen(&ctx(), PortSpace::Tcp, Arc::clone(&second), 4)?));
+    once_free(|| Ok(SoftListener::listen(&ctx(), PortSpace::Tcp, Arc::clone(&second), 4)?));
 }
 
 #[test]
 fn an_unbound_listener_and_an_unbound_connector_get_ports_of_their_own() {
     let _watchdog = watchdog();
     let unbound = Arc::new(Port::open(true).expect("socket"));
-    let mut listener = Listener::listen(&ctx(), PortSpace::Tcp, unbound, 4).expect("listen");
+    let mut listener = SoftListener::listen(&ctx(), PortSpace::Tcp, unbound, 4).expect("listen");
     let at = listener.local_addr();
     assert!(at.port() != 0 && at.ip().is_unspecified());
     let client = connect(addr(&format!("127.0.0.1:{}", at.port())));
     let own = client.local_addr();
-    // Held: nobody else gets it, kernel TCP neither.
+    // Held: no other socket gets it, not even one of kernel TCP.
     let taken = std::net::TcpListener::bind(own);
     assert_eq!(taken.expect_err("held").kind(), ErrorKind::AddrInUse);
     let (server_end, client_end, _) = establish(&mut listener, client);
@@ -385,16 +307,16 @@ fn a_connector_bound_to_one_family_does_not_reach_the_other() {
     let listener = listen("[::1]:0", 4);
     let now = Instant::now();
     let to = listener.local_addr();
-    let wrong =
-        Connecting::start(&ctx(), PortSpace::Tcp, port("127.0.0.1:0"), to, now, now).map(|_| ());
+    let wrong = SoftConnecting::start(&ctx(), PortSpace::Tcp, port("127.0.0.1:0"), to, now, now)
+        .map(|_| ());
     assert_eq!(errno(wrong.expect_err("family")), Some(libc::ENETUNREACH));
 }
 
 #[test]
-fn disconnecting_resetting_and_vanishing_all_hang_up_and_can_be_told_apart() {
+fn disconnect_reset_and_exit_hang_up_and_are_distinguished() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
-    let hangs_up = |connection: &Connection| {
+    let hangs_up = |connection: &SoftConnection| {
         let mut fds = [PollFd::new(connection, PollFlags::empty())];
         let _ = poll(&mut fds, None);
         fds[0].revents().contains(PollFlags::HUP)
@@ -429,10 +351,10 @@ fn a_client_that_vanishes_before_its_answer_is_abandoned() {
         let mut client = connect(listener.local_addr());
         let request = loop {
             match drive(&mut listener, &mut client) {
-                Either::Client(Ok(Progress::Path(..))) => {
+                Either::Client(Ok(SoftProgress::Path(..))) => {
                     client.send_request(QpNum(1), &[]).expect("request");
                 }
-                Either::Server(Event::Request(r)) => break r,
+                Either::Server(SoftEvent::Request(r)) => break r,
                 _ => panic!("unexpected"),
             }
         };
@@ -442,7 +364,7 @@ fn a_client_that_vanishes_before_its_answer_is_abandoned() {
         drop(client);
         let event = listener.try_next(Instant::now()).expect("listener");
         assert!(
-            matches!(event, Some(Event::Abandoned { id, error: Error::PeerGone }) if id == request.id)
+            matches!(event, Some(SoftEvent::Abandoned { id, error: Error::PeerGone }) if id == request.id)
         );
         assert_eq!(listener.n_pending(), 0);
     }

@@ -15,10 +15,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 const MAGIC: u32 = u32::from_le_bytes(*b"rscm");
 /// Version of these messages.
 pub(super) const VERSION: u16 = 1;
-/// No message is longer.
+/// Length of the longest message.
 pub(super) const MAX_LEN: usize = 512;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Kind {
@@ -53,7 +53,8 @@ pub(super) struct WireAddr {
     ip: [u8; 16],
 }
 
-/// Connector: who I am, whom I look for, and the link that I think we share.
+/// Connector: its address, the listener's address, and the link that the two processes probably
+/// share.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Hello {
@@ -66,7 +67,7 @@ pub(super) struct Hello {
     link: [u8; 16],
 }
 
-/// Listener: go on, with the link that you named or an offer.
+/// Listener: answers HELLO; the client goes on with the link that it named or with an offer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Welcome {
@@ -87,7 +88,7 @@ pub(super) struct LinkHalf {
 /// Connector: a queue pair and private data.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Request {
+pub(super) struct RequestMessage {
     header: Header,
     qp_num: U32,
     private: [u8; PrivateData::REQUEST],
@@ -102,7 +103,7 @@ pub(super) struct Reply {
     private: [u8; PrivateData::REPLY],
 }
 
-/// Listener: no.
+/// Listener: rejects the request.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Reject {
@@ -121,7 +122,7 @@ const _: () = {
     assert!(size_of::<Hello>() == 8 + 4 + 2 * 24 + 16);
     assert!(size_of::<Welcome>() == 8 + 4);
     assert!(size_of::<LinkHalf>() == 8 + HELLO_LEN);
-    assert!(size_of::<Request>() == 8 + 4 + 56);
+    assert!(size_of::<RequestMessage>() == 8 + 4 + 56);
     assert!(size_of::<Reply>() == 8 + 4 + 196);
     assert!(size_of::<Reject>() == 8 + 148);
     assert!(size_of::<Reply>() <= MAX_LEN && size_of::<LinkHalf>() <= MAX_LEN);
@@ -141,7 +142,7 @@ pub(super) fn kind(bytes: &[u8]) -> Result<u16, Error> {
     }
     match header.version.get() {
         VERSION => Ok(header.kind.get()),
-        theirs => Err(Error::PeerVersion { theirs }),
+        version => Err(Error::PeerVersion { version }),
     }
 }
 
@@ -237,7 +238,7 @@ macro_rules! with_private_data {
     };
 }
 
-with_private_data!(Request, Kind::Request, PrivateData::REQUEST);
+with_private_data!(RequestMessage, Kind::Request, PrivateData::REQUEST);
 with_private_data!(Reply, Kind::Reply, PrivateData::REPLY);
 
 impl Reject {
@@ -277,14 +278,14 @@ mod tests {
         assert_eq!(back.dest.parse().expect("dest"), addr("[fe80::1%3]:6"));
         assert_eq!(back.link(), Some(LinkId([9; 16])));
 
-        let request = Request::new(QpNum(77), b"data").expect("fits");
-        let back: Request = parse(request.as_bytes(), Kind::Request).expect("request");
+        let request = RequestMessage::new(QpNum(77), b"data").expect("fits");
+        let back: RequestMessage = parse(request.as_bytes(), Kind::Request).expect("request");
         assert_eq!(back.qp_num().expect("qp"), QpNum(77));
         assert_eq!(&back.private_data().expect("data").as_bytes()[..5], b"data\0");
     }
 
     #[test]
-    fn the_first_message_looks_on_the_wire_as_it_always_did() {
+    fn the_first_message_keeps_its_wire_format() {
         let ready = Bare::new(Kind::Ready);
         assert_eq!(ready.as_bytes(), b"rscm\x01\0\x08\0");
     }
@@ -302,7 +303,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(violation(with(0, b'x')), Violation::Magic);
-        assert!(matches!(with(4, 2), Err(Error::PeerVersion { theirs: 2 })));
+        assert!(matches!(with(4, 2), Err(Error::PeerVersion { version: 2 })));
         assert_eq!(violation(with(6, 1)), Violation::Kind(1));
         for len in 0..good.len() {
             let short = parse::<Bare>(&good[..len], Kind::Ready).map(|_| ());

@@ -12,7 +12,7 @@
 use crate::Doorbell;
 use crate::accelerate::path::Path;
 use crate::accelerate::receive::LOOK_EVERY;
-use crate::accelerate::state::{FLAG_BROKEN, TxMode};
+use crate::accelerate::state::FLAG_BROKEN;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::interrupt::Section;
 use std::io;
@@ -119,15 +119,13 @@ impl AcceleratedStream {
     pub fn patience(&self) -> Option<Duration> {
         let _section = Section::enter();
         let tx = self.dirs.tx.0.lock();
-        match tx.mode {
-            TxMode::Tcp => None,
-            TxMode::Leaving => Some(PATIENCE),
-            TxMode::Ring => {
-                let patience = self.path().map_or(PATIENCE, Path::patience);
-                let since = tx.full_since.map_or(Duration::ZERO, |since| since.elapsed());
-                // Never nothing: the word that the writer leaves may have to wait too.
-                Some(patience.saturating_sub(since).max(SHORTEST))
-            }
+        if self.is_sole() && !self.has(FLAG_BROKEN) || tx.switch.is_on_ring() {
+            let patience = self.path().map_or(PATIENCE, Path::patience);
+            let since = tx.full_since.map_or(Duration::ZERO, |since| since.elapsed());
+            // Never nothing: the word that the writer leaves may have to wait too.
+            return Some(patience.saturating_sub(since).max(SHORTEST));
         }
+        // Between hosts TCP waits for what the device has still to bring.
+        (!tx.switch.is_on_tcp()).then_some(PATIENCE)
     }
 }

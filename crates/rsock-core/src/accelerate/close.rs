@@ -1,13 +1,15 @@
 //! How a connection ends: by half, in order, or broken.
 
+use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{
-    FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Tx, TxMode,
+    FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Sending,
 };
 use crate::accelerate::{AcceleratedStream, FallbackReason, PARK, discovery::verify, offsets};
 use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
 use crate::sys;
+use rsock_proto::switch::{Conditions, End, Receiver, Seen};
 use rustix::fd::BorrowedFd;
 use rustix::net::Shutdown;
 use std::io;
@@ -29,31 +31,40 @@ impl AcceleratedStream {
         if how != Shutdown::Write {
             self.dirs.raise(FLAG_RX_SHUT);
         }
-        if how != Shutdown::Read {
-            self.shutdown_sending(fd)?;
+        match how {
+            Shutdown::Read => rustix::net::shutdown(fd, how)?,
+            Shutdown::Write | Shutdown::Both => self.shutdown_sending(fd, how)?,
         }
         if self.has(FLAG_TX_SHUT) && self.has(FLAG_RX_SHUT) {
-            self.ask_to_leave();
-        }
-        if how != Shutdown::Write {
-            rustix::net::shutdown(fd, Shutdown::Read)?;
+            self.decline_more(fd);
         }
         Ok(())
     }
 
-    /// Ends the sending direction on the ring and on TCP. Under one lock: a writer that finds the ring closed
-    /// goes on to the socket, and would send bytes there that the peer does not expect.
-    fn shutdown_sending(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Ends the sending direction on the ring and on TCP, and there perhaps the other as well. Under one lock:
+    /// a writer that finds the ring closed goes on to the socket, and would send bytes there that
+    /// the peer does not expect.
+    fn shutdown_sending(&self, fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
         let _section = Section::enter();
-        let _tx = self.dirs.tx.0.lock();
-        // WIRE: the end of the stream goes into the ring before it reaches the socket, so
-        // that a FIN without it means that the peer closed or died.
-        // Also from TCP: an end that is there tells a close, which says nothing, from a half-close.
+        let tx = self.dirs.tx.0.lock();
         self.dirs.raise(FLAG_TX_SHUT);
-        if let Some(path) = self.path() {
+        let path = self.path();
+        let now = Conditions::NONE.with_if(Conditions::PAIRED, path.is_some());
+        if let (End::RingThenTcp, Some(path)) = (tx.switch.end(now), path) {
             path.shutdown(std::net::Shutdown::Write);
         }
-        Ok(rustix::net::shutdown(fd, Shutdown::Write)?)
+        Ok(rustix::net::shutdown(fd, how)?)
+    }
+
+    /// Has the peer leave the ring: what it sends from now on is not wanted, which the kernel says with a reset.
+    fn decline_more(&self, fd: BorrowedFd<'_>) {
+        let Some(path) = self.path().filter(|path| !path.is_far()) else { return };
+        let _section = Section::enter();
+        let mut rx = self.dirs.rx.0.lock();
+        let mut subject = Subject::new(fd, Some(path));
+        let mut seen = self.begin(&*rx, &subject);
+        let decline = |switch: &mut Receiver, seen: &mut Seen| switch.decline_more(seen);
+        let _ = self.ask(&mut *rx, &mut seen, &mut subject, decline);
     }
 
     /// Says on a path that has just been found what [`Self::shutdown`] has told the kernel before.
@@ -98,13 +109,18 @@ impl AcceleratedStream {
 
     /// Whether a writer meets a reset: see [`Self::is_reset`]. What was sent in the moment of the peer's end does not
     /// count: a writer may send for a moment after it, and TCP answers that with `EPIPE`.
-    pub(super) fn is_reset_for_writer(&self, fd: BorrowedFd<'_>, path: &Path, tx: &Tx) -> bool {
-        if !path.is_unread(Some(tx.ring_bytes)) {
+    pub(super) fn is_reset_for_writer(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        tx: &Sending,
+    ) -> bool {
+        if !path.is_unread(Some(tx.switch.ring_bytes())) {
             return false;
         }
         let Ok(Some(since)) = offsets::fin(fd, None) else { return false };
         let silence = Duration::from_millis(sys::tick().wrapping_sub(tx.sent_at).into());
-        let sent = if silence >= since + MOMENT { tx.ring_bytes } else { tx.met_bytes };
+        let sent = if silence >= since + MOMENT { tx.switch.ring_bytes() } else { tx.met_bytes };
         path.is_unread(Some(sent)) && self.is_reset(path)
     }
 
@@ -137,7 +153,7 @@ impl AcceleratedStream {
         let _section = Section::enter();
         self.dirs.raise(FLAG_ENDED);
         let mut tx = self.dirs.tx.0.lock();
-        tx.mode = TxMode::Tcp;
+        tx.switch.break_off();
         self.note_path(Direction::Send, metrics::Path::Tcp);
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
         rustix::io::Errno::CONNRESET.into()
@@ -163,7 +179,7 @@ impl AcceleratedStream {
             let mark = path.mark();
             if path.has_failed() {
                 // Nothing was under way on the ring if it was not in use.
-                return self.dirs.tx.0.lock().mode == TxMode::Tcp;
+                return self.dirs.tx.0.lock().switch.is_on_tcp();
             }
             if path.is_drained() {
                 return true;

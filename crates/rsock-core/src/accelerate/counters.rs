@@ -26,8 +26,8 @@ impl AcceleratedStream {
             let slot = metrics::Slot::open(local, peer, inode);
             let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());
             if let (Some(tx), Some(rx)) = (tx, rx) {
-                slot.add_bytes(Direction::Send, metrics::Path::Tcp, tx.tcp_bytes);
-                slot.add_bytes(Direction::Recv, metrics::Path::Tcp, rx.tcp_bytes);
+                slot.add_bytes(Direction::Send, metrics::Path::Tcp, tx.switch.tcp_bytes());
+                slot.add_bytes(Direction::Recv, metrics::Path::Tcp, rx.switch.tcp_bytes());
             }
             slot
         });

@@ -6,11 +6,13 @@
 //! readable from the moment that the ring may have something until a read found it empty.
 
 use crate::accelerate::AcceleratedStream;
+use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;
-use crate::accelerate::state::{FLAG_STANDIN, Rx, RxMode};
+use crate::accelerate::state::{FLAG_BROKEN, FLAG_STANDIN, Receiving};
 use crate::doorbell::Doorbell;
 use crate::interrupt::Section;
 use crate::sys;
+use rsock_proto::switch::{Receiver, RingInput};
 use rsock_verbs::HighFd;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -60,8 +62,13 @@ impl AcceleratedStream {
         let Some(path) = self.path() else { return Ok(None) };
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
-        if self.steer_rx(fd, &mut rx, path).is_ok() && rx.mode == RxMode::Tcp {
-            return Ok(None);
+        if !self.is_sole() {
+            let mut subject = Subject::new(fd, Some(path));
+            let mut seen = self.begin(&*rx, &subject);
+            let input = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::poll_input)?;
+            if input.fault.is_none() && input.ring == RingInput::Unused {
+                return Ok(None);
+            }
         }
         // Both users hold the lock of the direction, so this one is free, but in a child of a fork that came
         // between: there it is for ever that of a thread of its parent.
@@ -77,7 +84,7 @@ impl AcceleratedStream {
 
     /// A read found the ring empty: the stand-in is quiet until something comes, or gone if nothing
     /// can. The caller holds the lock of the direction.
-    pub(super) fn quiet_stand_in(&self, rx: &Rx, path: &Path) {
+    pub(super) fn quiet_stand_in(&self, rx: &Receiving, path: &Path) {
         if !self.has(FLAG_STANDIN) {
             return;
         }
@@ -85,7 +92,9 @@ impl AcceleratedStream {
         let Some(stand_in) = slot.take() else { return };
         path.disarm(&stand_in.bell);
         stand_in.bell.drain();
-        if rx.mode == RxMode::Tcp {
+        // A native stream is never on TCP; its proxy goes when it is broken.
+        let is_unused = if self.is_sole() { self.has(FLAG_BROKEN) } else { rx.switch.is_on_tcp() };
+        if is_unused {
             self.dirs.lower(FLAG_STANDIN);
             return;
         }

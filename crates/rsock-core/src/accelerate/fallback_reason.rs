@@ -1,5 +1,7 @@
 //! Why a stream stays on TCP.
 
+use std::fmt;
+
 /// Why a stream is, and stays, on TCP. Shown by `rsock stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -70,5 +72,14 @@ impl FallbackReason {
 
     pub(crate) fn from_u8(value: u8) -> Self {
         Self::ALL.get(usize::from(value)).copied().unwrap_or(Self::None)
+    }
+}
+
+impl fmt::Display for FallbackReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "no reason to stay on TCP",
+            reason => crate::metrics::describe(*reason),
+        })
     }
 }

@@ -32,6 +32,7 @@
 //! A reader that has invited and not yet seen `Up` reads TCP only as far as the kernel's queue
 //! reached *before* it looked for `Up`: bytes written after a later `Down` cannot be among them.
 
+mod ask;
 mod async_wait;
 mod close;
 mod counters;
@@ -61,23 +62,23 @@ pub use handoff::{Claim, Need};
 pub use iomap::Opened;
 pub use native_peer::{NativeListener, call, is_called};
 pub use poll::{PollEntry, poll};
-pub use receive::tcp_goes_on;
 
 use crate::closing::Closings;
-use crate::engine::ExtSeen;
 use crate::interrupt::Section;
 use crate::metrics;
 use crate::sys;
+use ask::Subject;
 use counters::Waited;
 use discovery::four_tuple::Tuple;
 use discovery::local::Search;
 use discovery::schedule::FIRST_LOOK;
 use path::{Path, Place};
 use receive::queued;
+use rsock_proto::switch::{Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
 use rsock_verbs::family::FamilyBox;
 use rustix::fd::BorrowedFd;
-use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Rx, RxMode, TxMode};
+use state::{Directions, FLAG_BROKEN, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving};
 use std::io;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -162,44 +163,34 @@ impl AcceleratedStream {
     pub fn bytes_readable(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let Some(path) = self.path() else { return queued(fd) };
         let _section = Section::enter();
+        if self.is_sole() {
+            return Ok(if self.has(FLAG_BROKEN) { 0 } else { path.bytes_readable() });
+        }
         let mut rx = self.dirs.rx.0.lock();
-        // Before looking for `Up`: bytes written after a later `Down` cannot be among them.
-        let early = queued(fd)?;
-        if self.steer_rx(fd, &mut rx, path).is_err() {
-            return Ok(0);
+        let mut subject = Subject::new(fd, Some(path));
+        let mut seen = self.begin(&*rx, &subject);
+        match self.ask(&mut *rx, &mut seen, &mut subject, Receiver::count_readable)? {
+            Readable::Bytes(n) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
+            Readable::Fault(_) => Ok(0),
         }
-        self.count_readable(fd, &rx, path, early)
-    }
-
-    /// As [`Self::bytes_readable`], where TCP had `early` before the direction was moved as far as it could be.
-    fn count_readable(
-        &self,
-        fd: BorrowedFd<'_>,
-        rx: &Rx,
-        path: &Path,
-        early: usize,
-    ) -> io::Result<usize> {
-        let behind = match rx.mode {
-            RxMode::Tcp | RxMode::Invited => return Ok(early),
-            RxMode::Clamped => usize::try_from(rx.limit.wrapping_sub(rx.tcp_bytes)).unwrap_or(0),
-            RxMode::Ring => 0,
-        };
-        if rx.mode == RxMode::Clamped && early < behind {
-            return Ok(early);
-        }
-        // In this order: with `Down` seen, all that came before it is counted.
-        let is_last = path.ext_seen().contains(ExtSeen::DOWN);
-        let ring = path.bytes_readable();
-        // What TCP has before the ring is in its queue as well.
-        Ok(ring + if is_last { queued(fd)?.max(behind) } else { behind })
     }
 
     /// Whether as much can be read as the program wants to be told of (`SO_RCVLOWAT`). Only a pinned stream may
-    /// want more than a byte.
-    fn reaches_low_water(&self, fd: BorrowedFd<'_>, rx: &Rx, path: &Path) -> bool {
-        let low = sys::low_water(fd).unwrap_or(1);
-        let readable = || queued(fd).and_then(|early| self.count_readable(fd, rx, path, early));
-        low <= 1 || readable().is_ok_and(|n| n >= low)
+    /// want more than a byte. Moves nothing.
+    fn reaches_low_water(&self, rx: &mut Receiving, subject: &mut Subject<'_>) -> bool {
+        let low = sys::low_water(subject.fd).unwrap_or(1);
+        if low <= 1 {
+            return true;
+        }
+        let mut seen = self.begin(rx, subject);
+        let Ok(ahead) = self.ask(rx, &mut seen, subject, |switch, seen| switch.look_ahead(seen))
+        else {
+            return true;
+        };
+        let queued = queued(subject.fd).unwrap_or(0) as u64;
+        let behind = if ahead.has_tcp_behind { queued.max(ahead.on_tcp) } else { ahead.on_tcp };
+        let readable = if queued < ahead.on_tcp { queued } else { behind + ahead.on_ring };
+        readable >= low as u64
     }
 
     /// As `sockatmark(3)`: whether the next byte of the stream is an urgent one. Bytes on the ring come before it.
@@ -238,11 +229,13 @@ impl AcceleratedStream {
         self.pin_for(reason);
         {
             let mut tx = self.dirs.tx.0.lock();
-            self.settle_tx(&mut tx);
+            let _ = self.settle_sending(fd, &mut tx);
         }
         {
             let mut rx = self.dirs.rx.0.lock();
-            self.settle_rx(&mut rx);
+            let mut subject = Subject::new(fd, self.path());
+            let mut seen = self.begin(&*rx, &subject);
+            let _ = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::settle);
         }
         if let Ok(mut search) = self.search.try_lock() {
             *search = Search::Over;
@@ -297,8 +290,12 @@ impl AcceleratedStream {
     /// Whether sending and receiving use the ring now.
     #[must_use]
     pub fn on_ring(&self) -> (bool, bool) {
-        let tx = self.dirs.tx.0.lock().mode == TxMode::Ring;
-        let rx = matches!(self.dirs.rx.0.lock().mode, RxMode::Ring | RxMode::Clamped);
+        if self.is_sole() {
+            let is_on_device = !self.has(FLAG_BROKEN);
+            return (is_on_device, is_on_device);
+        }
+        let tx = self.dirs.tx.0.lock().switch.is_on_ring();
+        let rx = self.dirs.rx.0.lock().switch.is_on_ring();
         (tx, rx)
     }
 

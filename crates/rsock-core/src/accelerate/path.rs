@@ -13,12 +13,13 @@ use crate::accelerate::{FAR_PATIENCE, PATIENCE};
 use crate::datagram::kernel_udp::Udp;
 use crate::doorbell::{Doorbell, Kind};
 use crate::engine::{
-    Armed, ExtSeen, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
+    Armed, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
 };
 use crate::interrupt::Watch;
 use crate::metrics;
 use rsock_cm::manager::{Connected, Status};
-use rsock_cm::rdma::Connection;
+use rsock_cm::rdma::RdmaConnection as Connection;
+use rsock_proto::switch::{Heard, Message};
 use rsock_proto::{Ext, Keepalive};
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::rdma::{Rdma, RdmaBell, RdmaContext};
@@ -286,10 +287,6 @@ impl Path {
         on!(self, stream => stream.bytes_readable())
     }
 
-    pub(super) fn progress(&self) {
-        on!(self, stream => stream.progress());
-    }
-
     pub(super) fn shutdown(&self, how: Shutdown) {
         on!(self, stream => stream.shutdown(how));
     }
@@ -298,8 +295,14 @@ impl Path {
         on!(self, stream => stream.has_extensions())
     }
 
-    pub(super) fn try_send_ext(&self, ext: Ext) -> bool {
-        on!(self, stream => stream.try_send_ext(ext))
+    /// Sends a message of the switch; false if there is no room for it now.
+    pub(super) fn say(&self, message: Message) -> bool {
+        match message {
+            Message::Ready => on!(self, stream => stream.try_send_ext(Ext::Ready)),
+            Message::Up { offset } => on!(self, stream => stream.try_send_up(offset)),
+            Message::Down => on!(self, stream => stream.try_send_ext(Ext::Down)),
+            Message::Leave => on!(self, stream => stream.try_send_ext(Ext::Leave)),
+        }
     }
 
     /// Ends the sleeps of this process family's threads on the ring, as news from the peer would.
@@ -307,26 +310,16 @@ impl Path {
         on!(self, stream => stream.wake_waiters());
     }
 
-    pub(super) fn try_send_up(&self, offset: u64) -> bool {
-        on!(self, stream => stream.try_send_up(offset))
-    }
-
+    /// Messages of the switch that have arrived: see [`Stream::heard_now`].
     #[inline]
-    pub(super) fn ext_seen(&self) -> ExtSeen {
-        on!(self, stream => stream.ext_seen())
+    pub(super) fn heard_now(&self) -> Heard {
+        on!(self, stream => stream.heard_now())
     }
 
+    /// Messages of the switch that have been taken from the device.
     #[inline]
-    pub(super) fn ext_arrived(&self) -> ExtSeen {
-        on!(self, stream => stream.ext_arrived())
-    }
-
-    pub(super) fn take_ext(&self, which: ExtSeen) -> ExtSeen {
-        on!(self, stream => stream.take_ext(which))
-    }
-
-    pub(super) fn ext_up_offset(&self) -> u64 {
-        on!(self, stream => stream.ext_up_offset())
+    pub(super) fn heard(&self) -> Heard {
+        on!(self, stream => stream.heard())
     }
 
     /// A doorbell of its own.

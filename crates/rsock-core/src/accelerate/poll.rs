@@ -7,10 +7,11 @@
 //!
 //! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
 
+use crate::accelerate::ask::Subject;
 use crate::accelerate::path::{Arming, Bells, Path};
 use crate::accelerate::receive::KernelOnlyWaiter;
-use crate::accelerate::send::{is_stuck, meet};
-use crate::accelerate::state::{FLAG_PINNED, RxMode, TxMode};
+use crate::accelerate::send::meet;
+use crate::accelerate::state::{FLAG_BROKEN, FLAG_PINNED, Receiving};
 use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, Waited};
 use crate::closing::{Call, notice};
 use crate::datagram::kernel_udp::{self, Udp};
@@ -18,6 +19,7 @@ use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
 use crate::sys;
+use rsock_proto::switch::{Fact, KernelInput, Output, Receiver, RingInput, Sender, Wire};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::cell::Cell;
@@ -96,100 +98,142 @@ impl AcceleratedStream {
         let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
         let path = self.path();
         let mark = path.map_or(0, |p| p.mark());
-        if events.intersects(INPUT) {
-            let mut rx = self.dirs.rx.0.lock();
-            let steered = path.map_or(Ok(()), |p| self.steer_rx(fd, &mut rx, p));
-            if steered.is_err() {
-                state.ready |= events & INPUT;
+        if self.is_sole() {
+            match path {
+                Some(path) => self.poll_native(path, mark, events, &mut state),
+                // The parent's: a receive, or a send, reports it.
+                None => state.ready |= events & (INPUT | OUTPUT),
             }
-            match (rx.mode, path) {
-                (RxMode::Ring, Some(path)) => {
-                    state.ring = Some((path, mark));
-                    state.kernel |= PollFlags::RDHUP;
-                    state.end_is_input = true;
-                    let is_enough = || {
-                        !self.has(FLAG_PINNED)
-                            || path.has_eof()
-                            || self.reaches_low_water(fd, &rx, path)
-                    };
-                    if path.has_input() && is_enough() || self.is_sole() && path.is_cut() {
-                        state.ready |= events & INPUT;
-                    }
-                    let rdhup = events & PollFlags::RDHUP;
-                    if !rdhup.is_empty() && self.is_sole() && (path.is_cut() || path.has_eof()) {
-                        state.ready |= rdhup;
-                    }
-                }
-                (RxMode::Invited | RxMode::Clamped, Some(path)) => {
-                    state.ring = Some((path, mark));
-                    state.kernel |= events & INPUT;
-                    // The kernel does not count what the ring has behind its own.
-                    if rx.mode == RxMode::Clamped
-                        && self.has(FLAG_PINNED)
-                        && path.has_input()
-                        && self.reaches_low_water(fd, &rx, path)
-                    {
-                        state.ready |= events & INPUT;
-                    }
-                }
-                // The parent's: a receive says so.
-                (RxMode::Ring | RxMode::Clamped, None) => state.ready |= events & INPUT,
-                _ => {
-                    state.kernel |= events & INPUT;
-                    if !self.is_plain() {
-                        state.deaf =
-                            Some(KernelOnlyWaiter::new(&self.dirs.shared.0.deaf_waiters, &*rx));
-                    }
-                }
-            }
+            return state;
         }
-        self.answer_leave();
+        if events.intersects(INPUT) {
+            self.poll_input(fd, path, mark, events, &mut state);
+        }
+        self.answer_leave(fd);
         if events.intersects(OUTPUT) {
-            let mut tx = self.dirs.tx.0.lock();
-            if tx.mode == TxMode::Leaving {
-                self.settle_tx(&mut tx);
-            }
-            match (tx.mode, path) {
-                // A send says so.
-                (TxMode::Leaving, Some(path)) if is_stuck(&tx, path) => {
-                    state.ready |= events & OUTPUT;
-                }
-                (TxMode::Leaving, Some(path)) => {
-                    state.ring = Some((path, mark));
-                    state.impatient = true;
-                }
-                (TxMode::Ring, Some(path)) if self.is_sole() => {
-                    state.ring = Some((path, mark));
-                    if path.has_room() || path.is_cut() {
-                        state.ready |= events & OUTPUT;
-                    }
-                }
-                (TxMode::Ring, Some(path)) => {
-                    if path.has_room() {
-                        tx.full_since = None;
-                        state.ready |= events & OUTPUT;
-                    } else {
-                        meet(fd, &mut tx, path);
-                        self.ring_is_full(&mut tx, path);
-                        if tx.mode == TxMode::Tcp {
-                            state.kernel |= events & OUTPUT;
-                        } else if is_stuck(&tx, path) {
-                            state.ready |= events & OUTPUT;
-                        } else {
-                            state.ring = Some((path, mark));
-                            state.impatient = true;
-                        }
-                    }
-                }
-                _ => {
-                    state.kernel |= events & OUTPUT;
-                }
-            }
+            self.poll_output(fd, path, mark, events, &mut state);
         }
         if state.ring.is_none() {
             state.asking = self.asking_path().map(|path| (path, mark));
         }
         state
+    }
+
+    fn poll_input<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        path: Option<&'a Path>,
+        mark: u32,
+        events: PollFlags,
+        state: &mut State<'a>,
+    ) {
+        let mut rx = self.dirs.rx.0.lock();
+        let mut subject = Subject::new(fd, path);
+        let mut seen = self.begin(&*rx, &subject);
+        let asked = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::poll_input);
+        let Ok(input) = asked else {
+            // The kernel says what is wrong with the descriptor.
+            state.kernel |= events & INPUT;
+            return;
+        };
+        if input.fault.is_some() {
+            state.ready |= events & INPUT;
+        }
+        match input.kernel {
+            KernelInput::Bytes => state.kernel |= events & INPUT,
+            KernelInput::End => {
+                state.kernel |= PollFlags::RDHUP;
+                state.end_is_input = true;
+            }
+        }
+        let is_settled = rx.switch.is_settled(seen.now);
+        match (input.ring, path) {
+            (RingInput::Unused, _) | (_, None) => {
+                if !is_settled && input.fault.is_none() {
+                    let waiters = &self.dirs.shared.0.deaf_waiters;
+                    state.deaf = Some(KernelOnlyWaiter::new(waiters, &*rx));
+                }
+            }
+            (RingInput::News, Some(path)) => state.ring = Some((path, mark)),
+            (RingInput::Behind | RingInput::Input, Some(path)) => {
+                state.ring = Some((path, mark));
+                let has_end = input.ring == RingInput::Input && path.has_eof();
+                let is_enough = |rx: &mut Receiving, subject: &mut Subject<'_>| {
+                    !self.has(FLAG_PINNED) || has_end || self.reaches_low_water(rx, subject)
+                };
+                if path.has_input() && is_enough(&mut rx, &mut subject) {
+                    state.ready |= events & INPUT;
+                }
+            }
+        }
+    }
+
+    fn poll_output<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        path: Option<&'a Path>,
+        mark: u32,
+        events: PollFlags,
+        state: &mut State<'a>,
+    ) {
+        let mut tx = self.dirs.tx.0.lock();
+        let mut subject = Subject::new(fd, path);
+        let mut seen = self.begin(&*tx, &subject);
+        loop {
+            let asked = self.ask(&mut *tx, &mut seen, &mut subject, Sender::poll_output);
+            self.note_answers(&tx);
+            match (asked, path) {
+                (Ok(Output::Kernel), _) | (Err(_), _) => state.kernel |= events & OUTPUT,
+                (Ok(Output::Now), _) => state.ready |= events & OUTPUT,
+                (Ok(Output::Ring), Some(path)) if path.has_room() => {
+                    tx.full_since = None;
+                    state.ready |= events & OUTPUT;
+                }
+                (Ok(Output::Ring), Some(path)) => {
+                    meet(fd, &mut tx, path);
+                    tx.full_since.get_or_insert_with(sys::now);
+                    seen.note::<Wire>(Fact::RingFull);
+                    seen.now = self.conditions(&*tx, &subject);
+                    continue;
+                }
+                (Ok(Output::News), Some(path)) => {
+                    state.ring = Some((path, mark));
+                    state.impatient = true;
+                }
+                (Ok(Output::Ring | Output::News), None) => state.ready |= events & OUTPUT,
+            }
+            return;
+        }
+    }
+
+    /// A stream without TCP: the ring alone answers, and the device says whether the peer is there.
+    fn poll_native<'a>(
+        &'a self,
+        path: &'a Path,
+        mark: u32,
+        events: PollFlags,
+        state: &mut State<'a>,
+    ) {
+        if self.has(FLAG_BROKEN) {
+            state.kernel |= events & (INPUT | OUTPUT);
+            state.ready |= events & (INPUT | OUTPUT);
+            return;
+        }
+        let is_cut = path.is_cut();
+        state.ring = Some((path, mark));
+        if events.intersects(INPUT) {
+            state.kernel |= PollFlags::RDHUP;
+            state.end_is_input = true;
+            if path.has_input() || is_cut {
+                state.ready |= events & INPUT;
+            }
+            if is_cut || path.has_eof() {
+                state.ready |= events & PollFlags::RDHUP;
+            }
+        }
+        if events.intersects(OUTPUT) && (path.has_room() || is_cut) {
+            state.ready |= events & OUTPUT;
+        }
     }
 }
 

@@ -2,74 +2,38 @@
 
 use crate::accelerate::FallbackReason;
 use crate::accelerate::handoff::holders::Holders;
+use rsock_proto::switch::{Conditions, Receiver, Sender};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Instant;
 
-/// What the sending direction writes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TxMode {
-    /// The kernel's TCP socket.
-    Tcp,
-    /// The ring.
-    Ring,
-    /// Nothing, until the peer's device has taken what we sent on the ring, the last word included:
-    /// what TCP brings must not overtake it. Between hosts only; it takes no call of the peer's.
-    Leaving,
-}
-
 /// State of the sending direction, behind its lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tx {
-    pub(super) mode: TxMode,
-    /// Bytes that we wrote to TCP.
-    pub(super) tcp_bytes: u64,
-    /// Bytes that we wrote to the ring.
-    pub(super) ring_bytes: u64,
-    /// Calls so far; looking for the peer follows them.
+pub(super) struct Sending {
+    /// Whether the next byte goes to TCP or to the ring.
+    pub(super) switch: Sender,
+    /// Calls so far; discovery follows them.
     pub(super) calls: u32,
     /// Since when the ring has been full without progress.
     pub(super) full_since: Option<Instant>,
-    /// In `Leaving`: since when.
+    /// Since when the peer's device has to take what was sent, before TCP may be used.
     pub(super) leaving_since: Option<Instant>,
     /// When a sender on the ring last looked at the socket ([`crate::sys::tick`]), as each does first in a tick.
     pub(super) looked_at: u32,
     /// When the last byte was sent on the ring, on the same clock.
     pub(super) sent_at: u32,
-    /// Of `ring_bytes`, those that had been sent when somebody looked, and the peer had not ended.
+    /// Ring bytes sent as of the last check that found the peer open.
     pub(super) met_bytes: u64,
-}
-
-/// What the receiving direction reads from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RxMode {
-    /// The kernel's TCP socket; the peer may not use the ring.
-    Tcp,
-    /// TCP still, but the peer has been told that it may move.
-    Invited,
-    /// The rest of TCP up to the offset at which the peer moved; then the ring.
-    Clamped,
-    /// The ring.
-    Ring,
 }
 
 /// State of the receiving direction, behind its lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rx {
-    pub(super) mode: RxMode,
-    /// Bytes that we read from TCP.
-    pub(super) tcp_bytes: u64,
-    /// Bytes that we read from the ring.
-    pub(super) ring_bytes: u64,
-    /// In `Clamped`: where TCP ends, counted as `tcp_bytes`.
-    pub(super) limit: u64,
+pub(super) struct Receiving {
+    /// Whether the next byte comes from TCP or from the ring.
+    pub(super) switch: Receiver,
     pub(super) calls: u32,
-    /// Empty-handed reads of the ring since somebody last looked at the socket.
+    /// Reads of the ring that found nothing since the last look at the socket.
     pub(super) idle_reads: u32,
-    /// The peer said that it will not come to the ring.
-    pub(super) is_declined: bool,
-    /// We asked the peer to leave the ring.
-    pub(super) has_asked: bool,
     /// Since when the socket has ended without an end on the ring.
     pub(super) ended_since: Option<Instant>,
 }
@@ -78,8 +42,8 @@ pub(super) struct Rx {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Directions {
-    pub(super) tx: Line<Lock<Tx>>,
-    pub(super) rx: Line<Lock<Rx>>,
+    pub(super) tx: Line<Lock<Sending>>,
+    pub(super) rx: Line<Lock<Receiving>>,
     pub(super) shared: Line<Flags>,
     pub(super) holders: Line<Holders>,
 }
@@ -93,6 +57,8 @@ pub(super) struct Flags {
     reason: AtomicU8,
     /// Threads in a kernel wait for input that lacks the doorbell: no invitation meanwhile.
     pub(super) deaf_waiters: AtomicU32,
+    /// Of the peer's requests to leave the ring, those that the sender has answered: as its switch counts them.
+    pub(super) leaves_answered: AtomicU32,
 }
 
 // SAFETY: locks around plain values and atomics; no pointer, reference or descriptor.
@@ -129,10 +95,8 @@ pub(super) struct Line<T>(pub(super) T);
 impl Directions {
     pub(super) fn new() -> Self {
         Self {
-            tx: Line(Lock::new(Tx {
-                mode: TxMode::Tcp,
-                tcp_bytes: 0,
-                ring_bytes: 0,
+            tx: Line(Lock::new(Sending {
+                switch: Sender::new(),
                 calls: 0,
                 full_since: None,
                 leaving_since: None,
@@ -140,24 +104,37 @@ impl Directions {
                 sent_at: 0,
                 met_bytes: 0,
             })),
-            rx: Line(Lock::new(Rx {
-                mode: RxMode::Tcp,
-                tcp_bytes: 0,
-                ring_bytes: 0,
-                limit: 0,
+            rx: Line(Lock::new(Receiving {
+                switch: Receiver::new(),
                 calls: 0,
                 idle_reads: 0,
-                is_declined: false,
-                has_asked: false,
                 ended_since: None,
             })),
             shared: Line(Flags {
                 bits: AtomicU32::new(0),
                 reason: AtomicU8::new(0),
                 deaf_waiters: AtomicU32::new(0),
+                leaves_answered: AtomicU32::new(0),
             }),
             holders: Line(Holders::new()),
         }
+    }
+
+    /// What the flags say to the switch.
+    pub(super) fn conditions(&self) -> Conditions {
+        const MEANING: [(u32, Conditions); 5] = [
+            (FLAG_PAIRED, Conditions::PAIRED),
+            (FLAG_PINNED, Conditions::PINNED),
+            (FLAG_TX_SHUT, Conditions::SENDING_ENDED),
+            (FLAG_RX_SHUT, Conditions::RECEIVING_ENDED),
+            (FLAG_BROKEN, Conditions::BROKEN),
+        ];
+        let bits = self.shared.0.bits.load(Ordering::Acquire);
+        let mut conditions = Conditions::NONE;
+        for (flag, condition) in MEANING {
+            conditions = conditions.with_if(condition, bits & flag != 0);
+        }
+        conditions
     }
 
     pub(super) fn has(&self, flag: u32) -> bool {

@@ -12,6 +12,7 @@ mod moving;
 mod seams;
 
 use crate::accelerate::*;
+use rsock_proto::switch::{Conditions, Fact, Sender, Wire};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -148,5 +149,17 @@ fn recv_pattern_between(end: &End, mut at: usize, total: usize, seed: usize) {
         assert_ne!(n, 0, "early end at {at}");
         assert!(buf[..n] == pattern(at, n)[..], "wrong bytes near {at}");
         at += n;
+    }
+}
+
+impl AcceleratedStream {
+    /// Leaves the ring, as a sender does that has found it full for long.
+    fn move_down(&self, fd: BorrowedFd<'_>) {
+        let mut tx = self.dirs.tx.0.lock();
+        let mut subject = Subject::new(fd, self.path()).with(Conditions::PATIENCE_OVER);
+        let mut seen = self.begin(&*tx, &subject);
+        seen.note::<Wire>(Fact::RingFull);
+        let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write).expect("a socket");
+        assert!(tx.switch.is_on_tcp(), "{next:?}");
     }
 }

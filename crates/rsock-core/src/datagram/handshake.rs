@@ -6,7 +6,10 @@ use crate::datagram::header::QueueHeader;
 use crate::datagram::route::{Over, Way};
 use crate::datagram::sources::Sources;
 use crate::sys;
-use rsock_cm::soft::{Connecting, Event, Listener, Progress};
+use rsock_cm::soft::{
+    SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
+    SoftProgress as Progress,
+};
 use rsock_cm::{Port, PortSpace};
 use rsock_verbs::soft::{Path, SoftContext, SoftUd};
 use rsock_verbs::{DatagramQueue, QKey, QpNum};

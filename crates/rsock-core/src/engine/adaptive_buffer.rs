@@ -115,7 +115,7 @@ impl<B: Backend> Stream<B> {
         if !state.is_busy && state.large.is_some() && half.is_old_ring_free() {
             state.large = None;
         }
-        if !half.can_turn() {
+        if !half.can_replace_ring() {
             return;
         }
         let is_cheap = || LARGE.load(Ordering::Relaxed) < BUDGET;
@@ -137,11 +137,11 @@ impl<B: Backend> Stream<B> {
             let Ok(large) = self.parts.pd.alloc_mr(len, access) else { return };
             let ring = ring_of::<B>(&large, 0, &self.config);
             state.large = Some(Large::new(large));
-            state.is_busy = half.turn(ring);
+            state.is_busy = half.replace_ring(ring);
         } else {
             let rest = self.config.at_rest::<B>();
             let ring = ring_of::<B>(&self.parts.region, self.parts.layout.ring, &rest);
-            state.is_busy = !half.turn(ring);
+            state.is_busy = !half.replace_ring(ring);
         }
     }
 }

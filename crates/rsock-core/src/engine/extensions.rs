@@ -1,12 +1,11 @@
 //! Extension messages: what ends that are both rsock tell each other beside the bytes.
 
 use crate::engine::resources::PLAIN;
-use crate::engine::shared::ExtSeen;
 use crate::engine::stream::Stream;
 use crate::interrupt::Section;
+use rsock_proto::switch::Heard;
 use rsock_proto::{Ext, UP_BITS, UP_MASK};
 use rsock_verbs::{Backend, CompletionQueue, SendFlags};
-use std::sync::atomic::Ordering;
 
 impl<B: Backend> Stream<B> {
     /// Whether both ends know the extension messages.
@@ -43,34 +42,22 @@ impl<B: Backend> Stream<B> {
             && self.try_send_ext(Ext::Up { offset26 })
     }
 
-    /// Extension messages that arrived so far, without taking them; makes progress first if
-    /// something is waiting.
+    /// Messages of the switch that have arrived; takes what waits on the device first, unless another thread is
+    /// doing so now.
     #[must_use]
-    pub fn ext_seen(&self) -> ExtSeen {
+    pub fn heard_now(&self) -> Heard {
         if self.parts.cq.is_ready() {
             let _section = Section::enter();
             if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
                 self.pump(&mut recv);
             }
         }
-        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
+        self.heard()
     }
 
-    /// Extension messages that somebody's progress has brought so far.
+    /// Messages of the switch that anything has taken from the device so far.
     #[must_use]
-    pub fn ext_arrived(&self) -> ExtSeen {
-        ExtSeen::from_bits_retain(self.ring.shared.mail.ext.load(Ordering::Acquire))
-    }
-
-    /// Takes extension messages: clears `which`, returns those of them that had arrived.
-    pub fn take_ext(&self, which: ExtSeen) -> ExtSeen {
-        let old = self.ring.shared.mail.ext.fetch_and(!which.bits(), Ordering::AcqRel);
-        ExtSeen::from_bits_retain(old) & which
-    }
-
-    /// The low [`2 * UP_BITS`](rsock_proto::UP_BITS) bits of the offset that the last [`Ext::Up`] named.
-    #[must_use]
-    pub fn ext_up_offset(&self) -> u64 {
-        self.ring.shared.mail.ext_up.load(Ordering::Acquire)
+    pub fn heard(&self) -> Heard {
+        self.ring.shared.mail.heard()
     }
 }

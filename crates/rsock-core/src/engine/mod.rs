@@ -40,7 +40,6 @@ pub use iomap::{CallerMemory, IomapError};
 pub(crate) use page_reclaim::{Held as HeldStreams, hold_for_fork};
 pub use ready::Ready;
 pub use setup::Preparing;
-pub use shared::ExtSeen;
 pub use spin::{longest_spin, spin_on};
 pub use stream::{RecvError, SendError, Stream};
 pub(crate) use wait::WITHOUT_BELL;

@@ -86,6 +86,7 @@ pub(super) fn register(stream: Weak<dyn Trim>) {
     if family::is_forking() {
         return;
     }
+    crate::fork::watch();
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     let here = family::process().0;
     if registry.owner != here {

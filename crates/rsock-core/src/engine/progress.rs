@@ -2,14 +2,14 @@
 
 use crate::engine::config::Wire;
 use crate::engine::resources::{CONTROL, PLAIN};
-use crate::engine::shared::{ExtSeen, FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
+use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
 use crate::engine::stream::Stream;
+use rsock_proto::switch::Message;
 use rsock_proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
 use rsock_verbs::{
     Backend, Completion, CompletionQueue, MemoryRegion, QueuePair, SendFlags, WcOp, WcStatus,
 };
 use std::io::IoSlice;
-use std::sync::atomic::Ordering;
 
 /// Messages that one call takes, as a multiple of the receives kept posted.
 const MOST: usize = 4;
@@ -125,21 +125,23 @@ impl<B: Backend> Stream<B> {
             // A word of rsock's own from a peer with which none were agreed on means nothing.
             Msg::Ext(_) if !self.has_extensions() => {}
             Msg::Ext(ext) => {
-                let seen = match ext {
-                    Ext::Ready => ExtSeen::READY,
+                let message = match ext {
+                    Ext::Ready => Some(Message::Ready),
                     Ext::Up { offset26 } => {
                         mail.put_up_low(offset26);
-                        ExtSeen::UP
+                        Some(Message::Up { offset: offset26.into() })
                     }
                     Ext::UpHigh { high26 } => {
                         mail.put_up_high(high26);
-                        ExtSeen::empty()
+                        None
                     }
-                    Ext::Down => ExtSeen::DOWN,
-                    Ext::Leave => ExtSeen::LEAVE,
-                    Ext::Unknown { .. } => ExtSeen::empty(),
+                    Ext::Down => Some(Message::Down),
+                    Ext::Leave => Some(Message::Leave),
+                    Ext::Unknown { .. } => None,
                 };
-                mail.ext.fetch_or(seen.bits(), Ordering::AcqRel);
+                if let Some(message) = message {
+                    mail.put_message(message);
+                }
             }
             Msg::Ignored => {}
         }

@@ -61,7 +61,7 @@ impl<B: Backend> Preparing<B> {
             max_inline: max_inline.min(COPIED),
             signal_all: false,
         };
-        let (cq, qp) = pd.create_lane(ctx, cap)?;
+        let (cq, qp) = pd.create_qp_with_cq(ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
         let recv = RecvHalf::new(RecvConfig {
             region: region.addr().wrapping_add(layout.ring as u64),
@@ -83,7 +83,7 @@ impl<B: Backend> Preparing<B> {
     #[must_use]
     pub fn conn_data(&self) -> ConnData {
         let (credits, data_buf) = self.recv.conn_fields();
-        let mut flags = ConnFlags::OURS;
+        let mut flags = ConnFlags::LOCAL;
         flags.set(ConnFlags::EXT, self.config.extensions);
         ConnData {
             version: PROTOCOL_VERSION,

@@ -3,6 +3,7 @@
 use crate::engine::marks::Marks;
 use crate::engine::spin::Spin;
 use crate::engine::wake_coalescing::Moderation;
+use rsock_proto::switch::{Counts, Heard, Message};
 use rsock_proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -42,8 +43,8 @@ pub(super) struct Mailbox {
     pub(super) flags: AtomicU32,
     /// `errno` of a failure, or 0.
     pub(super) error: AtomicU32,
-    /// Extension messages received and not yet taken: bits of [`ExtSeen`].
-    pub(super) ext: AtomicU32,
+    /// Messages of the switch received: [`Counts`], which only the pump changes.
+    pub(super) messages: AtomicU32,
     /// Low 52 bits of the offset that the last `Ext::UpHigh` and `Ext::Up` named.
     pub(super) ext_up: AtomicU64,
     /// Spin budgets of the reader and the writer.
@@ -57,21 +58,6 @@ pub(super) const FLAG_SEND_CLOSED: u32 = 1;
 pub(super) const FLAG_EOF: u32 = 1 << 1;
 /// Both directions are over.
 pub(super) const FLAG_DISCONNECTED: u32 = 1 << 2;
-
-bitflags::bitflags! {
-    /// Extension messages that arrived.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct ExtSeen: u32 {
-        /// The peer's reader may be written to on the ring.
-        const READY = 1;
-        /// The peer's writer moved to the ring.
-        const UP = 1 << 1;
-        /// The peer's writer moved to TCP.
-        const DOWN = 1 << 2;
-        /// The peer asks our writer to move to TCP.
-        const LEAVE = 1 << 3;
-    }
-}
 
 /// All of it.
 #[repr(C)]
@@ -97,6 +83,20 @@ impl Mailbox {
 
     pub(super) fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    /// Counts a message of the switch. The caller holds the lock of the pump.
+    pub(super) fn put_message(&self, message: Message) {
+        let counts = Counts::from_bits(self.messages.load(Ordering::Relaxed)).after(message);
+        // SYNC(switch): the offset that an `Up` names is stored before. Pairs with the Acquire in `heard`.
+        self.messages.store(counts.to_bits(), Ordering::Release);
+    }
+
+    /// The messages of the switch that have arrived so far.
+    pub(super) fn heard(&self) -> Heard {
+        // SYNC(switch): in this order. Pairs with the Release in `put_message`.
+        let counts = Counts::from_bits(self.messages.load(Ordering::Acquire));
+        Heard { counts, up_offset: self.ext_up.load(Ordering::Acquire) }
     }
 
     /// Records the first failure; later ones are its consequences.

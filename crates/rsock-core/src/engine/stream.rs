@@ -12,7 +12,7 @@ use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvS
 use crate::interrupt::Section;
 use crate::iov::Rest;
 use rsock_proto::{
-    self, Blocked, Ctrl, DataWrite, LifecycleEvent, RemoteSge, TABLE_ENTRY, TransferSize,
+    self, Ctrl, DataWrite, LifecycleEvent, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize,
 };
 use rsock_verbs::{Backend, CompletionQueue, MemoryRegion, PostError, QueuePair, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -93,8 +93,8 @@ impl<B: Backend> Stream<B> {
                     rest.advance(done);
                     sent += done;
                 }
-                Err(Blocked::Closed) => break,
-                Err(Blocked::Credits | Blocked::Buffer) => {
+                Err(SendBlocked::Closed) => break,
+                Err(SendBlocked::Credits | SendBlocked::Buffer) => {
                     if !self.refill(&mut send) {
                         break;
                     }

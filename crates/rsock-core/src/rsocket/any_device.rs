@@ -1,18 +1,20 @@
-//! The edge between sockets, which do not know their device, and what lies below, which is generic
-//! over it. The choice is made here, once per socket.
+//! The same types without a device parameter: an enum over shared memory and RDMA for each of the
+//! generic types beside this file. Sockets are made of these, and choose the device here, once.
 //!
-//! A listener is on both devices; a connect goes to shared memory if it finds a peer there, and
-//! to an RDMA device otherwise, if one reaches the address. `RSOCK_DEVICE` leaves one of them.
+//! A listener listens on both devices. A connect uses shared memory if the address has a listener
+//! there, and otherwise an RDMA device that reaches the address. `RSOCK_DEVICE` restricts both to
+//! one device.
 
 use crate::config::environment::{self, Device};
 use crate::engine::{Armed, CallerMemory, Interest, Ready, ThreadBell};
 use crate::interrupt::Watch;
 use crate::metrics::Path;
-use crate::rsocket::accepting::Accepting as AcceptingOn;
-use crate::rsocket::connection::{Established as EstablishedOn, Patience};
-use crate::rsocket::device;
-use crate::rsocket::opening::Opening as OpeningOn;
+use crate::rsocket::RemoteAccess;
+use crate::rsocket::accept_queue::AcceptQueue;
+use crate::rsocket::connection::{Connection, WaitPolicy};
 use crate::rsocket::options::Options;
+use crate::rsocket::pending_connect::PendingConnect;
+use crate::rsocket::soft_device;
 use crate::sys;
 use rsock_cm::Port;
 use rsock_cm::rdma::RdmaManager;
@@ -21,13 +23,14 @@ use rsock_proto::Keepalive;
 use rsock_verbs::rdma::Rdma;
 use rsock_verbs::soft::Soft;
 use rsock_verbs::{Backend, Bell, MemoryRegion};
+use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Runs the same expression on whichever device's value it is.
+/// Runs the same expression on the value of either device.
 macro_rules! on {
     ($either:expr, $inner:ident => $do:expr) => {
         match $either {
@@ -37,16 +40,16 @@ macro_rules! on {
     };
 }
 
-/// A connect under way.
+/// A connect under way, on either device.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is boxed")]
-pub(super) enum Opening {
-    Soft(OpeningOn<SoftManager>),
-    Rdma(OpeningOn<RdmaManager>),
+pub(super) enum AnyPendingConnect {
+    Soft(PendingConnect<SoftManager>),
+    Rdma(PendingConnect<RdmaManager>),
 }
 
-impl Opening {
-    /// Starts to connect to `to`: it is now the first of `times`, and the second is the deadline.
+impl AnyPendingConnect {
+    /// Starts to connect to `to`. `times` are now and the deadline.
     pub(super) fn start(
         port: &Arc<Port>,
         to: SocketAddr,
@@ -54,59 +57,59 @@ impl Opening {
         times: [Instant; 2],
     ) -> io::Result<Self> {
         let rdma = || {
-            let opening = OpeningOn::start(&RdmaManager, Path::Rdma, port, to, config, times);
-            opening.map(Self::Rdma)
+            let pending = PendingConnect::start(&RdmaManager, Path::Rdma, port, to, config, times);
+            pending.map(Self::Rdma)
         };
         if environment::device() == Some(Device::Rdma) {
             return Ok(rdma()?);
         }
-        let manager = SoftManager::new(device::open()?);
-        match OpeningOn::start(&manager, Path::Soft, port, to, config, times) {
-            Ok(opening) => Ok(Self::Soft(opening)),
-            // Another host; or this one, where a program over C rsockets may be the peer.
+        let manager = SoftManager::new(soft_device::open()?);
+        match PendingConnect::start(&manager, Path::Soft, port, to, config, times) {
+            Ok(pending) => Ok(Self::Soft(pending)),
+            // The peer is on another host, or a program over C rsockets on this one.
             Err(e) if environment::device().is_none() && is_no_peer(&e) => match rdma() {
-                Ok(opening) => Ok(opening),
-                // Without a device there, what the system says of the address counts.
+                Ok(pending) => Ok(pending),
+                // No RDMA device reaches the address: report what shared memory answered.
                 Err(_) => Err(e.into()),
             },
             Err(e) => Err(e.into()),
         }
     }
 
-    /// As on the device.
-    pub(super) fn progress(&mut self, now: Instant) -> io::Result<Option<Established>> {
+    pub(super) fn progress(&mut self, now: Instant) -> io::Result<Option<AnyConnection>> {
         Ok(match self {
-            Self::Soft(opening) => opening.progress(now)?.map(Established::Soft),
-            Self::Rdma(opening) => opening.progress(now)?.map(Established::Rdma),
+            Self::Soft(pending) => pending.progress(now)?.map(AnyConnection::Soft),
+            Self::Rdma(pending) => pending.progress(now)?.map(AnyConnection::Rdma),
         })
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
-        on!(self, opening => opening.local_addr())
+        on!(self, pending => pending.local_addr())
     }
 
     pub(super) fn poll_entry(&self) -> (libc::pollfd, Instant) {
-        on!(self, opening => opening.poll_entry())
+        on!(self, pending => pending.poll_entry())
     }
 }
 
-/// Whether shared memory leads to nobody there.
+/// Whether shared memory has no listener at the address.
 fn is_no_peer(e: &rsock_cm::Error) -> bool {
     matches!(e, rsock_cm::Error::Unreachable(_) | rsock_cm::Error::Refused)
 }
 
-/// Listeners of this process, for those who wait in a connect: a program may connect to itself before
-/// it accepts. (Not once it has forked: the listener may be a child's by then.)
-static LISTENERS: Mutex<Vec<Weak<Accepting>>> = Mutex::new(Vec::new());
+/// The listeners of this process. A thread that waits in a connect advances their handshakes,
+/// because a program may connect to itself before it accepts. (Not after a fork: a child may own
+/// the listener.)
+static LISTENERS: Mutex<Vec<Weak<AnyAcceptQueue>>> = Mutex::new(Vec::new());
 
-/// A listening socket's inner side.
+/// What a listening socket has on both devices.
 #[derive(Debug)]
-pub(super) struct Accepting {
-    soft: Option<AcceptingOn<SoftManager>>,
-    rdma: Option<AcceptingOn<RdmaManager>>,
+pub(super) struct AnyAcceptQueue {
+    soft: Option<AcceptQueue<SoftManager>>,
+    rdma: Option<AcceptQueue<RdmaManager>>,
 }
 
-/// Runs the same expression on each device that there is.
+/// Runs the same expression on each device that is in use.
 macro_rules! each {
     ($both:expr, $inner:ident => $do:expr) => {{
         if let Some($inner) = &$both.soft {
@@ -118,7 +121,7 @@ macro_rules! each {
     }};
 }
 
-impl Accepting {
+impl AnyAcceptQueue {
     /// Listens on `port`.
     pub(super) fn listen(
         port: Arc<Port>,
@@ -128,15 +131,15 @@ impl Accepting {
         let chosen = environment::device();
         let mut this = Self { soft: None, rdma: None };
         if chosen != Some(Device::Rdma) {
-            let manager = SoftManager::new(device::open()?);
+            let manager = SoftManager::new(soft_device::open()?);
             let (port, options) = (Arc::clone(&port), Arc::clone(&options));
-            let soft = AcceptingOn::listen(&manager, Path::Soft, port, backlog, options)?;
+            let soft = AcceptQueue::listen(&manager, Path::Soft, port, backlog, options)?;
             this.soft = Some(soft);
         }
         if chosen != Some(Device::Soft) {
-            match AcceptingOn::listen(&RdmaManager, Path::Rdma, port, backlog, options) {
+            match AcceptQueue::listen(&RdmaManager, Path::Rdma, port, backlog, options) {
                 Ok(rdma) => this.rdma = Some(rdma),
-                // No device, or none that this address leads to.
+                // There is no RDMA device with this address.
                 Err(_) if this.soft.is_some() => {}
                 Err(e) => return Err(e),
             }
@@ -150,27 +153,27 @@ impl Accepting {
 
     /// Changes the backlog.
     pub(super) fn set_backlog(&self, backlog: u32) -> io::Result<()> {
-        each!(self, accepting => accepting.set_backlog(backlog)?);
+        each!(self, queue => queue.set_backlog(backlog)?);
         Ok(())
     }
 
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
-        let soft = self.soft.as_ref().map(AcceptingOn::local_addr);
-        soft.or_else(|| self.rdma.as_ref().map(AcceptingOn::local_addr))
+        let soft = self.soft.as_ref().map(AcceptQueue::local_addr);
+        soft.or_else(|| self.rdma.as_ref().map(AcceptQueue::local_addr))
     }
 
     /// Takes the next finished connection; never waits.
     ///
     /// # Errors
-    /// `EAGAIN`; `EINVAL` after a shutdown; what keeps the listener from working.
-    pub(super) fn try_accept(&self, now: Instant) -> io::Result<Established> {
+    /// `EAGAIN`; `EINVAL` after a shutdown; what broke the listener.
+    pub(super) fn try_accept(&self, now: Instant) -> io::Result<AnyConnection> {
         let mut result = Err(io::Error::from_raw_os_error(libc::EINVAL));
         if let Some(soft) = &self.soft {
-            result = soft.try_accept(now).map(Established::Soft);
+            result = soft.try_accept(now).map(AnyConnection::Soft);
         }
         match (&self.rdma, &result) {
-            (Some(rdma), Err(_)) => match rdma.try_accept(now).map(Established::Rdma) {
-                // A device that went away is no reason to stop serving the other one.
+            (Some(rdma), Err(_)) => match rdma.try_accept(now).map(AnyConnection::Rdma) {
+                // An RDMA device that was removed does not stop the other device's listener.
                 Err(e) if self.soft.is_some() && e.kind() != io::ErrorKind::WouldBlock => result,
                 other => other,
             },
@@ -178,10 +181,10 @@ impl Accepting {
         }
     }
 
-    /// Whether `accept` would return at once. Makes progress first.
+    /// Whether `accept` would return at once. Advances handshakes first.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
-        let soft = self.soft.as_ref().is_some_and(|accepting| accepting.is_ready(now));
-        self.rdma.as_ref().is_some_and(|accepting| accepting.is_ready(now)) || soft
+        let soft = self.soft.as_ref().is_some_and(|queue| queue.is_ready(now));
+        self.rdma.as_ref().is_some_and(|queue| queue.is_ready(now)) || soft
     }
 
     /// Waits until `accept` may have something.
@@ -201,198 +204,202 @@ impl Accepting {
     /// What to poll.
     pub(super) fn poll_entries(&self) -> Vec<libc::pollfd> {
         let mut fds = Vec::with_capacity(4);
-        each!(self, accepting => fds.extend(accepting.poll_entries()));
+        each!(self, queue => fds.extend(queue.poll_entries()));
         fds
     }
 
     /// What to poll for handshakes alone.
     pub(super) fn handshake_entries(&self) -> Vec<libc::pollfd> {
         let mut fds = Vec::with_capacity(2);
-        each!(self, accepting => fds.push(accepting.poll_entries()[0]));
+        each!(self, queue => fds.push(queue.poll_entries()[0]));
         fds
     }
 
     /// Stops listening.
     pub(super) fn shutdown(&self) {
-        each!(self, accepting => accepting.shutdown());
+        each!(self, queue => queue.shutdown());
     }
 }
 
-/// Every listener of this process, for a thread that waits in a connect.
-pub(super) fn listeners() -> Vec<Arc<Accepting>> {
+/// Every listener of this process.
+pub(super) fn listeners() -> Vec<Arc<AnyAcceptQueue>> {
     let all = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
     all.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Makes progress on all of `listeners`.
-pub(super) fn progress(listeners: &[Arc<Accepting>], now: Instant) {
+/// Advances the handshakes of all `listeners`.
+pub(super) fn progress(listeners: &[Arc<AnyAcceptQueue>], now: Instant) {
     for listener in listeners {
-        each!(listener, accepting => accepting.progress(now));
+        each!(listener, queue => queue.progress(now));
     }
 }
 
-/// A connected stream.
+/// A connected stream, on either device.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one per socket, and it never moves")]
-pub(super) enum Established {
-    Soft(EstablishedOn<SoftManager>),
-    Rdma(EstablishedOn<RdmaManager>),
+pub(super) enum AnyConnection {
+    Soft(Connection<SoftManager>),
+    Rdma(Connection<RdmaManager>),
 }
 
-impl Established {
+impl AnyConnection {
     #[inline]
-    pub(super) fn send(&self, bufs: &[IoSlice<'_>], patience: Patience) -> io::Result<usize> {
-        on!(self, established => established.send(bufs, patience))
+    pub(super) fn send(&self, bufs: &[IoSlice<'_>], policy: WaitPolicy) -> io::Result<usize> {
+        on!(self, connection => connection.send(bufs, policy))
     }
 
     #[inline]
     pub(super) fn recv(
         &self,
         bufs: &mut [IoSliceMut<'_>],
-        peek: bool,
-        all: bool,
-        patience: Patience,
+        flags: RecvFlags,
+        policy: WaitPolicy,
     ) -> io::Result<usize> {
-        on!(self, established => established.recv(bufs, peek, all, patience))
+        on!(self, connection => connection.recv(bufs, flags, policy))
     }
 
     pub(super) fn iomap(
         &self,
         memory: &CallerMemory,
         offset: Option<u64>,
-        open: bool,
+        access: RemoteAccess,
     ) -> io::Result<u64> {
-        on!(self, established => established.iomap(memory, offset, open))
+        on!(self, connection => connection.iomap(memory, offset, access))
     }
 
     pub(super) fn iounmap(&self, addr: *const u8, len: usize) -> bool {
-        on!(self, established => established.stream.iounmap(addr, len))
+        on!(self, connection => connection.stream.iounmap(addr, len))
     }
 
-    /// Memory of the device's own, opened to the peer under `offset`.
+    /// Memory of the device, exposed to the peer under `offset`.
     pub(super) fn open_region(&self, len: usize, offset: u64) -> io::Result<Arc<dyn MemoryRegion>> {
-        on!(self, established => Ok(established.open_region(len, Some(offset))?.0))
+        on!(self, connection => Ok(connection.open_region(len, Some(offset))?.0))
     }
 
-    /// Takes back what [`Self::open_region`] gave.
+    /// Takes back a region of [`Self::open_region`].
     pub(super) fn close_region(&self, region: &dyn MemoryRegion) {
         let addr = std::ptr::with_exposed_provenance(usize::try_from(region.addr().0).unwrap_or(0));
         self.iounmap(addr, region.len());
     }
 
-    pub(super) fn put(&self, bytes: &[u8], offset: u64, patience: Patience) -> io::Result<usize> {
-        on!(self, established => established.put(bytes, offset, patience))
+    pub(super) fn write_remote(
+        &self,
+        bytes: &[u8],
+        offset: u64,
+        policy: WaitPolicy,
+    ) -> io::Result<usize> {
+        on!(self, connection => connection.write_remote(bytes, offset, policy))
     }
 
     pub(super) fn mark(&self) -> u32 {
-        on!(self, established => established.stream.mark())
+        on!(self, connection => connection.stream.mark())
     }
 
     pub(super) fn spin(&self, interest: Interest, mark: u32) -> bool {
-        on!(self, established => established.stream.spin(interest, mark))
+        on!(self, connection => connection.stream.spin(interest, mark))
     }
 
-    pub(super) fn anchor_entry(&self) -> libc::pollfd {
-        on!(self, established => established.anchor_entry())
+    pub(super) fn hang_up_entry(&self) -> libc::pollfd {
+        on!(self, connection => connection.hang_up_entry())
     }
 
-    pub(super) fn note_anchor(&self, revents: i16) {
-        on!(self, established => established.note_anchor(revents));
+    pub(super) fn note_hang_up(&self, revents: i16) {
+        on!(self, connection => connection.note_hang_up(revents));
     }
 
-    pub(super) fn is_look_due(&self) -> bool {
-        on!(self, established => established.is_look_due())
+    pub(super) fn is_check_due(&self) -> bool {
+        on!(self, connection => connection.is_check_due())
     }
 
     pub(super) fn readiness(&self) -> Ready {
-        on!(self, established => established.readiness())
+        on!(self, connection => connection.readiness())
     }
 
     pub(super) fn take_error(&self) -> Option<i32> {
-        on!(self, established => established.take_error())
+        on!(self, connection => connection.take_error())
     }
 
     pub(super) fn set_keepalive(&self, settings: Option<Keepalive>) {
-        on!(self, established => established.set_keepalive(settings));
+        on!(self, connection => connection.set_keepalive(settings));
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) {
-        on!(self, established => established.shutdown(how));
+        on!(self, connection => connection.shutdown(how));
     }
 
-    pub(super) fn close(&self, reset: bool, linger: Duration) {
-        on!(self, established => established.close(reset, linger));
+    pub(super) fn close(&self, linger: Duration) {
+        on!(self, connection => connection.close(linger));
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
-        on!(self, established => established.local_addr())
+        on!(self, connection => connection.local_addr())
     }
 
     pub(super) fn peer_addr(&self) -> SocketAddr {
-        on!(self, established => established.peer_addr())
+        on!(self, connection => connection.peer_addr())
     }
 }
 
-impl AsFd for Established {
-    /// The anchor.
+impl AsFd for AnyConnection {
+    /// The descriptor that shows the end of the connection.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        on!(self, established => established.as_fd())
+        on!(self, connection => connection.as_fd())
     }
 }
 
-/// The calling thread's doorbells, of the devices that a wait is about.
+/// The calling thread's doorbells, one for each device that a wait is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bells<'a> {
+pub(super) struct ThreadBells<'a> {
     soft: Option<&'a <Soft as Backend>::Bell>,
     rdma: Option<&'a <Rdma as Backend>::Bell>,
 }
 
-/// A stream that rings for the caller.
+/// A stream that rings the caller's doorbell.
 #[derive(Debug)]
-pub(super) enum ArmedOn<'a> {
+pub(super) enum AnyArmed<'a> {
     Soft(Armed<'a, Soft>),
     Rdma(Armed<'a, Rdma>),
 }
 
-impl ArmedOn<'_> {
-    /// Longest time that it is safe to sleep, `None` for any.
+impl AnyArmed<'_> {
+    /// Longest time that it is safe to sleep; `None` is without limit.
     pub(super) fn bound(&self) -> Option<Duration> {
         on!(self, armed => armed.bound())
     }
 }
 
-impl<'a> Bells<'a> {
-    /// Runs `f` with the bells that waiting for `streams` takes.
+impl<'a> ThreadBells<'a> {
+    /// Runs `f` with the doorbells that are needed to wait for `streams`.
     pub(super) fn with<'s, R>(
-        streams: impl Iterator<Item = &'s Established> + Clone,
-        f: impl FnOnce(Bells<'_>) -> io::Result<R>,
+        streams: impl Iterator<Item = &'s AnyConnection> + Clone,
+        f: impl FnOnce(ThreadBells<'_>) -> io::Result<R>,
     ) -> io::Result<R> {
-        let soft = streams.clone().find_map(|established| match established {
-            Established::Soft(established) => Some(established.context()),
-            Established::Rdma(_) => None,
+        let soft = streams.clone().find_map(|connection| match connection {
+            AnyConnection::Soft(connection) => Some(connection.context()),
+            AnyConnection::Rdma(_) => None,
         });
-        let rdma = streams.clone().find_map(|established| match established {
-            Established::Rdma(established) => Some(established.context()),
-            Established::Soft(_) => None,
+        let rdma = streams.clone().find_map(|connection| match connection {
+            AnyConnection::Rdma(connection) => Some(connection.context()),
+            AnyConnection::Soft(_) => None,
         });
         with_bell::<Soft, _>(soft, |soft| {
-            with_bell::<Rdma, _>(rdma, |rdma| f(Bells { soft, rdma }))
+            with_bell::<Rdma, _>(rdma, |rdma| f(ThreadBells { soft, rdma }))
         })
     }
 
-    /// Arms a bell for anything that happens to `established` after `mark`; `None` if something has.
-    pub(super) fn arm<'b>(self, established: &'b Established, mark: u32) -> Option<ArmedOn<'b>>
+    /// Arms a doorbell for changes of `connection` after `mark`; `None` if it has changed already.
+    pub(super) fn arm<'b>(self, connection: &'b AnyConnection, mark: u32) -> Option<AnyArmed<'b>>
     where
         'a: 'b,
     {
-        match (established, self) {
-            (Established::Soft(established), Bells { soft: Some(bell), .. }) => {
-                established.stream.arm(bell, mark).map(ArmedOn::Soft)
+        match (connection, self) {
+            (AnyConnection::Soft(connection), ThreadBells { soft: Some(bell), .. }) => {
+                connection.stream.arm(bell, mark).map(AnyArmed::Soft)
             }
-            (Established::Rdma(established), Bells { rdma: Some(bell), .. }) => {
-                established.stream.arm(bell, mark).map(ArmedOn::Rdma)
+            (AnyConnection::Rdma(connection), ThreadBells { rdma: Some(bell), .. }) => {
+                connection.stream.arm(bell, mark).map(AnyArmed::Rdma)
             }
-            // Made for other streams: look again.
+            // The stream was connected after the bells were made: check it again first.
             _ => None,
         }
     }
@@ -405,7 +412,7 @@ impl<'a> Bells<'a> {
         fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
     }
 
-    /// Empties them.
+    /// Drains the bells that rang.
     pub(super) fn drain(self) {
         if let Some(bell) = self.soft {
             bell.drain();

@@ -1,32 +1,40 @@
-//! The public blocking sockets.
+//! Sockets of the rsockets API, and what the faces of rsock build theirs from.
 //!
-//! Two kinds. [`Stream`] and [`Listener`] mirror `std::net`: they are TCP first and move to a
-//! faster path when both ends run rsock, so they reach any peer. [`rsockets`] speaks the rsockets
-//! protocol from the first byte, as C rsockets do: it reaches rsockets peers only, has iomaps, and
-//! the C interface is made of it ([`Socket`]). [`Datagram`] speaks it with datagrams.
+//! [`Socket`] is the stream socket behind `rsocket(3)`, the rsockets streams of the crate `rsock`
+//! and those of `rsock-tokio`: it speaks the rsockets protocol from the first byte. [`poll()`] waits
+//! for sockets, datagram sockets and ordinary descriptors together. [`AcceleratedSocket`] owns the
+//! other kind of stream, a TCP socket and its faster connection; the faces hand it to each other.
+//!
+//! # Source
+//! rdma-core v64.0, librdmacm/rsocket.c; rsocket(7).
 
-mod accepting;
+mod accelerated_socket;
+mod accept_queue;
 mod any_device;
+mod arguments;
+mod async_wait;
 mod connection;
-mod defaults;
-mod device;
-mod listener;
-mod opening;
+mod exposed_region;
+
 mod options;
+mod pending_connect;
 mod poll;
-pub mod rsockets;
+mod settings;
 mod socket;
-mod stream;
+mod soft_device;
+mod system_defaults;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
-pub use crate::datagram::Datagram;
 pub use crate::engine::CallerMemory;
-pub use defaults::Defaults;
-pub use listener::Listener;
-pub use options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
+pub use accelerated_socket::AcceleratedSocket;
+pub use arguments::{Family, RemoteAccess};
+pub use async_wait::WaitSet;
+pub use exposed_region::ExposedRegion;
+pub use options::{
+    KeepaliveSettings, RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA,
+};
 pub use poll::{PollEntry, Source, poll};
+pub use settings::SocketSettings;
 pub use socket::Socket;
-pub use stream::Stream;
-pub use waiting::WaitSet;
+pub use system_defaults::SystemDefaults;

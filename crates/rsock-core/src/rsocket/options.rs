@@ -1,19 +1,19 @@
-//! Socket options of the pure mode: what `rsetsockopt` stores and `rgetsockopt` tells.
+//! Socket options of rsockets: what `rsetsockopt` stores and `rgetsockopt` returns.
 //!
-//! Values come and go as C lays them out, because this is the one place that interprets them for
-//! every face. The list is closed: an option that is not here is not supported.
+//! Values have the layout of C, because this file interprets them for every face. An option that is
+//! not in the list is not supported.
 //!
 //! # Source
-//! rdma-core v64.0, librdmacm/rsocket.c: `rsetsockopt`, `rgetsockopt`. Where we differ a comment
-//! says COMPAT, and `docs/c-api.md` lists it.
+//! rdma-core v64.0, librdmacm/rsocket.c: `rsetsockopt`, `rgetsockopt`. Where rsock
+//! differs a comment says COMPAT, and `docs/c-api.md` lists it.
 
 use crate::engine::Config;
-use crate::rsocket::defaults::{Defaults, MAX_DEPTH, iomap_slots, send_buf};
+use crate::rsocket::system_defaults::{MAX_DEPTH, SystemDefaults, iomap_slots, send_buf};
 use rsock_proto::Keepalive;
 use std::io;
 use std::time::Duration;
 
-/// Whether an option is one of those of [`Options::keepalive`].
+/// Whether [`Options::keepalive`] depends on the option.
 pub(super) fn is_of_keepalive(level: i32, name: i32) -> bool {
     matches!(
         (level, name),
@@ -22,7 +22,7 @@ pub(super) fn is_of_keepalive(level: i32, name: i32) -> bool {
     )
 }
 
-/// Level of the options that belong to RDMA.
+/// Level of the options that are specific to RDMA.
 pub const SOL_RDMA: i32 = 0x10000;
 /// Send queue entries (`u32`).
 pub const RDMA_SQSIZE: i32 = 0;
@@ -30,9 +30,9 @@ pub const RDMA_SQSIZE: i32 = 0;
 pub const RDMA_RQSIZE: i32 = 1;
 /// Inline bytes (`u32`).
 pub const RDMA_INLINE: i32 = 2;
-/// Entries for buffers that the peer opens to us (`int`).
+/// How many regions the peer may expose to this socket (`int`).
 pub const RDMA_IOMAPSIZE: i32 = 3;
-/// Path records, kept and given back.
+/// Path records, which are stored and returned.
 pub const RDMA_ROUTE: i32 = 4;
 
 /// Options of one socket.
@@ -40,46 +40,46 @@ pub const RDMA_ROUTE: i32 = 4;
 pub(super) struct Options {
     pub(super) reuse_address: bool,
     pub(super) v6_only: bool,
-    /// `None` lets close return at once and bytes arrive; zero resets.
+    /// `None` is the default wait of a close, and zero resets the connection.
     pub(super) linger: Option<Duration>,
     pub(super) recv_timeout: Option<Duration>,
     pub(super) send_timeout: Option<Duration>,
     /// Bytes, after doubling.
-    recv_buf: u32,
+    pub(super) recv_buf: u32,
     /// Bytes, after doubling.
     send_buf: u32,
     sq_depth: u16,
     rq_depth: u16,
     inline: u16,
-    iomap_slots: u16,
+    pub(super) iomap_slots: u16,
     route: Vec<u8>,
     keepalive: bool,
     keep_idle: i32,
     keep_interval: i32,
     keep_count: i32,
     oob_inline: bool,
-    no_delay: bool,
+    pub(super) no_delay: bool,
     tos: u8,
 }
 
-/// What the socket is, for options that only tell.
+/// The state of a socket, as far as options depend on it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct About {
+pub(super) struct SocketState {
     pub(super) is_v6: bool,
     pub(super) is_listening: bool,
     pub(super) is_connected: bool,
-    /// Connecting or connected: the queues exist.
+    /// Connecting or connected: the queues exist and their sizes are fixed.
     pub(super) is_fixed: bool,
 }
 
-/// A value as C has it.
+/// A value in C's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum OptionValue {
     Int(i32),
     Bytes(Vec<u8>),
 }
 
-impl Value {
+impl OptionValue {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Int(n) => n.to_ne_bytes().to_vec(),
@@ -98,9 +98,21 @@ const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE: u8 = 7;
 const TCP_LISTEN: u8 = 10;
 
+/// When a connection without traffic is probed, and when it is given up: `SO_KEEPALIVE` with
+/// `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`; see tcp(7). Times count in whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepaliveSettings {
+    /// Time without traffic before the first probe.
+    pub idle: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Probes without an answer after which the connection ends with `ETIMEDOUT`.
+    pub probes: u32,
+}
+
 impl Options {
     /// Options of a new socket.
-    pub(super) fn new(defaults: &Defaults) -> Self {
+    pub(super) fn new(defaults: &SystemDefaults) -> Self {
         Self {
             reuse_address: false,
             v6_only: false,
@@ -138,22 +150,22 @@ impl Options {
         }
     }
 
-    /// `setsockopt(2)` without the socket: what has to reach the kernel is the caller's.
+    /// As `setsockopt(2)`. The caller passes on to the kernel what the kernel must know.
     ///
     /// # Errors
     /// `ENOTSUP` for an unknown option, `EINVAL` for a value that cannot be.
     pub(super) fn set(
         &mut self,
-        about: About,
+        state: SocketState,
         level: i32,
         name: i32,
         value: &[u8],
     ) -> io::Result<()> {
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) => self.reuse_address = flag(value)?,
-            (libc::SOL_SOCKET, libc::SO_RCVBUF) if about.is_fixed => {}
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) if state.is_fixed => {}
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => self.recv_buf = doubled(value)?.max(1),
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) if about.is_fixed => {}
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) if state.is_fixed => {}
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => self.send_buf = send_buf(doubled(value)?),
             (libc::SOL_SOCKET, libc::SO_LINGER) => self.linger = linger(value)?,
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => self.recv_timeout = timeval(value)?,
@@ -167,18 +179,18 @@ impl Options {
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => self.keep_idle = positive(value)?,
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => self.keep_interval = positive(value)?,
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => self.keep_count = positive(value)?,
-            // Nothing here segments or controls congestion.
+            // rsockets neither segments nor controls congestion.
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => _ = int(value)?,
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {}
-            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if about.is_v6 => self.v6_only = flag(value)?,
-            (SOL_RDMA, _) => return self.set_rdma(about, name, value),
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if state.is_v6 => self.v6_only = flag(value)?,
+            (SOL_RDMA, _) => return self.set_rdma(state, name, value),
             _ => return unsupported(),
         }
         Ok(())
     }
 
-    fn set_rdma(&mut self, about: About, name: i32, value: &[u8]) -> io::Result<()> {
-        if about.is_fixed {
+    fn set_rdma(&mut self, state: SocketState, name: i32, value: &[u8]) -> io::Result<()> {
+        if state.is_fixed {
             return invalid();
         }
         let depth = |value| {
@@ -203,24 +215,29 @@ impl Options {
     ///
     /// # Errors
     /// `ENOTSUP` for an unknown option.
-    pub(super) fn value(&self, about: About, level: i32, name: i32) -> io::Result<Value> {
-        let int = |n: i32| Ok(Value::Int(n));
+    pub(super) fn value(
+        &self,
+        state: SocketState,
+        level: i32,
+        name: i32,
+    ) -> io::Result<OptionValue> {
+        let int = |n: i32| Ok(OptionValue::Int(n));
         let size = |n: u32| int(i32::try_from(n).unwrap_or(i32::MAX));
         let flag = |b: bool| int(b.into());
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_TYPE) => int(libc::SOCK_STREAM),
             (libc::SOL_SOCKET, libc::SO_PROTOCOL) => int(libc::IPPROTO_TCP),
             (libc::SOL_SOCKET, libc::SO_DOMAIN) => {
-                int(if about.is_v6 { libc::AF_INET6 } else { libc::AF_INET })
+                int(if state.is_v6 { libc::AF_INET6 } else { libc::AF_INET })
             }
-            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => flag(about.is_listening),
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => flag(state.is_listening),
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) => flag(self.reuse_address),
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => size(self.recv_buf),
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => size(self.send_buf),
-            // COMPAT: C stores the flag inverted, so that a new socket claims to linger.
+            // COMPAT: C rsockets stores the flag inverted, so that a new socket claims to linger.
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 let seconds = self.linger.map_or(0, |l| l.as_secs());
-                Ok(Value::Bytes(pair(
+                Ok(OptionValue::Bytes(pair(
                     i32::from(self.linger.is_some()),
                     i32::try_from(seconds).unwrap_or(i32::MAX),
                 )))
@@ -236,10 +253,12 @@ impl Options {
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => int(self.keep_idle()),
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => int(self.keep_interval),
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => int(self.keep_count),
-            // COMPAT: C answers the number 1; the kernel answers a name.
-            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => Ok(Value::Bytes(b"rsock\0".to_vec())),
-            (libc::IPPROTO_TCP, libc::TCP_INFO) => Ok(Value::Bytes(self.tcp_info(about))),
-            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if about.is_v6 => flag(self.v6_only),
+            // COMPAT: C rsockets returns the number 1; the kernel returns a name.
+            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+                Ok(OptionValue::Bytes(b"rsock\0".to_vec()))
+            }
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => Ok(OptionValue::Bytes(self.tcp_info(state))),
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if state.is_v6 => flag(self.v6_only),
             (SOL_RDMA, RDMA_SQSIZE) => int(self.sq_depth.into()),
             (SOL_RDMA, RDMA_RQSIZE) => int(self.rq_depth.into()),
             (SOL_RDMA, RDMA_INLINE) => int(self.inline.into()),
@@ -247,12 +266,12 @@ impl Options {
             (SOL_RDMA, RDMA_ROUTE) if self.route.is_empty() => {
                 Err(io::Error::from_raw_os_error(libc::ENODATA))
             }
-            (SOL_RDMA, RDMA_ROUTE) => Ok(Value::Bytes(self.route.clone())),
+            (SOL_RDMA, RDMA_ROUTE) => Ok(OptionValue::Bytes(self.route.clone())),
             _ => unsupported(),
         }
     }
 
-    /// What was set, or the system's value.
+    /// `TCP_KEEPIDLE` in seconds: the value that was set, or the system's default.
     fn keep_idle(&self) -> i32 {
         if self.keep_idle > 0 {
             return self.keep_idle;
@@ -261,7 +280,7 @@ impl Options {
         system.and_then(|text| text.trim().parse().ok()).unwrap_or(7200)
     }
 
-    /// When probes are due; `None` without `SO_KEEPALIVE`.
+    /// The keepalive times for the engine; `None` without `SO_KEEPALIVE`.
     pub(super) fn keepalive(&self) -> Option<Keepalive> {
         let seconds = |n: i32| Duration::from_secs(u64::try_from(n).unwrap_or(0));
         self.keepalive.then(|| Keepalive {
@@ -271,12 +290,42 @@ impl Options {
         })
     }
 
-    /// COMPAT: C says `TCP_ESTABLISHED` only once both directions are shut down.
-    fn tcp_info(&self, about: About) -> Vec<u8> {
+    /// The settings behind [`Self::keepalive`], for the typed options.
+    pub(super) fn keepalive_settings(&self) -> Option<KeepaliveSettings> {
+        let Keepalive { idle, interval, probes } = self.keepalive()?;
+        Some(KeepaliveSettings { idle, interval, probes })
+    }
+
+    /// Sets all that [`Self::keepalive`] depends on; `None` is `SO_KEEPALIVE` off.
+    pub(super) fn set_keepalive_settings(
+        &mut self,
+        settings: Option<KeepaliveSettings>,
+    ) -> io::Result<()> {
+        let Some(settings) = settings else {
+            self.keepalive = false;
+            return Ok(());
+        };
+        let seconds = |time: Duration| match i32::try_from(time.as_secs()) {
+            Ok(0) => invalid(),
+            n => Ok(n.unwrap_or(i32::MAX)),
+        };
+        let (idle, interval) = (seconds(settings.idle)?, seconds(settings.interval)?);
+        if settings.probes == 0 {
+            return invalid();
+        }
+        (self.keep_idle, self.keep_interval) = (idle, interval);
+        self.keep_count = i32::try_from(settings.probes).unwrap_or(i32::MAX);
+        self.keepalive = true;
+        Ok(())
+    }
+
+    /// `TCP_INFO`. COMPAT: C rsockets reports `TCP_ESTABLISHED` only once both directions are shut
+    /// down.
+    fn tcp_info(&self, state: SocketState) -> Vec<u8> {
         let mut info = vec![0; TCP_INFO_LEN];
-        info[0] = match about {
-            About { is_connected: true, .. } => TCP_ESTABLISHED,
-            About { is_listening: true, .. } => TCP_LISTEN,
+        info[0] = match state {
+            SocketState { is_connected: true, .. } => TCP_ESTABLISHED,
+            SocketState { is_listening: true, .. } => TCP_LISTEN,
             _ => TCP_CLOSE,
         };
         let window = u32::from(self.sq_depth).to_ne_bytes();
@@ -285,9 +334,9 @@ impl Options {
     }
 }
 
-/// Receives that the engine keeps beyond the window, for control messages.
+/// Receives that the engine posts beyond the window, for control messages.
 const SPARE: u16 = 16;
-/// Smallest and largest receive queue that is made: each entry costs a slot of shared memory.
+/// Smallest and largest receive queue: each entry takes a slot of shared memory.
 const MIN_DEPTH: u16 = SPARE + 8;
 const MAX_DEPTH_USED: u16 = 4096;
 /// Bounds of one receive buffer, in bytes.
@@ -307,9 +356,9 @@ fn positive(value: &[u8]) -> io::Result<i32> {
     if n > 0 { Ok(n) } else { invalid() }
 }
 
-/// As for TCP, half of the space is taken to be overhead.
+/// Doubles the value, as the kernel does for TCP, where half of the space is overhead.
 fn doubled(value: &[u8]) -> io::Result<u32> {
-    // The kernel, too, takes a negative size for a huge one.
+    // A negative size is a huge one, as for the kernel.
     Ok(int(value)?.cast_unsigned().min(u32::MAX / 4) * 2)
 }
 
@@ -333,18 +382,18 @@ fn timeval(value: &[u8]) -> io::Result<Option<Duration>> {
     if !(0..1_000_000).contains(&micros) {
         return Err(io::Error::from_raw_os_error(libc::EDOM));
     }
-    // A negative time is over at once, as for the kernel.
+    // A negative time limit is over at once, as for the kernel.
     let Ok(seconds) = u64::try_from(seconds) else { return Ok(Some(Duration::from_nanos(1))) };
     let micros = u32::try_from(micros).unwrap_or(0);
     let limit = Duration::new(seconds, micros * 1000);
     Ok((!limit.is_zero()).then_some(limit))
 }
 
-fn to_timeval(limit: Option<Duration>) -> Value {
+fn to_timeval(limit: Option<Duration>) -> OptionValue {
     let limit = limit.unwrap_or_default();
     let seconds = i64::try_from(limit.as_secs()).unwrap_or(i64::MAX);
     let micros = i64::from(limit.subsec_micros());
-    Value::Bytes([seconds.to_ne_bytes(), micros.to_ne_bytes()].concat())
+    OptionValue::Bytes([seconds.to_ne_bytes(), micros.to_ne_bytes()].concat())
 }
 
 fn unsupported<T>() -> io::Result<T> {
@@ -359,18 +408,18 @@ fn invalid<T>() -> io::Result<T> {
 mod tests {
     use super::*;
 
-    const IDLE: About =
-        About { is_v6: false, is_listening: false, is_connected: false, is_fixed: false };
+    const IDLE: SocketState =
+        SocketState { is_v6: false, is_listening: false, is_connected: false, is_fixed: false };
 
     fn options() -> Options {
-        Options::new(&Defaults::default())
+        Options::new(&SystemDefaults::default())
     }
 
     fn errno<T: std::fmt::Debug>(r: io::Result<T>) -> Option<i32> {
         r.expect_err("an error").raw_os_error()
     }
 
-    /// Every integer option: what is set, and what is told afterwards.
+    /// For every integer option: the value set, and the value returned afterwards.
     #[test]
     fn integers_come_back_as_documented() {
         let table: &[(i32, i32, i32, i32)] = &[
@@ -393,11 +442,11 @@ mod tests {
             (SOL_RDMA, RDMA_IOMAPSIZE, 129, 128),
             (SOL_RDMA, RDMA_IOMAPSIZE, 257, 256),
         ];
-        for &(level, name, set, told) in table {
+        for &(level, name, set, returned) in table {
             let mut options = options();
             options.set(IDLE, level, name, &set.to_ne_bytes()).expect("set");
             let value = options.value(IDLE, level, name).expect("value");
-            assert_eq!(value, Value::Int(told), "{level} {name}");
+            assert_eq!(value, OptionValue::Int(returned), "{level} {name}");
             let short = options.set(IDLE, level, name, &[1, 2, 3]);
             assert_eq!(errno(short), Some(libc::EINVAL), "{level} {name}");
         }
@@ -407,9 +456,9 @@ mod tests {
     fn linger_is_off_by_default_and_kept() {
         let mut options = options();
         let value = |o: &Options| o.value(IDLE, libc::SOL_SOCKET, libc::SO_LINGER).expect("value");
-        assert_eq!(value(&options), Value::Bytes(pair(0, 0)));
+        assert_eq!(value(&options), OptionValue::Bytes(pair(0, 0)));
         options.set(IDLE, libc::SOL_SOCKET, libc::SO_LINGER, &pair(1, 9)).expect("set");
-        assert_eq!(value(&options), Value::Bytes(pair(1, 9)));
+        assert_eq!(value(&options), OptionValue::Bytes(pair(1, 9)));
         assert_eq!(options.linger, Some(Duration::from_secs(9)));
         assert_eq!(
             errno(options.set(IDLE, libc::SOL_SOCKET, libc::SO_LINGER, &pair(1, 9)[..4])),
@@ -434,7 +483,7 @@ mod tests {
 
     #[test]
     fn queue_sizes_are_fixed_once_connecting_and_buffer_sizes_silently_so() {
-        let fixed = About { is_fixed: true, ..IDLE };
+        let fixed = SocketState { is_fixed: true, ..IDLE };
         let mut options = options();
         let one = 1i32.to_ne_bytes();
         for name in [RDMA_SQSIZE, RDMA_RQSIZE, RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE] {
@@ -475,14 +524,14 @@ mod tests {
 
     #[test]
     fn the_connection_state_shows_in_tcp_info() {
-        let info = |about| {
-            let value = options().value(about, libc::IPPROTO_TCP, libc::TCP_INFO).expect("value");
+        let info = |state| {
+            let value = options().value(state, libc::IPPROTO_TCP, libc::TCP_INFO).expect("value");
             (value.to_bytes()[0], value.to_bytes()[TCP_INFO_WINDOW..][..2].to_vec())
         };
         let window = 384u16.to_ne_bytes().to_vec();
         assert_eq!(info(IDLE), (TCP_CLOSE, window.clone()));
-        assert_eq!(info(About { is_listening: true, ..IDLE }), (TCP_LISTEN, window.clone()));
-        assert_eq!(info(About { is_connected: true, ..IDLE }), (TCP_ESTABLISHED, window));
+        assert_eq!(info(SocketState { is_listening: true, ..IDLE }), (TCP_LISTEN, window.clone()));
+        assert_eq!(info(SocketState { is_connected: true, ..IDLE }), (TCP_ESTABLISHED, window));
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! `poll` over sockets of the pure mode and ordinary descriptors alike.
+//! `poll` over rsockets, datagram sockets and ordinary descriptors together.
 //!
-//! Streams are looked at in memory. Only when nothing is ready does the caller sleep, on its own
-//! doorbell, which every stream of the set rings, and on the descriptors: those of listeners and
-//! connects, the streams' anchors, and the program's own.
+//! Streams are checked in memory. Only when nothing is ready does the caller sleep: on its thread's
+//! doorbells, which every stream of the set rings, and on descriptors, which are those of listeners
+//! and connects, the hang-up descriptors of streams, and the program's own.
 
 use crate::datagram::{self, Datagram};
 use crate::engine::Interest;
 use crate::interrupt::Watch;
-use crate::rsocket::any_device::{ArmedOn, Bells, Established};
+use crate::rsocket::any_device::{AnyArmed, AnyConnection, ThreadBells};
 use crate::rsocket::socket::Socket;
 use crate::sys;
 use rustix::event::PollFlags;
@@ -15,10 +15,10 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// What an entry of [`poll`] is about.
+/// What an entry of [`poll`] watches.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// A socket of the pure mode.
+    /// A stream socket of the rsockets API.
     Socket(&'a Socket),
     /// A datagram socket.
     Datagram(&'a Datagram),
@@ -31,15 +31,15 @@ pub enum Source<'a> {
 pub struct PollEntry<'a> {
     /// What to watch.
     pub source: Source<'a>,
-    /// Events asked for.
+    /// The events to wait for.
     pub events: PollFlags,
-    /// Events found.
+    /// The events found, with `POLLERR` and `POLLHUP`.
     pub revents: PollFlags,
 }
 
-/// A thread that drives a connect takes the messages that another one polls for, so nobody sleeps
-/// longer than this on one.
-const SHARED_CONNECT: Duration = Duration::from_millis(20);
+/// Longest sleep on a connect: a second thread that advances the same connect takes the messages
+/// that would have ended the sleep.
+const CONNECT_SLEEP: Duration = Duration::from_millis(20);
 
 /// As `ppoll(2)`: waits until an entry has an event, for `timeout` at most (`None`: without end),
 /// with `sigmask` in force while it sleeps. Returns how many entries have events.
@@ -52,7 +52,7 @@ pub fn poll(
     sigmask: Option<&libc::sigset_t>,
 ) -> io::Result<usize> {
     let watch = Watch::begin();
-    // COMPAT: C subtracts the time since the first turn again in every turn.
+    // COMPAT: C rsockets subtracts the time since the first round again in every round.
     let deadline = match timeout {
         Some(Duration::ZERO) => None,
         Some(t) => sys::now().checked_add(t),
@@ -60,17 +60,17 @@ pub fn poll(
     };
     let has_fds = entries.iter().any(|e| match e.source {
         Source::Fd(fd) => fd >= 0,
-        // Has one besides its memory.
+        // A datagram socket has a UDP socket besides its memory.
         Source::Datagram(_) => true,
         Source::Socket(_) => false,
     });
     loop {
         let marks = marks(entries);
-        // PERF: streams that are ready cost no system call. Who does not wait must still learn of
-        // a hang-up; who does learns it from the sleep.
-        let mut n = if has_fds { 0 } else { look_at_sockets(entries) };
-        if n == 0 && (has_fds || timeout == Some(Duration::ZERO) && is_look_due(entries)) {
-            n = look_at_all(entries)?;
+        // PERF: streams that are ready cost no system call. A call that does not wait must check
+        // for hang-ups now and then; a call that waits learns of them in its sleep.
+        let mut n = if has_fds { 0 } else { check_sockets(entries) };
+        if n == 0 && (has_fds || timeout == Some(Duration::ZERO) && is_check_due(entries)) {
+            n = check_all(entries)?;
         }
         if n > 0 || timeout == Some(Duration::ZERO) {
             return Ok(n);
@@ -81,33 +81,33 @@ pub fn poll(
         let left = sys::time_left(deadline);
         sleep(entries, &marks, left, sigmask, watch)?;
         if left.is_some_and(|left| left.is_zero()) {
-            // One last look, whatever woke us.
-            return look_at_all(entries);
+            // The time is over: one last check.
+            return check_all(entries);
         }
     }
 }
 
-/// The streams' marks, taken before they are looked at.
+/// The marks of the streams, to take before they are checked.
 fn marks(entries: &[PollEntry<'_>]) -> Vec<u32> {
     let mark = |e: &PollEntry<'_>| match e.source {
-        Source::Socket(s) => s.established().map_or(0, |e| e.mark()),
+        Source::Socket(s) => s.connection().map_or(0, |e| e.mark()),
         Source::Datagram(_) | Source::Fd(_) => 0,
     };
     entries.iter().map(mark).collect()
 }
 
-/// Whether it is time for system calls, for a program that polls in a loop without waiting.
-fn is_look_due(entries: &[PollEntry<'_>]) -> bool {
-    // Each of them keeps its own time, so all are asked.
+/// Whether a program that polls in a loop without waiting should make system calls now.
+fn is_check_due(entries: &[PollEntry<'_>]) -> bool {
+    // Each stream keeps its own time, so all must be asked.
     let due = entries.iter().filter(|entry| match entry.source {
-        Source::Socket(s) => s.established().is_none_or(Established::is_look_due),
+        Source::Socket(s) => s.connection().is_none_or(AnyConnection::is_check_due),
         Source::Datagram(_) | Source::Fd(_) => false,
     });
     due.count() != 0
 }
 
-/// Fills in what sockets of ours know by themselves.
-fn look_at_sockets(entries: &mut [PollEntry<'_>]) -> usize {
+/// Fills in the events of rsockets and datagram sockets, without descriptors.
+fn check_sockets(entries: &mut [PollEntry<'_>]) -> usize {
     for entry in entries.iter_mut() {
         entry.revents = match entry.source {
             Source::Socket(socket) => socket.readiness(entry.events),
@@ -118,15 +118,15 @@ fn look_at_sockets(entries: &mut [PollEntry<'_>]) -> usize {
     entries.iter().filter(|e| !e.revents.is_empty()).count()
 }
 
-/// Fills in what holds now, hang-ups and ordinary descriptors included.
-fn look_at_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
+/// Fills in all events, with hang-ups and ordinary descriptors.
+fn check_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
     let mut fds: Vec<_> = entries
         .iter()
         .map(|entry| match entry.source {
             Source::Fd(fd) => raw(fd, entry.events),
             Source::Datagram(_) => raw(-1, entry.events),
             Source::Socket(s) => {
-                s.established().map_or(raw(-1, entry.events), |e| e.anchor_entry())
+                s.connection().map_or(raw(-1, entry.events), |e| e.hang_up_entry())
             }
         })
         .collect();
@@ -138,8 +138,8 @@ fn look_at_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
             Source::Fd(_) => sys::poll_flags(fd.revents),
             Source::Datagram(socket) => socket.readiness(entry.events, true),
             Source::Socket(socket) => {
-                if let Some(established) = socket.established() {
-                    established.note_anchor(fd.revents);
+                if let Some(connection) = socket.connection() {
+                    connection.note_hang_up(fd.revents);
                 }
                 socket.readiness(entry.events)
             }
@@ -148,7 +148,7 @@ fn look_at_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
     Ok(entries.iter().filter(|e| !e.revents.is_empty()).count())
 }
 
-/// Spins where that is likely to pay: for the one stream of a set.
+/// Spins if the set has one entry, where spinning is likely to pay. True if something changed.
 fn spin(entries: &[PollEntry<'_>], marks: &[u32]) -> bool {
     let [entry] = entries else { return false };
     let socket = match entry.source {
@@ -156,13 +156,13 @@ fn spin(entries: &[PollEntry<'_>], marks: &[u32]) -> bool {
         Source::Datagram(socket) => return entry.events.contains(PollFlags::IN) && socket.spin(),
         Source::Fd(_) => return false,
     };
-    let Some(established) = socket.established() else { return false };
+    let Some(connection) = socket.connection() else { return false };
     let interest =
         if entry.events.contains(PollFlags::IN) { Interest::Read } else { Interest::Write };
-    established.spin(interest, marks[0])
+    connection.spin(interest, marks[0])
 }
 
-/// Sleeps, with a bell armed for the datagram sockets of the set.
+/// Sleeps, with a doorbell armed for the datagram sockets of the set.
 fn sleep(
     entries: &[PollEntry<'_>],
     marks: &[u32],
@@ -178,18 +178,19 @@ fn sleep(
         })
         .collect();
     if datagrams.is_empty() {
-        return sleep_beside(entries, marks, left, sigmask, watch, &[]);
+        return sleep_on_streams(entries, marks, left, sigmask, watch, &[]);
     }
     datagram::armed(&datagrams, |bells, limit| {
         if datagrams.iter().any(|socket| !socket.readiness(PollFlags::IN, false).is_empty()) {
             return Ok(());
         }
         let left = [left, limit].into_iter().flatten().min();
-        sleep_beside(entries, marks, left, sigmask, watch, bells)
+        sleep_on_streams(entries, marks, left, sigmask, watch, bells)
     })
 }
 
-fn sleep_beside(
+/// Sleeps, with doorbells armed for the streams of the set; `bells` are those of datagram sockets.
+fn sleep_on_streams(
     entries: &[PollEntry<'_>],
     marks: &[u32],
     left: Option<Duration>,
@@ -198,14 +199,14 @@ fn sleep_beside(
     bells: &[libc::pollfd],
 ) -> io::Result<()> {
     let streams = entries.iter().zip(marks).filter_map(|(e, mark)| match e.source {
-        Source::Socket(s) => s.established().map(|e| (e, *mark)),
+        Source::Socket(s) => s.connection().map(|e| (e, *mark)),
         Source::Datagram(_) | Source::Fd(_) => None,
     });
     let mut fds = Vec::with_capacity(entries.len() + 2);
     fds.extend_from_slice(bells);
-    let mut anchors = Vec::new();
+    let mut hang_ups = Vec::new();
     let mut until: Option<Instant> = None;
-    let mut is_opening = false;
+    let mut is_connecting = false;
     for entry in entries {
         match entry.source {
             Source::Fd(fd) => fds.push(raw(fd, entry.events)),
@@ -215,55 +216,46 @@ fn sleep_beside(
                     until = [until, limit].into_iter().flatten().min();
                 }
             }
-            Source::Socket(socket) => match socket.established() {
-                Some(established) => {
-                    anchors.push((fds.len(), established));
-                    fds.push(established.anchor_entry());
+            Source::Socket(socket) => match socket.connection() {
+                Some(connection) => {
+                    hang_ups.push((fds.len(), connection));
+                    fds.push(connection.hang_up_entry());
                 }
                 None => {
                     let (entries, limit) = socket.poll_entries();
                     fds.extend(entries);
                     until = [until, limit].into_iter().flatten().min();
-                    is_opening |= socket.is_opening();
+                    is_connecting |= socket.is_connecting();
                 }
             },
         }
     }
     let limits = [left, until.map(|u| u.saturating_duration_since(sys::now()))];
-    let shared = is_opening.then_some(SHARED_CONNECT);
+    let shared = is_connecting.then_some(CONNECT_SLEEP);
     let limit = limits.into_iter().chain([shared]).flatten().min();
-    Bells::with(streams.clone().map(|(established, _)| established), |bells| {
+    ThreadBells::with(streams.clone().map(|(connection, _)| connection), |bells| {
         let mut armed = Vec::new();
-        for (established, mark) in streams {
-            match bells.arm(established, mark) {
+        for (connection, mark) in streams {
+            match bells.arm(connection, mark) {
                 Some(arm) => armed.push(arm),
                 None => return Ok(()),
             }
         }
-        let bound = armed.iter().filter_map(ArmedOn::bound).min();
+        let bound = armed.iter().filter_map(AnyArmed::bound).min();
         let limit = [limit, bound].into_iter().flatten().min();
         let n_fds = fds.len();
         fds.extend(bells.poll_entries());
-        let result = doze(&mut fds, limit, sigmask, watch);
+        // `poll(2)` is never restarted after a signal, whatever `SA_RESTART` says.
+        let result = sys::sleep(&mut fds, limit, sigmask, watch).map(|_| ());
         drop(armed);
-        for (at, established) in anchors {
-            established.note_anchor(fds[at].revents);
+        for (at, connection) in hang_ups {
+            connection.note_hang_up(fds[at].revents);
         }
         if fds[n_fds..].iter().any(|fd| fd.revents != 0) {
             bells.drain();
         }
         result
     })
-}
-
-fn doze(
-    fds: &mut [libc::pollfd],
-    limit: Option<Duration>,
-    sigmask: Option<&libc::sigset_t>,
-    watch: Watch,
-) -> io::Result<()> {
-    // `poll(2)` is never restarted, whatever the handler asked for.
-    sys::sleep(fds, limit, sigmask, watch).map(|_| ())
 }
 
 fn raw(fd: RawFd, events: PollFlags) -> libc::pollfd {

@@ -1,5 +1,5 @@
-//! Sockets of the pure mode, end to end on the soft device: both ends in one process, except
-//! where a process must die.
+//! Rsockets end to end on the shared-memory device: both ends in one process, except where a
+//! process must die.
 
 mod connecting;
 mod direct;
@@ -8,7 +8,7 @@ mod streaming;
 
 use crate::rsocket::*;
 use rustix::event::PollFlags;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// Ends the test process if a test hangs.
-struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
+struct Watchdog(#[expect(dead_code, reason = "dropping it is the signal")] Sender<()>);
 
 fn watchdog() -> Watchdog {
     let (alive, watch) = channel();
@@ -34,7 +34,8 @@ fn addr(text: &str) -> SocketAddr {
 }
 
 fn listening(at: &str) -> Socket {
-    let socket = Socket::new(at.starts_with('[')).expect("socket");
+    let socket =
+        Socket::new(if at.starts_with('[') { Family::V6 } else { Family::V4 }).expect("socket");
     socket.bind(addr(at)).expect("bind");
     socket.listen(8).expect("listen");
     socket
@@ -49,16 +50,16 @@ fn pair() -> (Socket, Socket) {
 fn pair_with(f: impl Fn(&Socket)) -> (Socket, Socket) {
     let listener = listening("127.0.0.1:0");
     f(&listener);
-    let client = Socket::new(false).expect("socket");
+    let client = Socket::new(Family::V4).expect("socket");
     f(&client);
-    // One thread does both: the connect makes the listener progress.
+    // One thread does both: the connect advances the listener's handshake.
     client.connect(listener.local_addr().expect("name"), None).expect("connect");
     let server = listener.accept().expect("accept");
     (client, server)
 }
 
 fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
-    socket.send(&[IoSlice::new(bytes)], false)
+    socket.send(&[IoSlice::new(bytes)], SendFlags::empty())
 }
 
 fn recv(socket: &Socket, len: usize) -> io::Result<Vec<u8>> {

@@ -1,11 +1,11 @@
-//! Claims in the preload library's descriptor table: a candidate is adopted once, what was adopted ends
-//! once, and no thread sleeps in the kernel on a socket that was adopted past it.
+//! Claims in the preload library's descriptor table: a candidate is adopted once, what was adopted
+//! ends once, and no thread sleeps in the kernel on a socket that was adopted past it.
 
 #[path = "../../../rsock-preload/src/fdtable/claim.rs"]
 mod claim;
 
 use super::explore;
-use claim::{count_in, count_out, is_heard, make, take};
+use claim::{begin_wait, convert, end_wait, no_waiters, take};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use loom::thread;
@@ -23,7 +23,7 @@ struct Table {
 }
 
 impl Table {
-    /// A data call; the twin that it uses.
+    /// A data call; returns the stream that it uses.
     fn settle(&self) -> Option<u64> {
         loop {
             let word = self.entry.load(Ordering::Acquire);
@@ -31,7 +31,7 @@ impl Table {
                 0 => return None,
                 TWIN => return Some(word),
                 ADOPTING => thread::yield_now(),
-                _ => make(
+                _ => convert(
                     &self.entry,
                     word,
                     ADOPTING,
@@ -90,24 +90,24 @@ fn no_thread_waits_in_the_kernel_for_a_socket_that_was_adopted_past_it() {
             let is_waiting = Arc::clone(&is_waiting);
             thread::spawn(move || {
                 let adopt = || {
-                    if !is_heard([&*deaf]) {
+                    if !no_waiters([&*deaf]) {
                         return Err(CANDIDATE);
                     }
                     assert!(!is_waiting.load(Ordering::Relaxed), "asleep, and will not wake");
                     Ok(TWIN)
                 };
-                make(&entry, CANDIDATE, ADOPTING, adopt, |_| ());
+                convert(&entry, CANDIDATE, ADOPTING, adopt, |_| ());
             })
         };
         let is_being_adopted = || entry.load(Ordering::Acquire) & 3 == ADOPTING;
-        count_in(&deaf, is_being_adopted, thread::yield_now);
+        begin_wait(&deaf, is_being_adopted, thread::yield_now);
         if entry.load(Ordering::Acquire) & 3 != TWIN {
             is_waiting.store(true, Ordering::Relaxed);
             thread::yield_now();
             assert_ne!(entry.load(Ordering::Relaxed) & 3, TWIN, "adopted past a sleeper");
             is_waiting.store(false, Ordering::Relaxed);
         }
-        count_out(&deaf);
+        end_wait(&deaf);
         adopting.join().expect("a thread");
     });
 }

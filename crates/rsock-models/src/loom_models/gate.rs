@@ -1,12 +1,12 @@
-//! Gates of the preload library's slots: what a slot holds is used by calls of its generation only, and
-//! ended once, after the last of them.
+//! Gates of the preload library's slots: what a slot holds is used by calls of its generation only,
+//! and ended once, after the last of them.
 
 #[path = "../../../rsock-preload/src/slot/gate.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
 mod gate;
 
 use super::explore;
-use gate::{Gate, Left};
+use gate::{Gate, OpenGates};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 /// A slot; `held` is what a box would be, and holds the generation that it was made for.
 struct Slot {
     gates: [Gate; 2],
-    left: Left,
+    left: OpenGates,
     held: UnsafeCell<u32>,
     n_ended: AtomicU32,
 }
@@ -31,7 +31,7 @@ impl Slot {
         let gate = || Gate(AtomicU64::new(0));
         let slot = Self {
             gates: [gate(), gate()],
-            left: Left(AtomicU32::new(0)),
+            left: OpenGates(AtomicU32::new(0)),
             held: UnsafeCell::new(0),
             n_ended: AtomicU32::new(0),
         };
@@ -68,13 +68,13 @@ impl Slot {
     }
 
     fn is_done(&self) {
-        if self.left.is_last() {
-            // SAFETY: the last call has left, and the slot is not given out again before this.
+        if self.left.close_one() {
+            // SAFETY: the last call has left, and the slot is not allocated again before this.
             let generation = self.held.with_mut(|held| unsafe { std::mem::take(&mut *held) });
             assert_ne!(generation, 0, "ended once");
             self.n_ended.fetch_add(1, Ordering::Relaxed);
             if generation == 1 {
-                // Given out at once, to another stream.
+                // Allocated at once, to another stream.
                 self.insert(2);
             }
         }
@@ -101,7 +101,7 @@ fn what_a_slot_holds_ends_once_and_after_the_last_call() {
 }
 
 #[test]
-fn two_that_pause_do_not_both_find_themselves_alone() {
+fn two_threads_that_pause_do_not_both_run_alone() {
     explore(|| {
         let slot = Slot::new();
         let alone = Arc::new(AtomicU32::new(0));

@@ -1,9 +1,10 @@
-//! Marks of the engine: a thread that waits for what another thread dispatches does not sleep through it.
+//! Marks of the engine: a thread that waits for what another thread dispatches does not sleep
+//! through it.
 
 #[path = "../../../rsock-core/src/engine/marks.rs"]
 mod marks;
 
-use super::{Bed, explore};
+use super::{ModelFutex, explore};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
@@ -13,11 +14,11 @@ use std::sync::atomic::Ordering;
 /// A stream: a completion that either thread may dispatch, and what comes of it for the other one.
 struct Stream {
     marks: Marks,
-    /// What the dispatch leaves: credits, say.
+    /// The effect of the dispatch, for example credits.
     left: AtomicU32,
     /// The queue's epoch, which a wake-up changes.
     epoch: AtomicU32,
-    bed: Bed,
+    futex: ModelFutex,
 }
 
 impl Stream {
@@ -26,7 +27,7 @@ impl Stream {
             marks: Marks::default(),
             left: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
-            bed: Bed::new(),
+            futex: ModelFutex::new(),
         })
     }
 
@@ -34,7 +35,7 @@ impl Stream {
         self.left.fetch_add(1, Ordering::Relaxed);
         self.marks.announce(|| {
             self.epoch.fetch_add(1, Ordering::Release);
-            self.bed.wake();
+            self.futex.wake();
         });
     }
 
@@ -48,7 +49,7 @@ impl Stream {
             self.marks.enter();
             let epoch = self.epoch.load(Ordering::Acquire);
             if self.marks.now() == mark {
-                self.bed.sleep_if(|| self.epoch.load(Ordering::Acquire) == epoch);
+                self.futex.sleep_if(|| self.epoch.load(Ordering::Acquire) == epoch);
             }
             self.marks.leave();
         }
@@ -56,7 +57,7 @@ impl Stream {
 }
 
 #[test]
-fn a_waiter_hears_of_what_another_thread_dispatches() {
+fn a_waiter_is_woken_by_what_another_thread_dispatches() {
     explore(|| {
         let stream = Stream::new();
         let pump = {
@@ -69,7 +70,7 @@ fn a_waiter_hears_of_what_another_thread_dispatches() {
 }
 
 #[test]
-fn two_waiters_hear_of_it() {
+fn two_waiters_are_woken_by_it() {
     explore(|| {
         let stream = Stream::new();
         let waiter = {

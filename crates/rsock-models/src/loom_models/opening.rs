@@ -1,4 +1,4 @@
-//! When the queue of a UDP socket opens: no thread and no epoll set sleeps through what comes by it.
+//! When the queue of a UDP socket opens, no thread and no epoll set misses what arrives in it.
 
 #[path = "../../../rsock-core/src/datagram/kernel_udp/opening.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -28,9 +28,9 @@ fn a_socket_does_not_open_past_a_thread_that_sleeps_in_the_kernel() {
         };
         let (opening_words, has_opened) = &*socket;
         if opening_words.deafen() {
-            // Asleep, for as long as the other one likes.
+            // Asleep until the other thread wakes it.
             opening.join().expect("a thread");
-            assert!(!has_opened.load(Ordering::Relaxed), "asleep past the queue");
+            assert!(!has_opened.load(Ordering::Relaxed), "asleep although the queue is open");
             opening_words.hear();
         } else {
             opening_words.hear();
@@ -47,7 +47,7 @@ fn a_socket_does_not_open_past_an_epoll_set_that_begins_to_watch_it() {
             let opening = Arc::clone(&opening);
             thread::spawn(move || {
                 let was_watched = opening.is_watched();
-                // Here the sets get the stand-in, if there are any.
+                // Here the epoll sets get their second descriptor, if there are any.
                 match opening.attempt(was_watched) {
                     Tried::Open => Some(was_watched),
                     _ => {
@@ -69,7 +69,7 @@ fn a_socket_does_not_open_past_an_epoll_set_that_begins_to_watch_it() {
 }
 
 #[test]
-fn what_is_over_does_not_open_again() {
+fn a_closed_socket_does_not_open_again() {
     explore(|| {
         let opening = Arc::new(Opening::new());
         let opener = {

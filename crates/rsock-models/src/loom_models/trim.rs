@@ -1,8 +1,8 @@
 //! Trimming of a receive ring: no byte is forgotten that the peer has written.
 
-#[path = "../../../rsock-verbs/src/sync/busy.rs"]
+#[path = "../../../rsock-verbs/src/sync/copy_guard.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
-mod busy;
+mod copy_guard;
 #[path = "../../../rsock-verbs/src/sync/primitive.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
 mod primitive;
@@ -13,7 +13,7 @@ mod slot;
 mod trim;
 
 use super::explore;
-use busy::Busy;
+use copy_guard::CopyGuard;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
@@ -28,12 +28,12 @@ const PAUSED: u32 = 1;
 
 struct Ring {
     key: AtomicU32,
-    busy: Busy<Loom>,
+    guard: CopyGuard<Loom>,
     slot: Slot<Loom>,
     memory: UnsafeCell<u32>,
 }
 
-// SAFETY: the memory is handed over by key, busy word and slot; that is what is tested.
+// SAFETY: the memory is handed over by key, guard word and slot; that is what is tested.
 unsafe impl Sync for Ring {}
 // SAFETY: as for `Sync`.
 unsafe impl Send for Ring {}
@@ -43,7 +43,7 @@ fn a_trim_forgets_nothing_that_a_peer_has_written() {
     explore(|| {
         let ring = Arc::new(Ring {
             key: AtomicU32::new(KEY),
-            busy: Busy::fresh(),
+            guard: CopyGuard::fresh(),
             slot: Slot::fresh(),
             memory: UnsafeCell::new(0),
         });
@@ -52,16 +52,17 @@ fn a_trim_forgets_nothing_that_a_peer_has_written() {
             thread::spawn(move || {
                 let mut count = 0;
                 let mut is_sent = false;
-                // A paused region is tried again once; the owner is done by then, or this one gives up.
+                // A paused region is tried again once; the owner is done by then, or this one gives
+                // up.
                 for _ in 0..2 {
-                    ring.busy.begin(&mut count, Loom::fence);
+                    ring.guard.begin(&mut count, Loom::fence);
                     if ring.key.load(Ordering::Acquire) == KEY {
                         // SAFETY: busy, and the key is there.
                         ring.memory.with_mut(|memory| unsafe { *memory = 7 });
                         ring.slot.publish(0, 0, 0, &[0; 6]);
                         is_sent = true;
                     }
-                    ring.busy.end(&mut count);
+                    ring.guard.end(&mut count);
                     if is_sent {
                         break;
                     }
@@ -76,7 +77,7 @@ fn a_trim_forgets_nothing_that_a_peer_has_written() {
             |punch| {
                 ring.key.store(PAUSED, Ordering::Release);
                 Loom::fence();
-                if ring.busy.is_quiet() {
+                if ring.guard.is_quiet() {
                     punch();
                 }
                 ring.key.store(KEY, Ordering::Release);

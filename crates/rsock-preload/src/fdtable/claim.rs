@@ -1,20 +1,21 @@
-//! Turning what a table word says into something else, by one thread, while others look at the word and
-//! the program may close the descriptor.
+//! Replaces a table word in one thread, while other threads load it and the program may close the
+//! descriptor.
 //!
 //! rsock-models runs this file under loom.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Whether `entry` was `old` and is `new` now.
+/// Replaces `entry` if it still is `old`; returns whether it was.
 pub(super) fn replace(entry: &AtomicU64, old: u64, new: u64) -> bool {
     // SYNC(claim): Release publishes what `new` names, Acquire takes what `old` named.
     entry.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Replaces `seen` by what `make` makes of it, and lets `claim` stand in between, which keeps other threads
-/// from making the same. What `make` answers is the new word: with `Ok` it names something, which `discard`
-/// ends if the descriptor was closed meanwhile. Does nothing where `entry` is not `seen` any more.
-pub(super) fn make(
+/// Replaces `seen` by what `make` makes of it. Meanwhile the word is `claim`, which keeps other
+/// threads from making the same. The answer of `make` is the new word: with `Ok` it refers to
+/// something new, which `discard` ends if the descriptor was closed meanwhile. Does nothing where
+/// `entry` is not `seen` any more.
+pub(super) fn convert(
     entry: &AtomicU64,
     seen: u64,
     claim: u64,
@@ -34,37 +35,39 @@ pub(super) fn make(
     }
 }
 
-/// Takes the word out: of several threads that close a descriptor, one gets what it named.
+/// Takes the word out: of several threads that close a descriptor, one gets what it referred to.
 pub(super) fn take(entry: &AtomicU64) -> u64 {
     // SYNC(gate): SeqCst, see `slot::Gate::enter`.
     entry.swap(0, Ordering::SeqCst)
 }
 
-/// Counts a thread that is about to wait in the kernel alone, and waits for adoptions under way that may
-/// not have seen it; `yield_now` is called in between.
-pub(super) fn count_in(
-    deaf: &AtomicU32,
+/// Counts a thread that is about to wait in the kernel alone, and waits for adoptions under way
+/// that may not have seen the count; `yield_now` is called in between.
+pub(super) fn begin_wait(
+    waiters: &AtomicU32,
     is_being_adopted: impl Fn() -> bool,
     yield_now: impl Fn(),
 ) {
-    // SYNC(deaf): a thread that adopts claims the entry, and then looks here; we count, and then look at
-    // the entry. One of the two sees the other. Pairs with the fence in `is_heard`.
-    deaf.fetch_add(1, Ordering::Relaxed);
+    // SYNC(kernel-waiters): a thread that adopts claims the entry, and then loads the count; this
+    // one counts, and then loads the entry. One of the two sees the other. Pairs with the fence in
+    // `no_waiters`.
+    waiters.fetch_add(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     while is_being_adopted() {
         yield_now();
     }
 }
 
-/// Ends what [`count_in`] began.
-pub(super) fn count_out(deaf: &AtomicU32) {
-    // SYNC(deaf): a thread that finds the count at zero finds what the wait has left behind.
-    deaf.fetch_sub(1, Ordering::Release);
+/// Ends what [`begin_wait`] began.
+pub(super) fn end_wait(waiters: &AtomicU32) {
+    // SYNC(kernel-waiters): a thread that finds the count at zero sees everything the wait has
+    // done.
+    waiters.fetch_sub(1, Ordering::Release);
 }
 
-/// Whether no thread waits in the kernel alone. To be asked after the entry has been claimed.
-pub(super) fn is_heard<'a>(deaf: impl IntoIterator<Item = &'a AtomicU32>) -> bool {
-    // SYNC(deaf): pairs with the fence in `count_in`.
+/// Whether no thread waits in the kernel alone. To be called after the entry has been claimed.
+pub(super) fn no_waiters<'a>(counts: impl IntoIterator<Item = &'a AtomicU32>) -> bool {
+    // SYNC(kernel-waiters): pairs with the fence in `begin_wait`.
     fence(Ordering::SeqCst);
-    deaf.into_iter().all(|deaf| deaf.load(Ordering::Acquire) == 0)
+    counts.into_iter().all(|waiters| waiters.load(Ordering::Acquire) == 0)
 }

@@ -1,8 +1,8 @@
-//! POSIX asynchronous I/O: threads of libc's own read and write, and do not come by the hooks. The stream leaves the
-//! ring before.
+//! POSIX asynchronous I/O: libc's own threads read and write, without calling the hooks. The stream
+//! leaves the ring before.
 
 use super::alias;
-use crate::{errno, fdtable, handover, next};
+use crate::{errno, fdtable, handoff, next};
 use libc::{aiocb, c_int, sigevent};
 use rsock_core::accelerate::{FallbackReason, Need};
 use std::slice;
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C-unwind" fn lio_listio(
     unsafe { next::lio_listio(mode, list, n, event) }
 }
 
-// On 64-bit systems they are the same functions.
+// On 64-bit systems these are the same functions.
 alias! {
     aio_read64 = aio_read(request: *mut aiocb) -> c_int;
     aio_write64 = aio_write(request: *mut aiocb) -> c_int;
@@ -83,5 +83,9 @@ unsafe fn before(request: *const aiocb, need: Need) -> Result<(), c_int> {
     // SAFETY: null or valid by the caller's promise.
     let Some(request) = (unsafe { request.as_ref() }) else { return Ok(()) };
     let fd = request.aio_fildes;
-    if fdtable::is_known(fd) { handover::before_use(fd, need, FallbackReason::Aio) } else { Ok(()) }
+    if fdtable::is_known(fd) {
+        handoff::before_unhooked_use(fd, need, FallbackReason::Aio)
+    } else {
+        Ok(())
+    }
 }

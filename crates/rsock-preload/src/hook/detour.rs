@@ -1,9 +1,9 @@
 //! Hooks of functions that take a variable number of arguments, which Rust can neither receive nor
-//! pass on: a few instructions that put the arguments aside, let a function of ours look at the
-//! first one, and jump to where it says as if they had never been there.
+//! pass on: a few instructions save the arguments, call a function of this library with the first
+//! ones, and jump to the address that it returns with all arguments restored.
 
-/// A function that calls `$before` with its first argument and goes on at what that returns, with
-/// all its own arguments as they were.
+/// A function that calls `$before` with its first arguments and continues at the address that this
+/// returns, with all its own arguments as they were.
 #[cfg(target_arch = "x86_64")]
 macro_rules! detour {
     ($before:path) => {
@@ -50,7 +50,7 @@ macro_rules! detour {
     };
 }
 
-/// As above.
+/// As above, for aarch64.
 #[cfg(target_arch = "aarch64")]
 macro_rules! detour {
     ($before:path) => {

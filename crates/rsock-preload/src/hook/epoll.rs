@@ -1,21 +1,23 @@
-//! epoll: in this step a stream that enters a set goes back to TCP, so that the set is the kernel's.
-//! While bytes may still come on the ring, a doorbell stands in for it in the set.
+//! `epoll_ctl`: a stream that enters a set goes back to TCP, so that the kernel serves the set.
+//! While bytes may still come on the ring, a doorbell is in the set as its proxy.
 //!
-//! A UDP socket keeps its queue there, and the doorbell stays as long, where the set wants nothing but levels or edges.
+//! A UDP socket keeps its queue, and the proxy stays in the set as long as the queue, if the set
+//! asks for no more than levels or edges.
 
-use crate::slot::Side;
-use crate::{doors, errno, fdtable, guard, next};
+use crate::native_peer::listeners;
+use crate::slot::Direction;
+use crate::{errno, fdtable, guard, next};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::FallbackReason;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 
-/// What a stand-in shows of what was asked for: it is always writable, which says nothing.
-pub(crate) const SHOWN: u32 =
+/// The events of an entry that its proxy has too. A proxy is always writable, which means nothing.
+pub(crate) const PROXIED: u32 =
     (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLET | libc::EPOLLONESHOT).cast_unsigned();
 
-/// What a set may be told of a socket whose queue a stand-in shows. One shot for two descriptors would be two, and who
-/// is woken alone by one of them is not by the other.
-pub(crate) const SHARED: u32 = (libc::EPOLLIN
+/// The events that a set may ask of a socket with a proxy. One shot for two descriptors would be
+/// two, and an exclusive wake-up of one descriptor would not count for the other.
+pub(crate) const SUPPORTED: u32 = (libc::EPOLLIN
     | libc::EPOLLRDNORM
     | libc::EPOLLRDBAND
     | libc::EPOLLPRI
@@ -39,7 +41,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if fdtable::datagrams::is_one(fd) && !guard::is_inside() {
+    if fdtable::datagrams::is_udp(fd) && !guard::is_in_core() {
         // SAFETY: arguments passed on unchanged.
         return fdtable::datagrams::while_changing_sets(fd, || unsafe {
             change(set, op, fd, event)
@@ -61,11 +63,11 @@ unsafe fn change(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c
         return result;
     }
     let before = errno::read();
-    // A deletion does not look at its event, which may be anything.
+    // A deletion does not read its event, which may be any pointer.
     let event = if op == libc::EPOLL_CTL_DEL { std::ptr::null() } else { event.cast_const() };
     // SAFETY: null, or read by the call before this one.
     let asked = unsafe { event.as_ref() };
-    if asked.is_some_and(|asked| asked.events & !SHARED != 0) && fdtable::datagrams::is_one(fd) {
+    if asked.is_some_and(|asked| asked.events & !SUPPORTED != 0) && fdtable::datagrams::is_udp(fd) {
         fdtable::pin(fd, FallbackReason::Epoll);
     }
     if asked.is_some_and(|asked| asked.events & libc::EPOLLET.cast_unsigned() != 0) {
@@ -73,7 +75,7 @@ unsafe fn change(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c
     }
     let followed = follow(set, op, fd, asked);
     if followed.is_err() && op == libc::EPOLL_CTL_ADD {
-        // SAFETY: takes back what this call has added.
+        // SAFETY: removes what this call has added.
         unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
         return errno::fail_int(libc::ENOMEM);
     }
@@ -81,44 +83,44 @@ unsafe fn change(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c
     0
 }
 
-/// The stand-in of `fd`, if it has one, follows it into the set and out of it.
+/// Adds, changes or removes the proxy of `fd`, if there is one, as the descriptor itself.
 ///
 /// # Errors
-/// There is none where there should be one: the set would not show all bytes.
+/// The proxy cannot be added: the set would not report all bytes.
 fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Result<(), c_int> {
-    let Some(stand_in) = stand_in(fd)? else { return Ok(()) };
-    let mut event = asked.map(|e| epoll_event { events: e.events & SHOWN, u64: e.u64 });
+    let Some(proxy) = epoll_proxy(fd)? else { return Ok(()) };
+    let mut event = asked.map(|e| epoll_event { events: e.events & PROXIED, u64: e.u64 });
     let event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // SAFETY: `event` is null or points to a live value.
-    if unsafe { next::epoll_ctl(set, op, stand_in, event) } == 0 {
+    if unsafe { next::epoll_ctl(set, op, proxy, event) } == 0 {
         return Ok(());
     }
     match errno::read() {
         e @ (libc::ENOMEM | libc::ENOSPC) => Err(e),
-        libc::EEXIST if fdtable::datagrams::is_one(fd) => {
-            // The socket is in the set under two numbers, and the stand-in can show one.
+        libc::EEXIST if fdtable::datagrams::is_udp(fd) => {
+            // The socket is in the set under two numbers, and the proxy can have the data of one.
             fdtable::pin(fd, FallbackReason::Epoll);
             Ok(())
         }
-        // It is in the set already, or not yet, or a read in another thread has found that it is no
-        // longer needed: nothing is lost.
+        // The proxy is in the set already, or not yet, or a read in another thread has found that
+        // it is no longer needed: no event is lost.
         _ => Ok(()),
     }
 }
 
-/// The descriptor that shows what the kernel's socket does not, if there is such a thing.
+/// The descriptor that reports what the kernel's socket does not, if there is one.
 ///
 /// # Errors
-/// There should be one, and no descriptor is free.
-fn stand_in(fd: c_int) -> Result<Option<RawFd>, c_int> {
+/// One is needed, and no descriptor is free.
+fn epoll_proxy(fd: c_int) -> Result<Option<RawFd>, c_int> {
     if fdtable::is_listening(fd) {
-        return Ok(doors::of(fd).map(|post| post.door().as_fd().as_raw_fd()));
+        return Ok(listeners::of(fd).map(|listener| listener.native().as_fd().as_raw_fd()));
     }
-    if let Some(handle) = fdtable::datagrams::find(fd, Side::Recv)
+    if let Some(handle) = fdtable::datagrams::find(fd, Direction::Recv)
         && let Some(udp) = handle.udp()
     {
-        return guard::enter(|| udp.stand_in());
+        return guard::call_core(|| udp.stand_in());
     }
-    let Some(handle) = fdtable::enter(fd, Side::Recv) else { return Ok(None) };
-    guard::enter(|| handle.twin().stand_in(handle.fd()))
+    let Some(handle) = fdtable::begin_call(fd, Direction::Recv) else { return Ok(None) };
+    guard::call_core(|| handle.stream().stand_in(handle.fd()))
 }

@@ -1,12 +1,13 @@
-//! Waiting for epoll sets: the kernel's business, but for streams without TCP that are full.
+//! Waiting for epoll sets: the kernel does it, except for streams without TCP that are full.
 //!
-//! In a set such a stream is its placeholder, which has been made to show that there is no room
-//! ([`AcceleratedStream::shows_full`]). Who waits for a set meanwhile waits for room, too, and has the placeholder
-//! show it; the kernel then does the rest, whatever the set was told of levels, edges and shots.
+//! In a set such a stream is its placeholder, which then shows that there is no room
+//! ([`AcceleratedStream::shows_full`]). A thread that waits for a set meanwhile waits for room,
+//! too, and then makes the placeholder writable; the kernel does the rest, by levels, edges or
+//! shots as the set was asked.
 
 use super::poll::duration;
 use crate::fdtable::datagrams;
-use crate::slot::{Handle, Side};
+use crate::slot::{Direction, Handle};
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use rsock_core::accelerate::{self, AcceleratedStream, PollEntry};
@@ -29,7 +30,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_wait(
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         // SAFETY: arguments passed on unchanged.
         let now = || unsafe { next::epoll_wait(set, events, n, 0) };
-        if let Some(n) = guard::hold(|| wait(set, limit, None, now)) {
+        if let Some(n) = guard::without_cancel(|| wait(set, limit, None, now)) {
             return n;
         }
     }
@@ -56,7 +57,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
         let given = unsafe { mask.as_ref() };
         // SAFETY: arguments passed on unchanged.
         let now = || unsafe { next::epoll_pwait(set, events, n, 0, mask) };
-        if let Some(n) = guard::hold(|| wait(set, limit, given, now)) {
+        if let Some(n) = guard::without_cancel(|| wait(set, limit, given, now)) {
             return n;
         }
     }
@@ -84,9 +85,9 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
         // SAFETY: null or valid by the caller's promise.
         let given = unsafe { mask.as_ref() };
         let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: arguments passed on unchanged, but for a time that is there during the call.
+        // SAFETY: arguments passed on unchanged, except for a time that lives during the call.
         let now = || unsafe { next::epoll_pwait2(set, events, n, &raw const at_once, mask) };
-        if let Some(n) = guard::hold(|| wait(set, limit, given, now)) {
+        if let Some(n) = guard::without_cancel(|| wait(set, limit, given, now)) {
             return n;
         }
     }
@@ -94,7 +95,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     unsafe { next::epoll_pwait2(set, events, n, timeout, mask) }
 }
 
-/// Waits for the set, which `now` asks, and for room in streams. `None` if none is full.
+/// Waits for the set, by calling `now`, and for room in streams. `None` if no stream is full.
 fn wait(
     set: c_int,
     limit: Option<Duration>,
@@ -114,15 +115,15 @@ fn wait(
         };
         let mut entries = vec![entry(set, None, PollFlags::IN)];
         for (fd, handle) in &full {
-            entries.push(entry(*fd, Some(handle.twin()), PollFlags::OUT));
+            entries.push(entry(*fd, Some(handle.stream()), PollFlags::OUT));
         }
-        if let Err(e) = guard::enter(|| accelerate::poll(&mut entries, left, mask)) {
+        if let Err(e) = guard::call_core(|| accelerate::poll(&mut entries, left, mask)) {
             return Some(errno::fail_int(e));
         }
         for ((_, handle), entry) in full.iter().zip(&entries[1..]) {
             if !entry.revents.is_empty() {
-                let _ = guard::enter(|| {
-                    handle.twin().show_room(handle.fd());
+                let _ = guard::call_core(|| {
+                    handle.stream().show_room(handle.fd());
                     Ok(())
                 });
             }
@@ -136,11 +137,11 @@ fn wait(
     }
 }
 
-/// The streams that show that there is no room.
+/// The streams whose placeholders show that there is no room.
 fn full() -> Vec<(c_int, Handle)> {
     let look = |fd| {
-        let handle = fdtable::find(fd, Side::Send).filter(|_| fdtable::is_stream(fd))?;
-        handle.twin().shows_full().then_some((fd, handle))
+        let handle = fdtable::find(fd, Direction::Send).filter(|_| fdtable::is_stream(fd))?;
+        handle.stream().shows_full().then_some((fd, handle))
     };
-    fdtable::known(0, u32::MAX).filter_map(look).collect()
+    fdtable::known_fds(0, u32::MAX).filter_map(look).collect()
 }

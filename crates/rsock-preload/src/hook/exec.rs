@@ -1,13 +1,13 @@
-//! The process becomes another program, or starts one.
+//! The process becomes another program.
 //!
 //! libc's variants do not call each other by name, so each is hooked. A call that cannot succeed,
 //! because there is no such program, goes straight to libc: shells try one directory after the
 //! other.
 
 use super::detour::detour;
-use crate::handover::Ready;
-use crate::{errno, handover, next, tcp_only};
-use libc::{c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use crate::handoff::Ready;
+use crate::{errno, handoff, next, tcp_only};
+use libc::{c_char, c_int, c_void};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C-unwind" fn fexecve(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    let _ready = match handover::before_exec() {
+    let _ready = match handoff::before_exec() {
         Ok(ready) => ready,
         Err(e) => return errno::fail_int(e),
     };
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C-unwind" fn execveat(
     envp: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    let _ready = match handover::before_exec() {
+    let _ready = match handoff::before_exec() {
         Ok(ready) => ready,
         Err(e) => return errno::fail_int(e),
     };
@@ -148,7 +148,7 @@ pub(crate) extern "C" fn execlp() {
     detour!(before_execlp)
 }
 
-/// What happens before an `execl`; returns where it goes on.
+/// Hands off streams before an `execl`; returns the address to continue at.
 extern "C" fn before_execl(path: *const c_char) -> *mut c_void {
     // SAFETY: a caller of `execl` promises a C string.
     go_on(unsafe { before(path) }, next::address::execl)
@@ -169,7 +169,8 @@ extern "C" fn before_execlp(file: *const c_char) -> *mut c_void {
 fn go_on(ready: Result<Ready, c_int>, next: fn() -> *mut c_void) -> *mut c_void {
     match ready {
         Ok(ready) => {
-            // Nothing of ours runs after libc's function. Where it fails, streams stay on TCP.
+            // No code of this library runs after libc's function. If that fails, streams stay on
+            // TCP.
             std::mem::forget(ready);
             next()
         }
@@ -180,84 +181,12 @@ fn go_on(ready: Result<Ready, c_int>, next: fn() -> *mut c_void) -> *mut c_void 
     }
 }
 
-/// Goes on instead of libc where bytes would be lost.
+/// Runs in place of libc's function where bytes would be lost.
 extern "C" fn refuse() -> c_int {
     -1
 }
 
-/// As `posix_spawn(3)`.
-///
-/// # Safety
-/// As `posix_spawn(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn posix_spawn(
-    pid: *mut pid_t,
-    path: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    if let Err(e) = handover::before_spawn() {
-        return e;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::posix_spawn(pid, path, actions, attributes, argv, envp) }
-}
-
-/// As `posix_spawnp(3)`.
-///
-/// # Safety
-/// As `posix_spawnp(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
-    pid: *mut pid_t,
-    file: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    if let Err(e) = handover::before_spawn() {
-        return e;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) }
-}
-
-/// As `system(3)`.
-///
-/// # Safety
-/// As `system(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    if !command.is_null()
-        && let Err(e) = handover::before_spawn()
-    {
-        return errno::fail_int(e);
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::system(command) }
-}
-
-/// As `popen(3)`.
-///
-/// # Safety
-/// As `popen(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn popen(
-    command: *const c_char,
-    mode: *const c_char,
-) -> *mut libc::FILE {
-    if let Err(e) = handover::before_spawn() {
-        errno::set(e);
-        return std::ptr::null_mut();
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::popen(command, mode) }
-}
-
-/// Before the program at `path` takes this process over, if there is one.
+/// Hands off streams before the program at `path` replaces this one, if there is such a program.
 ///
 /// # Safety
 /// Null or a C string.
@@ -267,10 +196,10 @@ unsafe fn before(path: *const c_char) -> Result<Ready, c_int> {
     }
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    if is_program(path) { handover::before_exec() } else { Ok(None) }
+    if is_program(path) { handoff::before_exec() } else { Ok(None) }
 }
 
-/// As [`before`], for a program that is searched for as a shell does.
+/// As [`before`], for a program that is searched for in `PATH`.
 ///
 /// # Safety
 /// As [`before`].
@@ -280,10 +209,10 @@ unsafe fn before_search(file: *const c_char) -> Result<Ready, c_int> {
     }
     // SAFETY: the caller's promise.
     let file = unsafe { CStr::from_ptr(file) };
-    if is_found(file) { handover::before_exec() } else { Ok(None) }
+    if is_found(file) { handoff::before_exec() } else { Ok(None) }
 }
 
-/// Whether there is such a program, or that is hard to say.
+/// Whether there is such a program; true where that cannot be determined.
 fn is_program(path: &CStr) -> bool {
     let access = accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS);
     !matches!(
@@ -292,7 +221,7 @@ fn is_program(path: &CStr) -> bool {
     )
 }
 
-/// Whether one of the directories of `PATH` has such a program; true where that is hard to say.
+/// Whether a directory of `PATH` has such a program; true where that cannot be determined.
 fn is_found(file: &CStr) -> bool {
     let name = file.to_bytes();
     if name.contains(&b'/') {

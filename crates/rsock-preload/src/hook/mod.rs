@@ -1,50 +1,60 @@
 //! The exported symbols, by family.
 //!
-//! Each hook asks whose descriptor it is, checks its arguments, calls the core and maps the
-//! result; anything else goes to the next definition, unchanged. The list of what is exported is
-//! `symbols.txt`, which a test compares with the library.
+//! Each hook looks its descriptor up in the table, checks its arguments, calls the core and maps
+//! the result; any other call goes to the next definition, unchanged. The list of exported symbols
+//! is `symbols.txt`, which a test compares with the library.
 
+mod accept;
 mod aio;
+mod close;
+mod connect;
+mod control;
 mod datagram;
 mod detour;
+mod dup;
 mod epoll;
 mod epoll_wait;
 mod exec;
-mod fd;
-mod io;
 mod message;
+mod message_batch;
+mod passed_fds;
 mod poll;
 mod print;
-mod process;
+mod read;
+mod seccomp;
 mod select;
 mod signal;
 mod socket;
+mod sockopt;
+mod spawn;
 mod splice;
+mod stdio;
 mod syscall;
 mod thread;
 mod transfer;
 mod uring;
+mod write;
 
-pub(crate) use epoll::{SHARED, SHOWN};
+pub(crate) use epoll::{PROXIED, SUPPORTED};
 
-use crate::guard::Answer;
+use crate::guard::HookResult;
 use crate::{fdtable, guard};
 use libc::c_int;
 
-/// As [`guard::hold`], where the table knows something of `fd`.
+/// As [`guard::without_cancel`], where the table has an entry for `fd`.
 #[inline(always)]
-fn hold_known<R>(fd: c_int, call: impl FnMut() -> Option<R>) -> Option<R>
+fn call_known<R>(fd: c_int, call: impl FnMut() -> Option<R>) -> Option<R>
 where
-    Option<R>: Answer,
+    Option<R>: HookResult,
 {
-    if fdtable::is_known(fd) { guard::hold(call) } else { None }
+    if fdtable::is_known(fd) { guard::without_cancel(call) } else { None }
 }
 
 /// Exports a hook under other names that programs bind to the same function.
 macro_rules! alias {
     ($($alias:ident = $name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         $(
-            /// Another name of the hook it calls.
+            /// Another name of the hook that it calls.
             ///
             /// # Safety
             /// As the C function.

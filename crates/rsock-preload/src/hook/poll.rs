@@ -1,10 +1,11 @@
-//! `poll` and `ppoll`, over twins and other descriptors alike.
+//! `poll` and `ppoll` over accelerated streams and other descriptors alike.
 
 use super::alias;
-use crate::doors::Post;
 use crate::fdtable::datagrams;
-use crate::slot::{Handle, Side};
-use crate::{doors, errno, fdtable, guard, next};
+use crate::native_peer::accept::SharedListener;
+use crate::native_peer::listeners;
+use crate::slot::{Direction, Handle};
+use crate::{errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rsock_core::accelerate::{self, PollEntry};
 use rustix::event::PollFlags;
@@ -23,19 +24,19 @@ const FEW: usize = 16;
 pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: a caller of `poll` promises `n` entries.
-    let is_ours = unsafe { name_streams(fds, n) };
+    let concerns_hook = unsafe { has_sockets(fds, n) };
     // SAFETY: as above.
-    let is_deaf = is_ours && datagrams::announce(unsafe { numbers(fds, n) });
-    if is_ours
+    let is_counted = concerns_hook && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
+    if concerns_hook
         // SAFETY: as above.
-        && let Some(n) = guard::hold(|| unsafe { with_twins(fds, n, limit, None) })
+        && let Some(n) = guard::without_cancel(|| unsafe { poll_all(fds, n, limit, None) })
     {
-        datagrams::retract(is_deaf);
+        datagrams::end_kernel_poll(is_counted);
         return n;
     }
     // SAFETY: arguments passed on unchanged.
     let n = unsafe { next::poll(fds, n, timeout) };
-    datagrams::retract(is_deaf);
+    datagrams::end_kernel_poll(is_counted);
     n
 }
 
@@ -51,24 +52,24 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: a caller of `ppoll` promises `n` entries.
-    let is_ours = unsafe { name_streams(fds, n) };
+    let concerns_hook = unsafe { has_sockets(fds, n) };
     // SAFETY: as above.
-    let is_deaf = is_ours && datagrams::announce(unsafe { numbers(fds, n) });
-    if is_ours
+    let is_counted = concerns_hook && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
+    if concerns_hook
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }
     {
         // SAFETY: null or valid by the caller's promise.
         let mask = unsafe { mask.as_ref() };
         // SAFETY: a caller of `ppoll` promises `n` entries.
-        if let Some(n) = guard::hold(|| unsafe { with_twins(fds, n, limit, mask) }) {
-            datagrams::retract(is_deaf);
+        if let Some(n) = guard::without_cancel(|| unsafe { poll_all(fds, n, limit, mask) }) {
+            datagrams::end_kernel_poll(is_counted);
             return n;
         }
     }
     // SAFETY: arguments passed on unchanged.
     let n = unsafe { next::ppoll(fds, n, timeout, mask) };
-    datagrams::retract(is_deaf);
+    datagrams::end_kernel_poll(is_counted);
     n
 }
 
@@ -118,7 +119,7 @@ alias! {
 /// The duration at `at`, none for null.
 ///
 /// # Errors
-/// An invalid one: the kernel says what it thinks of it.
+/// The time is invalid: the kernel reports the error.
 ///
 /// # Safety
 /// `at` is null or valid.
@@ -133,45 +134,46 @@ pub(super) unsafe fn duration(at: *const timespec) -> Result<Option<Duration>, (
     Ok(Some(Duration::new(secs, nanos)))
 }
 
-/// What waiting for a descriptor may take beside the kernel.
+/// A socket of this library that a descriptor refers to while it is waited for.
 pub(super) enum Named {
     Stream(Handle),
     /// Beside a listening socket.
-    NativeListener(Arc<Post>),
+    NativeListener(Arc<SharedListener>),
     /// A UDP socket.
     Datagrams(Handle),
 }
 
 impl Named {
-    /// The stream behind `fd`, by the side that waiting for `events` belongs to, or its door.
-    pub(super) fn enter(fd: c_int, events: PollFlags) -> Option<Self> {
+    /// The socket of `fd`, if any. A stream's direction is the one that `events` ask for.
+    pub(super) fn find(fd: c_int, events: PollFlags) -> Option<Self> {
         if fdtable::is_listening(fd) {
-            return doors::of(fd).map(Self::NativeListener);
+            return listeners::of(fd).map(Self::NativeListener);
         }
-        if datagrams::is_one(fd) {
-            let handle = datagrams::find(fd, Side::Recv);
+        if datagrams::is_udp(fd) {
+            let handle = datagrams::find(fd, Direction::Recv);
             return handle
                 .filter(|h| h.udp().is_some_and(|udp| !udp.is_plain()))
                 .map(Self::Datagrams);
         }
         let writes = events.intersects(PollFlags::OUT | PollFlags::WRNORM)
             && !events.intersects(PollFlags::IN | PollFlags::RDNORM);
-        fdtable::enter(fd, if writes { Side::Send } else { Side::Recv }).map(Self::Stream)
+        fdtable::begin_call(fd, if writes { Direction::Send } else { Direction::Recv })
+            .map(Self::Stream)
     }
 
-    /// Whether the kernel cannot do it alone.
+    /// Whether waiting takes more than the kernel's `poll`.
     pub(super) fn is_needed(&self) -> bool {
         match self {
-            Self::Stream(handle) => !handle.twin().is_plain(),
+            Self::Stream(handle) => !handle.stream().is_plain(),
             Self::NativeListener(_) | Self::Datagrams(_) => true,
         }
     }
 
-    /// What to wait for.
+    /// The entry to wait for.
     pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollEntry<'_> {
         let (twin, door, udp, call) = match named {
-            Some(Self::Stream(handle)) => (Some(handle.twin()), None, None, Some(handle.call())),
-            Some(Self::NativeListener(post)) => (None, Some(post.door()), None, None),
+            Some(Self::Stream(handle)) => (Some(handle.stream()), None, None, Some(handle.call())),
+            Some(Self::NativeListener(listener)) => (None, Some(listener.native()), None, None),
             Some(Self::Datagrams(handle)) => (None, None, handle.udp(), Some(handle.call())),
             None => (None, None, None, None),
         };
@@ -179,41 +181,44 @@ impl Named {
     }
 }
 
-/// Whether an entry names a stream, so that the kernel may not be able to do it alone.
+/// Whether an entry refers to a socket of this library, so that the kernel's `poll` may not
+/// suffice.
 ///
 /// # Safety
 /// `fds` has `n` entries.
-unsafe fn name_streams(fds: *const pollfd, n: nfds_t) -> bool {
+unsafe fn has_sockets(fds: *const pollfd, n: nfds_t) -> bool {
     let Some(n) = usize::try_from(n).ok().filter(|&n| n <= fdtable::MOST && !fds.is_null()) else {
         return false;
     };
     // SAFETY: not null, so `n` entries by the caller's promise.
     let fds = unsafe { slice::from_raw_parts(fds, n) };
-    !guard::is_inside() && fds.iter().any(|p| fdtable::is_watched(p.fd))
+    !guard::is_in_core() && fds.iter().any(|p| fdtable::needs_own_poll(p.fd))
 }
 
 /// The descriptors of the entries.
 ///
 /// # Safety
-/// As [`with_twins`], during the call that this is handed to.
+/// As [`poll_all`], for as long as the iterator is used.
 unsafe fn numbers<'a>(fds: *const pollfd, n: nfds_t) -> impl Iterator<Item = c_int> + Clone + 'a {
     let n = usize::try_from(n).unwrap_or(0);
-    // SAFETY: not null, since some name streams, so `n` entries by the caller's promise.
+    // SAFETY: not null, since some entries concern this library, so `n` entries by the caller's
+    // promise.
     unsafe { slice::from_raw_parts(fds, n) }.iter().map(|p| p.fd)
 }
 
-/// Waits for all entries if one of them is off TCP. `None`: the kernel can do it alone.
+/// Waits for all entries if one of them is off TCP. `None`: the kernel's `poll` suffices.
 ///
 /// # Safety
-/// `fds` has `n` entries, of which [`name_streams`].
-unsafe fn with_twins(
+/// `fds` has `n` entries, for which [`has_sockets`] holds.
+unsafe fn poll_all(
     fds: *mut pollfd,
     n: nfds_t,
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Option<c_int> {
     let n = usize::try_from(n).ok()?;
-    // SAFETY: not null, since some name streams, so `n` entries by the caller's promise.
+    // SAFETY: not null, since some entries concern this library, so `n` entries by the caller's
+    // promise.
     let fds = unsafe { slice::from_raw_parts_mut(fds, n) };
     if n <= FEW {
         let mut handles = [const { None }; FEW];
@@ -233,7 +238,7 @@ fn wait(
 ) -> Option<c_int> {
     let mut moved = false;
     for (p, handle) in fds.iter().zip(handles.iter_mut()) {
-        *handle = Named::enter(p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()));
+        *handle = Named::find(p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()));
         moved |= handle.as_ref().is_some_and(Named::is_needed);
     }
     if !moved {
@@ -263,7 +268,7 @@ fn call(
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Result<usize, c_int> {
-    let n = guard::enter(|| accelerate::poll(entries, limit, mask))?;
+    let n = guard::call_core(|| accelerate::poll(entries, limit, mask))?;
     for (p, entry) in fds.iter_mut().zip(entries.iter()) {
         p.revents = entry.revents.bits().cast_signed();
     }

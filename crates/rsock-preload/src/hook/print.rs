@@ -1,9 +1,10 @@
-//! Formatted output to a descriptor: libc writes by itself there, so such a stream stays on TCP.
+//! Formatted output to a descriptor: libc makes the system call itself, so such a stream stays on
+//! TCP.
 //!
 //! `dprintf` takes a variable number of arguments: its hook is a [`detour`].
 
 use super::detour::detour;
-use crate::{fdtable, handover, next};
+use crate::{fdtable, handoff, next};
 use libc::{c_char, c_int, c_void};
 use rsock_core::accelerate::{FallbackReason, Need};
 
@@ -39,21 +40,21 @@ pub(crate) unsafe extern "C-unwind" fn __vdprintf_chk(
 }
 
 fn note(fd: c_int) {
-    if fdtable::is_sole(fd) {
-        // What libc would write by itself must not be lost unnoticed.
-        let _ = handover::before_use(fd, Need::Write, FallbackReason::Stdio);
+    if fdtable::has_no_tcp(fd) {
+        // Bytes that libc writes itself must not be lost silently.
+        let _ = handoff::before_unhooked_use(fd, Need::Write, FallbackReason::Stdio);
     } else if fdtable::is_known(fd) {
         fdtable::pin(fd, FallbackReason::Stdio);
     }
 }
 
-/// What happens before a `dprintf`; returns where it goes on.
+/// Runs before a `dprintf`; returns the address to continue at.
 extern "C" fn before(fd: c_int) -> *mut c_void {
     note(fd);
     next::address::dprintf()
 }
 
-/// As [`before`], for the checked one.
+/// As [`before`], for the checked variant.
 extern "C" fn before_checked(fd: c_int) -> *mut c_void {
     note(fd);
     next::address::__dprintf_chk()

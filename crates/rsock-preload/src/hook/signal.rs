@@ -1,7 +1,7 @@
 //! Signal actions, by all the names that libc has for them.
 
 use super::alias;
-use crate::signal::{change, interrupts, set_handler, set_interrupts};
+use crate::signal::{SelfMask, change, interrupts, set_handler, set_interrupts};
 use libc::{c_int, sighandler_t, sigset_t};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C-unwind" fn signal(
     handler: sighandler_t,
 ) -> sighandler_t {
     let flags = if interrupts(signal) { 0 } else { libc::SA_RESTART };
-    set_handler(signal, handler, flags, true)
+    set_handler(signal, handler, flags, SelfMask::Blocked)
 }
 
 /// As `sysv_signal(3)`: the handler runs once and is interrupted by its own signal.
@@ -45,13 +45,13 @@ pub(crate) unsafe extern "C-unwind" fn sysv_signal(
     signal: c_int,
     handler: sighandler_t,
 ) -> sighandler_t {
-    set_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER, false)
+    set_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER, SelfMask::Unchanged)
 }
 
 /// As `siginterrupt(3)`.
 ///
 /// # Safety
-/// None beyond C's.
+/// None beyond those of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {
     set_interrupts(signal, interrupt != 0)
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C-unwind" fn sigset(
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), was.as_mut_ptr()) };
         old.sa_sigaction
     } else {
-        let before = set_handler(signal, handler, 0, false);
+        let before = set_handler(signal, handler, 0, SelfMask::Unchanged);
         if before == libc::SIG_ERR {
             return before;
         }

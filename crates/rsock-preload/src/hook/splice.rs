@@ -1,9 +1,9 @@
 //! Transfers between descriptors inside the kernel: `sendfile` and `splice`.
 //!
-//! A stream off TCP takes a file's bytes through a buffer. What a pipe brings or takes goes by
-//! the kernel, after the stream has left for TCP.
+//! A stream off TCP takes a file's bytes through a buffer. For a pipe, the stream goes back to TCP
+//! and the kernel transfers the bytes.
 
-use crate::slot::Side;
+use crate::slot::Direction;
 use crate::{errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
@@ -28,8 +28,8 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
     len: size_t,
 ) -> ssize_t {
     if from >= 0
-        && let Some(handle) = fdtable::enter(out, Side::Send)
-        && !handle.twin().is_plain()
+        && let Some(handle) = fdtable::begin_call(out, Direction::Send)
+        && !handle.stream().is_plain()
     {
         // SAFETY: not -1; if it is not open, reading says so.
         let file = unsafe { BorrowedFd::borrow_raw(from) };
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
             None => rustix::fs::seek(file, SeekFrom::Current(0)).ok(),
         };
         if let Some(start) = start.filter(|_| is_file(file)) {
-            let result = guard::enter(|| copy_file(&handle, file, start, len));
+            let result = guard::call_core(|| copy_file(&handle, file, start, len));
             drop(handle);
             if let Ok(n) = result {
                 let end = start + n as u64;
@@ -56,8 +56,8 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
             return errno::ret_len(result);
         }
         drop(handle);
-        if fdtable::is_sole(out) {
-            // As of a descriptor that cannot be transferred from.
+        if fdtable::has_no_tcp(out) {
+            // The kernel's answer for a descriptor that `sendfile` does not support.
             return errno::fail(libc::EINVAL);
         }
         fdtable::pin(out, FallbackReason::Option);
@@ -95,21 +95,21 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     if fdtable::is_known(to) {
-        if fdtable::is_sole(to) {
-            // As to a descriptor that cannot be spliced to.
+        if fdtable::has_no_tcp(to) {
+            // The kernel's answer for a descriptor that `splice` does not support.
             return errno::fail(libc::EINVAL);
         }
         fdtable::pin(to, FallbackReason::Option);
     }
     if fdtable::is_known(from) {
         fdtable::pin(from, FallbackReason::Option);
-        // What the stream still holds must come first.
-        // The kernel knows what to answer before an urgent byte, where splicing stops.
-        if let Some(handle) =
-            fdtable::enter(from, Side::Recv).filter(|handle| !handle.twin().is_at_mark(handle.fd()))
+        // The bytes that the ring still has come first. Before an urgent byte, where splicing
+        // stops, the kernel's answer is right.
+        if let Some(handle) = fdtable::begin_call(from, Direction::Recv)
+            .filter(|handle| !handle.stream().is_at_mark(handle.fd()))
         {
             let now = flags & libc::SPLICE_F_NONBLOCK != 0;
-            let result = guard::enter(|| {
+            let result = guard::call_core(|| {
                 let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
                 copy_to_pipe(&handle, to, len, flags)
             });
@@ -131,8 +131,8 @@ fn is_file(fd: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Sends up to `len` bytes of `file` from `start` on. An error after the first byte is for the
-/// next call to meet.
+/// Sends up to `len` bytes of `file` from `start` on. The next call reports an error that comes
+/// after the first byte.
 fn copy_file(
     handle: &crate::slot::Handle,
     file: BorrowedFd<'_>,
@@ -152,7 +152,7 @@ fn copy_file(
             Err(e) if done == 0 => return Err(e.into()),
             Err(_) => break,
         };
-        match handle.twin().send_by(
+        match handle.stream().send_by(
             handle.descriptor(),
             &[IoSlice::new(&chunk[..n])],
             SendFlags::empty(),
@@ -170,8 +170,8 @@ fn copy_file(
     Ok(done)
 }
 
-/// Moves one chunk of what the stream holds into a pipe, taking from the stream only what the
-/// pipe took.
+/// Moves one chunk of the stream's bytes into a pipe, taking from the stream only what the pipe
+/// took.
 fn copy_to_pipe(
     handle: &crate::slot::Handle,
     to: c_int,
@@ -186,14 +186,14 @@ fn copy_to_pipe(
     // SAFETY: not -1; if it is not open, duplicating says so.
     let pipe = Kept::new(unsafe { BorrowedFd::borrow_raw(to) })?;
     let peek = &mut [IoSliceMut::new(&mut chunk[..want])];
-    let seen = handle.twin().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
+    let seen = handle.stream().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
     let written = rustix::io::write(pipe.fd(), &chunk[..seen])?;
     let taken = &mut [IoSliceMut::new(&mut chunk[..written])];
-    handle.twin().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)
+    handle.stream().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)
 }
 
-/// Another number for an open file, for a call that sleeps between its uses of it: other threads may
-/// close the program's number meanwhile.
+/// Another number for an open file, for a call that sleeps between its uses of it, while other
+/// threads may close the program's number.
 struct Kept(HighFd);
 
 impl Kept {

@@ -1,4 +1,4 @@
-//! Threads are cancelled.
+//! Threads are cancelled: `pthread_cancel`.
 
 use crate::cancel;
 use libc::{c_int, pthread_t};
@@ -10,5 +10,5 @@ use libc::{c_int, pthread_t};
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { cancel::request(thread) }
+    unsafe { cancel::cancel_thread(thread) }
 }

@@ -1,13 +1,13 @@
-//! The one way by which bytes go from hooks to a twin and back.
+//! The one way by which bytes go from hooks to an accelerated stream and back.
 //!
 //! Adds to the core what belongs to the process: SIGPIPE, flags that only the kernel honours, and
-//! numbers that were reused behind our back. `None` always means: ask the kernel instead.
+//! descriptors that were closed and reused without a hook. `None` always means that the kernel is
+//! to make the call.
 
-use crate::slot::{Handle, Side};
+use crate::slot::{Direction, Handle};
 use crate::{errno, fdtable, guard, options, signal};
 use libc::{c_int, ssize_t};
-use rsock_core::accelerate::{FallbackReason, tcp_goes_on};
-use rustix::fd::BorrowedFd;
+use rsock_core::accelerate::FallbackReason;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -18,18 +18,18 @@ pub(super) fn send(
     bufs: &[IoSlice<'_>],
     flags: c_int,
 ) -> Option<ssize_t> {
-    if flags & !options::SEND_FLAGS != 0 && !handle.twin().is_sole() {
+    if flags & !options::SEND_FLAGS != 0 && !handle.stream().is_sole() {
         drop(handle);
-        // What the stream wrote before lies in front of what the kernel now takes.
+        // Bytes that the stream has written come before those that the kernel now takes.
         fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
     let known = SendFlags::from_bits_retain(flags.cast_unsigned());
-    let result = guard::enter(|| handle.twin().send_by(handle.descriptor(), bufs, known));
+    let result = guard::call_core(|| handle.stream().send_by(handle.descriptor(), bufs, known));
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         Err(libc::EPIPE) => {
-            // A handler may not come back.
+            // The handler of SIGPIPE may not return.
             drop(handle);
             if flags & libc::MSG_NOSIGNAL == 0 {
                 signal::raise_sigpipe();
@@ -51,17 +51,17 @@ pub(super) fn recv(
     flags: c_int,
 ) -> Option<ssize_t> {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        // Not of the byte stream: the kernel's, wherever the stream is.
+        // Urgent data and the error queue are the kernel's, wherever the stream is.
         drop(handle);
         fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
     if flags & !options::RECV_FLAGS != 0 {
-        // Bytes may still have to come from where the stream was.
+        // Bytes that lie on the ring already are still received from there.
         fdtable::pin(fd, FallbackReason::Option);
     }
     let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
-    let result = guard::enter(|| handle.twin().recv_by(handle.descriptor(), bufs, flags));
+    let result = guard::call_core(|| handle.stream().recv_by(handle.descriptor(), bufs, flags));
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         result => {
@@ -71,7 +71,7 @@ pub(super) fn recv(
     }
 }
 
-/// Receives and throws away up to `len` bytes (`MSG_TRUNC` with no buffer).
+/// Receives and discards up to `len` bytes (`MSG_TRUNC` with no buffer).
 pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Option<ssize_t> {
     let mut scratch = [0u8; 4096];
     let flags = flags & !(libc::MSG_TRUNC | libc::MSG_WAITALL);
@@ -81,7 +81,7 @@ pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Op
     if flags & libc::MSG_PEEK != 0 || done == 0 {
         return Some(first);
     }
-    // As one call on TCP would: as much as is there. An error is for the next call to meet.
+    // Like one call on TCP: as much as is there. The next call reports an error.
     while rest(done) != 0 {
         match discard_more(fd, &mut scratch[..rest(done)]) {
             0 => break,
@@ -91,24 +91,15 @@ pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Op
     Some(done.cast_signed())
 }
 
-/// Receives into `room` what the same call would still receive.
+/// Receives into `room` what the same call would still receive. Zero bytes if `fd` is no longer the
+/// stream.
 fn discard_more(fd: c_int, room: &mut [u8]) -> usize {
+    let Some(handle) = fdtable::find(fd, Direction::Recv) else { return 0 };
     let room = &mut [IoSliceMut::new(room)];
-    if let Some(handle) = fdtable::enter(fd, Side::Recv) {
-        let more = guard::enter(|| Ok(handle.twin().recv_more(handle.descriptor(), room)));
-        return more.unwrap_or(0);
-    }
-    // It has left the ring for good.
-    // SAFETY: not -1, as it has just been received from.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let more = guard::enter(|| match tcp_goes_on(fd) {
-        true => Ok(rustix::net::recv(fd, &mut *room[0], RecvFlags::DONTWAIT)?.0),
-        false => Ok(0),
-    });
-    more.unwrap_or(0)
+    guard::call_core(|| Ok(handle.stream().recv_more(handle.descriptor(), room))).unwrap_or(0)
 }
 
-/// Errors that the socket that was adopted cannot have.
+/// Errors that the adopted socket itself cannot have.
 fn is_suspect(error: c_int) -> bool {
     matches!(error, libc::ENOTSOCK | libc::EBADF | libc::ENOTCONN | libc::EOPNOTSUPP)
 }

@@ -1,7 +1,7 @@
 //! liburing's functions that make an io_uring.
 //!
-//! liburing makes its system calls by instructions of its own, which no hook of a libc function sees. Programs
-//! that are linked with the shared library call these functions by name.
+//! liburing makes its system calls by instructions of its own, which no hook of a libc function
+//! sees. Programs that are linked with the shared library call these functions by name.
 
 use crate::{log, tcp_only};
 use libc::{c_int, c_uint, c_void, size_t};
@@ -9,7 +9,7 @@ use rsock_core::accelerate::FallbackReason;
 use std::ffi::CStr;
 use std::mem;
 
-/// Declares hooks of functions of liburing, which answer with a negative errno.
+/// Declares hooks of functions of liburing, which return a negative errno on failure.
 macro_rules! hooks {
     ($($name:ident ($($arg:ident: $ty:ty),*);)*) => {
         $(
@@ -49,14 +49,14 @@ hooks! {
     io_uring_queue_init_try_nosqarr(entries: c_uint, ring: *mut c_void, flags: c_uint);
 }
 
-/// Before the ring is made, because one call makes it and may begin to use it.
+/// Before the io_uring is made, because one call may make it and begin to use it.
 fn before() -> Result<(), c_int> {
-    log::line(format_args!("an io_uring of liburing: everything stays on TCP"));
+    log::line(format_args!("io_uring of liburing: the process stays on TCP"));
     tcp_only::begin(FallbackReason::IoUring)
 }
 
-/// liburing's own definition. A library that is loaded at run time, for itself, is not in the order in which
-/// symbols are looked up, so it is asked by name.
+/// liburing's own definition. A library that was loaded at run time for local use is not in the
+/// order in which symbols are looked up, so it is searched by name.
 fn next(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };

@@ -1,20 +1,20 @@
-//! Gates: calls go into a slot by one, and what the slot holds ends when both are closed and empty.
+//! Gates of a slot: a call enters one of them, and the socket ends when both are closed and empty.
 //!
 //! rsock-models runs this file under loom.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Generation in the high half, `CLOSED`, `PAUSED` and the number of calls inside in the low half.
+/// Generation in the high half; `CLOSED`, `PAUSED` and the number of calls inside in the low half.
 #[repr(C, align(128))]
 pub(crate) struct Gate(pub(crate) AtomicU64);
 
 const CLOSED: u64 = 1 << 31;
-/// No call goes in for now.
+/// No call enters for now.
 const PAUSED: u64 = 1 << 30;
 const USERS: u64 = PAUSED - 1;
 
 impl Gate {
-    /// Goes in, unless the gate is closed or belongs to another generation.
+    /// Enters, unless the gate is closed or paused, or belongs to another generation.
     #[inline]
     pub(crate) fn enter(&self, generation: u32) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
@@ -23,9 +23,9 @@ impl Gate {
             if word >> 32 != u64::from(generation) || is_shut || word & USERS == USERS {
                 return false;
             }
-            // SYNC(gate): pairs with the Release in `open`: the twin is complete. SeqCst, because a call
-            // counts itself, then looks at the table again, while a closer changes the table, then
-            // looks at the count: one of them sees the other.
+            // SYNC(gate): pairs with the Release in `open`: the socket is complete. SeqCst, because
+            // a call counts itself, then loads the table's word again, while a closing thread
+            // changes the word, then loads the count: one of them sees the other.
             match self.0.compare_exchange_weak(word, word + 1, Ordering::SeqCst, Ordering::Relaxed)
             {
                 Ok(_) => return true,
@@ -34,27 +34,27 @@ impl Gate {
         }
     }
 
-    /// Goes out; says whether this was the last user of a closed gate.
+    /// Leaves; returns whether this was the last user of a closed gate.
     #[inline]
     pub(crate) fn leave(&self) -> bool {
-        // SYNC(gate): Release orders this call's use of the twin before its end; pairs with the
+        // SYNC(gate): Release orders this call's use of the socket before its end; pairs with the
         // Acquire here of the thread that ends it.
         let word = self.0.fetch_sub(1, Ordering::AcqRel);
         word & (CLOSED | USERS) == CLOSED | 1
     }
 
-    /// How many calls are inside.
+    /// The number of calls inside.
     pub(crate) fn users(&self) -> u64 {
         // SYNC(gate): see `enter`.
         self.0.load(Ordering::SeqCst) & USERS
     }
 
     pub(crate) fn open(&self, generation: u32) {
-        // SYNC(gate): publishes the twin. Pairs with the Acquire in `enter`.
+        // SYNC(gate): publishes the socket. Pairs with the Acquire in `enter`.
         self.0.store(u64::from(generation) << 32, Ordering::Release);
     }
 
-    /// Lets no call in until [`Self::resume`]; how many are inside.
+    /// Lets no call enter until [`Self::resume`]; returns the number of calls inside.
     pub(crate) fn pause(&self) -> u64 {
         self.0.fetch_or(PAUSED, Ordering::AcqRel) & USERS
     }
@@ -63,38 +63,39 @@ impl Gate {
         self.0.fetch_and(!PAUSED, Ordering::Release);
     }
 
-    /// Lets no call in from now on; says whether none is inside.
+    /// Lets no call enter from now on; returns whether none is inside.
     pub(crate) fn close(&self) -> bool {
         self.0.fetch_or(CLOSED, Ordering::AcqRel) & USERS == 0
     }
 
-    /// In a forked child: the calls inside belong to threads that the child does not have. Those of a closed gate stay
-    /// counted, so that what the parent's threads still use is not ended here.
+    /// In a forked child: the calls inside belong to threads that the child does not have. Those of
+    /// a closed gate stay counted, so that the child does not end a socket that the parent's
+    /// threads still use.
     pub(crate) fn forget_calls(&self) {
         let emptied = |word: u64| (word & CLOSED == 0).then_some(word & !(USERS | PAUSED));
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, emptied);
     }
 
-    /// The generation that it is, or was, open for; 0 before the first.
+    /// The generation for which the gate is, or was, open; 0 before the first.
     pub(crate) fn generation(&self) -> u32 {
         u32::try_from(self.0.load(Ordering::Relaxed) >> 32).unwrap_or(0)
     }
 }
 
-/// How many gates of a slot are not yet closed and empty.
+/// The number of gates of a slot that are not yet closed and empty.
 #[repr(transparent)]
-pub(crate) struct Left(pub(crate) AtomicU32);
+pub(crate) struct OpenGates(pub(crate) AtomicU32);
 
-impl Left {
-    /// Before the gates are opened.
+impl OpenGates {
+    /// Sets the number before the gates are opened.
     pub(crate) fn set(&self, gates: u32) {
         self.0.store(gates, Ordering::Relaxed);
     }
 
-    /// One more gate is closed and empty; whether it was the last.
-    pub(crate) fn is_last(&self) -> bool {
-        // SYNC(gate): Release passes on what the calls through this gate did, Acquire takes that of the
-        // other gate, for the thread that ends the twin.
+    /// Counts one more gate as closed and empty; returns whether it was the last.
+    pub(crate) fn close_one(&self) -> bool {
+        // SYNC(gate): Release passes on what the calls through this gate did, Acquire takes that of
+        // the other gate, for the thread that ends the socket.
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }

@@ -6,7 +6,7 @@ use super::{EndConfig, Op, run_hostile, run_pair};
 use crate::{CONN_DATA_LEN, ConnData, Imm, PeerError, RecvConfig};
 use rsock_verbs::{RKey, RemoteAddr};
 
-/// Words of the wire: each decodes, and what it says survives encoding.
+/// Words of the wire: each decodes, and encodes to an equal word.
 ///
 /// # Panics
 /// When it does not.
@@ -18,8 +18,8 @@ pub fn imm(data: &[u8]) {
     }
 }
 
-/// A block of connection data: it is refused for a reason, or survives encoding, and whatever ends
-/// are made of it stand up to a few messages.
+/// A block of connection data: it is refused for a reason, or survives encoding, and ends made from
+/// it handle a few messages.
 ///
 /// # Panics
 /// When they do not.
@@ -34,7 +34,7 @@ pub fn conn_data(data: &[u8]) {
         }
         Err(PeerError::ShortConnData(len)) => assert!(len == data.len() && len < CONN_DATA_LEN),
         Err(PeerError::Version(version)) => assert!(version == data[0] && version != 1),
-        Err(e) => panic!("decoding does not look for {e:?}"),
+        Err(e) => panic!("decoding does not return {e:?}"),
     }
 }
 
@@ -47,13 +47,13 @@ pub fn proto_ops(data: &[u8]) {
     let words = words(data);
     match (kind % 4, words.as_slice()) {
         (0, [a, b, c, d, ops @ ..]) => {
-            run_pair([EndConfig::ours([*a, *b]), EndConfig::ours([*c, *d])], decoded(ops));
+            run_pair([EndConfig::rsock([*a, *b]), EndConfig::rsock([*c, *d])], decoded(ops));
         }
         (1, [a, b, c, ops @ ..]) => {
-            run_pair([EndConfig::ours([*a, *b]), EndConfig::c(*c)], decoded(ops));
+            run_pair([EndConfig::rsock([*a, *b]), EndConfig::c(*c)], decoded(ops));
         }
         (2, [a, b, c, ops @ ..]) => {
-            run_pair([EndConfig::c(*c), EndConfig::ours([*a, *b])], decoded(ops));
+            run_pair([EndConfig::c(*c), EndConfig::rsock([*a, *b])], decoded(ops));
         }
         (3, _) if data.len() >= CONN_DATA_LEN => {
             let (block, rest) = data.split_at(CONN_DATA_LEN);

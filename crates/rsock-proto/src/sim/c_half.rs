@@ -1,5 +1,6 @@
-//! A model of C's flow control, to hold ours against: two half buffers, a ring of notifications,
-//! credits that return when the application has read, a table that is used in place.
+//! A model of C's flow control, which the tests run against this crate's: two half buffers, a ring
+//! of notifications, credits that return when the application has read, a table that is used in
+//! place.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `rs_can_send`, `rs_give_credits`, `rs_send_credits`.
@@ -51,7 +52,7 @@ impl CHalf {
     }
 
     pub(super) fn conn_data(&self) -> ConnData {
-        let native = ConnFlags::OURS.difference(ConnFlags::EXT);
+        let native = ConnFlags::LOCAL.difference(ConnFlags::EXT);
         ConnData {
             version: PROTOCOL_VERSION,
             flags: if self.foreign { native ^ ConnFlags::NET } else { native },
@@ -162,7 +163,7 @@ impl CHalf {
         let write = Write {
             addr: peer.target_sgl.addr.wrapping_add(at),
             key: peer.target_sgl.key,
-            // Our order: the peer is always us.
+            // In this host's byte order: the peer is always this crate.
             bytes: sge.to_table_bytes(false).to_vec(),
         };
         Some((imm, Some(write)))

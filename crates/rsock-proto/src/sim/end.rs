@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// Where each end's receive ring is, in its own address space.
 pub(super) const RING: u64 = 0x7f00_0010_0000;
 pub(super) const RING_KEY: u32 = 0x55;
-/// Where the ring that ends of ours turn to is, and back from.
+/// Address of the second ring, which replaces the first and is replaced by it.
 const OTHER_RING: u64 = 0x7f00_0200_0000;
 const OTHER_KEY: u32 = 0x66;
 /// Where each end's tables are.
@@ -22,8 +22,8 @@ pub(super) const TABLE_KEY: u32 = 0xAA;
 /// What kind of end, and its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndConfig {
-    /// Our halves.
-    Ours {
+    /// This crate's halves.
+    Rsock {
         /// Bytes of each receive buffer.
         buf_len: u32,
         /// Receive buffers.
@@ -49,13 +49,13 @@ pub enum EndConfig {
 }
 
 impl EndConfig {
-    /// An end of ours with sizes that follow from `words`: often tiny.
+    /// An end of this crate with sizes that follow from `words`: often tiny.
     #[must_use]
-    pub fn ours(words: [u32; 2]) -> Self {
+    pub fn rsock(words: [u32; 2]) -> Self {
         let [a, b] = words;
         let [window_bits, window, n_bufs, n_slots] = a.to_le_bytes();
         let buf_len = 1 + (b & 0xFFFF) % (1 << (b >> 16 & 0xF));
-        Self::Ours {
+        Self::Rsock {
             buf_len,
             n_bufs: 2 + n_bufs % 6,
             window: 1 + (u16::from(window) << (window_bits % 9) >> 4),
@@ -93,7 +93,7 @@ pub(super) struct Flight {
 
 #[derive(Debug)]
 enum Half {
-    Ours { send: SendHalf, recv: RecvHalf, iomaps: Option<RemoteIomap> },
+    Rsock { send: SendHalf, recv: RecvHalf, iomaps: Option<RemoteIomap> },
     C(CHalf),
 }
 
@@ -102,10 +102,10 @@ pub(super) struct End {
     half: Half,
     cfg: EndConfig,
     ring: Vec<u8>,
-    /// The ring before the last turn, or for the next one.
+    /// The ring before the last replacement, or for the next one.
     other_ring: Vec<u8>,
     /// Whether `ring` is the one at [`OTHER_RING`].
-    is_turned: bool,
+    is_replaced: bool,
     table: Vec<u8>,
     iomap: IomapEntry,
     pub(super) lifecycle: Lifecycle,
@@ -120,7 +120,7 @@ pub(super) struct End {
 impl End {
     pub(super) fn new(cfg: EndConfig) -> (Self, ConnData) {
         let (half, data, ring_len) = match cfg {
-            EndConfig::Ours { buf_len, n_bufs, window, first_len, n_slots, max_message } => {
+            EndConfig::Rsock { buf_len, n_bufs, window, first_len, n_slots, max_message } => {
                 let region = RemoteAddr(RING);
                 let rkey = RKey(RING_KEY);
                 let recv =
@@ -128,7 +128,7 @@ impl End {
                 let (credits, data_buf) = recv.conn_fields();
                 let data = ConnData {
                     version: PROTOCOL_VERSION,
-                    flags: ConnFlags::OURS,
+                    flags: ConnFlags::LOCAL,
                     credits,
                     target_iomap_size: 1,
                     target_sgl: RemoteSge {
@@ -140,8 +140,8 @@ impl End {
                 };
                 // Replaced when the peer is known.
                 let send = SendHalf::new(SendConfig { max_message, n_slots }, &data);
-                let send = send.expect("our own block");
-                let half = Half::Ours { send, recv, iomaps: None };
+                let send = send.expect("a valid block");
+                let half = Half::Rsock { send, recv, iomaps: None };
                 (half, data, buf_len as usize * usize::from(n_bufs))
             }
             EndConfig::C { half_len, rq_size, foreign } => {
@@ -155,7 +155,7 @@ impl End {
             cfg,
             ring: vec![0; ring_len],
             other_ring: Vec::new(),
-            is_turned: false,
+            is_replaced: false,
             table: vec![0; slot_offset(MAX_SLOTS) + IOMAP_ENTRY],
             iomap: IomapEntry::default(),
             lifecycle: Lifecycle::Open,
@@ -170,29 +170,29 @@ impl End {
 
     /// The private data of the peer arrived.
     pub(super) fn connect(&mut self, block: &[u8]) {
-        let peer = ConnData::decode(block).expect("a block that we encoded");
+        let peer = ConnData::decode(block).expect("a block that this crate encoded");
         match (&mut self.half, self.cfg) {
-            (Half::Ours { send, recv, iomaps }, EndConfig::Ours { n_slots, max_message, .. }) => {
+            (Half::Rsock { send, recv, iomaps }, EndConfig::Rsock { n_slots, max_message, .. }) => {
                 let cfg = SendConfig { max_message, n_slots };
                 *send = SendHalf::new(cfg, &peer).expect("an honest peer").with_reserve(2);
                 recv.set_peer(&peer).expect("an honest peer");
                 *iomaps = RemoteIomap::new(&peer).expect("an honest peer");
             }
             (Half::C(c), _) => c.connect(&peer, &mut self.table),
-            (Half::Ours { .. }, EndConfig::C { .. }) => unreachable!("the kind does not change"),
+            (Half::Rsock { .. }, EndConfig::C { .. }) => unreachable!("the kind does not change"),
         }
     }
 
-    pub(super) fn is_ours(&self) -> bool {
-        matches!(self.half, Half::Ours { .. })
+    pub(super) fn is_rsock(&self) -> bool {
+        matches!(self.half, Half::Rsock { .. })
     }
 
     /// Messages with a credit that this end has room for when `n_queued` of them wait in it.
     pub(super) fn window(&self) -> usize {
         match (&self.half, self.cfg) {
             (Half::C(c), _) => usize::from(c.window()) - c.n_queued(),
-            (_, EndConfig::Ours { window, .. }) => window.into(),
-            (Half::Ours { .. }, EndConfig::C { .. }) => unreachable!("the kind does not change"),
+            (_, EndConfig::Rsock { window, .. }) => window.into(),
+            (Half::Rsock { .. }, EndConfig::C { .. }) => unreachable!("the kind does not change"),
         }
     }
 
@@ -202,7 +202,7 @@ impl End {
             return None;
         }
         let write = match &mut self.half {
-            Half::Ours { send, .. } => {
+            Half::Rsock { send, .. } => {
                 let room = send.room();
                 let Ok(write) = send.peek(self.backlog) else {
                     assert_eq!(room, 0, "room without a message");
@@ -225,7 +225,7 @@ impl End {
     /// Whether a byte could be sent now.
     pub(super) fn can_send(&self) -> bool {
         match &self.half {
-            Half::Ours { send, .. } => send.peek(1).is_ok(),
+            Half::Rsock { send, .. } => send.peek(1).is_ok(),
             Half::C(c) => c.can_send(&self.table),
         }
     }
@@ -239,7 +239,7 @@ impl End {
             (Imm::ctrl(ctrl), None)
         } else if self.lifecycle.is_connected() {
             match &mut self.half {
-                Half::Ours { recv, .. } => {
+                Half::Rsock { recv, .. } => {
                     let grant = recv.next_grant()?;
                     recv.commit_grant();
                     let write = grant.entry.map(|(addr, key, bytes)| Write {
@@ -258,7 +258,7 @@ impl End {
         Some(Flight { write, imm, is_ctrl: true })
     }
 
-    /// A control message of ours has arrived.
+    /// A control message of the other end has arrived.
     pub(super) fn control_done(&mut self, imm: Imm) {
         self.ctrl.done(1);
         if imm == Imm::ctrl(Ctrl::Disconnect) {
@@ -266,7 +266,7 @@ impl End {
         }
     }
 
-    /// Opens a buffer to the peer. C needs a credit for that, we do not.
+    /// Opens a buffer to the peer. C needs a credit for that, this crate does not.
     pub(super) fn iomap(&mut self) -> Option<Flight> {
         if !self.lifecycle.is_writable() {
             return None;
@@ -274,7 +274,7 @@ impl End {
         let entry =
             IomapEntry { offset: self.sent, addr: RemoteAddr(RING), rkey: RKey(RING_KEY), len: 1 };
         let (imm, write) = match &mut self.half {
-            Half::Ours { iomaps, .. } => {
+            Half::Rsock { iomaps, .. } => {
                 let write = iomaps.as_ref()?.write(0, entry);
                 let bytes = write.bytes.to_vec();
                 (write.imm, Write { addr: write.remote, key: write.rkey, bytes })
@@ -293,9 +293,9 @@ impl End {
         Some(Flight { write: Some(write), imm, is_ctrl: false })
     }
 
-    /// The bytes of a message reach our memory.
+    /// The bytes of a message reach local memory.
     pub(super) fn land(&mut self, write: &Write) {
-        let (memory, base) = match (write.key.0, self.is_turned) {
+        let (memory, base) = match (write.key.0, self.is_replaced) {
             (RING_KEY, false) => (&mut self.ring, RING),
             (RING_KEY, true) => (&mut self.other_ring, RING),
             (OTHER_KEY, true) => (&mut self.ring, OTHER_RING),
@@ -311,11 +311,11 @@ impl End {
     pub(super) fn handle(&mut self, imm: Imm) {
         match imm.decode().expect("an honest peer") {
             Msg::Data { len } => match &mut self.half {
-                Half::Ours { recv, .. } => recv.handle_data(len).expect("an honest peer"),
+                Half::Rsock { recv, .. } => recv.handle_data(len).expect("an honest peer"),
                 Half::C(c) => c.handle_data(len),
             },
             Msg::Credit { limit } => match &mut self.half {
-                Half::Ours { send, .. } => {
+                Half::Rsock { send, .. } => {
                     send.handle_credit(limit);
                     let at = slot_offset(send.next_slot());
                     let entry: &mut [u8; TABLE_ENTRY] =
@@ -329,7 +329,7 @@ impl End {
             },
             Msg::Iomap { index } => {
                 assert_eq!(index, 0);
-                if let (Half::Ours { recv, .. }, EndConfig::Ours { n_slots, .. }) =
+                if let (Half::Rsock { recv, .. }, EndConfig::Rsock { n_slots, .. }) =
                     (&mut self.half, self.cfg)
                 {
                     recv.handle_iomap_msg().expect("an honest peer");
@@ -344,7 +344,7 @@ impl End {
             msg @ (Msg::Ctrl(Ctrl::Keepalive)
             | Msg::Ext(Ext::Unknown { .. })
             | Msg::Ext(_)
-            | Msg::Ignored) => panic!("nobody sends {msg:?}"),
+            | Msg::Ignored) => panic!("no end sends {msg:?}"),
         }
     }
 
@@ -352,13 +352,13 @@ impl End {
     pub(super) fn event(&mut self, event: LifecycleEvent) {
         let Ok((next, ctrl)) = self.lifecycle.on(event) else { return };
         let mut ctrl = ctrl;
-        if !self.is_ours() && event == LifecycleEvent::LocalShutWr && next == self.lifecycle {
-            // C says it again.
+        if !self.is_rsock() && event == LifecycleEvent::LocalShutWr && next == self.lifecycle {
+            // C sends it again.
             ctrl = (next == Lifecycle::WriteClosed).then_some(Ctrl::Shutdown);
         }
         self.ctrl_queue.extend(ctrl);
         self.lifecycle = next;
-        if let Half::Ours { send, recv, .. } = &mut self.half {
+        if let Half::Rsock { send, recv, .. } = &mut self.half {
             if matches!(event, LifecycleEvent::PeerShutdown | LifecycleEvent::PeerDisconnect) {
                 recv.handle_eof();
             }
@@ -376,7 +376,7 @@ impl End {
         let mut done = 0;
         while done < want {
             let (ring, (at, len)) = match &mut self.half {
-                Half::Ours { recv, .. } => {
+                Half::Rsock { recv, .. } => {
                     let Some(span) = recv.next_span() else { break };
                     let len = span.len.min(want - done);
                     recv.consume(len);
@@ -397,9 +397,9 @@ impl End {
         done
     }
 
-    /// Looks at every readable byte without taking it.
+    /// Peeks at every readable byte.
     pub(super) fn peek_all(&self, value: impl Fn(u64) -> u8) {
-        let Half::Ours { recv, .. } = &self.half else { return };
+        let Half::Rsock { recv, .. } = &self.half else { return };
         let mut skip = 0;
         while let Some(span) = recv.span_at(skip) {
             let ring = if span.is_old { &self.other_ring } else { &self.ring };
@@ -413,23 +413,23 @@ impl End {
 
     pub(super) fn readable(&self) -> usize {
         match &self.half {
-            Half::Ours { recv, .. } => recv.readable(),
+            Half::Rsock { recv, .. } => recv.readable(),
             Half::C(c) => c.readable(),
         }
     }
 
     /// Turns to the other ring, which has buffers of another length.
-    pub(super) fn turn(&mut self) {
-        let EndConfig::Ours { buf_len, n_bufs, .. } = self.cfg else { return };
-        let Half::Ours { recv, .. } = &mut self.half else { return };
-        let (region, rkey, buf_len) = if self.is_turned {
+    pub(super) fn replace_ring(&mut self) {
+        let EndConfig::Rsock { buf_len, n_bufs, .. } = self.cfg else { return };
+        let Half::Rsock { recv, .. } = &mut self.half else { return };
+        let (region, rkey, buf_len) = if self.is_replaced {
             (RING, RING_KEY, buf_len)
         } else {
             (OTHER_RING, OTHER_KEY, 1 + buf_len / 3)
         };
         let (region, rkey) = (RemoteAddr(region), RKey(rkey));
-        if recv.turn(RingConfig { region, rkey, buf_len, n_bufs }) {
-            self.is_turned = !self.is_turned;
+        if recv.replace_ring(RingConfig { region, rkey, buf_len, n_bufs }) {
+            self.is_replaced = !self.is_replaced;
             let fresh = vec![0; buf_len as usize * usize::from(n_bufs)];
             self.other_ring = std::mem::replace(&mut self.ring, fresh);
         }
@@ -437,7 +437,7 @@ impl End {
 
     /// Gives back the pages of the own ring that hold nothing.
     pub(super) fn trim_ring(&mut self) {
-        let Half::Ours { recv, .. } = &self.half else { return };
+        let Half::Rsock { recv, .. } = &self.half else { return };
         for span in recv.idle_spans() {
             self.ring[span.offset..span.offset + span.len].fill(0);
         }
@@ -445,7 +445,7 @@ impl End {
 
     /// The announced memory at the peer that nothing was sent to.
     pub(super) fn unwritten(&self) -> Vec<Write> {
-        let Half::Ours { send, .. } = &self.half else { return Vec::new() };
+        let Half::Rsock { send, .. } = &self.half else { return Vec::new() };
         send.announced()
             .map(|sge| Write { addr: sge.addr, key: sge.key, bytes: vec![0; sge.len as usize] })
             .collect()

@@ -1,4 +1,4 @@
-//! Halves that are fed whatever a hostile peer may say.
+//! Halves that get any message of a hostile peer.
 
 use crate::{
     CONN_DATA_LEN, ConnData, ConnFlags, Imm, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf,
@@ -6,8 +6,8 @@ use crate::{
 };
 use rsock_verbs::{RKey, RemoteAddr};
 
-/// Feeds both halves the words that a peer could make them see, and checks after each that what
-/// they say of our memory stays inside it.
+/// Passes both halves the words that a peer could send, and checks after each that every range they
+/// return lies inside local memory.
 ///
 /// `block` is the peer's connection data, except for its version; each of `words` is a step.
 ///

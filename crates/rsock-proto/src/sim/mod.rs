@@ -1,9 +1,9 @@
 //! A simulation of two ends of a stream, for property tests and fuzzing.
 //!
-//! No device, no memory but vectors, no time: a run is a list of [`Op`]s, and the schedule of a wire
-//! that neither loses nor reorders is part of that list. Each end is our pair of halves or a model
-//! of C's rules. Every byte has a value that follows from its place in the stream, so a byte lost,
-//! doubled or moved is seen where it is read.
+//! No device, no memory but vectors, no time: a run is a list of [`Op`]s, and the schedule of a
+//! wire that neither loses nor reorders is part of that list. Each end is this crate's pair of
+//! halves or a model of C's rules. Every byte has a value that follows from its place in the
+//! stream, so a byte lost, doubled or moved is seen where it is read.
 
 pub mod bytes;
 mod c_half;
@@ -56,8 +56,8 @@ pub enum Op {
     Iomap(Side),
     /// The pages of memory that holds nothing are given back.
     Trim(Side),
-    /// The receiving half turns to another ring, if it can.
-    Turn(Side),
+    /// The receiving half replaces its ring, if it can.
+    ReplaceRing(Side),
     /// The application ends sending.
     ShutWr(Side),
     /// The application ends receiving.
@@ -86,7 +86,7 @@ impl Op {
             25 => Self::Poll(side),
             26 => Self::Iomap(side),
             27 => Self::Trim(side),
-            28 => Self::Turn(side),
+            28 => Self::ReplaceRing(side),
             29 => Self::Drive,
             30 => Self::Poll(side),
             // Ends are rare: they end the run's interest.

@@ -83,7 +83,7 @@ impl Pair {
                 }
             }
             Op::Trim(side) => self.trim(side),
-            Op::Turn(side) => self.end(side).turn(),
+            Op::ReplaceRing(side) => self.end(side).replace_ring(),
             Op::ShutWr(side) => self.end_of(side, LifecycleEvent::LocalShutWr),
             Op::ShutRd(side) => self.end_of(side, LifecycleEvent::LocalShutRd),
             Op::Close(side) => self.end_of(side, LifecycleEvent::LocalShutRdWr),
@@ -186,8 +186,8 @@ impl Pair {
     fn needs_credit(&self, from: Side, flight: &Flight) -> bool {
         match flight.imm.decode() {
             Ok(Msg::Data { .. }) => true,
-            // Our iomap messages need no credit, C's do.
-            Ok(Msg::Iomap { .. }) => !self.ends[from as usize].is_ours(),
+            // This crate's iomap messages need no credit, C's do.
+            Ok(Msg::Iomap { .. }) => !self.ends[from as usize].is_rsock(),
             _ => false,
         }
     }
@@ -229,7 +229,7 @@ impl Pair {
     fn trim(&mut self, side: Side) {
         self.end(side).trim_ring();
         let peer = self.end(side.peer());
-        if peer.is_ours() {
+        if peer.is_rsock() {
             for write in self.ends[side as usize].unwritten() {
                 self.end(side.peer()).land(&write);
             }

@@ -1,8 +1,8 @@
-//! Ends in each order, between two of ours and between us and C.
+//! Closes in each order, between two ends of this crate and between one and C.
 
 use crate::sim::{EndConfig, Op, Pair, Side};
 
-const OURS: EndConfig = EndConfig::Ours {
+const RSOCK: EndConfig = EndConfig::Rsock {
     buf_len: 1000,
     n_bufs: 4,
     window: 16,
@@ -13,7 +13,7 @@ const OURS: EndConfig = EndConfig::Ours {
 const C: EndConfig = EndConfig::C { half_len: 1000, rq_size: 16, foreign: false };
 
 fn pairs() -> [Pair; 3] {
-    [[OURS, OURS], [OURS, C], [C, OURS]].map(Pair::new)
+    [[RSOCK, RSOCK], [RSOCK, C], [C, RSOCK]].map(Pair::new)
 }
 
 fn run(pair: &mut Pair, ops: &[Op]) {

@@ -13,7 +13,7 @@ const ENTRY: IomapEntry =
 fn peer(size: u8) -> ConnData {
     ConnData {
         version: PROTOCOL_VERSION,
-        flags: ConnFlags::OURS,
+        flags: ConnFlags::LOCAL,
         credits: 1,
         target_iomap_size: size,
         target_sgl: RemoteSge { addr: RemoteAddr(0x9000), key: RKey(9), len: 2 },
@@ -77,7 +77,7 @@ fn a_peer_offers_a_table_only_with_the_flag_and_a_size() {
 
 #[test]
 fn the_other_byte_order_swaps_each_field() {
-    let swapped = ConnData { flags: ConnFlags::OURS ^ ConnFlags::NET, ..peer(1) };
+    let swapped = ConnData { flags: ConnFlags::LOCAL ^ ConnFlags::NET, ..peer(1) };
     let bytes = RemoteIomap::new(&swapped).unwrap().unwrap().write(0, ENTRY).bytes;
     let native = ENTRY.to_table_bytes(false);
     for field in [0..8, 8..16, 16..20, 20..24] {
@@ -88,7 +88,7 @@ fn the_other_byte_order_swaps_each_field() {
 }
 
 #[test]
-fn an_index_outside_our_table_is_a_violation() {
+fn an_index_outside_the_local_table_is_a_violation() {
     assert_eq!(checked_index(3, 4), Ok(3));
     assert_eq!(checked_index(4, 4), Err(PeerError::IomapIndex(4)));
     assert_eq!(checked_index(0, 0), Err(PeerError::IomapIndex(0)));

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rsock_verbs::{RKey, RemoteAddr};
 
-const OURS: EndConfig = EndConfig::Ours {
+const RSOCK: EndConfig = EndConfig::Rsock {
     buf_len: 128 << 10,
     n_bufs: 4,
     window: 1024,
@@ -16,8 +16,8 @@ const OURS: EndConfig = EndConfig::Ours {
 };
 const C: EndConfig = EndConfig::C { half_len: 64 << 10, rq_size: 384, foreign: false };
 
-fn ours() -> impl Strategy<Value = EndConfig> {
-    any::<[u32; 2]>().prop_map(EndConfig::ours)
+fn rsock() -> impl Strategy<Value = EndConfig> {
+    any::<[u32; 2]>().prop_map(EndConfig::rsock)
 }
 
 fn c() -> impl Strategy<Value = EndConfig> {
@@ -32,22 +32,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_byte_is_lost_doubled_or_moved_between_two_of_ours(a in ours(), b in ours(), ops in ops()) {
+    fn two_rsock_ends_lose_double_or_move_no_byte(a in rsock(), b in rsock(), ops in ops()) {
         run_pair([a, b], ops);
     }
 
     #[test]
-    fn no_byte_is_lost_doubled_or_moved_between_us_and_c(a in ours(), b in c(), ops in ops()) {
+    fn no_byte_is_lost_doubled_or_moved_between_rsock_and_c(a in rsock(), b in c(), ops in ops()) {
         run_pair([a, b], ops);
     }
 
     #[test]
     fn default_sizes_work_too(ops in ops(), with_c: bool) {
-        run_pair([OURS, if with_c { C } else { OURS }], ops);
+        run_pair([RSOCK, if with_c { C } else { RSOCK }], ops);
     }
 
     #[test]
-    fn whatever_a_peer_says_stays_inside_our_memory(
+    fn no_message_of_a_peer_reaches_outside_local_memory(
         buf_len in 1..2000_u32,
         n_bufs in 2..6_u8,
         window in 1..50_u16,
@@ -80,8 +80,8 @@ fn write_and_deliver(pair: &mut Pair, side: Side, len: usize) {
 
 #[test]
 fn a_reader_that_does_not_read_takes_all_its_buffers_and_no_more() {
-    let EndConfig::Ours { buf_len, n_bufs, .. } = OURS else { unreachable!() };
-    let mut pair = Pair::new([OURS, OURS]);
+    let EndConfig::Rsock { buf_len, n_bufs, .. } = RSOCK else { unreachable!() };
+    let mut pair = Pair::new([RSOCK, RSOCK]);
     for _ in 0..50 {
         write_and_deliver(&mut pair, Side::A, 1 << 14);
         pair.apply(Op::Grant(Side::B));

@@ -29,7 +29,7 @@ fn peer(flags: ConnFlags, entries: u32) -> ConnData {
 
 fn half(cfg: RecvConfig) -> RecvHalf {
     let mut half = RecvHalf::new(cfg);
-    half.set_peer(&peer(ConnFlags::OURS, 2)).unwrap();
+    half.set_peer(&peer(ConnFlags::LOCAL, 2)).unwrap();
     half
 }
 
@@ -70,7 +70,7 @@ fn the_second_buffer_is_announced_at_once_in_slot_1() {
 fn nothing_is_granted_before_the_peer_is_known_or_after_it_ended() {
     let mut half = RecvHalf::new(CFG);
     assert_eq!(half.next_grant(), None);
-    half.set_peer(&peer(ConnFlags::OURS, 2)).unwrap();
+    half.set_peer(&peer(ConnFlags::LOCAL, 2)).unwrap();
     assert!(half.next_grant().is_some());
     half.handle_eof();
     assert_eq!(half.next_grant(), None);
@@ -99,7 +99,7 @@ fn a_slot_is_reused_when_its_buffer_is_full_though_nothing_was_read() {
 #[test]
 fn every_free_slot_of_a_larger_table_is_used() {
     let mut half = RecvHalf::new(CFG);
-    half.set_peer(&peer(ConnFlags::OURS, 8)).unwrap();
+    half.set_peer(&peer(ConnFlags::LOCAL, 8)).unwrap();
     for k in 1..4 {
         assert_eq!(grant(&mut half), Some((8, Some((0x9000 + 16 * k, 100 * k, 100)))));
     }
@@ -124,7 +124,7 @@ fn a_short_first_buffer_is_followed_by_its_rest() {
     let mut half = RecvHalf::new(RecvConfig { first_len: 30, ..CFG });
     half.handle_data(30).unwrap();
     assert_eq!(half.handle_data(1), Err(PeerError::DataOverrun { len: 1, room: 0 }));
-    half.set_peer(&peer(ConnFlags::OURS, 2)).unwrap();
+    half.set_peer(&peer(ConnFlags::LOCAL, 2)).unwrap();
     assert_eq!(grant(&mut half), Some((9, Some((0x9010, 30, 70)))));
     half.handle_data(70).unwrap();
     assert_eq!(half.handle_data(1), Err(PeerError::DataOverrun { len: 1, room: 0 }));
@@ -230,19 +230,19 @@ fn what_is_announced_in_the_old_ring_comes_before_the_new_one() {
     let mut half = half(CFG);
     grant(&mut half).unwrap();
     // Two buffers announced: no slot is free.
-    assert!(!half.can_turn() && !half.turn(OTHER));
+    assert!(!half.can_replace_ring() && !half.replace_ring(OTHER));
     half.handle_data(100).unwrap();
     half.consume(70);
-    assert!(half.turn(OTHER) && !half.is_old_ring_free());
+    assert!(half.replace_ring(OTHER) && !half.is_old_ring_free());
     assert_eq!(grant(&mut half), Some((9, Some((0x9000, 0x1000, 10)))));
-    assert!(!half.can_turn());
+    assert!(!half.can_replace_ring());
     assert_eq!(half.handle_data(101), Err(PeerError::DataOverrun { len: 101, room: 100 }));
     half.handle_data(100).unwrap();
     assert_eq!(grant(&mut half), Some((10, Some((0x9010, 0x100a, 10)))));
     assert_eq!(half.handle_data(11), Err(PeerError::DataOverrun { len: 11, room: 10 }));
     half.handle_data(10).unwrap();
     // The old ring is not read yet, and all of the new one is taken.
-    assert!(!half.can_turn());
+    assert!(!half.can_replace_ring());
     assert_eq!(grant(&mut half), None);
     assert_eq!(half.next_span(), Some(Span { offset: 70, len: 130, is_old: true }));
     assert_eq!(half.span_at(129), Some(Span { offset: 199, len: 1, is_old: true }));
@@ -254,7 +254,7 @@ fn what_is_announced_in_the_old_ring_comes_before_the_new_one() {
     assert_eq!(idle(&half), [(0, 5)]);
     // And back.
     let back = RingConfig { region: RemoteAddr(REGION), buf_len: 100, n_bufs: 4, ..OTHER };
-    assert!(half.turn(back));
+    assert!(half.replace_ring(back));
     assert_eq!(grant(&mut half), Some((11, Some((0x9000, 0, 100)))));
     half.handle_data(10).unwrap();
     half.consume(15);
@@ -262,13 +262,13 @@ fn what_is_announced_in_the_old_ring_comes_before_the_new_one() {
 }
 
 #[test]
-fn there_is_no_turn_before_the_peer_is_known_or_after_it_ended() {
+fn the_ring_is_not_replaced_before_the_peer_is_known_or_after_it_ended() {
     let mut half = RecvHalf::new(CFG);
-    assert!(!half.turn(OTHER));
-    half.set_peer(&peer(ConnFlags::OURS, 2)).unwrap();
-    assert!(half.can_turn());
+    assert!(!half.replace_ring(OTHER));
+    half.set_peer(&peer(ConnFlags::LOCAL, 2)).unwrap();
+    assert!(half.can_replace_ring());
     half.handle_eof();
-    assert!(!half.turn(OTHER));
+    assert!(!half.replace_ring(OTHER));
 }
 
 #[test]
@@ -291,7 +291,8 @@ fn only_what_is_neither_unread_nor_announced_is_idle() {
     half.handle_data(10).unwrap();
     grant(&mut half).unwrap();
     assert_eq!(idle(&half), [(300, 100)]);
-    // What was read is ours again, in the middle of a buffer too; it lies round the ring's end.
+    // What was read is free again, in the middle of a buffer, too; here it wraps around the ring's
+    // end.
     half.consume(105);
     assert_eq!(idle(&half), [(300, 100), (0, 105)]);
 }
@@ -300,9 +301,9 @@ fn only_what_is_neither_unread_nor_announced_is_idle() {
 fn tables_of_the_peer_are_checked() {
     let mut half = RecvHalf::new(CFG);
     for n in [0, 1] {
-        assert_eq!(half.set_peer(&peer(ConnFlags::OURS, n)), Err(PeerError::TableTooSmall(n)));
+        assert_eq!(half.set_peer(&peer(ConnFlags::LOCAL, n)), Err(PeerError::TableTooSmall(n)));
     }
-    let mut wraps = peer(ConnFlags::OURS, u32::MAX);
+    let mut wraps = peer(ConnFlags::LOCAL, u32::MAX);
     wraps.target_sgl.addr = RemoteAddr(u64::MAX - 100);
     assert_eq!(half.set_peer(&wraps), Err(PeerError::RangeWraps));
     assert_eq!(half.next_grant(), None);
@@ -311,7 +312,7 @@ fn tables_of_the_peer_are_checked() {
 #[test]
 fn entries_for_a_peer_of_the_other_byte_order_are_swapped() {
     let mut half = RecvHalf::new(CFG);
-    half.set_peer(&peer(ConnFlags::OURS ^ ConnFlags::NET, 2)).unwrap();
+    half.set_peer(&peer(ConnFlags::LOCAL ^ ConnFlags::NET, 2)).unwrap();
     let (_, _, bytes) = half.next_grant().unwrap().entry.unwrap();
     let native = RemoteSge { addr: RemoteAddr(REGION + 100), key: RKey(5), len: 100 };
     assert_eq!(bytes, native.to_table_bytes(true));

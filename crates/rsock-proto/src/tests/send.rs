@@ -1,7 +1,7 @@
 //! The sending half by itself.
 
 use crate::{
-    Blocked, ConnData, ConnFlags, Imm, MAX_SLOTS, PROTOCOL_VERSION, PeerError, RemoteSge,
+    ConnData, ConnFlags, Imm, MAX_SLOTS, PROTOCOL_VERSION, PeerError, RemoteSge, SendBlocked,
     SendConfig, SendHalf, SeqNo, TransferSize,
 };
 use rsock_verbs::{RKey, RemoteAddr};
@@ -17,7 +17,7 @@ fn sge(addr: u64, len: u32) -> RemoteSge {
 fn peer(credits: u16, data_buf: RemoteSge) -> ConnData {
     ConnData {
         version: PROTOCOL_VERSION,
-        flags: ConnFlags::OURS,
+        flags: ConnFlags::LOCAL,
         credits,
         target_iomap_size: 0,
         target_sgl: RemoteSge { addr: RemoteAddr(0x9000), key: RKey(9), len: 2 },
@@ -29,8 +29,8 @@ fn half(credits: u16, len: u32) -> SendHalf {
     SendHalf::new(CFG, &peer(credits, sge(0x1000, len))).unwrap()
 }
 
-/// Sends one message of at most `want` bytes and answers its address and length.
-fn send(half: &mut SendHalf, want: usize) -> Result<(u64, u32), Blocked> {
+/// Sends one message of at most `want` bytes and returns its address and length.
+fn send(half: &mut SendHalf, want: usize) -> Result<(u64, u32), SendBlocked> {
     let write = half.peek(want)?;
     assert_eq!(write.imm, Imm::data(write.len));
     half.commit(&write);
@@ -45,7 +45,7 @@ fn a_buffer_is_filled_in_order_and_not_passed() {
     assert_eq!(send(&mut half, 5000), Ok((0x1001 + 1000, 1000)));
     assert_eq!(half.room(), 499);
     assert_eq!(send(&mut half, 500), Ok((0x1001 + 2000, 499)));
-    assert_eq!(half.peek(1), Err(Blocked::Buffer));
+    assert_eq!(half.peek(1), Err(SendBlocked::Buffer));
     assert_eq!(half.room(), 0);
 }
 
@@ -84,7 +84,7 @@ fn as_many_buffers_as_slots_are_held_and_used_in_order() {
 #[test]
 fn a_peer_without_a_first_buffer_announces_one_in_slot_0() {
     let mut half = half(1, 0);
-    assert_eq!((half.next_slot(), half.peek(1)), (0, Err(Blocked::Buffer)));
+    assert_eq!((half.next_slot(), half.peek(1)), (0, Err(SendBlocked::Buffer)));
     half.handle_slot(sge(0x2000, 20)).unwrap();
     assert_eq!(half.next_slot(), 1);
     assert_eq!(send(&mut half, 1), Ok((0x2000, 1)));
@@ -94,12 +94,12 @@ fn a_peer_without_a_first_buffer_announces_one_in_slot_0() {
 fn the_limit_is_absolute_and_wraps() {
     let mut half = half(2, 1_000_000);
     assert!(send(&mut half, 1).is_ok() && send(&mut half, 1).is_ok());
-    assert_eq!((half.peek(1), half.room()), (Err(Blocked::Credits), 0));
+    assert_eq!((half.peek(1), half.room()), (Err(SendBlocked::Credits), 0));
     half.handle_credit(SeqNo(3));
     half.handle_credit(SeqNo(3));
     assert_eq!(half.room(), 1000);
     assert!(send(&mut half, 1).is_ok());
-    assert_eq!(half.peek(1), Err(Blocked::Credits));
+    assert_eq!(half.peek(1), Err(SendBlocked::Credits));
     // All the way round, in steps of a window.
     let mut sent = 3_u16;
     for _ in 0..200 {
@@ -108,7 +108,7 @@ fn the_limit_is_absolute_and_wraps() {
             assert!(send(&mut half, 1).is_ok());
         }
         sent = sent.wrapping_add(384);
-        assert_eq!(half.peek(1), Err(Blocked::Credits));
+        assert_eq!(half.peek(1), Err(SendBlocked::Credits));
     }
 }
 
@@ -124,7 +124,7 @@ fn a_limit_behind_the_counter_opens_a_window_as_in_c() {
 fn a_reserve_of_credits_is_left_alone_and_never_blocks_for_good() {
     let mut held = half(100, 1_000_000).with_reserve(4);
     assert_eq!((0..).take_while(|_| send(&mut held, 1).is_ok()).count(), 96);
-    assert_eq!((held.peek(1), held.room()), (Err(Blocked::Credits), 0));
+    assert_eq!((held.peek(1), held.room()), (Err(SendBlocked::Credits), 0));
     let mut tiny = half(1, 1000).with_reserve(4);
     assert!(send(&mut tiny, 1).is_ok());
 }
@@ -134,11 +134,11 @@ fn a_closed_half_sends_nothing() {
     let mut half = half(10, 10);
     half.close();
     assert!(half.is_closed());
-    assert_eq!((half.peek(1), half.room()), (Err(Blocked::Closed), 0));
+    assert_eq!((half.peek(1), half.room()), (Err(SendBlocked::Closed), 0));
 }
 
 #[test]
-fn announcements_without_sense_are_refused() {
+fn invalid_announcements_are_refused() {
     let wraps = peer(1, sge(u64::MAX - 5, 10));
     assert_eq!(SendHalf::new(CFG, &wraps).unwrap_err(), PeerError::RangeWraps);
     let mut half = half(10, 10);

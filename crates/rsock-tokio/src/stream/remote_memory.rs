@@ -9,7 +9,7 @@ use crate::timer::Timer;
 use crate::transport::{Operations, Rsockets};
 use crate::waiting::{Direction, retry};
 use rsock_core::accelerate::{self, AcceleratedStream};
-use rsock_core::rsocket::rsockets as blocking;
+use rsock_core::rsocket;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
@@ -101,8 +101,7 @@ impl Stream<Rsockets> {
     /// # Cancel safety
     /// Cancel safe: a dropped future has withdrawn what it exposed.
     pub async fn expose(&self, len: usize, offset: u64) -> io::Result<ExposedRegion> {
-        let opened = self.transport.to_blocking().open(len, offset)?;
-        let region = ExposedRegion(Region::Rsockets(opened));
+        let region = ExposedRegion(Region::Rsockets(self.transport.socket().expose(len, offset)?));
         // The announcement goes ahead of what is sent: here, of nothing.
         retry(self, Direction::Write, || self.transport.try_send(&[])).await?;
         Ok(region)
@@ -121,7 +120,10 @@ impl Stream<Rsockets> {
     /// is harmless.
     pub async fn write_remote(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         write_chunks(bytes, offset, async |bytes, offset| {
-            retry(self, Direction::Write, || self.transport.socket().try_put(bytes, offset)).await
+            retry(self, Direction::Write, || {
+                self.transport.socket().try_write_remote(bytes, offset)
+            })
+            .await
         })
         .await
     }
@@ -210,7 +212,7 @@ pub struct ExposedRegion(Region);
 #[derive(Debug)]
 enum Region {
     Accelerated(accelerate::Opened),
-    Rsockets(blocking::Opened),
+    Rsockets(rsocket::ExposedRegion),
 }
 
 impl ExposedRegion {

@@ -9,6 +9,7 @@ use crate::waiter::Waiter;
 use crate::waiting::Direction;
 use crate::wakers::{WakerKey, Wakers};
 use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason, PollEntry};
+use rsock_core::rsocket::AcceleratedSocket;
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -49,10 +50,10 @@ impl Accelerated {
         self.stream.as_ref()
     }
 
-    /// The blocking stream of the same connection.
-    pub(crate) fn to_blocking(&self) -> io::Result<rsock_core::rsocket::Stream> {
+    /// The blocking socket of the same connection.
+    pub(crate) fn to_blocking(&self) -> io::Result<AcceleratedSocket> {
         let socket = std::net::TcpStream::from(self.socket.as_fd().try_clone_to_owned()?);
-        Ok(rsock_core::rsocket::Stream::from_parts(socket, self.stream.clone()))
+        Ok(AcceleratedSocket::from_parts(socket, self.stream.clone()))
     }
 
     fn poll_tcp(&self, cx: &mut Context<'_>, direction: Direction) -> Poll<io::Result<()>> {

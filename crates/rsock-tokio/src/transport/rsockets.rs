@@ -1,7 +1,7 @@
-//! The transport of the rsockets protocol: the socket and its anchor.
+//! The transport of the rsockets protocol: the socket, and the descriptor of its hang-up.
 //!
-//! The socket's queue shows everything but the end of the connection, which the anchor shows: a
-//! descriptor that becomes readable then.
+//! The socket's queue shows everything but the end of the connection, which the hang-up descriptor
+//! shows: it becomes readable then.
 
 use super::{Operations, readiness_of};
 use crate::async_fd;
@@ -10,7 +10,6 @@ use crate::waiter::Waiter;
 use crate::waiting::Direction;
 use crate::wakers::WakerKey;
 use rsock_core::rsocket::Socket;
-use rsock_core::rsocket::rsockets as blocking;
 use rustix::net::RecvFlags;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -24,8 +23,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
 use tokio::runtime::Handle;
 
-/// The anchor's bit in [`Wakers::request`](crate::wakers::Wakers::request).
-const ANCHOR: u8 = 1;
+/// The hang-up descriptor's bit in [`Wakers::request`](crate::wakers::Wakers::request).
+const HANG_UP: u8 = 1;
 
 // Numbers of socket options on Linux.
 const SOL_SOCKET: i32 = 1;
@@ -37,31 +36,25 @@ const TCP_NODELAY: i32 = 1;
 /// shared memory or an RDMA device.
 pub struct Rsockets {
     socket: Arc<Socket>,
-    anchor: AsyncFd<OwnedFd>,
-    /// The connection has ended, and the anchor shows nothing new.
+    hang_up_fd: AsyncFd<OwnedFd>,
+    /// The connection has ended, and the hang-up descriptor shows nothing new.
     is_over: AtomicBool,
 }
 
 impl Rsockets {
     /// For a connected stream. Must be called inside a runtime.
-    pub(crate) fn new(stream: blocking::Stream) -> io::Result<Self> {
-        let socket: Arc<Socket> = stream.into();
+    pub(crate) fn new(socket: Arc<Socket>) -> io::Result<Self> {
         socket.set_nonblocking(true);
-        let anchor = async_fd::register(socket.anchor()?)?;
-        Ok(Self { socket, anchor, is_over: AtomicBool::new(false) })
+        let hang_up_fd = async_fd::register(socket.hang_up_fd()?)?;
+        Ok(Self { socket, hang_up_fd, is_over: AtomicBool::new(false) })
     }
 
     pub(crate) fn socket(&self) -> &Arc<Socket> {
         &self.socket
     }
 
-    /// The blocking stream of the same socket.
-    pub(crate) fn to_blocking(&self) -> blocking::Stream {
-        Arc::clone(&self.socket).into()
-    }
-
-    fn look_at_anchor(&self) {
-        if self.socket.look_at_anchor() {
+    fn check_hang_up(&self) {
+        if self.socket.has_hung_up() {
             self.is_over.store(true, Ordering::Release);
         }
     }
@@ -69,7 +62,7 @@ impl Rsockets {
 
 impl Operations for Rsockets {
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
-        self.socket.try_recv(bufs, flags.contains(RecvFlags::PEEK))
+        self.socket.try_recv(bufs, flags)
     }
 
     fn try_send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -83,13 +76,13 @@ impl Operations for Rsockets {
     fn poll_sources(&self, waiter: &Arc<Waiter>, _: Direction, mark: Mark) -> Poll<io::Result<()>> {
         let wakers = &waiter.wakers;
         if !self.is_over.load(Ordering::Acquire)
-            && wakers.request(ANCHOR)
-            && let Poll::Ready(event) = self.anchor.poll_read_ready(&mut waiter.context())
+            && wakers.request(HANG_UP)
+            && let Poll::Ready(event) = self.hang_up_fd.poll_read_ready(&mut waiter.context())
         {
-            wakers.cancel_request(ANCHOR);
-            // Before the anchor is looked at: what comes after this is a new event.
+            wakers.cancel_request(HANG_UP);
+            // Before the check: what comes after this is a new event.
             event?.clear_ready();
-            self.look_at_anchor();
+            self.check_hang_up();
             return Poll::Ready(Ok(()));
         }
         if let Some(left) = self.socket.keep_alive()
@@ -137,8 +130,8 @@ impl Operations for Rsockets {
     }
 
     fn take_error(&self) -> io::Result<Option<io::Error>> {
-        // No task may have waited for the anchor.
-        self.look_at_anchor();
+        // No task may have waited for the hang-up descriptor.
+        self.check_hang_up();
         Ok(self.socket.take_error())
     }
 

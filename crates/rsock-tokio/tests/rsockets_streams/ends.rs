@@ -5,10 +5,11 @@ use super::{any, pair, send};
 use crate::common::{
     Watchdog, at_own_port, current_thread, in_both, is_rdma, multi_thread, pattern, poll_times,
 };
-use rsock_core::rsocket::rsockets as blocking;
+use rsock_core::rsocket::{Socket, SocketSettings};
 use rsock_tokio::rsockets::{Listener, Stream, connect, connect_timeout};
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,14 +38,14 @@ pub(crate) fn a_blocking_peer_exchanges_bytes_and_its_reset_arrives() {
         let listener = Listener::bind(any()).await.expect("bind");
         let to = listener.local_addr().expect("address");
         let peer = thread::spawn(move || {
-            let mut stream = blocking::connect(to).expect("connect");
-            stream.write_all(b"ping").expect("write");
+            let stream = SocketSettings::default().connect(to, None).expect("connect");
+            (&stream).write_all(b"ping").expect("write");
             let mut word = [0; 4];
-            stream.read_exact(&mut word).expect("read");
+            (&stream).read_exact(&mut word).expect("read");
             assert_eq!(&word, b"pong");
             // No time to linger: a reset, which sends nothing in the stream itself.
             let stream = current_thread().block_on(async {
-                let stream = Stream::from_blocking(stream).expect("taken over");
+                let stream = Stream::from_blocking(Arc::new(stream)).expect("taken over");
                 stream.set_linger(Some(Duration::ZERO)).expect("linger");
                 assert_eq!(stream.linger().expect("linger"), Some(Duration::ZERO));
                 stream.into_blocking()
@@ -67,12 +68,13 @@ pub(crate) fn a_blocking_peer_exchanges_bytes_and_its_reset_arrives() {
 
 pub(crate) fn a_blocking_listener_accepts_a_task() {
     let _watchdog = Watchdog::new();
-    let listener = blocking::Listener::bind(any().parse().expect("an address")).expect("bind");
+    let listener =
+        SocketSettings::default().listen(any().parse().expect("an address")).expect("bind");
     let to = listener.local_addr().expect("address");
     let peer = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("accept");
+        let stream = listener.accept().expect("accept");
         let mut all = Vec::new();
-        stream.read_to_end(&mut all).expect("read");
+        (&stream).read_to_end(&mut all).expect("read");
         assert!(all == pattern(0, 1 << 20));
     });
     current_thread().block_on(async {
@@ -169,11 +171,11 @@ pub(crate) fn a_stream_becomes_blocking_and_back() {
         let (mut a, b) = pair().await;
         a.write_all(b"not by TCP.").await.expect("write");
         let b = b.into_blocking();
-        b.socket().set_nonblocking(false);
+        b.set_nonblocking(false);
         let there = tokio::task::spawn_blocking(move || {
-            let (mut b, mut word) = (b, [0; 11]);
-            b.read_exact(&mut word).expect("read");
-            b.write_all(&word).expect("write");
+            let (mut socket, mut word): (&Socket, _) = (&b, [0; 11]);
+            socket.read_exact(&mut word).expect("read");
+            socket.write_all(&word).expect("write");
             b
         });
         let mut b = Stream::from_blocking(there.await.expect("no panic")).expect("taken over");

@@ -1,9 +1,10 @@
-//! Datagrams: what a queue takes, what it loses, and that whoever waits learns of it.
+//! Datagrams: what a queue accepts, what it loses, and that a waiting thread is woken.
 //!
-//! A device may lose datagrams. Where it knows what it loses, nothing else may be missing; where it does
-//! not, it loses nothing for which its receiver has room, in these tests as on a wire that is in order.
+//! A device may lose datagrams. Where it knows what it loses, nothing else may be missing; where it
+//! does not, it loses nothing for which its receiver has room, in these tests as on a wire that is
+//! in order.
 
-use super::{Fixture, Side, Watchdog, pattern};
+use super::{Endpoint, Fixture, Watchdog, pattern};
 use crate::datagram::{Arrived, DatagramBackend, DatagramError, DatagramQueue, Posted};
 use crate::device::{Bell, Context, Parked};
 use crate::types::{QKey, QpNum};
@@ -17,28 +18,28 @@ const KEY: QKey = QKey(0x0123_4567);
 /// More than any queue has room for.
 const MANY: u32 = 4000;
 
-/// A queue, and the way from it to the other end's.
+/// A queue, and the route from it to the other end's.
 struct End<B: DatagramBackend> {
     ud: B::Datagrams,
     to: B::Destination,
-    side: Side<B>,
+    endpoint: Endpoint<B>,
 }
 
-fn queue<B: DatagramBackend>(side: &Side<B>) -> B::Datagrams {
-    let ud = B::create_datagrams(&side.ctx, KEY).expect("queue");
-    ud.admit(&side.path).expect("admit");
+fn queue<B: DatagramBackend>(endpoint: &Endpoint<B>) -> B::Datagrams {
+    let ud = B::create_datagrams(&endpoint.ctx, KEY).expect("queue");
+    ud.admit(&endpoint.path).expect("admit");
     ud
 }
 
 fn pair<F: Fixture<Backend: DatagramBackend>>(f: &F) -> [End<F::Backend>; 2] {
-    let [a, b] = f.sides();
+    let [a, b] = f.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to_b = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     let to_a = of_b.destination(&b.path, of_a.qp_num(), KEY).expect("destination");
-    [End { ud: of_a, to: to_b, side: a }, End { ud: of_b, to: to_a, side: b }]
+    [End { ud: of_a, to: to_b, endpoint: a }, End { ud: of_b, to: to_a, endpoint: b }]
 }
 
-/// Sends, as soon as the device has room for it.
+/// Sends a datagram as soon as the device has room for it.
 fn post<B: DatagramBackend>(
     ud: &B::Datagrams,
     to: &B::Destination,
@@ -125,7 +126,7 @@ pub fn datagrams_are_gathered_and_read_in_pieces<F: Fixture<Backend: DatagramBac
     }
 }
 
-/// Longer than the longest is an error, and nothing arrives of it.
+/// A datagram that is too long is an error, and no part of it arrives.
 pub fn a_datagram_that_is_too_long_is_refused<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("too long");
     let [a, b] = pair(f);
@@ -184,7 +185,7 @@ pub fn datagrams_of_one_sender_arrive_in_order_and_every_loss_is_counted<
     }
 }
 
-/// Nobody waits for a reader: the sender goes on, and what has no room is lost.
+/// The sender does not wait for a receiver: a datagram without room is lost.
 pub fn a_full_queue_loses_what_comes_and_takes_more_once_it_is_read<
     F: Fixture<Backend: DatagramBackend>,
 >(
@@ -222,19 +223,19 @@ pub fn a_full_queue_loses_what_comes_and_takes_more_once_it_is_read<
     loop {
         let posted = a.send(b"again");
         assert_eq!(posted, Posted::Out);
-        // What was sent before may come before.
+        // Datagrams sent before may arrive before.
         let epoch = b.ud.wake_epoch();
         b.ud.park_since(epoch, Some(Duration::from_millis(100)));
         let mut got = std::iter::from_fn(|| b.try_recv());
         if got.any(|(_, bytes)| bytes == b"again") {
             break;
         }
-        assert!(!F::Backend::KNOWS_LOSS, "lost, and nobody knew");
+        assert!(!F::Backend::KNOWS_LOSS, "a loss that was not reported");
     }
 }
 
-/// As many as it says fit; on a device that knows what is lost, no more.
-pub fn a_queue_has_the_room_that_it_tells<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+/// As many as it states fit; on a device that reports losses, no more.
+pub fn a_queue_has_the_room_that_it_states<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("room");
     let [a, b] = pair(f);
     for len in [1, 48, 49, 500, 1000] {
@@ -255,12 +256,12 @@ pub fn a_queue_has_the_room_that_it_tells<F: Fixture<Backend: DatagramBackend>>(
     assert_eq!(counters.n_malformed, 0);
 }
 
-/// The Q_Key is looked at.
+/// The Q_Key is checked.
 pub fn a_datagram_with_another_key_is_lost<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("key");
     let [a, b] = pair(f);
     let other = QKey(KEY.0 + 1);
-    let to = a.ud.destination(&a.side.path, b.ud.qp_num(), other).expect("destination");
+    let to = a.ud.destination(&a.endpoint.path, b.ud.qp_num(), other).expect("destination");
     let is_known = F::Backend::KNOWS_LOSS;
     let posted = post::<F::Backend>(&a.ud, &to, &[IoSlice::new(b"lost")]);
     assert_eq!(posted == Posted::Lost, is_known);
@@ -271,7 +272,7 @@ pub fn a_datagram_with_another_key_is_lost<F: Fixture<Backend: DatagramBackend>>
     assert_eq!(seen, (2, u64::from(is_known), 0));
 }
 
-/// Taking several hands them over in order, as many as there are and as were asked for.
+/// Several datagrams are taken in order, at most as many as there are and as were requested.
 pub fn several_datagrams_are_taken_at_once<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("several");
     let [a, b] = pair(f);
@@ -294,7 +295,7 @@ pub fn several_datagrams_are_taken_at_once<F: Fixture<Backend: DatagramBackend>>
     }
     assert_eq!(got, sent);
     assert_eq!(b.ud.try_recv_up_to(1, &mut |_| panic!("nothing is left")), 0);
-    assert_eq!(b.ud.try_recv_up_to(0, &mut |_| panic!("nobody asked")), 0);
+    assert_eq!(b.ud.try_recv_up_to(0, &mut |_| panic!("no datagram was requested")), 0);
     assert_eq!(b.ud.counters().n_received, 7);
 }
 
@@ -302,17 +303,17 @@ pub fn several_datagrams_are_taken_at_once<F: Fixture<Backend: DatagramBackend>>
 pub fn a_queue_takes_from_many_senders<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     const SENDERS: u8 = 6;
     const EACH: u32 = 500;
-    // Few enough to have room, whoever is slow.
+    // Few enough to have room, however slow the receiver is.
     const AHEAD: u32 = 8;
     let _dog = Watchdog::new("many senders");
     let [a, b] = pair(f);
-    let senders: Vec<_> = (0..SENDERS).map(|_| queue(&a.side)).collect();
+    let senders: Vec<_> = (0..SENDERS).map(|_| queue(&a.endpoint)).collect();
     let taken = [const { AtomicU32::new(0) }; SENDERS as usize];
     std::thread::scope(|s| {
         for (i, ud) in (0u8..).zip(&senders) {
             let (a, b, taken) = (&a, &b, &taken[usize::from(i)]);
             s.spawn(move || {
-                let to = ud.destination(&a.side.path, b.ud.qp_num(), KEY).expect("destination");
+                let to = ud.destination(&a.endpoint.path, b.ud.qp_num(), KEY).expect("destination");
                 for n in 0..EACH {
                     while n >= taken.load(Ordering::Relaxed) + AHEAD {
                         std::thread::yield_now();
@@ -338,25 +339,25 @@ pub fn a_queue_takes_from_many_senders<F: Fixture<Backend: DatagramBackend>>(f: 
 }
 
 /// A number that no queue has, and one of a queue that is gone: an error or a loss, nothing worse.
-pub fn datagrams_to_nobody_harm_nobody<F: Fixture<Backend: DatagramBackend>>(f: &F) {
-    let _dog = Watchdog::new("nobody");
+pub fn datagrams_to_a_missing_queue_do_no_harm<F: Fixture<Backend: DatagramBackend>>(f: &F) {
+    let _dog = Watchdog::new("a missing queue");
     let [a, b] = pair(f);
-    if let Ok(to) = a.ud.destination(&a.side.path, QpNum(0x00ff_fff0), KEY) {
+    if let Ok(to) = a.ud.destination(&a.endpoint.path, QpNum(0x00ff_fff0), KEY) {
         let _ = a.ud.post(&to, &[IoSlice::new(b"lost")]);
         a.ud.ring(&to);
     }
     assert_eq!(a.send(b"taken"), Posted::Out);
     assert_eq!(b.recv().1, b"taken");
-    let End { ud, to, side } = b;
+    let End { ud, to, endpoint } = b;
     drop((ud, to));
     for _ in 0..3000 {
         let _ = a.ud.post(&a.to, &[IoSlice::new(&pattern(100, 1))]);
         a.ud.ring(&a.to);
     }
     // A successor is reached, under its own number.
-    let ud = queue(&side);
-    let to = a.ud.destination(&a.side.path, ud.qp_num(), KEY).expect("destination");
-    // What was for its predecessor may be on its way still, and in this one's way.
+    let ud = queue(&endpoint);
+    let to = a.ud.destination(&a.endpoint.path, ud.qp_num(), KEY).expect("destination");
+    // Datagrams for its predecessor may still be under way, and use its room.
     let mut got = 0;
     while got != 5 {
         assert_eq!(post::<F::Backend>(&a.ud, &to, &[IoSlice::new(b"hello")]), Posted::Out);
@@ -403,7 +404,7 @@ pub fn threads_that_park_wake_for_datagrams<F: Fixture<Backend: DatagramBackend>
 pub fn bells_ring_for_datagrams<F: Fixture<Backend: DatagramBackend>>(f: &F) {
     let _dog = Watchdog::new("bell");
     let [a, b] = pair(f);
-    let bell = b.side.ctx.create_bell().expect("bell");
+    let bell = b.endpoint.ctx.create_bell().expect("bell");
     for i in 0..500u32 {
         assert!(b.ud.arm(&bell));
         std::thread::scope(|s| {

@@ -48,7 +48,7 @@ pub fn signaled_sends_complete_in_order<F: Fixture>(f: &F) {
     }
 }
 
-/// With retries without end, requests wait for receives, and then run in order.
+/// With unlimited retries, requests wait for receives, and then run in order.
 pub fn a_send_without_a_receive_waits_for_one<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("receiver not ready");
     let [a, b] = connected(f);
@@ -57,7 +57,7 @@ pub fn a_send_without_a_receive_waits_for_one<F: Fixture>(f: &F) {
         a.post(i as u64, SendOp::Send, &[a.sge(100_000 * i, 90_000)], SendFlags::SIGNALED)
             .expect("post");
     }
-    // A write behind them keeps its place in the order.
+    // A write behind them keeps the order.
     a.post(9, b.write_op(1 << 20), &[a.sge(0, 8)], SendFlags::SIGNALED).expect("post");
     assert!(a.poll().is_empty());
     assert!(b.poll().is_empty());
@@ -85,7 +85,7 @@ pub fn a_send_without_a_receive_fails_when_retries_run_out<F: Fixture>(f: &F) {
 }
 
 /// More requests than the send queue holds are refused, until completions are polled.
-pub fn a_full_send_queue_says_so<F: Fixture>(f: &F) {
+pub fn a_full_send_queue_is_reported<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("full send queue");
     let [a, b] = connected(f);
     let mut posted = 0;
@@ -104,9 +104,9 @@ pub fn a_full_send_queue_says_so<F: Fixture>(f: &F) {
     a.post(posted, SendOp::Send, &[a.sge(0, 100)], SendFlags::SIGNALED).expect("room again");
 }
 
-/// What was posted with `INLINE` may change at once, however long it waits, and however much of it the
-/// device takes; when there is no more room, there will be.
-pub fn copied_payloads_are_the_senders_again_at_once<F: Fixture>(f: &F) {
+/// What was posted with `INLINE` may change at once, however long it waits, and however much of it
+/// the device takes; when there is no more room, there will be.
+pub fn copied_payloads_may_be_reused_at_once<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("copied payloads");
     let [a, b] = connected(f);
     let too_long = vec![0; a.max_inline as usize + 1];
@@ -130,7 +130,7 @@ pub fn copied_payloads_are_the_senders_again_at_once<F: Fixture>(f: &F) {
             assert_received(&b.next(&a), i, WcOp::Recv, len);
             assert!(b.read(0, len) == payload(i), "message {i} of round {round}");
         }
-        // Room comes back.
+        // Room becomes free again.
         b.post_recv(n, &[b.sge(0, len)]).expect("receive");
         while let Err(e) = copy(n, &payload(n)) {
             assert_eq!(e, PostError::QueueFull);
@@ -143,7 +143,7 @@ pub fn copied_payloads_are_the_senders_again_at_once<F: Fixture>(f: &F) {
 }
 
 /// More receives than the queue holds are refused.
-pub fn a_full_receive_queue_says_so<F: Fixture>(f: &F) {
+pub fn a_full_receive_queue_is_reported<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("full receive queue");
     let [a, b] = connected(f);
     let mut posted = 0;

@@ -1,8 +1,9 @@
 //! One test suite for every device: what the engine relies on, as the verbs promise it.
 //!
-//! A device's tests implement [`Fixture`] and call [`conformance_tests!`](crate::conformance_tests),
-//! with `@datagrams` before the fixture for those of a [`DatagramBackend`](crate::DatagramBackend).
-//! The suite asks the device what it can do and nothing else: no test knows which one it has.
+//! A device's tests implement [`Fixture`] and call
+//! [`conformance_tests!`](crate::conformance_tests), with `@datagrams` before the fixture for those
+//! of a [`DatagramBackend`](crate::DatagramBackend). The suite depends only on the capabilities
+//! that the device reports.
 
 #![expect(clippy::missing_panics_doc, reason = "a test that fails panics")]
 
@@ -37,19 +38,19 @@ pub trait Fixture {
     /// The device.
     type Backend: Backend;
     /// Two ends that reach each other; they may be in one process, even one context.
-    fn sides(&self) -> [Side<Self::Backend>; 2];
-    /// Whether ends get their completion queues as streams do, where a test can do with that.
-    fn has_lanes(&self) -> bool {
+    fn endpoints(&self) -> [Endpoint<Self::Backend>; 2];
+    /// Whether ends share completion queues, as streams do, in tests that permit it.
+    fn shares_cqs(&self) -> bool {
         false
     }
 }
 
 /// One end: an opened device, and the path to the other end.
 #[derive(Debug)]
-pub struct Side<B: Backend> {
+pub struct Endpoint<B: Backend> {
     /// The device.
     pub ctx: B::Context,
-    /// Where the other end lives.
+    /// The path to the other end.
     pub path: B::Path,
 }
 
@@ -60,25 +61,25 @@ macro_rules! conformance_tests {
         $crate::conformance_tests! { @each $fixture;
             writes_with_immediate_deliver_payload_and_word
             writes_gather_their_pieces
-            writes_are_silent_and_land_before_what_follows
+            writes_are_silent_and_land_before_later_messages
             empty_writes_need_no_key
-            a_region_opens_to_writes_only_as_it_says
-            a_queue_pair_opens_to_writes_only_as_it_says
-            memory_of_the_caller_can_be_written_where_the_device_says_so
+            a_region_admits_writes_only_as_registered
+            a_queue_pair_admits_writes_only_as_configured
+            memory_of_the_caller_can_be_written_if_the_device_supports_it
             a_device_without_write_with_immediate_refuses_it
             sends_of_any_length_arrive
             sends_are_scattered_over_their_receive
             a_send_longer_than_its_receive_fails_both_ends
             receives_complete_in_order
-            a_shared_receive_queue_feeds_all_its_queue_pairs
+            a_shared_receive_queue_serves_all_its_queue_pairs
             a_message_waits_for_the_shared_receive_queue
             unsignaled_sends_complete_silently
             signaled_sends_complete_in_order
             a_send_without_a_receive_waits_for_one
             a_send_without_a_receive_fails_when_retries_run_out
-            a_full_send_queue_says_so
-            copied_payloads_are_the_senders_again_at_once
-            a_full_receive_queue_says_so
+            a_full_send_queue_is_reported
+            copied_payloads_may_be_reused_at_once
+            a_full_receive_queue_is_reported
             a_long_stream_keeps_its_order
             states_forbid_what_verbs_forbid
             failing_flushes_everything_in_order
@@ -86,9 +87,9 @@ macro_rules! conformance_tests {
             requests_after_the_error_are_flushed
             the_end_of_one_queue_pair_is_seen_by_the_other
             keys_of_dropped_regions_are_dead
-            fresh_regions_are_zero_whatever_was_there
+            new_regions_are_zero_after_reuse
             unregistered_memory_is_refused
-            a_channel_tells_of_a_completion_once
+            a_channel_reports_a_completion_once
             parked_threads_wake_for_completions
             wake_ups_before_the_sleep_are_not_lost
             bells_ring_for_completions
@@ -102,11 +103,11 @@ macro_rules! conformance_tests {
             a_datagram_that_is_too_long_is_refused
             datagrams_of_one_sender_arrive_in_order_and_every_loss_is_counted
             a_full_queue_loses_what_comes_and_takes_more_once_it_is_read
-            a_queue_has_the_room_that_it_tells
+            a_queue_has_the_room_that_it_states
             a_datagram_with_another_key_is_lost
             several_datagrams_are_taken_at_once
             a_queue_takes_from_many_senders
-            datagrams_to_nobody_harm_nobody
+            datagrams_to_a_missing_queue_do_no_harm
             threads_that_park_wake_for_datagrams
             bells_ring_for_datagrams
         }
@@ -122,7 +123,7 @@ macro_rules! conformance_tests {
     };
 }
 
-/// Aborts the process, with a word, if it is not dropped within a minute.
+/// Aborts the process, with a message, if it is not dropped within a minute.
 #[derive(Debug)]
 pub struct Watchdog {
     _alive: Sender<()>,
@@ -143,7 +144,7 @@ impl Watchdog {
     }
 }
 
-/// How to set two ends up.
+/// The configuration of two ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) cap: QpCap,
@@ -191,12 +192,12 @@ pub(crate) struct End<B: Backend> {
     pub(crate) cq: Arc<B::Cq>,
     pub(crate) channel: Option<Arc<B::Channel>>,
     pub(crate) pd: Arc<B::Pd>,
-    pub(crate) side: Side<B>,
+    pub(crate) endpoint: Endpoint<B>,
 }
 
 impl Setup {
     pub(crate) fn build<F: Fixture>(&self, f: &F) -> [End<F::Backend>; 2] {
-        let [a, b] = f.sides().map(|side| self.end(side, f.has_lanes()));
+        let [a, b] = f.endpoints().map(|endpoint| self.end(endpoint, f.shares_cqs()));
         if self.connected {
             self.connect(&a, b.qp.qp_num());
             self.connect(&b, a.qp.qp_num());
@@ -204,17 +205,17 @@ impl Setup {
         [a, b]
     }
 
-    fn end<B: Backend>(&self, side: Side<B>, has_lane: bool) -> End<B> {
-        let ctx = &side.ctx;
-        let pd = ctx.alloc_pd(&side.path).expect("pd");
+    fn end<B: Backend>(&self, endpoint: Endpoint<B>, shares_cq: bool) -> End<B> {
+        let ctx = &endpoint.ctx;
+        let pd = ctx.alloc_pd(&endpoint.path).expect("pd");
         let channel = self.channel.then(|| ctx.create_channel().expect("channel"));
         let mr = pd.alloc_mr(self.mr_len, self.mr_access).expect("mr");
         let sge = self.cap.max_recv_sge;
         let srq = self.srq_depth.map(|depth| pd.create_srq(depth, sge).expect("srq"));
         let max_inline = ctx.attr().max_inline.min(4 << 20);
         let cap = QpCap { max_inline, ..self.cap };
-        let (cq, qp) = if has_lane && channel.is_none() && srq.is_none() {
-            pd.create_lane(ctx, cap).expect("lane")
+        let (cq, qp) = if shares_cq && channel.is_none() && srq.is_none() {
+            pd.create_qp_with_cq(ctx, cap).expect("lane")
         } else {
             let cq = ctx.create_cq(256, channel.as_ref()).expect("cq");
             let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: srq.as_ref(), cap };
@@ -222,11 +223,11 @@ impl Setup {
             (cq, qp)
         };
         qp.init(self.qp_access).expect("init");
-        End { max_inline, qp, srq, mr, cq, channel, pd, side }
+        End { max_inline, qp, srq, mr, cq, channel, pd, endpoint }
     }
 
     pub(crate) fn connect<B: Backend>(&self, end: &End<B>, peer: QpNum) {
-        end.qp.ready_to_receive(&end.side.path, peer).expect("rtr");
+        end.qp.ready_to_receive(&end.endpoint.path, peer).expect("rtr");
         end.qp.ready_to_send(self.retry).expect("rts");
     }
 }
@@ -237,7 +238,7 @@ pub(crate) fn connected<F: Fixture>(f: &F) -> [End<F::Backend>; 2] {
 
 impl<B: Backend> End<B> {
     pub(crate) fn attr(&self) -> DeviceAttr {
-        self.side.ctx.attr()
+        self.endpoint.ctx.attr()
     }
 
     /// Polls once.
@@ -266,8 +267,8 @@ impl<B: Backend> End<B> {
         SendOp::Write { remote: self.mr.addr().wrapping_add(offset), rkey: self.mr.rkey() }
     }
 
-    /// Posts pieces of the region, which lives as long as the queue pair. `INLINE` is asked for as far
-    /// as the device can.
+    /// Posts pieces of the region, which lives as long as the queue pair. `INLINE` is set up to the
+    /// device's limit.
     pub(crate) fn post(
         &self,
         id: u64,
@@ -324,18 +325,18 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// What is asked of a receive completion.
+/// The checks of a receive completion.
 pub(crate) fn assert_received(wc: &Completion, id: u64, op: WcOp, len: usize) {
     assert_eq!((wc.id, wc.status, wc.op), (WrId(id), WcStatus::SUCCESS, op));
     assert_eq!(wc.len as usize, len);
 }
 
-/// What is asked of a failed request.
+/// The checks of a failed request.
 pub(crate) fn assert_failed(wc: &Completion, id: u64, status: WcStatus) {
     assert_eq!((wc.id, wc.status), (WrId(id), status));
 }
 
-/// The same where devices differ in what they call it.
+/// The same, for failures that devices report with different codes.
 pub(crate) fn assert_failed_as(wc: &Completion, id: u64, statuses: &[WcStatus]) {
     assert_eq!(wc.id, WrId(id));
     assert!(statuses.contains(&wc.status), "{}", wc.status);

@@ -82,7 +82,7 @@ pub fn receives_complete_in_order<F: Fixture>(f: &F) {
 }
 
 /// Queue pairs of one domain take their receives from one queue.
-pub fn a_shared_receive_queue_feeds_all_its_queue_pairs<F: Fixture>(f: &F) {
+pub fn a_shared_receive_queue_serves_all_its_queue_pairs<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("shared receive queue");
     let setup = Setup { srq_depth: Some(8), ..Setup::default() };
     let [a, b] = setup.build(f);
@@ -99,7 +99,7 @@ pub fn a_shared_receive_queue_feeds_all_its_queue_pairs<F: Fixture>(f: &F) {
     };
     let (a2, b2) = (more(&a), more(&b));
     for (qp, end, peer) in [(&a2, &a, &b2), (&b2, &b, &a2)] {
-        qp.ready_to_receive(&end.side.path, peer.qp_num()).expect("rtr");
+        qp.ready_to_receive(&end.endpoint.path, peer.qp_num()).expect("rtr");
         qp.ready_to_send(setup.retry).expect("rts");
     }
     for id in 0..8 {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::types::QpState;
 
-/// Posting and moving in the wrong state is refused, and changes nothing.
+/// Posts and state changes in the wrong state are refused, and change nothing.
 pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("states");
     let setup = Setup { connected: false, ..Setup::default() };
@@ -12,7 +12,7 @@ pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
     let fresh = a.pd.create_qp(&init).expect("qp");
     assert_eq!(fresh.state(), QpState::Reset);
     assert_eq!(fresh.post_recv_empty(WrId(0)), Err(PostError::State));
-    assert!(fresh.ready_to_receive(&a.side.path, b.qp.qp_num()).is_err());
+    assert!(fresh.ready_to_receive(&a.endpoint.path, b.qp.qp_num()).is_err());
     assert!(fresh.ready_to_send(setup.retry).is_err());
     assert_eq!(fresh.state(), QpState::Reset);
     assert_ne!(fresh.qp_num(), a.qp.qp_num());
@@ -22,7 +22,7 @@ pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
     assert_eq!(a.post(1, SendOp::Send, &[], SendFlags::INLINE), Err(PostError::State));
     assert!(a.qp.init(setup.qp_access).is_err());
     assert!(a.qp.ready_to_send(setup.retry).is_err());
-    a.qp.ready_to_receive(&a.side.path, b.qp.qp_num()).expect("rtr");
+    a.qp.ready_to_receive(&a.endpoint.path, b.qp.qp_num()).expect("rtr");
     assert_eq!(a.qp.state(), QpState::Rtr);
     assert_eq!(a.post(1, SendOp::Send, &[], SendFlags::INLINE), Err(PostError::State));
 
@@ -74,7 +74,7 @@ pub fn what_arrived_before_the_error_is_still_received<F: Fixture>(f: &F) {
         for i in 0..3usize {
             a.post(1, SendOp::Send, &[a.sge(0, 60 + i)], SendFlags::SIGNALED).expect("post");
         }
-        // They have left, so they have arrived.
+        // The sends have completed, so they have arrived.
         for _ in 0..3 {
             assert_eq!(a.next(&b).status, WcStatus::SUCCESS);
         }
@@ -105,8 +105,8 @@ pub fn requests_after_the_error_are_flushed<F: Fixture>(f: &F) {
     assert!(b.read(0, 60).iter().all(|b| *b == 0));
 }
 
-/// A queue pair that is dropped takes its peer to the error state: receives flush, and requests that
-/// wait fail.
+/// A queue pair that is dropped takes its peer to the error state: receives flush, and requests
+/// that wait fail.
 pub fn the_end_of_one_queue_pair_is_seen_by_the_other<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("dropped queue pair");
     let [a, b] = connected(f);
@@ -129,7 +129,7 @@ pub fn the_end_of_one_queue_pair_is_seen_by_the_other<F: Fixture>(f: &F) {
     drop(cq);
 }
 
-/// A key is worth nothing once its region is gone, even if the memory is used again.
+/// A key is invalid once its region is gone, even if the memory is used again.
 pub fn keys_of_dropped_regions_are_dead<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("dropped region");
     let [a, b] = connected(f);
@@ -147,8 +147,8 @@ pub fn keys_of_dropped_regions_are_dead<F: Fixture>(f: &F) {
     assert!(seen.iter().all(|b| *b == 0), "fresh memory is zero");
 }
 
-/// Regions of every length read as zero at first, where others have been before.
-pub fn fresh_regions_are_zero_whatever_was_there<F: Fixture>(f: &F) {
+/// Regions of every length read as zero at first, also where other regions were before.
+pub fn new_regions_are_zero_after_reuse<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("fresh regions");
     let [a, _b] = connected(f);
     for len in [1, 100, 4096, 4097, 10_000] {

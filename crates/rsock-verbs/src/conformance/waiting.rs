@@ -17,9 +17,9 @@ fn wait_readable(fd: impl AsFd) {
     while poll(&mut fds, None).expect("poll") == 0 {}
 }
 
-/// After `req_notify` the channel becomes readable at the next completion, and not again until it is
-/// asked for.
-pub fn a_channel_tells_of_a_completion_once<F: Fixture>(f: &F) {
+/// After `req_notify` the channel becomes readable at the next completion, and not again before the
+/// next `req_notify`.
+pub fn a_channel_reports_a_completion_once<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("channel");
     let [a, b] = Setup { channel: true, ..Setup::default() }.build(f);
     let channel = b.channel.as_ref().expect("channel");
@@ -42,9 +42,9 @@ pub fn a_channel_tells_of_a_completion_once<F: Fixture>(f: &F) {
     }
     let init = QpInit { send_cq: &a.cq, recv_cq: &a.cq, srq: None, cap: Setup::default().cap };
     drop(a.pd.create_qp(&init).expect("qp"));
-    let plain = a.side.ctx.create_cq(4, None).expect("cq");
+    let plain = a.endpoint.ctx.create_cq(4, None).expect("cq");
     assert!(matches!(plain.req_notify(), Err(crate::Error::Invalid(_))));
-    // A send of our own is a completion too.
+    // The completion of a local send counts, too.
     a.post_recv(1, &[]).expect("receive");
     b.cq.req_notify().expect("notify");
     b.post(9, SendOp::Send, &[], SendFlags::INLINE | SendFlags::SIGNALED).expect("post");
@@ -86,7 +86,8 @@ pub fn parked_threads_wake_for_completions<F: Fixture>(f: &F) {
     });
 }
 
-/// A thread that waits for what others take from the queue: the epoch carries the news.
+/// A thread that waits for completions which other threads take from the queue: the epoch shows
+/// that they were taken.
 pub fn wake_ups_before_the_sleep_are_not_lost<F: Fixture>(f: &F) {
     const ROUNDS: u32 = 2000;
     let _dog = Watchdog::new("epoch");
@@ -122,8 +123,8 @@ pub fn wake_ups_before_the_sleep_are_not_lost<F: Fixture>(f: &F) {
 pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("bells");
     let [a, b] = connected(f);
-    let bell = b.side.ctx.create_bell().expect("bell");
-    let other = b.side.ctx.create_bell().expect("bell");
+    let bell = b.endpoint.ctx.create_bell().expect("bell");
+    let other = b.endpoint.ctx.create_bell().expect("bell");
     for i in 0..20 {
         b.post_recv(i, &[]).expect("receive");
         assert!(b.cq.arm(&bell) && b.cq.arm(&other));
@@ -148,8 +149,8 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     a.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
     assert_received(&b.next(&a), 50, WcOp::Recv, 0);
     assert!(!is_readable(&bell), "disarmed");
-    // A device may have no place for many; whoever was promised a ring gets it.
-    let crowd: Vec<_> = (0..40).map(|_| b.side.ctx.create_bell().expect("bell")).collect();
+    // A device may have room for few bells; each bell that was accepted is rung.
+    let crowd: Vec<_> = (0..40).map(|_| b.endpoint.ctx.create_bell().expect("bell")).collect();
     let armed: Vec<_> = crowd.iter().filter(|bell| b.cq.arm(bell)).collect();
     assert!(!armed.is_empty());
     b.cq.wake_waiters();
@@ -163,7 +164,7 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
 pub fn many_queue_pairs_share_a_completion_queue<F: Fixture>(f: &F) {
     const PAIRS: usize = 20;
     let _dog = Watchdog::new("shared completion queue");
-    // With a channel the queue is not a lane, which has one queue pair.
+    // A queue with a channel is not a share, which has one queue pair.
     let setup = Setup { channel: true, ..Setup::default() };
     let [a, b] = setup.build(f);
     let make = |end: &End<F::Backend>| -> Vec<_> {
@@ -174,9 +175,9 @@ pub fn many_queue_pairs_share_a_completion_queue<F: Fixture>(f: &F) {
     };
     let (from, mut to) = (make(&a), make(&b));
     for (x, y) in from.iter().zip(&to) {
-        x.ready_to_receive(&a.side.path, y.qp_num()).expect("rtr");
+        x.ready_to_receive(&a.endpoint.path, y.qp_num()).expect("rtr");
         x.ready_to_send(setup.retry).expect("rts");
-        y.ready_to_receive(&b.side.path, x.qp_num()).expect("rtr");
+        y.ready_to_receive(&b.endpoint.path, x.qp_num()).expect("rtr");
         y.ready_to_send(setup.retry).expect("rts");
     }
     let send = |qp: &<F::Backend as Backend>::Qp| {
@@ -196,7 +197,7 @@ pub fn many_queue_pairs_share_a_completion_queue<F: Fixture>(f: &F) {
             expected.sort();
             assert_eq!(sleeper.join().expect("thread"), expected);
         });
-        // One goes now and then.
+        // Now and then one is removed.
         if round % 10 == 9 {
             drop(to.pop());
         }

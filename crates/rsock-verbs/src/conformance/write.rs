@@ -18,7 +18,7 @@ pub fn writes_with_immediate_deliver_payload_and_word<F: Fixture>(f: &F) {
     }
     for (i, len) in LENGTHS.into_iter().enumerate() {
         let (id, seed) = (i as u64, len.to_le_bytes()[0]);
-        // Copied while posting, then from the region.
+        // First with a payload that is copied while posting, then with one in the region.
         for (flags, offset) in [(SendFlags::INLINE, 5), (SendFlags::empty(), 64)] {
             let data = a.fill(0, len, seed);
             b.mr.copy_in(0, &vec![0; len + 200]);
@@ -63,7 +63,7 @@ fn sync<B: Backend>(a: &End<B>, b: &End<B>) {
 }
 
 /// A plain WRITE completes nothing at the peer, and a later message finds it in place.
-pub fn writes_are_silent_and_land_before_what_follows<F: Fixture>(f: &F) {
+pub fn writes_are_silent_and_land_before_later_messages<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("plain write");
     let [a, b] = connected(f);
     for (i, len) in LENGTHS.into_iter().enumerate() {
@@ -95,9 +95,9 @@ pub fn empty_writes_need_no_key<F: Fixture>(f: &F) {
     }
 }
 
-/// A WRITE outside a region, or with a key that does not allow it, fails with a remote access error,
-/// and with it both queue pairs.
-pub fn a_region_opens_to_writes_only_as_it_says<F: Fixture>(f: &F) {
+/// A WRITE outside a region, or with a key that does not allow it, fails with a remote access
+/// error, and with it both queue pairs.
+pub fn a_region_admits_writes_only_as_registered<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("remote access");
     type Spoil = fn(RemoteAddr, RKey, u64) -> (RemoteAddr, RKey);
     let cases: [(Spoil, Access); 6] = [
@@ -124,8 +124,8 @@ pub fn a_region_opens_to_writes_only_as_it_says<F: Fixture>(f: &F) {
     }
 }
 
-/// A queue pair without remote write refuses writes, whatever the region says.
-pub fn a_queue_pair_opens_to_writes_only_as_it_says<F: Fixture>(f: &F) {
+/// A queue pair without remote write refuses writes, even to a region that admits them.
+pub fn a_queue_pair_admits_writes_only_as_configured<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("queue pair access");
     let [a, b] = Setup { qp_access: Access::empty(), ..Setup::default() }.build(f);
     a.post(1, b.write_op(0), &[a.sge(0, 10)], SendFlags::INLINE).expect("post");
@@ -134,7 +134,7 @@ pub fn a_queue_pair_opens_to_writes_only_as_it_says<F: Fixture>(f: &F) {
 
 /// Ordinary memory, registered by its owner, is written where the device offers that, and refused
 /// with an error where it does not.
-pub fn memory_of_the_caller_can_be_written_where_the_device_says_so<F: Fixture>(f: &F) {
+pub fn memory_of_the_caller_can_be_written_if_the_device_supports_it<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("foreign memory");
     let [a, b] = connected(f);
     let mut heap = vec![0u8; 300_000];

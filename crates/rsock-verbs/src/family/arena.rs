@@ -11,15 +11,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Types that may live in family memory.
 ///
 /// # Safety
-/// The type holds no heap pointer, no reference and no descriptor ownership; all shared mutation goes through
-/// atomics or a [`super::Lock`]; and an all-zero or constructed value stays valid when two processes
-/// use it.
+/// The type holds no heap pointer, no reference and no descriptor ownership; all shared mutation
+/// goes through atomics or a [`super::Lock`]; and an all-zero or constructed value stays valid when
+/// two processes use it.
 pub unsafe trait FamilySafe: Sync {}
 
 /// Types whose all-zero bytes are a value.
 ///
 /// # Safety
-/// They are.
+/// All-zero bytes are a valid value of the type.
 pub unsafe trait ZeroInit: FamilySafe {}
 
 // SAFETY: an atomic 0.
@@ -56,24 +56,24 @@ static FORKING: AtomicU32 = AtomicU32::new(0);
 /// The arena, held from before a fork until after it, in both processes.
 #[must_use]
 #[derive(Debug)]
-pub struct Held {
+pub struct ForkHold {
     _arena: MutexGuard<'static, Option<Arena>>,
 }
 
-/// Takes the arena over a fork, which a child would find locked for ever if another thread was using
-/// it, and calls [`note_fork`]. Until what it returns is dropped the calling thread gets no family
-/// memory, and what it gives back is lost.
-pub fn hold_for_fork() -> Held {
+/// Takes the arena over a fork, which a child would find locked for ever if another thread was
+/// using it, and calls [`note_fork`]. Until what it returns is dropped the calling thread gets no
+/// family memory, and what it gives back is lost.
+pub fn hold_for_fork() -> ForkHold {
     let held = hold();
     // Under the lock: what is made after it, the child does not know.
     note_fork();
     held
 }
 
-fn hold() -> Held {
+fn hold() -> ForkHold {
     let arena = arena();
     FORKING.store(thread_id(), Ordering::Relaxed);
-    Held { _arena: arena }
+    ForkHold { _arena: arena }
 }
 
 /// Whether the calling thread holds the arena for its fork.
@@ -83,7 +83,7 @@ pub fn is_forking() -> bool {
     forking != 0 && forking == thread_id()
 }
 
-impl Drop for Held {
+impl Drop for ForkHold {
     fn drop(&mut self) {
         FORKING.store(0, Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     let mut slot = arena();
     let here = process();
     if slot.as_ref().is_none_or(|a| a.owner != here) {
-        // First use, or we are a forked child: what we inherited belongs to the family as it is.
+        // First use, or this is a forked child: what it inherited belongs to the family as it is.
         *slot = Some(Arena { owner: here, next: 0, end: 0, free: Default::default() });
     }
     let arena = slot.as_mut()?;
@@ -115,7 +115,7 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
         return NonNull::new(ptr::with_exposed_provenance_mut(at));
     }
     if arena.end - arena.next < size {
-        // The program may need what there is of a limited address space.
+        // The program may need the rest of a limited address space.
         let chunk = if sparse::is_limited() { SMALL_CHUNK } else { CHUNK };
         let len = chunk.max(size);
         arena.next = sparse::map(len, None).ok()?.expose_provenance();
@@ -126,14 +126,14 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(ptr::with_exposed_provenance_mut(at))
 }
 
-fn release(at: NonNull<u8>, bytes: usize, born: (ProcessId, u32)) {
+fn release(at: NonNull<u8>, bytes: usize, created: (ProcessId, u32)) {
     // A block that lived through a fork may still be in use on the other side.
-    if born != (process(), forks()) || is_forking() {
+    if created != (process(), forks()) || is_forking() {
         return;
     }
     clear(at, ALIGN << class_of(bytes));
     if let Some(arena) = arena().as_mut()
-        && arena.owner == born.0
+        && arena.owner == created.0
     {
         arena.free[class_of(bytes)].push(at.as_ptr().expose_provenance());
     }
@@ -147,7 +147,7 @@ fn clear(at: NonNull<u8>, len: usize) {
     let punched = first < last && {
         let pages = ptr::with_exposed_provenance_mut(first);
         let advice = rustix::mm::Advice::LinuxRemove;
-        // SAFETY: whole pages of a block that nobody uses any more, in a mapping of ours.
+        // SAFETY: whole pages of a block that is no longer in use, in a mapping of this arena.
         unsafe { rustix::mm::madvise(pages, last - first, advice) }.is_ok()
     };
     let (head, tail) = if punched { (first - start, end - last) } else { (len, 0) };
@@ -165,7 +165,7 @@ fn clear(at: NonNull<u8>, len: usize) {
 /// `at` points to a live, initialised `T` in a shared mapping that is never unmapped.
 pub struct FamilyBox<T: FamilySafe> {
     at: NonNull<T>,
-    born: (ProcessId, u32),
+    created: (ProcessId, u32),
 }
 
 impl<T: FamilySafe> FamilyBox<T> {
@@ -174,10 +174,11 @@ impl<T: FamilySafe> FamilyBox<T> {
     pub fn new(value: T) -> Option<Self> {
         const { assert!(align_of::<T>() <= ALIGN && !std::mem::needs_drop::<T>()) };
         let at: NonNull<T> = allocate(size_of::<T>())?.cast();
-        // SAFETY: the block is large enough, aligned to 128, and ours alone until we return it.
+        // SAFETY: the block is large enough, aligned to 128, and no other code has it until this
+        // returns it.
         unsafe { at.write(value) };
         // INVARIANT: initialised just now; chunks are never unmapped.
-        Some(Self { at, born: (process(), forks()) })
+        Some(Self { at, created: (process(), forks()) })
     }
 }
 
@@ -192,7 +193,7 @@ impl<T: FamilySafe> Deref for FamilyBox<T> {
 
 impl<T: FamilySafe> Drop for FamilyBox<T> {
     fn drop(&mut self) {
-        release(self.at.cast(), size_of::<T>(), self.born);
+        release(self.at.cast(), size_of::<T>(), self.created);
     }
 }
 
@@ -214,7 +215,7 @@ impl<T: FamilySafe + fmt::Debug> fmt::Debug for FamilyBox<T> {
 pub struct FamilySlice<T: FamilySafe> {
     at: NonNull<T>,
     len: usize,
-    born: (ProcessId, u32),
+    created: (ProcessId, u32),
 }
 
 impl<T: FamilySafe> FamilySlice<T> {
@@ -226,11 +227,11 @@ impl<T: FamilySafe> FamilySlice<T> {
         for i in 0..len {
             // SAFETY: `i < len`, and the block holds `len` values.
             let slot = unsafe { at.add(i) };
-            // SAFETY: inside the block, aligned, and ours alone until we return it.
+            // SAFETY: inside the block, aligned, and no other code has it until this returns it.
             unsafe { slot.write(init(i)) };
         }
         // INVARIANT: all `len` values were initialised just now; chunks are never unmapped.
-        Some(Self { at, len, born: (process(), forks()) })
+        Some(Self { at, len, created: (process(), forks()) })
     }
 }
 
@@ -242,7 +243,7 @@ impl<T: ZeroInit> FamilySlice<T> {
         const { assert!(align_of::<T>() <= ALIGN && !std::mem::needs_drop::<T>()) };
         let at: NonNull<T> = allocate(size_of::<T>().checked_mul(len)?)?.cast();
         // INVARIANT: blocks are zero, which is a value by `ZeroInit`; chunks are never unmapped.
-        Some(Self { at, len, born: (process(), forks()) })
+        Some(Self { at, len, created: (process(), forks()) })
     }
 }
 
@@ -257,7 +258,7 @@ impl<T: FamilySafe> Deref for FamilySlice<T> {
 
 impl<T: FamilySafe> Drop for FamilySlice<T> {
     fn drop(&mut self) {
-        release(self.at.cast(), size_of::<T>() * self.len, self.born);
+        release(self.at.cast(), size_of::<T>() * self.len, self.created);
     }
 }
 
@@ -294,12 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn a_child_finds_the_arena_free_whatever_other_threads_do_at_the_fork() {
+    fn a_child_finds_the_arena_unlocked_even_if_another_thread_used_it_at_the_fork() {
         let _dog = crate::conformance::Watchdog::new("fork");
         let user = arena();
         std::thread::scope(|s| {
             let forker = s.spawn(|| {
-                // Without telling other tests of a fork.
+                // Does not announce a fork, which would affect other tests.
                 let held = hold();
                 assert!(FamilyBox::new(AtomicU64::new(1)).is_none());
                 // SAFETY: the child takes blocks of memory, and exits at once.
@@ -323,7 +324,7 @@ mod tests {
             for _ in 0..1000 {
                 std::thread::yield_now();
             }
-            // The forking thread may have come this far, and no further.
+            // The forking thread gets to this point, and no further.
             assert!(!forker.is_finished() && FORKING.load(Ordering::Relaxed) == 0);
             drop(user);
             assert_eq!(forker.join().expect("no panic"), 0);

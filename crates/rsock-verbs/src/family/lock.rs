@@ -1,5 +1,5 @@
-//! A lock in family memory: owner-tagged, so that a holder that died is noticed, and cheap when
-//! nobody competes (one compare-and-swap, one swap).
+//! A lock in family memory. Its word names its owner, so that the death of a holder is noticed;
+//! without contention it costs one compare-and-swap and one swap.
 
 use super::arena::FamilySafe;
 use super::process::{is_thread_alive, thread_tag};
@@ -12,14 +12,14 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU32;
 
-/// How long a sleeper waits before it asks whether the owner is still alive. Nanoseconds.
+/// How long a sleeper waits before it checks whether the owner is still alive. Nanoseconds.
 const OWNER_CHECK_NS: i64 = 20_000_000;
 
 /// A mutual exclusion lock for the threads of a process family.
 ///
 /// Not recursive: a thread that already holds it gets `None` from [`Lock::try_lock`], and
-/// [`Lock::lock`] would wait for itself, so callers keep critical sections short and free of user code,
-/// and signal handlers are kept out of them.
+/// [`Lock::lock`] would wait for itself, so callers keep critical sections short and free of user
+/// code, and signal handlers are kept out of them.
 #[repr(C)]
 pub struct Lock<T> {
     word: OwnerWord,
@@ -28,8 +28,8 @@ pub struct Lock<T> {
 
 // SAFETY: the word admits one thread at a time to `value`.
 unsafe impl<T: Send> Sync for Lock<T> {}
-// SAFETY: the word is atomic; `T: Copy` rules out heap pointers that own, and users place only plain
-// values behind it (no references, by `'static`).
+// SAFETY: the word is atomic; `T: Copy` rules out heap pointers that own, and users place only
+// plain values behind it (no references, by `'static`).
 unsafe impl<T: Copy + Send + 'static> FamilySafe for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -38,13 +38,13 @@ impl<T> Lock<T> {
         Self { word: OwnerWord { word: AtomicU32::new(0) }, value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, waiting for it. A holder that died is replaced; what it was doing may be
-    /// half done, which [`Guard::is_recovered`] says.
+    /// Takes the lock, waiting for it. A holder that died is replaced; its change may be
+    /// incomplete, which [`Guard::is_recovered`] reports.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let me = thread_tag();
         let recovered =
-            !self.word.try_lock(me) && self.word.lock_slow(me, &Kernel) == Obtained::FromTheDead;
+            !self.word.try_lock(me) && self.word.lock_slow(me, &Kernel) == Obtained::FromDeadOwner;
         Guard { lock: self, recovered }
     }
 
@@ -66,7 +66,7 @@ impl<T> fmt::Debug for Lock<T> {
     }
 }
 
-/// Futexes, and thread ids of our process-id namespace.
+/// Futexes, and thread ids of this process-id namespace.
 struct Kernel;
 
 impl Threads<Native> for Kernel {
@@ -92,7 +92,7 @@ pub struct Guard<'a, T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Whether the previous holder died inside: the value may be half changed.
+    /// Whether the previous holder died inside: the value may be changed in part.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.recovered
@@ -161,13 +161,13 @@ mod tests {
     }
 
     /// A process that ran when this test began, and whose memory is not the family's.
-    fn stranger() -> std::process::Child {
+    fn unrelated_process() -> std::process::Child {
         std::process::Command::new("sleep").arg("1000").spawn().expect("sleep starts")
     }
 
     #[test]
-    fn a_holder_whose_id_another_program_has_by_now_is_replaced() {
-        let mut stranger = stranger();
+    fn a_dead_holder_is_replaced_although_its_id_is_in_use_again() {
+        let mut stranger = unrelated_process();
         let lock = Lock::new(7u32);
         lock.word.word.store(stranger.id(), Ordering::Relaxed);
         assert!(lock.lock().is_recovered());
@@ -177,14 +177,14 @@ mod tests {
 
     #[test]
     fn a_holder_in_another_namespace_is_waited_for_although_its_id_means_nothing_here() {
-        let mut gone = stranger();
+        let mut gone = unrelated_process();
         gone.kill().expect("kill");
         gone.wait().expect("wait");
         let lock = Lock::new(7u32);
         lock.word.word.store(gone.id() | 3 << 22, Ordering::Relaxed);
         std::thread::scope(|s| {
             let waiting = s.spawn(|| lock.lock().is_recovered());
-            // Its end is looked for once in each of its sleeps.
+            // Each sleep of the waiter checks once whether the owner has ended.
             let mut n = 0;
             while n < 3 && !waiting.is_finished() {
                 while lock.word.word.load(Ordering::Relaxed) & CONTENDED == 0 {
@@ -196,7 +196,7 @@ mod tests {
                 n += 1;
             }
             assert!(!waiting.is_finished());
-            // The holder lets go.
+            // The holder releases the lock.
             lock.word.word.store(FREE, Ordering::Release);
             let _ = futex::wake(&lock.word.word, futex::Flags::empty(), u32::MAX >> 1);
             assert!(!waiting.join().expect("no panic"), "not from the dead");

@@ -1,9 +1,9 @@
-//! Who we are: process and thread identity that stays right across `fork` and `vfork`.
+//! Process and thread identity that stays right across `fork` and `vfork`.
 //!
-//! `getpid` on every call would be a system call on the data path. Instead one page carries our
+//! `getpid` on every call would be a system call on the data path. Instead one page carries the
 //! process id and is marked `MADV_WIPEONFORK`: in a forked child it reads as zero, and is filled
-//! again. A `vfork` child shares the page with its parent and is told apart by [`process`]'s
-//! callers, which compare with the kernel where it matters.
+//! again. A `vfork` child shares the page with its parent and [`process`]'s callers compare with
+//! the kernel where the difference matters.
 
 use crate::raw;
 use std::cell::Cell;
@@ -21,12 +21,12 @@ struct Page {
     key: AtomicU32,
 }
 
-/// What all processes of a family share.
+/// The state that all processes of a family share.
 #[repr(C)]
 struct Common {
     /// Process-id namespaces that processes of the family are in, beside the first one.
     n_namespaces: AtomicU32,
-    /// By which a process of the family is known.
+    /// The identity of a process of the family.
     word: AtomicU64,
 }
 
@@ -36,10 +36,11 @@ static COMMON: AtomicPtr<Common> = AtomicPtr::new(ptr::null_mut());
 static NAMESPACE: AtomicU32 = AtomicU32::new(0);
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Thread ids are below 2^22 (`pid_max`); the bits above, but for the last one, number the namespace.
+/// Thread ids are below 2^22 (`pid_max`); the bits above, but for the last one, number the
+/// namespace.
 const TID: u32 = (1 << 22) - 1;
 const NAMESPACE_SHIFT: u32 = 22;
-/// Of more namespaces than there are numbers for, and where none can be counted.
+/// The number for namespaces beyond the last number, and where namespaces cannot be counted.
 const UNKNOWN: u32 = (1 << 9) - 1;
 
 thread_local! {
@@ -67,8 +68,8 @@ pub fn thread_id() -> u32 {
     thread_tag() & TID
 }
 
-/// The calling thread, as the threads of all processes of the family know it: its id, and the number of
-/// the namespace that the id is of. Cached per thread and process.
+/// The calling thread, as the threads of all processes of the family know it: its id, and the
+/// number of the namespace that the id is of. Cached per thread and process.
 pub(super) fn thread_tag() -> u32 {
     let here = key();
     TAG.with(|cell| {
@@ -83,8 +84,8 @@ pub(super) fn thread_tag() -> u32 {
     })
 }
 
-/// Whether the thread of that tag runs, as far as can be known: a thread of another namespace is taken
-/// to run.
+/// Whether the thread of that tag runs, as far as can be known: a thread of another namespace is
+/// taken to run.
 pub(super) fn is_thread_alive(tag: u32) -> bool {
     let (tid, namespace) = (tag & TID, tag >> NAMESPACE_SHIFT);
     if namespace == UNKNOWN || namespace != NAMESPACE.load(Ordering::Relaxed) {
@@ -121,8 +122,8 @@ fn is_of_family(tid: u32) -> Option<bool> {
     }
 }
 
-/// Whether this process is in another process-id namespace than the one that its family began in: then
-/// process ids mean something else to others of the family.
+/// Whether this process is in another process-id namespace than the one that its family began in:
+/// then process ids mean something else to others of the family.
 #[must_use]
 pub fn is_in_other_namespace() -> bool {
     let _ = process();
@@ -142,8 +143,8 @@ fn key() -> u32 {
     pid | NAMESPACE.load(Ordering::Relaxed) << NAMESPACE_SHIFT
 }
 
-/// Tells this module that the process is about to fork: blocks alive now are shared from here on.
-/// Called by the fork hook of whoever owns the process (the preload library, or a program's own).
+/// Announces that the process is about to fork: blocks alive now are shared from here on. Called by
+/// the fork hook of the preload library or of the program.
 pub fn note_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -164,11 +165,13 @@ fn refresh() -> ProcessId {
         // SYNC(pid-page): publishes the mapping. Pairs with the Acquire loads above.
         match PAGE.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => page = fresh,
-            // Another thread won; our page stays mapped, once per process at most a few times.
+            // Another thread won; this thread's page stays mapped, which happens at most a few
+            // times per process.
             Err(theirs) => page = theirs,
         }
     } else if rustix::process::getppid().is_none() {
-        // A child whose parent has no id here: in a namespace of its own, or in one that it was put in.
+        // A child whose parent has no id here: in a namespace of its own, or in one that it was put
+        // in.
         let common = COMMON.load(Ordering::Acquire);
         // SAFETY: null, or a page that is never unmapped.
         let count = unsafe { common.as_ref() };
@@ -182,11 +185,12 @@ fn refresh() -> ProcessId {
     ProcessId(pid)
 }
 
-/// Makes what the family will share, in the process that it begins with.
+/// Makes the shared state of the family, in its first process.
 fn make_common() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+    // SAFETY: a fresh mapping at an address of the kernel's choice replaces no memory that is in
+    // use.
     let at = unsafe { mmap_anonymous(ptr::null_mut(), 4096, access, MapFlags::SHARED) };
     let Ok(at) = at else { return };
     let common = at.cast::<Common>();
@@ -195,19 +199,20 @@ fn make_common() {
     // SAFETY: the page just mapped, zeroed, and larger than that.
     unsafe { &(*common).word }.store(u64::from_ne_bytes(word), Ordering::Relaxed);
     let none = ptr::null_mut();
-    // SYNC(pid-page): publishes the mapping. Pairs with the Acquire loads above. If another thread was
-    // faster, our page stays mapped, as below.
+    // SYNC(pid-page): publishes the mapping. Pairs with the Acquire loads above. If another thread
+    // was faster, this thread's page stays mapped, as below.
     let _ = COMMON.compare_exchange(none, common, Ordering::Release, Ordering::Relaxed);
 }
 
 fn map_page() -> Option<*mut Page> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-    // SAFETY: a fresh private mapping at an address of the kernel's choice touches nothing of ours.
+    // SAFETY: a fresh private mapping at an address of the kernel's choice replaces no memory that
+    // is in use.
     let at = unsafe {
         mmap_anonymous(ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
     .ok()?;
-    // SAFETY: `at` is the page just mapped, and nobody else knows it.
+    // SAFETY: `at` is the page just mapped, and no other thread knows it.
     unsafe { madvise(at, 4096, Advice::LinuxWipeOnFork) }.ok()?;
     Some(at.cast())
 }

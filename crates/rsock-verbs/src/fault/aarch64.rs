@@ -1,4 +1,5 @@
-//! A copy that may be left at any instruction, for aarch64. What it promises is said where `fault` declares it.
+//! A copy that may be left at any instruction, for aarch64. Its contract is at its declaration in
+//! `fault`.
 
 std::arch::global_asm!(
     ".pushsection .text.rsock_fault, \"ax\", %progbits",

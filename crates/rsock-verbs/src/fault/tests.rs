@@ -7,7 +7,7 @@ const PAGE: usize = 4096;
 extern "C" fn handle(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's context.
     if !unsafe { recover(context) } {
-        // SAFETY: the default action, which the instruction then meets.
+        // SAFETY: sets the default action, which the next access then triggers.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
@@ -20,7 +20,7 @@ fn armed() {
         action.sa_sigaction = handle as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         for signal in [libc::SIGSEGV, libc::SIGBUS] {
-            // SAFETY: a live action whose handler does what a handler may.
+            // SAFETY: a live action whose handler is async-signal-safe.
             let done = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
             assert_eq!(done, 0);
         }
@@ -36,7 +36,7 @@ fn half() -> *mut u8 {
     let at = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * PAGE, rw, flags) }.expect("pages");
     // SAFETY: inside the mapping.
     let second = unsafe { at.cast::<u8>().add(PAGE) };
-    // SAFETY: our own page.
+    // SAFETY: a page of this test.
     unsafe { mprotect(second.cast(), PAGE, MprotectFlags::empty()) }.expect("protected");
     at.cast()
 }
@@ -47,7 +47,7 @@ fn byte(i: usize) -> u8 {
 }
 
 #[test]
-fn a_copy_of_any_length_is_whole_or_says_that_it_faulted() {
+fn a_copy_of_any_length_is_whole_or_reports_the_fault() {
     armed();
     let pages = half();
     for len in (0..200).chain([1000, 3000, 4096]) {

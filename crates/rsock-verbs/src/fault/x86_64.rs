@@ -1,4 +1,5 @@
-//! Copies that may be left at any instruction, for x86-64. What they promise is said where `fault` declares them.
+//! Copies that may be left at any instruction, for x86-64. Their contract is at their declarations
+//! in `fault`.
 
 std::arch::global_asm!(
     ".pushsection .text.rsock_fault, \"ax\", @progbits",

@@ -1,4 +1,4 @@
-//! Doorbells: one descriptor over all armed queues' own, and an event for rings by hand.
+//! Doorbells: an epoll descriptor over those of all armed queues, and an event for explicit rings.
 #![forbid(unsafe_code)]
 
 use super::waiters::Event;

@@ -1,9 +1,9 @@
 //! Completion channels: one descriptor over the queues that were asked to notify.
 //!
-//! Not the device's own channel: each queue has one of those to itself (`cq.rs`), and lies in this
-//! set from `req_notify` to the next event.
+//! This is not the device's completion channel, of which each queue has its own (`cq.rs`): it is an
+//! epoll set, in which that channel is from `req_notify` to the next event.
 
-use super::own_cq::OwnCq;
+use super::device_cq::DeviceCq;
 use super::waiters::Event;
 use crate::device::CompletionChannel;
 use crate::error::Error;
@@ -17,13 +17,13 @@ use std::sync::{Mutex, PoisonError, Weak};
 #[derive(Debug)]
 pub struct RdmaChannel {
     epoll: HighFd,
-    /// Rung for a queue whose event somebody else took.
+    /// Rung for a queue whose event another thread took.
     event: Event,
-    /// Its queues, by their place in event data.
-    queues: Mutex<Vec<Weak<OwnCq>>>,
+    /// Its queues, by the index in event data.
+    queues: Mutex<Vec<Weak<DeviceCq>>>,
 }
 
-/// Event data of `event`; queues have their place.
+/// Event data of `event`; queues have their index.
 const RUNG: u64 = u64::MAX;
 
 impl RdmaChannel {
@@ -35,8 +35,8 @@ impl RdmaChannel {
         Ok(Self { epoll, event, queues: Mutex::default() })
     }
 
-    /// A place for a queue.
-    pub(super) fn join(&self, cq: Weak<OwnCq>) -> u64 {
+    /// The entry of a queue.
+    pub(super) fn join(&self, cq: Weak<DeviceCq>) -> u64 {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let free = queues.iter().position(|queue| queue.strong_count() == 0);
         let place = free.unwrap_or(queues.len());

@@ -3,10 +3,10 @@
 use super::channel::RdmaChannel;
 use super::convert::{count, object, zero};
 use super::cq::RdmaCq;
-use super::lane::{Lane, Shards};
-use super::own_cq::OwnCq;
+use super::device_cq::DeviceCq;
 use super::path::RdmaPath;
 use super::pd::RdmaPd;
+use super::shared_cq::{CqShare, SharedCqs};
 use super::{Rdma, RdmaBell};
 use crate::device::Context;
 use crate::error::Error;
@@ -30,7 +30,7 @@ pub struct RdmaContext(Arc<Inner>);
 pub struct WeakRdmaContext(Weak<Inner>);
 
 impl WeakRdmaContext {
-    /// The device, if anybody still has it open.
+    /// The device, if it is still open.
     #[must_use]
     pub fn upgrade(&self) -> Option<RdmaContext> {
         self.0.upgrade().map(RdmaContext)
@@ -38,8 +38,8 @@ impl WeakRdmaContext {
 }
 
 /// # Invariants
-/// `raw` came from `ibv_open_device` and is closed exactly once, in `drop`; whatever is made from it
-/// holds this value.
+/// `raw` came from `ibv_open_device` and is closed exactly once, in `drop`; every object made from
+/// it holds this value.
 struct Inner {
     raw: NonNull<ibv_context>,
     verbs: &'static Verbs,
@@ -49,7 +49,7 @@ struct Inner {
     n_ports: u8,
     /// The domains in use, one per port and peer host.
     domains: Mutex<Vec<Weak<RdmaPd>>>,
-    shards: Shards,
+    shared_cqs: SharedCqs,
 }
 
 // SAFETY: libibverbs's contexts may be used from any thread.
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Inner {
 pub struct GidEntry {
     /// The port, from 1.
     pub port: u8,
-    /// Its place in the port's table.
+    /// Its index in the port's table.
     pub index: u8,
     /// The address.
     pub gid: Gid,
@@ -91,7 +91,7 @@ impl RdmaContext {
     /// Opens a device by its name, or the first one.
     ///
     /// # Errors
-    /// `NoDevice`, also where rdma-core is not installed (`ENODEV`); what the driver answers.
+    /// `NoDevice`, also where rdma-core is not installed (`ENODEV`); the driver's error.
     pub fn open(name: Option<&str>) -> Result<Self, Error> {
         with_devices(|verbs, device| {
             let found = name_of(verbs, device);
@@ -118,8 +118,8 @@ impl RdmaContext {
         // SAFETY: as above.
         let async_fd = unsafe { &raw mut (*ctx).async_fd };
         for fd in [cmd_fd, async_fd] {
-            // SAFETY: nobody else knows of the context yet, and libibverbs looks its descriptors up in
-            // it at each call.
+            // SAFETY: no other code knows of the context yet, and libibverbs looks its descriptors
+            // up in it at each call.
             unsafe { own_fd::raise_at(fd) };
         }
         let mut inner = Inner {
@@ -130,7 +130,7 @@ impl RdmaContext {
             max_srq_wr: 0,
             n_ports: 0,
             domains: Mutex::default(),
-            shards: Shards::default(),
+            shared_cqs: SharedCqs::default(),
         };
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open and `attr` is writable.
@@ -156,7 +156,7 @@ impl RdmaContext {
         Ok(this)
     }
 
-    /// The same, without keeping it open.
+    /// A weak reference, which does not keep it open.
     #[must_use]
     pub fn downgrade(&self) -> WeakRdmaContext {
         WeakRdmaContext(Arc::downgrade(&self.0))
@@ -171,7 +171,7 @@ impl RdmaContext {
     /// The addresses of a port.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's error.
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, Error> {
         let attr = self.port(port)?;
         let mut found = Vec::new();
@@ -184,7 +184,7 @@ impl RdmaContext {
                 verbs._ibv_query_gid_ex(raw, u32::from(port), u32::from(index), at, 0, n)
             };
             if rc != 0 {
-                // An empty place in the table.
+                // An empty entry of the table.
                 continue;
             }
             // SAFETY: all of its fields are numbers, zero where nothing was written.
@@ -197,11 +197,11 @@ impl RdmaContext {
         Ok(found)
     }
 
-    /// Our port that has an address. Where packets can have more than one form, the one that can be
-    /// routed.
+    /// A local port that has an address. Where packets can have more than one form, the one that
+    /// can be routed.
     ///
     /// # Errors
-    /// `NoDevice` if no port has it; what the driver answers.
+    /// `NoDevice` if no port has it; the driver's error.
     pub fn find_gid(&self, addr: Gid) -> Result<GidEntry, Error> {
         let mut found = None;
         for port in 1..=self.0.n_ports {
@@ -213,17 +213,17 @@ impl RdmaContext {
         found.ok_or(Error::NoDevice)
     }
 
-    /// The path from our address `from` to the peer's address `to`, with the largest packets that
-    /// our port allows.
+    /// The path from the local address `from` to the peer's address `to`, with the largest packets
+    /// that the local port allows.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's error.
     pub fn path(&self, from: &GidEntry, to: Gid) -> Result<RdmaPath, Error> {
         let attr = self.port(from.port)?;
         Ok(RdmaPath::new(from.port, from.index, to, attr.active_mtu))
     }
 
-    /// A path that only says which port.
+    /// A path that consists of a port alone.
     pub(super) fn path_from(&self, port: u8, to: Gid) -> Result<RdmaPath, Error> {
         Ok(RdmaPath::new(port, 0, to, self.port(port)?.active_mtu))
     }
@@ -254,8 +254,8 @@ impl RdmaContext {
     }
 
     /// A part of a shared completion queue; `None` if there is none with room for `n` completions.
-    pub(super) fn lane(&self, n: u32) -> Result<Option<Arc<Lane>>, Error> {
-        self.0.shards.lane(self, n)
+    pub(super) fn share(&self, n: u32) -> Result<Option<Arc<CqShare>>, Error> {
+        self.0.shared_cqs.share(self, n)
     }
 
     pub(super) fn max_srq_wr(&self) -> u32 {
@@ -265,7 +265,7 @@ impl RdmaContext {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the context is open, and nobody else uses it any longer.
+        // SAFETY: the context is open, and it is no longer in use.
         let ctx = unsafe { self.raw.as_ref() };
         own_fd::forget(ctx.cmd_fd);
         own_fd::forget(ctx.async_fd);
@@ -303,7 +303,7 @@ impl Context<Rdma> for RdmaContext {
         if depth == 0 || depth > self.0.attr.max_cqe {
             return Err(Error::Invalid("completion queue depth"));
         }
-        Ok(Arc::new(RdmaCq::own(OwnCq::new(self, depth, channel)?)))
+        Ok(Arc::new(RdmaCq::device(DeviceCq::new(self, depth, channel)?)))
     }
 
     fn create_bell(&self) -> Result<RdmaBell, Error> {
@@ -311,7 +311,7 @@ impl Context<Rdma> for RdmaContext {
     }
 }
 
-/// Calls `f` with each device of the host until it answers.
+/// Calls `f` with each device of the host until it returns a value.
 fn with_devices<T>(mut f: impl FnMut(&'static Verbs, *mut ibv_device) -> Option<T>) -> Option<T> {
     let verbs = rsock_rdma_sys::open().ok()?;
     let mut n = 0;
@@ -355,11 +355,11 @@ const NOTHING: DeviceAttr = DeviceAttr {
     notices_peer: false,
 };
 
-/// Scatter/gather entries that a request of ours can have: they are converted on the stack.
+/// Most scatter/gather entries of one request: they are converted on the stack.
 pub(super) const MAX_SGE: u32 = 16;
 
 /// Bytes that the device is asked to copy by itself while posting.
 pub(super) const MAX_INLINE: u32 = 64;
 
-/// Bytes that are copied for a request while posting, by the device or by us.
+/// Bytes that are copied for a request while posting, by the device or by this module.
 const MAX_COPY: u32 = 64 << 10;

@@ -1,4 +1,4 @@
-//! The conventions of libibverbs, one converter each. Nothing else reads `errno`.
+//! Converters for the error conventions of libibverbs. Nothing else reads `errno`.
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, PostError};
@@ -37,7 +37,7 @@ pub(super) fn count(n: c_int) -> u32 {
     u32::try_from(n).unwrap_or(0)
 }
 
-/// A number for C; more than it can say is as much as it can say.
+/// A number for C, clamped to the largest value of its type.
 pub(super) fn int(n: u32) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX)
 }

@@ -1,19 +1,20 @@
 //! Copying between a program's memory and registered memory.
 //!
 //! A C library copies from a few KiB on with the processor's string instruction where the processor
-//! calls that fast. Under emulation it is the slowest way there is, byte by byte; a loop over vector
-//! registers is as fast on processors and some ten to ninety times as fast there.
+//! calls that fast. Under emulation it is the slowest way there is, byte by byte; a loop over
+//! vector registers is as fast on processors and some ten to ninety times as fast there.
 
 use crate::fault;
 
-/// Bytes from which on copying is a loop of our own: no C library has string instructions below.
+/// Copies of at least this many bytes use string instructions; C libraries use none for shorter
+/// ones.
 const FROM: usize = 2 << 10;
 
 /// Ordinary copy.
 ///
 /// # Safety
-/// `len` bytes are readable at `src` and writable at `dst`; the two do not overlap. The device may write
-/// either meanwhile: the bytes are then torn.
+/// `len` bytes are readable at `src` and writable at `dst`; the two do not overlap. The device may
+/// write either meanwhile: the bytes are then torn.
 #[inline]
 pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -25,10 +26,10 @@ pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
 }
 
-/// As [`copy`], of memory that may be missing as [`fault::copy`] says; false then.
+/// As [`copy`], of memory that may be unmapped, as in [`fault::copy`]; false then.
 ///
 /// # Safety
-/// As [`copy`] but for that.
+/// As for [`copy`], except that it may be unmapped.
 #[inline]
 #[must_use]
 pub(super) unsafe fn try_copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
@@ -54,7 +55,7 @@ mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::_mm256_zeroupper;
 
-    /// Bytes per turn of the loops.
+    /// Bytes per iteration of the loops.
     const STEP: usize = 128;
 
     /// # Safety
@@ -78,7 +79,7 @@ mod x86 {
         unsafe { std::ptr::copy_nonoverlapping(from, to, len - body) };
     }
 
-    // In assembly, or the compiler takes each for what it is, a copy, and calls the C library.
+    // In assembly, because the compiler would recognize a copy and call the C library.
 
     /// # Safety
     /// As for `copy` above; `len` is a multiple of `STEP` and not 0, and the processor has AVX.
@@ -111,7 +112,7 @@ mod x86 {
                 options(nostack),
             );
         }
-        // Or code without AVX would be slowed down by what is left in the upper halves.
+        // Otherwise the set upper halves would slow down code without AVX.
         _mm256_zeroupper();
     }
 

@@ -1,8 +1,8 @@
-//! Completion queues: a lane of a shared one, or one of the device's for whoever asks for it.
+//! Completion queues: a share of a shared one, or, on request, one of the device's.
 
-use super::lane::Lane;
-use super::own_cq::OwnCq;
-use super::sends::Sends;
+use super::device_cq::DeviceCq;
+use super::outstanding_sends::OutstandingSends;
+use super::shared_cq::CqShare;
 use super::{Rdma, RdmaBell};
 use crate::device::{CompletionQueue, Parked};
 use crate::error::Error;
@@ -18,52 +18,52 @@ pub struct RdmaCq(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Own(Arc<OwnCq>),
-    Lane(Arc<Lane>),
+    Device(Arc<DeviceCq>),
+    CqShare(Arc<CqShare>),
 }
 
-/// Runs the same call on whichever kind it is.
+/// Runs the same call on either kind.
 macro_rules! on {
     ($cq:expr, $inner:ident => $do:expr) => {
         match &$cq.0 {
-            Kind::Own($inner) => $do,
-            Kind::Lane($inner) => $do,
+            Kind::Device($inner) => $do,
+            Kind::CqShare($inner) => $do,
         }
     };
 }
 
 impl RdmaCq {
-    pub(super) fn own(queue: Arc<OwnCq>) -> Self {
-        Self(Kind::Own(queue))
+    pub(super) fn device(queue: Arc<DeviceCq>) -> Self {
+        Self(Kind::Device(queue))
     }
 
-    pub(super) fn lane(lane: Arc<Lane>) -> Self {
-        Self(Kind::Lane(lane))
+    pub(super) fn share(share: Arc<CqShare>) -> Self {
+        Self(Kind::CqShare(share))
     }
 
     pub(super) fn raw(&self) -> *mut ibv_cq {
         match &self.0 {
-            Kind::Own(own) => own.raw(),
-            Kind::Lane(lane) => lane.queue().raw(),
+            Kind::Device(cq) => cq.raw(),
+            Kind::CqShare(share) => share.queue().raw(),
         }
     }
 
     /// A queue pair completes its sends here.
-    pub(super) fn attach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+    pub(super) fn attach(&self, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         on!(self, cq => cq.attach(qp_num, sends));
     }
 
-    /// Learns what has been sent, whether or not what has come is taken.
+    /// Polls for completed sends, even if received completions are not taken.
     pub(super) fn gather(&self) {
         match &self.0 {
-            Kind::Own(own) => own.gather(),
-            // Looking takes all there is.
-            Kind::Lane(lane) => _ = lane.is_ready(),
+            Kind::Device(cq) => cq.gather(),
+            // Polling takes all there is.
+            Kind::CqShare(share) => _ = share.is_ready(),
         }
     }
 
-    /// The queue pair is gone.
-    pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<Sends>) {
+    /// Removes a queue pair that is gone.
+    pub(super) fn detach(&self, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
         on!(self, cq => cq.detach(qp_num, sends));
     }
 }
@@ -79,8 +79,8 @@ impl CompletionQueue<Rdma> for RdmaCq {
 
     fn req_notify(&self) -> Result<(), Error> {
         match &self.0 {
-            Kind::Own(own) => own.req_notify(),
-            Kind::Lane(_) => Err(Error::Invalid("no completion channel")),
+            Kind::Device(cq) => cq.req_notify(),
+            Kind::CqShare(_) => Err(Error::Invalid("no completion channel")),
         }
     }
 

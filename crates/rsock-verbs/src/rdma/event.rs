@@ -1,4 +1,5 @@
-//! What a device tells of itself unasked: ports that go down, queue pairs that fail, its own end.
+//! Asynchronous events of a device: ports that go down, queue pairs that fail, the removal of the
+//! device.
 
 use super::RdmaContext;
 use crate::error::Error;
@@ -9,12 +10,12 @@ use rustix::fs::OFlags;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// News of a device.
+/// Asynchronous events of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_event_type")]
 pub enum AsyncEvent {
-    /// The device is gone, or of no more use: everything on it has ended.
+    /// The device is gone, or unusable: everything on it has ended.
     DeviceGone,
     /// A port carries nothing now.
     PortDown {
@@ -33,8 +34,8 @@ pub enum AsyncEvent {
 }
 
 impl RdmaContext {
-    /// The next news, if there is any; never waits. The context's descriptor is readable when there is
-    /// some.
+    /// The next event, if there is one; never waits. The context's descriptor is readable when
+    /// there is one.
     #[doc(alias = "ibv_get_async_event")]
     pub fn next_event(&self) -> Option<AsyncEvent> {
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
@@ -46,13 +47,13 @@ impl RdmaContext {
         }
         // SAFETY: the call has filled it.
         let mut event = unsafe { event.assume_init() };
-        let found = news(&event);
+        let found = convert(&event);
         // SAFETY: taken above, and acknowledged once.
         unsafe { verbs.ibv_ack_async_event(&raw mut event) };
         Some(found)
     }
 
-    /// Looking for news must not wait.
+    /// Reading events must not wait.
     pub(super) fn watch_events(&self) -> Result<(), Error> {
         let flags = rustix::fs::fcntl_getfl(self).map_err(verb("fcntl"))?;
         rustix::fs::fcntl_setfl(self, flags | OFlags::NONBLOCK).map_err(verb("fcntl"))
@@ -60,7 +61,7 @@ impl RdmaContext {
 }
 
 impl AsFd for RdmaContext {
-    /// Readable when the device has news.
+    /// Readable when the device has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open; its descriptor does not change.
         let fd = unsafe { (*self.raw()).async_fd };
@@ -70,7 +71,7 @@ impl AsFd for RdmaContext {
 }
 
 /// An event that is not acknowledged yet.
-fn news(event: &ibv_async_event) -> AsyncEvent {
+fn convert(event: &ibv_async_event) -> AsyncEvent {
     use ibv_event_type as T;
     match event.event_type {
         T::IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceGone,

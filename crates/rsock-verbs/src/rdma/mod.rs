@@ -1,38 +1,40 @@
-//! Real RDMA: a device of rdma-core's libibverbs, which is opened when a device is first asked for.
+//! Real RDMA: a device of rdma-core's libibverbs, which is loaded at the first use of a device.
 //!
 //! Mirrors `soft/` file by file where the two have the same parts. Two things that verbs leave to
 //! their users are done here, so that the engine need not know which device it has:
 //!
-//! * a send queue gives its places back only when a *signaled* request completes, and a device copies
-//!   only a few bytes while it posts: `sends.rs` signals requests behind the caller's back, and copies;
-//! * sleeping: every completion queue has a completion channel of its own, which bells, parked threads
-//!   and the caller's channel all watch (`cq.rs`, `waiters.rs`).
+//! * slots of a send queue become free only when a *signaled* request completes, and a device
+//!   copies only a few bytes while it posts: `outstanding_sends.rs` signals some unsignaled
+//!   requests, and copies;
+//! * sleeping: every completion queue has a completion channel of its own, which bells, parked
+//!   threads and the caller's channel all watch (`cq.rs`, `waiters.rs`).
 //!
-//! Datagrams have a queue pair of their own with the memory that it receives in (`ud.rs`), and handles for
-//! the hosts that they go to (`address.rs`). Queue pairs of streams share a few completion queues (`lane.rs`, `watch.rs`), and memory for what
-//! they send (`pool.rs`).
+//! Datagrams have a queue pair of their own with the memory that it receives in (`ud.rs`), and
+//! handles for the hosts that they go to (`address_handles.rs`). Queue pairs of streams share a few
+//! completion queues (`shared_cq.rs`, `event_watchers.rs`), and memory for what they send
+//! (`pool.rs`).
 
-mod address;
+mod address_handles;
 mod bell;
 mod channel;
 mod context;
 mod convert;
 mod copy;
 mod cq;
+mod device_cq;
 mod event;
-mod lane;
+mod event_watchers;
 mod mr;
-mod own_cq;
+mod outstanding_sends;
 mod path;
 mod pd;
 mod pool;
 mod qp;
-mod sends;
+mod shared_cq;
 mod srq;
 mod ud;
 mod usage;
 mod waiters;
-mod watch;
 
 pub use bell::RdmaBell;
 pub use channel::RdmaChannel;
@@ -45,7 +47,7 @@ pub use pd::RdmaPd;
 pub use qp::RdmaQp;
 pub use srq::RdmaSrq;
 pub use ud::{RdmaDestination, RdmaUd};
-pub use usage::{Board, Usage, peak_usage, show_usage, usage};
+pub use usage::{Usage, UsageBoard, peak_usage, show_usage, usage};
 
 /// The backend of real devices.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +55,8 @@ pub struct Rdma;
 
 impl crate::device::Backend for Rdma {
     const NAME: &'static str = "rdma";
-    // One less than a power of two: drivers round up, soft RoCE what is one more than this, and the places of
-    // a send queue are the most of what the kernel has to keep for a stream.
+    // One less than a power of two: drivers round up, and soft RoCE rounds up one more than this.
+    // The slots of a send queue are most of the kernel memory of a stream.
     const SEND_DEPTH: u32 = 127;
     const SENDS_WAIT: bool = true;
     const PINS: bool = true;

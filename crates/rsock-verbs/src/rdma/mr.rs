@@ -29,7 +29,7 @@ pub struct RdmaMr {
     rkey: RKey,
     pd: Arc<RdmaPd>,
     _counted: Counted,
-    /// Memory of our own, if it is: dropped after `drop` has run.
+    /// Memory that this region owns, if it does: dropped after `drop` has run.
     _pages: Option<Pages>,
 }
 
@@ -154,13 +154,13 @@ impl MemoryRegion for RdmaMr {
         unsafe { try_copy(from, dst.as_mut_ptr(), dst.len()) }
     }
 
-    /// The device has pinned them: nothing is given back.
+    /// The device has pinned the pages, so none can be released.
     fn punch(&self, offset: usize, len: usize) {
         let _ = self.at(offset, len);
     }
 }
 
-/// Zeroed pages of our own.
+/// Zeroed pages that the region owns.
 ///
 /// # Invariants
 /// A private anonymous mapping of `len` bytes at `addr`, unmapped exactly once, in `drop`.
@@ -173,7 +173,7 @@ struct Pages {
 impl Pages {
     fn new(len: usize) -> Result<Self, Error> {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever the system likes.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let addr = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, MapFlags::PRIVATE) };
         let addr = NonNull::new(addr.map_err(verb("mmap"))?.cast::<u8>());
         // INVARIANT: mapped just here.
@@ -183,7 +183,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and the device has let go of it.
+        // SAFETY: mapped by `new`, and no longer registered at the device.
         let _ = unsafe { munmap(self.addr.as_ptr().cast(), self.len) };
     }
 }

@@ -1,4 +1,4 @@
-//! Paths: what a queue pair needs to know of the way to its peer.
+//! Paths: the route from a queue pair to its peer.
 #![forbid(unsafe_code)]
 
 use crate::error::Error;
@@ -9,7 +9,7 @@ use rsock_rdma_sys::verbs::{
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The way to one peer port, from one port of ours.
+/// The route to one peer port, from one local port.
 #[derive(Clone, Debug)]
 pub struct RdmaPath {
     pub(super) port: u8,
@@ -24,7 +24,7 @@ enum Route {
     Negotiated(Arc<dyn Negotiated>),
 }
 
-/// A way that is known from the start; queue pairs number their packets from 0.
+/// A route that is known from the start; queue pairs number their packets from 0.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     gid_index: u8,
@@ -33,11 +33,11 @@ struct Known {
 
 /// Values that a connection manager has negotiated for one queue pair.
 pub trait Negotiated: Debug + Send + Sync {
-    /// What a queue pair needs to go to state `to`, `Rtr` or `Rts`: values, and a mask of those that
-    /// count.
+    /// What a queue pair needs to go to state `to`, `Rtr` or `Rts`: values, and a mask of those
+    /// that count.
     ///
     /// # Errors
-    /// `PeerGone` when the connection is over; what the connection manager answers.
+    /// `PeerGone` when the connection is over; the connection manager's error.
     fn qp_attr(&self, to: QpState) -> Result<(ibv_qp_attr, i32), Error>;
 }
 
@@ -62,8 +62,8 @@ impl RdmaPath {
         }
     }
 
-    /// The same path with packets of at most `bytes` of payload, and of at least 256; where that is
-    /// not for somebody else to say.
+    /// The same path with packets of at most `bytes` of payload, and of at least 256; unless the
+    /// connection manager decides that.
     #[must_use]
     pub fn with_mtu(mut self, bytes: u32) -> Self {
         if let Route::Known(known) = &mut self.route {
@@ -74,7 +74,8 @@ impl RdmaPath {
         self
     }
 
-    /// What an address handle is for: the place of our own address, and the peer's.
+    /// The destination of an address handle: the index of the local address, and the peer's
+    /// address.
     pub(super) fn key(&self) -> Option<(u8, Gid)> {
         match &self.route {
             Route::Known(known) => Some((known.gid_index, self.peer)),
@@ -82,7 +83,7 @@ impl RdmaPath {
         }
     }
 
-    /// For datagrams: from which of our addresses, and to where; `None` on a path of a connection.
+    /// For datagrams: from which local address, and to where; `None` on a path of a connection.
     pub(super) fn address(&self) -> Option<ibv_ah_attr> {
         match &self.route {
             Route::Known(known) => Some(known.address(self.port, self.peer)),
@@ -90,7 +91,7 @@ impl RdmaPath {
         }
     }
 
-    /// For a queue pair whose peer is `dest`.
+    /// The attributes of a queue pair whose peer is `dest`.
     pub(super) fn to_receive(&self, dest: QpNum) -> Result<(ibv_qp_attr, i32), Error> {
         let (mut attr, mask) = match &self.route {
             Route::Known(known) => {
@@ -171,13 +172,13 @@ const TO_SEND: [ibv_qp_attr_mask; 6] = [
     ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
 ];
 
-/// How often a request without an answer is sent again. Seven means seven, but to the kernel's soft
-/// RoCE, where it means without end.
+/// How often a request without an answer is sent again. Seven means seven, except for the kernel's
+/// soft RoCE, where it means without limit.
 pub const RETRIES: u8 = 6;
 
 /// Until a request without an answer is sent again, as an exponent: 4.096 us * 2^14 are 67 ms.
 const TIMEOUT: u8 = 14;
 
-/// How long a peer waits whose message found no receive, as a code: 0.64 ms. The connection
-/// manager's own choice would be 655 ms.
+/// How long a peer waits before it repeats a message that found no receive, as a code: 0.64 ms. The
+/// connection manager's own choice would be 655 ms.
 const MIN_RNR_TIMER: u8 = 12;

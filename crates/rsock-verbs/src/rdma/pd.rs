@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// regions of streams with its own host, and no others.
 ///
 /// # Invariants
-/// `raw` came from `ibv_alloc_pd` and is freed exactly once, in `drop`; whatever lies in the domain
+/// `raw` came from `ibv_alloc_pd` and is freed exactly once, in `drop`; every object in the domain
 /// holds this value.
 #[derive(Debug)]
 pub struct RdmaPd {
     raw: NonNull<ibv_pd>,
     port: u8,
     peer: Gid,
-    /// For the sends of queue pairs, which keep it.
+    /// Memory for the sends of queue pairs, which hold it.
     pool: Mutex<Weak<Pool>>,
     ctx: RdmaContext,
 }
@@ -103,14 +103,14 @@ impl ProtectionDomain<Rdma> for RdmaPd {
         RdmaQp::new(self, init)
     }
 
-    fn create_lane(
+    fn create_qp_with_cq(
         self: &Arc<Self>,
         ctx: &RdmaContext,
         cap: QpCap,
     ) -> Result<(Arc<RdmaCq>, RdmaQp), Error> {
         let n = cap.max_send_wr + cap.max_recv_wr;
-        let cq = match ctx.lane(n)? {
-            Some(lane) => Arc::new(RdmaCq::lane(lane)),
+        let cq = match ctx.share(n)? {
+            Some(share) => Arc::new(RdmaCq::share(share)),
             None => ctx.create_cq(n, None)?,
         };
         let qp = RdmaQp::new(self, &QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;

@@ -1,5 +1,5 @@
-//! Memory for the bytes of sends that are under way: registered once, and shared by the queue pairs of a
-//! domain, so that a queue pair which sends nothing has none.
+//! Memory for the bytes of sends that are under way: registered once, and shared by the queue pairs
+//! of a domain, so that a queue pair which sends nothing has none.
 //!
 //! It comes in pieces of a few sizes, cut from slabs. A piece belongs to one queue pair until its
 //! requests have completed; the piece that was given back last is the next one to be used. Peers
@@ -17,13 +17,13 @@ pub(super) const SMALLEST: u32 = 4 << 10;
 const N_SIZES: usize = 5;
 /// Bytes of the largest piece.
 pub(super) const LARGEST: u32 = SMALLEST << (N_SIZES - 1);
-/// Bytes of a slab: registering takes long.
+/// Bytes of a slab: registration is slow.
 const SLAB: usize = 256 << 10;
 
 /// The memory of one domain.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// Pieces that nobody has, by size: a slab, and where there.
+    /// Free pieces, by size: a slab, and the offset in it.
     free: Mutex<Free>,
 }
 
@@ -68,7 +68,7 @@ impl Piece {
         SMALLEST << self.size
     }
 
-    /// The region that it lies in, and where there.
+    /// Its region, and its offset there.
     pub(super) fn place(&self) -> (&RdmaMr, usize) {
         (&self.slab, self.at)
     }

@@ -1,8 +1,9 @@
-//! Queue pairs: reliable-connected ones, and what those for datagrams (`ud.rs`) have in common with them.
+//! Queue pairs: reliable-connected ones, and what those for datagrams (`ud.rs`) have in common with
+//! them.
 
 use super::context::{MAX_INLINE, MAX_SGE};
 use super::convert::{self, int, object, posted, zero};
-use super::sends::{RECEIVE, SIGNALED, Sends, next_number};
+use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED, next_number};
 use super::usage::{Counted, Kind};
 use super::{Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
 use crate::device::{Context, QpInit, QueuePair};
@@ -23,22 +24,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A queue pair.
 ///
 /// # Invariants
-/// `raw` came from `ibv_create_qp` and is destroyed exactly once, in `drop`, before the queues and the
-/// domain that it holds.
+/// `raw` came from `ibv_create_qp` and is destroyed exactly once, in `drop`, before the queues and
+/// the domain that it holds.
 #[derive(Debug)]
 pub struct RdmaQp {
     raw: NonNull<ibv_qp>,
     qp_num: QpNum,
-    /// What we made of it, as [`STATES`] counts; the device may have gone on to `Err` by itself.
+    /// The state that this module set, as an index into [`STATES`]; the device may have moved to
+    /// `Err` by itself.
     state: AtomicU8,
-    /// Held while it moves.
+    /// Held during a change of state.
     moving: Mutex<()>,
-    /// In `Rtr`, for the next step.
+    /// Set in `Rtr`, for the step to `Rts`.
     path: Mutex<Option<RdmaPath>>,
-    /// What the device itself copies while posting, in bytes; longer requests are copied by us.
+    /// Bytes that the device itself copies while posting; this module copies longer requests.
     max_inline: u32,
     signal_all: bool,
-    sends: Arc<Sends>,
+    sends: Arc<OutstandingSends>,
     srq: Option<Arc<RdmaSrq>>,
     send_cq: Arc<RdmaCq>,
     _recv_cq: Arc<RdmaCq>,
@@ -81,7 +83,7 @@ impl RdmaQp {
                 max_send_wr: cap.max_send_wr.max(1),
                 max_recv_wr: if init.srq.is_some() { 0 } else { cap.max_recv_wr },
                 max_send_sge: cap.max_send_sge.max(1),
-                // Drivers differ in whether a receive may have no place for entries.
+                // Some drivers refuse receives without any entry.
                 max_recv_sge: cap.max_recv_sge.max(1),
                 max_inline_data,
             },
@@ -94,7 +96,7 @@ impl RdmaQp {
             let raw = unsafe { pd.ctx().verbs().ibv_create_qp(pd.raw(), attr) };
             object("ibv_create_qp", raw)
         };
-        // No call tells what the device can carry inline.
+        // No call reports the device's inline limit.
         let raw = create(&mut attr).or_else(|_| {
             attr = init_attr(0);
             create(&mut attr)
@@ -102,7 +104,7 @@ impl RdmaQp {
         // SAFETY: the queue pair is live; its number does not change.
         let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
         // INVARIANT: made here, destroyed by `drop`; the queues are held below.
-        let sends = Sends::new(cap.max_send_wr, cap.max_inline, pd.pool());
+        let sends = OutstandingSends::new(cap.max_send_wr, cap.max_inline, pd.pool());
         init.send_cq.attach(qp_num, &sends);
         Ok(Self {
             raw,
@@ -134,7 +136,7 @@ impl RdmaQp {
         self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to move on, if the state is `from`.
+    /// The right to change the state, if it is `from`.
     fn moving_from(&self, from: QpState) -> Result<MutexGuard<'_, ()>, Error> {
         let moving = self.moving();
         if self.local_state() == from {
@@ -187,8 +189,8 @@ impl RdmaQp {
         Ok(())
     }
 
-    /// What was posted and what is known to have completed, of its sends.
-    pub(super) fn sends(&self) -> &Sends {
+    /// How many of its sends were posted, and how many are known to have completed.
+    pub(super) fn sends(&self) -> &OutstandingSends {
         &self.sends
     }
 
@@ -198,13 +200,12 @@ impl RdmaQp {
 
     /// To the error state, also from there: what was posted meanwhile completes.
     fn flush(&self) {
-        // In `Reset` there is nothing to flush; elsewhere it cannot be refused, but by a device that
-        // is gone.
+        // In `Reset` there is nothing to flush; in other states only a device that is gone refuses.
         let mask = int(ibv_qp_attr_mask::IBV_QP_STATE.0);
         let _ = self.modify(&mut blank(ibv_qp_state::IBV_QPS_ERR), mask);
     }
 
-    /// What the driver says.
+    /// The state of the queue pair at the device; `None` if the query fails.
     fn device_state(&self) -> Option<QpState> {
         let mut attr = MaybeUninit::<ibv_qp_attr>::zeroed();
         let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
@@ -270,7 +271,7 @@ impl QueuePair<Rdma> for RdmaQp {
         let moving = self.moving_from(QpState::Init)?;
         let (mut attr, mask) = path.to_receive(dest)?;
         self.step(moving, QpState::Rtr, &mut attr, mask)?;
-        // Its sending side is for the next step.
+        // Its send attributes are set in the next step.
         *self.path.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
         Ok(())
     }
@@ -291,7 +292,7 @@ impl QueuePair<Rdma> for RdmaQp {
 
     #[inline]
     unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        // SAFETY: our caller promises the same.
+        // SAFETY: the caller of this function promises the same.
         unsafe { self.post(wr, |_| ()) }
     }
 
@@ -322,11 +323,11 @@ impl QueuePair<Rdma> for RdmaQp {
         }
         with_recv_wr(wr, |wr, bad| {
             // SAFETY: the queue pair is live, the request is on the stack of the caller of this
-            // closure, and our own caller promises the memory that it names.
+            // closure, and the caller of this function promises the memory that it names.
             posted(unsafe { inline::post_recv(self.raw.as_ptr(), wr, bad) })
         })?;
         if state == QpState::Err {
-            // A driver may look at receives only when something arrives.
+            // A driver may read receives only when something arrives.
             self.flush();
         }
         Ok(())
@@ -337,7 +338,8 @@ impl RdmaQp {
     /// Posts a send; `address` says where a datagram goes.
     ///
     /// # Safety
-    /// As for `post_send` of the trait; an address handle that `address` names outlives the request.
+    /// As for `post_send` of the trait; an address handle that `address` names outlives the
+    /// request.
     #[inline]
     pub(super) unsafe fn post(
         &self,
@@ -370,7 +372,7 @@ impl RdmaQp {
                 copied = Some(place);
             } else if len != 0 {
                 if fault::is_armed() {
-                    // The driver would copy where no fault can be recovered from.
+                    // The driver would copy outside of the code that recovers from faults.
                     // SAFETY: the caller promises readable memory, or memory that is not there.
                     let sge = unsafe { gather(wr.sges, &mut own) }?;
                     n = entries(&[sge], &mut sges)?;
@@ -405,8 +407,8 @@ impl RdmaQp {
         }
         address(&mut raw);
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live, the request and its entries are on this stack, and the caller
-        // promises the memory that they name.
+        // SAFETY: the queue pair is live, the request and its entries are on this stack, and the
+        // caller promises the memory that they name.
         posted(unsafe { inline::post_send(self.raw.as_ptr(), &raw mut raw, &raw mut bad) })?;
         ledger.posted(wr.id, number, is_wanted, copied);
         Ok(())
@@ -419,7 +421,7 @@ impl RdmaQp {
 /// [`PostError::Fault`].
 ///
 /// # Safety
-/// The entries name readable memory, or memory that is not there.
+/// The entries name readable memory, or unmapped memory.
 unsafe fn gather(from: &[Sge], to: &mut [MaybeUninit<u8>]) -> Result<Sge, PostError> {
     let mut len = 0;
     for sge in from {
@@ -452,7 +454,7 @@ pub(super) fn with_recv_wr(
     f(&raw mut raw, &raw mut bad)
 }
 
-/// Entries in C's form; how many.
+/// Entries in C's form; returns how many.
 #[inline]
 fn entries(from: &[Sge], to: &mut [ibv_sge]) -> Result<i32, PostError> {
     let to = to.get_mut(..from.len()).ok_or(PostError::Invalid)?;
@@ -462,7 +464,7 @@ fn entries(from: &[Sge], to: &mut [ibv_sge]) -> Result<i32, PostError> {
     i32::try_from(from.len()).map_err(|_| PostError::Invalid)
 }
 
-/// As their numbers in an atomic.
+/// The states, in the order of their numbers in the atomic.
 const STATES: [QpState; 5] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Err];
 

@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// A shared receive queue.
 ///
 /// # Invariants
-/// `raw` came from `ibv_create_srq` and is destroyed exactly once, in `drop`; queue pairs that feed
-/// from it hold this value.
+/// `raw` came from `ibv_create_srq` and is destroyed exactly once, in `drop`; queue pairs that use
+/// it hold this value.
 #[derive(Debug)]
 pub struct RdmaSrq {
     raw: NonNull<ibv_srq>,
@@ -51,7 +51,7 @@ impl RdmaSrq {
 
 impl Drop for RdmaSrq {
     fn drop(&mut self) {
-        // SAFETY: made by `ibv_create_srq`, and no queue pair feeds from it any longer.
+        // SAFETY: made by `ibv_create_srq`, and no queue pair uses it any longer.
         let _ = unsafe { self.pd.ctx().verbs().ibv_destroy_srq(self.raw.as_ptr()) };
     }
 }
@@ -60,7 +60,7 @@ impl SharedReceiveQueue for RdmaSrq {
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         with_recv_wr(wr, |wr, bad| {
             // SAFETY: the queue is live, the request is on the stack of the caller of this closure,
-            // and our own caller promises the memory that it names.
+            // and the caller of this function promises the memory that it names.
             posted(unsafe { inline::post_srq_recv(self.raw(), wr, bad) })
         })
     }

@@ -1,14 +1,17 @@
-//! Datagrams: an unreliable queue pair, the slots that it receives in, and the handles that it sends with.
+//! Datagrams: an unreliable queue pair, the slots that it receives in, and the handles that it
+//! sends with.
 //!
-//! Each slot begins with 40 bytes in which the device puts the packet's network header. A slot belongs to
-//! the device from the moment it is posted until its completion is taken; then its datagram is copied out,
-//! under the lock of the receiving side, and the slot is posted again. It is as long as the longest packet
-//! that the port could ever carry, because a longer one breaks the queue.
+//! Each slot begins with 40 bytes in which the device puts the packet's network header. A slot
+//! belongs to the device from the moment it is posted until its completion is taken; then its
+//! datagram is copied out, under the lock of the receiving side, and the slot is posted again. It
+//! is as long as the longest packet that the port could ever carry, because a longer one breaks the
+//! queue.
 //!
-//! Sends are copied while they are posted (`sends.rs`), and nothing waits for their completion but room.
+//! Sends are copied while they are posted (`outstanding_sends.rs`), and their completions only make
+//! room.
 
-use super::address::{Address, Book};
-use super::own_cq::OwnCq;
+use super::address_handles::{Address, AddressHandles};
+use super::device_cq::DeviceCq;
 use super::qp::RdmaQp;
 use super::{Rdma, RdmaBell, RdmaContext, RdmaCq, RdmaMr, RdmaPath, RdmaPd};
 use crate::datagram::{
@@ -33,21 +36,21 @@ use std::time::Duration;
 /// A datagram queue.
 #[derive(Debug)]
 pub struct RdmaUd {
-    /// Goes before the memory and the handles that it uses.
+    /// Dropped before the memory and the handles that it uses.
     qp: RdmaQp,
     slots: RdmaMr,
     slot_len: usize,
-    book: Book,
+    address_handles: AddressHandles,
     max_len: usize,
-    rx: Mutex<Rx>,
+    rx: Mutex<UdRx>,
     counts: Counts,
     is_broken: AtomicBool,
     cq: Arc<RdmaCq>,
 }
 
-/// The receiving side: who holds its lock polls, and has the slots whose completions it takes.
+/// The receiving side: the holder of its lock polls, and owns the slots whose completions it takes.
 #[derive(Debug, Default)]
-struct Rx {
+struct UdRx {
     /// Slots that the device refused to take back.
     idle: Vec<u64>,
 }
@@ -82,8 +85,8 @@ impl Arrived for Found<'_> {
     }
 
     /// # Source
-    /// InfiniBand specification, volume 1, annex A17 (RoCEv2), section 4.5.2: an IPv4 header takes the
-    /// second half of the 40 bytes.
+    /// InfiniBand specification, volume 1, annex A17 (RoCEv2), section 4.5.2: an IPv4 header takes
+    /// the second half of the 40 bytes.
     fn source(&self) -> Option<IpAddr> {
         let mut header = [0; HEADER];
         self.slots.copy_out(self.at, &mut header);
@@ -112,17 +115,17 @@ impl DatagramBackend for Rdma {
     type Destination = RdmaDestination;
     const KNOWS_LOSS: bool = false;
 
-    /// On the device's first port; [`RdmaContext::create_datagrams`] is for any.
+    /// On the device's first port; [`RdmaContext::create_datagrams`] takes any port.
     fn create_datagrams(ctx: &RdmaContext, key: QKey) -> Result<RdmaUd, Error> {
         ctx.create_datagrams(1, key)
     }
 }
 
 impl RdmaContext {
-    /// A datagram queue on `port` that takes what carries `key`.
+    /// A datagram queue on `port` that accepts datagrams with `key`.
     ///
     /// # Errors
-    /// When memory, numbers or descriptors run out; what the driver answers.
+    /// When memory, numbers or descriptors run out; the driver's error.
     pub fn create_datagrams(&self, port: u8, key: QKey) -> Result<RdmaUd, Error> {
         RdmaUd::new(self, port, key)
     }
@@ -131,7 +134,7 @@ impl RdmaContext {
 impl RdmaUd {
     fn new(ctx: &RdmaContext, port: u8, key: QKey) -> Result<Self, Error> {
         let (mtu, max_mtu) = ctx.mtus(port)?;
-        // A domain of its own: no peer ever learns a key.
+        // A domain of its own, so no peer learns a key.
         let pd = RdmaPd::new(ctx, &ctx.path_from(port, Gid([0; 16]))?)?;
         let slot_len = (HEADER + max_mtu).next_multiple_of(64);
         let mut n_slots = N_SLOTS.min(ctx.attr().max_qp_wr);
@@ -139,13 +142,13 @@ impl RdmaUd {
             let len = slot_len * n_slots as usize;
             match pd.alloc_mr(len, Access::LOCAL_WRITE) {
                 Ok(slots) => break slots,
-                // Little memory may be pinned: better few slots than none.
+                // The limit of pinned memory may be low: few slots are better than none.
                 Err(_) if n_slots > FEWEST => n_slots /= 2,
                 Err(e) => return Err(e),
             }
         };
-        let cq = OwnCq::new(ctx, SEND_DEPTH + n_slots, None)?;
-        let cq = Arc::new(RdmaCq::own(cq));
+        let cq = DeviceCq::new(ctx, SEND_DEPTH + n_slots, None)?;
+        let cq = Arc::new(RdmaCq::device(cq));
         let cap = QpCap {
             max_send_wr: SEND_DEPTH,
             max_recv_wr: n_slots,
@@ -161,7 +164,7 @@ impl RdmaUd {
             qp,
             slots,
             slot_len,
-            book: Book::default(),
+            address_handles: AddressHandles::default(),
             max_len: mtu,
             rx: Mutex::default(),
             counts: Counts::default(),
@@ -174,37 +177,38 @@ impl RdmaUd {
         Ok(this)
     }
 
-    /// Whether the device has not sent yet what was posted before, so that a datagram may find no room.
+    /// Whether the device has not sent yet what was posted before, so that a datagram may find no
+    /// room.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.cq.gather();
         self.qp.sends().is_full()
     }
 
-    /// Whether nothing is sent or received any more: the device has given the queue up.
+    /// Whether the queue has failed: nothing is sent or received any more.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Address handles that it has, for tests: of hosts that it was asked a way to lately, a bounded number,
-    /// and of ways and sends that are under way.
+    /// Number of address handles, for tests: a bounded number for recent hosts, and those that
+    /// callers or posted sends still use.
     #[must_use]
     pub fn n_address_handles(&self) -> usize {
-        self.book.len()
+        self.address_handles.len()
     }
 
-    fn rx(&self) -> MutexGuard<'_, Rx> {
+    fn rx(&self) -> MutexGuard<'_, UdRx> {
         self.rx.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a slot, which is nobody's, to the device.
+    /// Gives an unused slot to the device.
     fn post_slot(&self, slot: u64) -> Result<(), PostError> {
         let at = self.place(slot);
         let sge = self.slots.sge(at, u32::try_from(self.slot_len).unwrap_or(0));
-        // SAFETY: the slot lies in a region that lives as long as the queue pair, and nobody touches it
-        // until its completion is taken; whoever polls and posts holds the lock of the receiving side,
-        // or is the only one who knows of the queue.
+        // SAFETY: the slot lies in a region that lives as long as the queue pair, and no thread
+        // touches it until its completion is taken; a thread that polls and posts holds the lock of
+        // the receiving side, or is the only one that knows of the queue.
         unsafe { self.qp.post_recv(&RecvWr { id: WrId(slot), sges: &[sge] }) }
     }
 
@@ -212,7 +216,7 @@ impl RdmaUd {
         usize::try_from(slot).unwrap_or(usize::MAX).saturating_mul(self.slot_len)
     }
 
-    /// What a completion means; its slot is the caller's then.
+    /// Decodes a completion; the caller owns its slot then.
     fn found(&self, wc: &Completion) -> Option<Found<'_>> {
         if wc.status != WcStatus::SUCCESS {
             self.is_broken.store(true, Ordering::Relaxed);
@@ -224,7 +228,7 @@ impl RdmaUd {
         is_sound.then(|| Found { slots: &self.slots, at, len: len - HEADER, src: QpNum(wc.imm) })
     }
 
-    /// Posts what `sges` name, which is copied.
+    /// Posts a copy of the bytes that `sges` name.
     ///
     /// # Safety
     /// The entries name readable memory.
@@ -236,8 +240,9 @@ impl RdmaUd {
                 ud: ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn, remote_qkey },
             };
         };
-        // SAFETY: the caller promises the memory. The handle outlives the request: the destination holds
-        // it until this returns, and the book after that, until the request is done.
+        // SAFETY: the caller promises the memory. The handle outlives the request: the destination
+        // holds it until this returns, and the address_handles after that, until the request is
+        // done.
         unsafe { self.qp.post(&wr, address) }
     }
 }
@@ -266,7 +271,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
         key: QKey,
     ) -> Result<RdmaDestination, Error> {
         let sends = || self.qp.sends().progress();
-        let address = self.book.address(self.qp.pd(), path, sends)?;
+        let address = self.address_handles.address(self.qp.pd(), path, sends)?;
         Ok(RdmaDestination { address, dest, key })
     }
 
@@ -295,7 +300,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
         // SAFETY: the pieces are borrowed, so readable, for the whole call.
         let post = || unsafe { self.post_copied(to, &few[..n]) };
         let posted = match post() {
-            // What was sent is told by the queue.
+            // The completion queue shows what was sent.
             Err(PostError::QueueFull) => {
                 self.cq.gather();
                 post()
@@ -308,7 +313,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
                 Ok(Posted::Out)
             }
             Err(PostError::QueueFull) => Err(DatagramError::Full),
-            // Programs whose memory may be missing send no datagrams here.
+            // Programs with memory that may be unmapped send no datagrams here.
             Err(PostError::State | PostError::Invalid | PostError::Fault) => {
                 Err(DatagramError::Broken)
             }
@@ -368,7 +373,7 @@ impl DatagramQueue<Rdma> for RdmaUd {
     }
 
     fn sweep(&self) {
-        self.book.tidy(|| self.qp.sends().progress());
+        self.address_handles.tidy(|| self.qp.sends().progress());
     }
 
     fn counters(&self) -> DatagramCounters {
@@ -382,13 +387,13 @@ impl DatagramQueue<Rdma> for RdmaUd {
     }
 }
 
-/// What the device puts before each datagram, in bytes.
+/// Bytes that the device puts before each datagram.
 const HEADER: usize = 40;
-/// Slots of a queue, if so much memory may be pinned.
+/// Slots of a queue, if the limit of pinned memory permits.
 const N_SLOTS: u32 = 128;
-/// Slots that a queue has at least.
+/// Fewest slots of a queue.
 const FEWEST: u32 = 16;
 /// Sends under way.
 const SEND_DEPTH: u32 = 127;
-/// Pieces of a datagram that need not be put together first.
+/// Most pieces of a datagram that are not joined first.
 const PIECES: usize = 8;

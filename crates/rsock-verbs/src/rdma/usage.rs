@@ -1,8 +1,8 @@
-//! What this process has on RDMA devices: queues, and registered bytes. Counted where they are made, so
-//! that `rsock stat` can show it without asking anybody.
+//! What this process has on RDMA devices: queues, and registered bytes. Counted where they are
+//! made, so that `rsock stat` can show it without a query to the device.
 //!
-//! Invariant: the counts are of one process. A forked child begins at nothing, shows nothing on its
-//! parent's [`Board`], and does not count what it inherited when it lets go of it.
+//! Invariant: the counts are of one process. A forked child begins at zero, publishes nothing on
+//! its parent's [`UsageBoard`], and does not count the release of what it inherited.
 
 use crate::family::process;
 use std::ptr;
@@ -21,11 +21,11 @@ pub struct Usage {
     pub registered: u64,
 }
 
-/// Where the counts are shown: in the order of [`Usage`]'s fields.
-pub type Board = [AtomicU64; 4];
+/// Shared words that publish the counts, in the order of [`Usage`]'s fields.
+pub type UsageBoard = [AtomicU64; 4];
 
 impl Usage {
-    /// What `board` shows.
+    /// Reads `board`.
     #[must_use]
     pub fn from_board([n_qps, n_cqs, n_srqs, registered]: [u64; 4]) -> Self {
         Self { n_qps, n_cqs, n_srqs, registered }
@@ -35,20 +35,20 @@ impl Usage {
 /// What this process has now.
 #[must_use]
 pub fn usage() -> Usage {
-    settle();
+    claim_counts();
     Usage::from_board(TOTALS.each_ref().map(|total| total.load(Ordering::Relaxed)))
 }
 
 /// The most of each that this process has had at a time.
 #[must_use]
 pub fn peak_usage() -> Usage {
-    settle();
+    claim_counts();
     Usage::from_board(PEAKS.each_ref().map(|peak| peak.load(Ordering::Relaxed)))
 }
 
-/// From now on what this process has is shown on `board`, too.
-pub fn show_usage(board: &'static Board) {
-    settle();
+/// Publishes this process's counts on `board` from now on.
+pub fn show_usage(board: &'static UsageBoard) {
+    claim_counts();
     BOARD.store(ptr::from_ref(board).cast_mut(), Ordering::SeqCst);
     for kind in 0..TOTALS.len() {
         show(board, kind);
@@ -64,7 +64,7 @@ pub(super) enum Kind {
     Bytes,
 }
 
-/// Counted as long as this value lives: keep it beside what it stands for.
+/// Counted as long as this value lives: keep it beside the counted object.
 #[derive(Debug)]
 pub(super) struct Counted {
     kind: Kind,
@@ -82,7 +82,7 @@ impl Counted {
     }
 
     fn new(kind: Kind, n: u64) -> Self {
-        let owner = settle();
+        let owner = claim_counts();
         let before = TOTALS[kind as usize].fetch_add(n, Ordering::SeqCst);
         PEAKS[kind as usize].fetch_max(before + n, Ordering::Relaxed);
         note(kind);
@@ -92,37 +92,37 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if settle() == self.owner {
+        if claim_counts() == self.owner {
             TOTALS[self.kind as usize].fetch_sub(self.n, Ordering::SeqCst);
             note(self.kind);
         }
     }
 }
 
-static TOTALS: Board = [const { AtomicU64::new(0) }; 4];
-static PEAKS: Board = [const { AtomicU64::new(0) }; 4];
-static BOARD: AtomicPtr<Board> = AtomicPtr::new(ptr::null_mut());
-/// The process that the counts are of; with [`SETTLING`], while it makes them its own.
+static TOTALS: UsageBoard = [const { AtomicU64::new(0) }; 4];
+static PEAKS: UsageBoard = [const { AtomicU64::new(0) }; 4];
+static BOARD: AtomicPtr<UsageBoard> = AtomicPtr::new(ptr::null_mut());
+/// The process that owns the counts; with [`CLAIMING`] while it takes them over.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Above every process id.
-const SETTLING: u32 = 1 << 31;
+const CLAIMING: u32 = 1 << 31;
 
-/// Makes the counts the calling process's own, which it returns.
-fn settle() -> u32 {
+/// Makes the calling process the owner of the counts; returns its id.
+fn claim_counts() -> u32 {
     let here = process().0;
     loop {
         let owner = OWNER.load(Ordering::Acquire);
         if owner == here {
             return here;
         }
-        if owner == here | SETTLING {
-            // Another thread of ours, a few instructions long.
+        if owner == here | CLAIMING {
+            // Another thread of this process, for a few instructions.
             std::hint::spin_loop();
             continue;
         }
-        // SYNC(usage-owner): what was the parent's is gone before anybody counts here.
+        // SYNC(usage-owner): the parent's counts are gone before this process counts.
         let claimed =
-            OWNER.compare_exchange(owner, here | SETTLING, Ordering::Acquire, Ordering::Relaxed);
+            OWNER.compare_exchange(owner, here | CLAIMING, Ordering::Acquire, Ordering::Relaxed);
         if claimed.is_ok() {
             BOARD.store(ptr::null_mut(), Ordering::SeqCst);
             for count in TOTALS.iter().chain(&PEAKS) {
@@ -133,19 +133,21 @@ fn settle() -> u32 {
     }
 }
 
-/// Shows a count that has changed.
+/// Publishes a count that has changed.
 fn note(kind: Kind) {
-    // SYNC(usage-board): who changes a count looks for a board afterwards, and who puts up a board shows
-    // all counts afterwards: one of them sees the other. SeqCst, or both could miss.
+    // SYNC(usage-board): a thread that changes a count reads the board pointer afterwards, and a
+    // thread that sets the board publishes all counts afterwards: one of them sees the other.
+    // SeqCst, or both could miss.
     let board = BOARD.load(Ordering::SeqCst);
-    // SAFETY: what is there came from a `&'static Board`.
+    // SAFETY: what is there came from a `&'static UsageBoard`.
     if let Some(board) = unsafe { board.as_ref() } {
         show(board, kind as usize);
     }
 }
 
-/// Two that show at once might show the older count last: so each looks whether it has grown old.
-fn show(board: &Board, kind: usize) {
+/// Of two threads that publish at once one might publish the older count last, so each checks its
+/// count again afterwards.
+fn show(board: &UsageBoard, kind: usize) {
     loop {
         let total = TOTALS[kind].load(Ordering::SeqCst);
         board[kind].store(total, Ordering::SeqCst);
@@ -160,13 +162,13 @@ mod tests {
     use super::*;
     use std::thread;
 
-    static SHOWN: Board = [const { AtomicU64::new(0) }; 4];
+    static SHOWN: UsageBoard = [const { AtomicU64::new(0) }; 4];
 
     fn shown() -> Usage {
         Usage::from_board(SHOWN.each_ref().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// The one test of the counts, which all of this process share; nothing else here has a device.
+    /// The only test of the counts, which are global; no other test here has a device.
     #[test]
     fn what_lives_is_counted_and_shown_and_the_most_is_remembered() {
         let early = Counted::one(Kind::QueuePair);

@@ -1,7 +1,7 @@
-//! Who waits for a completion queue: event descriptors to ring, and a count of the rings.
+//! The waiters of a completion queue: event descriptors to ring, and a count of the rings.
 //!
-//! The invariant: a waiter that registered before a ring is rung; one that registers after it sees the
-//! count changed. Both sides store first and look second, in one total order.
+//! The invariant: a waiter that registered before a ring is rung; one that registers after it sees
+//! the count changed. Both sides store first and load second, in one total order.
 #![forbid(unsafe_code)]
 
 use crate::error::Error;
@@ -22,7 +22,7 @@ impl Event {
     }
 
     pub(super) fn ring(&self) {
-        // Full means rung.
+        // A full counter means that it was rung.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -40,7 +40,7 @@ impl AsFd for Event {
 
 /// The waiters of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Waiters {
+pub(super) struct CqWaiters {
     epoch: AtomicU32,
     n: AtomicUsize,
     list: Mutex<Vec<Arc<Event>>>,
@@ -48,7 +48,7 @@ pub(super) struct Waiters {
     idle: Mutex<Vec<Arc<Event>>>,
 }
 
-impl Waiters {
+impl CqWaiters {
     pub(super) fn epoch(&self) -> u32 {
         // SYNC(waiters): after the registration, in the one order of SeqCst; pairs with `wake_all`.
         self.epoch.load(Ordering::SeqCst)
@@ -58,14 +58,14 @@ impl Waiters {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on `event` is rung. False if it was before.
+    /// Registers `event` for rings. False if it was registered before.
     pub(super) fn register(&self, event: &Arc<Event>) -> bool {
         let mut list = self.list();
         let is_new = !list.iter().any(|other| Arc::ptr_eq(other, event));
         if is_new {
             list.push(Arc::clone(event));
         }
-        // SYNC(waiters): before the waiter looks at the epoch; pairs with `wake_all`.
+        // SYNC(waiters): before the waiter reads the epoch; pairs with `wake_all`.
         self.n.store(list.len(), Ordering::SeqCst);
         is_new
     }

@@ -1,8 +1,8 @@
-//! Who has which part of a segment: a first-fit allocator of pages, and one of small blocks carved
+//! Allocation of a segment: a first-fit allocator of pages, and one of small blocks that are carved
 //! from pages.
 //!
-//! Pure bookkeeping on numbers, private to the segment's owner. The caller punches what it frees,
-//! so that everything handed out reads as zero.
+//! Pure bookkeeping on offsets, private to the segment's owner. The caller punches pages before it
+//! frees them, so allocated pages read as zero.
 
 use super::layout::PAGE;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// Hands out `start..end`, both page aligned.
+    /// An allocator of `start..end`, both page aligned.
     pub(super) fn new(start: u64, end: u64) -> Self {
         debug_assert!(start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE) && start < end);
         Self { free: BTreeMap::from([(start, end - start)]), blocks: Vec::new() }
@@ -37,7 +37,7 @@ impl Allocator {
         Some(at)
     }
 
-    /// Takes back what `alloc(len)` gave.
+    /// Frees what `alloc(len)` returned.
     pub(super) fn free(&mut self, mut at: u64, len: u64) {
         let mut len = len.next_multiple_of(PAGE);
         if let Some((before, run)) = self.free.range(..at).next_back().map(|(a, r)| (*a, *r)) {
@@ -53,7 +53,7 @@ impl Allocator {
         self.free.insert(at, len);
     }
 
-    /// One small block. Its content is whatever its last user left.
+    /// Allocates one small block. It holds what its last user left there.
     pub(super) fn alloc_block(&mut self) -> Option<u64> {
         if self.blocks.is_empty() {
             let page = self.alloc(PAGE)?;
@@ -62,13 +62,13 @@ impl Allocator {
         self.blocks.pop()
     }
 
-    /// Bytes that are out.
+    /// Bytes that are allocated.
     #[cfg(test)]
     pub(super) fn in_use(&self, of: u64) -> u64 {
         of - self.free.values().sum::<u64>() - self.blocks.len() as u64 * BLOCK
     }
 
-    /// Takes back a small block.
+    /// Frees a small block.
     pub(super) fn free_block(&mut self, at: u64) {
         self.blocks.push(at);
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plainest oracle: a list of what is out.
+        /// Checks the allocator against a plain list of what is allocated.
         #[test]
         fn nothing_overlaps_and_nothing_is_lost(ops in proptest::collection::vec(op(), 1..300)) {
             const END: u64 = 64 * PAGE;

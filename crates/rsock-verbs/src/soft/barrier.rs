@@ -1,24 +1,24 @@
-//! A full fence in every thread of the processes that asked for it, at the cost of one system call
-//! here and none there.
+//! A full fence in every running thread of all registered processes, by one system call of the
+//! caller (`membarrier(2)`).
 //!
-//! The sender of a large WRITE marks itself busy and then looks whether the region still exists;
-//! the region's owner withdraws the region and then looks whether anyone is busy. That is a
-//! store-load race on both sides. The owner's side is rare, so it pays for both.
+//! The sender of a large WRITE begins a copy guard and then checks that the region still exists;
+//! the region's owner withdraws the region and then checks for copies under way. That is a
+//! store-load race on both sides. The owner's side is rare, so the owner pays for both fences.
 
 use crate::raw;
 use rustix::thread::{Timespec, nanosleep};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether [`full`] works here, once somebody has tried. Not a lock: the kernel takes its time, and the child
-/// of a fork meanwhile would wait for a thread that it does not have.
+/// Whether [`full`] works here, once a thread has tried. Not a lock: registration may take long in
+/// the kernel, and a child forked meanwhile would wait for a thread that it does not have.
 static ABLE: AtomicU8 = AtomicU8::new(UNTRIED);
 const UNTRIED: u8 = 0;
 const UNABLE: u8 = 1;
 const WORKS: u8 = 2;
 
-/// Registers this process as a target; several threads may, at once. Answers whether [`full`] works here; a
-/// forked child inherits the registration.
+/// Registers this process as a target of the fence; several threads may do so at once. Returns
+/// whether [`full`] works here. A forked child inherits the registration.
 pub(super) fn register() -> bool {
     let mut able = ABLE.load(Ordering::Acquire);
     if able == UNTRIED {
@@ -29,25 +29,25 @@ pub(super) fn register() -> bool {
     able == WORKS
 }
 
-/// As [`full`] for the two ends of one link, once it has been agreed that the peer relies on it. A program that
-/// restricts its own system calls later may be refused the call; then it takes [`LONG`].
+/// [`full`] for the two ends of one link after both agreed to rely on it. A program that has since
+/// restricted its own system calls may be refused the call; then this waits for [`LONG`] instead.
 pub(super) fn full_or_long() {
     if full() {
         return;
     }
-    // SYNC(barrier): what the peer has stored before a load that missed our store is in its store buffer, or
-    // earlier in its instruction window. Both empty themselves within far less than this, and at once when its
-    // thread is interrupted. What the caller loads next is what the peer stored, therefore.
+    // SYNC(barrier): if the peer's load missed this side's store, the peer's earlier store is in
+    // its store buffer or its instruction window. Both drain in far less time than this, and at
+    // once when its thread is interrupted, so the caller's next load sees what the peer stored.
     std::sync::atomic::fence(Ordering::SeqCst);
     let begun = Instant::now();
     while begun.elapsed() < LONG {
-        // It may be refused as well, and the clock is none.
+        // The kernel may refuse this call too; reading the clock needs no system call.
         let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: LONG.subsec_nanos().into() });
     }
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// A thousand times as long as a store may take to become visible.
+/// A thousand times longer than a store takes to become visible.
 const LONG: Duration = Duration::from_millis(1);
 
 /// Executes the fence in every running thread of every registered process.
@@ -72,7 +72,7 @@ fn membarrier(command: libc::c_int) -> bool {
 mod tests {
     use super::*;
 
-    /// Has the kernel refuse this thread one system call.
+    /// Makes the kernel refuse one system call of this thread.
     fn refuse(number: libc::c_long) {
         let number = u32::try_from(number).expect("a small number");
         let statement = |code: u32, k| libc::sock_filter {
@@ -82,7 +82,7 @@ mod tests {
             k,
         };
         let mut filter = [
-            // The number is the first word.
+            // The system call's number is the first word.
             statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
             statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number),
             statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_barrier_takes_long_rather_than_nothing() {
+    fn a_refused_barrier_waits_instead_of_being_skipped() {
         std::thread::spawn(|| {
             refuse(libc::SYS_membarrier);
             assert!(!full());

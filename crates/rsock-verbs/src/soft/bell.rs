@@ -1,14 +1,14 @@
-//! Doorbells: a descriptor per sleeping thread, rung by name.
+//! Doorbells: one descriptor per sleeping thread, which other processes ring by its name.
 //!
 //! A bell is a datagram socket with a random abstract name. Ringing sends one byte without
-//! blocking: a bell whose queue is full has rung already, and one that is gone is nobody's. A peer who
-//! learns a name can wake its owner for nothing, and no more.
+//! blocking: a bell whose queue is full has rung already, and ringing a bell that is gone does
+//! nothing. A peer that learns a name can wake the bell's owner for nothing, and no more.
 
 use super::hello::random;
 use crate::device;
 use crate::error::Error;
 use crate::high_fd::{HighFd, verb};
-use crate::received::{self, PeerSocket};
+use crate::untrusted::{self, PeerSocket};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub struct SoftBell {
     id: u64,
     socket: PeerSocket,
-    /// Whether the kernel refuses descriptors for us.
+    /// Whether the kernel refuses messages with descriptors on this socket.
     refuses_descriptors: bool,
 }
 
@@ -44,16 +44,16 @@ fn address(id: u64) -> Result<SocketAddrUnix, Error> {
     SocketAddrUnix::new_abstract_name(&name).map_err(verb("bind"))
 }
 
-/// Opens the socket that rings, so that the data path need not. Who cannot ring must not have peers
-/// that sleep: nobody would wake them.
+/// Opens the socket that rings are sent from, so that the data path need not. A process that cannot
+/// ring must not have sleeping peers: they would never be woken.
 pub(super) fn prepare() -> Result<(), Error> {
     if opened().is_none() {
         let fresh = Box::into_raw(Box::new(HighFd::new(socket()?)));
         // SYNC(ringer): publishes the box. Pairs with the Acquire in `opened`. No thread waits for
-        // another one here: a forked child may not have that.
+        // another one here: a forked child may lack that other thread.
         let none = ptr::null_mut();
         if RINGER.compare_exchange(none, fresh, Ordering::Release, Ordering::Relaxed).is_err() {
-            // SAFETY: made above and published nowhere, since another thread was faster.
+            // SAFETY: made above and not published, because another thread was faster.
             drop(unsafe { Box::from_raw(fresh) });
         }
     }
@@ -65,7 +65,8 @@ fn opened() -> Option<&'static HighFd> {
     unsafe { RINGER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The descriptor that rings, for a process that keeps nothing but what a stream needs.
+/// The descriptor that rings are sent from, for a process that closes every descriptor a stream
+/// does not need.
 #[must_use]
 pub fn ringer() -> Option<BorrowedFd<'static>> {
     opened().map(AsFd::as_fd)
@@ -78,13 +79,13 @@ pub(super) fn ring(id: u64) {
     let Ok(to) = address(id) else { return };
     let ring = |from: &HighFd| sendto(from, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to);
     if ring(ringer) == Err(Errno::AGAIN) {
-        // This bell's queue is full, so it has rung already; or the rings that nobody has taken yet, of
-        // all bells, have used up what one socket may have under way: another one has its own.
+        // Either this bell's queue is full, so it has rung already; or pending rings of all bells
+        // have used up this socket's send buffer. A fresh socket has its own send buffer.
         if let Ok(fresh) = socket() {
             let _ = ring(&HighFd::new(fresh));
         }
     }
-    // Gone or refused: there is nobody left to wake.
+    // Gone or refused: the bell has no owner left to wake.
 }
 
 impl SoftBell {
@@ -92,7 +93,7 @@ impl SoftBell {
         Self::make(true)
     }
 
-    /// As on a kernel that does not refuse descriptors.
+    /// A bell as on a kernel that cannot refuse descriptors.
     #[cfg(test)]
     pub(crate) fn new_of_old_kernel() -> Result<Self, Error> {
         Self::make(false)
@@ -101,7 +102,7 @@ impl SoftBell {
     fn make(may_refuse: bool) -> Result<Self, Error> {
         prepare()?;
         let socket = PeerSocket::new(socket()?);
-        // Before it has a name that a ringer could learn.
+        // Before the socket has a name that a sender could learn.
         let refuses_descriptors = may_refuse && socket.refuse_descriptors();
         loop {
             let [a, b, c, d, e, f, g, h, ..] = random()?;
@@ -118,16 +119,16 @@ impl SoftBell {
         self.id
     }
 
-    /// Takes what was rung; whether there was anything.
+    /// Takes the pending rings; returns whether there were any.
     pub(super) fn take(&self) -> bool {
         let mut any = false;
-        // Bounded: a hostile ringer must not keep us here.
+        // Bounded: a hostile sender must not keep this thread here.
         for _ in 0..64 {
-            // What comes with a ring is let go of without waiting, here or by the kernel.
+            // Descriptors that come with a ring are closed without waiting, here or by the kernel.
             let is_rung = if self.refuses_descriptors {
                 recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT).is_ok()
             } else {
-                received::receive(self.socket.as_fd(), &mut [0; 1]).is_ok()
+                untrusted::receive(self.socket.as_fd(), &mut [0; 1]).is_ok()
             };
             if !is_rung {
                 break;
@@ -176,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn rings_that_nobody_takes_keep_no_other_bell_quiet() {
-        // More than a socket's send buffer has room for.
+    fn pending_rings_of_many_bells_do_not_keep_another_from_ringing() {
+        // More rings than fit one socket's send buffer.
         let bells: Vec<_> = (0..400).map(|_| SoftBell::new().expect("bell")).collect();
         for bell in &bells {
             ring(bell.id());

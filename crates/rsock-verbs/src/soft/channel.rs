@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub struct SoftChannel {
     epoll: HighFd,
     bell: SoftBell,
-    /// Links whose hang-up is watched, by their place in event data.
+    /// Links watched for a hang-up; the index of each is its event data.
     links: Mutex<Vec<Weak<Link>>>,
 }
 
-/// Event data of the bell; links have their place.
+/// Event data of the bell; a link's event data is its index.
 const BELL: u64 = u64::MAX;
 
 impl SoftChannel {
@@ -43,7 +43,8 @@ impl SoftChannel {
         if links.iter().any(|l| std::ptr::eq(l.as_ptr(), Arc::as_ptr(link))) {
             return Ok(());
         }
-        // Places of links that are gone are used again: closing took them out of the set.
+        // Indices of links that are gone are reused: closing removed their sockets from the epoll
+        // set.
         let place = match links.iter().position(|l| l.strong_count() == 0) {
             Some(place) => {
                 links[place] = Arc::downgrade(link);
@@ -55,7 +56,7 @@ impl SoftChannel {
             }
         };
         let data = epoll::EventData::new_u64(place as u64);
-        // Hang-up is always reported; nothing else is wanted.
+        // epoll always reports hang-ups; no other event is wanted.
         epoll::add(&self.epoll, link.as_fd(), data, epoll::EventFlags::empty())
             .map_err(verb("epoll_ctl"))
     }
@@ -87,7 +88,7 @@ impl CompletionChannel for SoftChannel {
 }
 
 impl SoftChannel {
-    /// A link's peer may have died: once noticed, the hang-up has served.
+    /// A link's peer may have died: if so, stops watching the link.
     fn hung_up(&self, place: u64) {
         let place = usize::try_from(place).unwrap_or(usize::MAX);
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +97,7 @@ impl SoftChannel {
         if let Some(link) = link
             && !link.probe()
         {
-            // Fails if somebody else was faster.
+            // Fails if another thread was faster.
             let _ = epoll::delete(&self.epoll, link.as_fd());
         }
     }

@@ -7,7 +7,7 @@ use super::hello::{LinkId, NodeId, random};
 use super::layout::{MAX_SLOTS, QPS};
 use super::link::Link;
 use super::pd::SoftPd;
-use super::ud::Feeds;
+use super::ud::UdSenders;
 use super::{Soft, barrier};
 use crate::device::Context;
 use crate::error::Error;
@@ -31,10 +31,10 @@ pub(super) struct Node {
     pub(super) id: NodeId,
     /// Whether [`barrier`] works here.
     pub(super) barrier: bool,
-    /// What peers recognise this process by; see [`super::foreign`].
+    /// Random word by which peers verify this process's id; see [`super::foreign`].
     pub(super) word: u64,
-    /// What datagrams go through.
-    pub(super) feeds: Feeds,
+    /// Lanes into the datagram queues of other processes.
+    pub(super) ud_senders: UdSenders,
     process: ProcessId,
     links: Mutex<Links>,
     numbers: Mutex<Numbers>,
@@ -49,35 +49,36 @@ const IDLE_LINKS: usize = 64;
 #[derive(Debug, Default)]
 struct Links {
     by_id: HashMap<LinkId, Arc<Link>>,
-    /// How many there may be before the next look for dead and idle ones.
-    look_at: usize,
-    /// Where [`Self::take_dead`] looks next.
-    hand: usize,
+    /// Number of links at which all of them are next checked for dead and idle ones.
+    full_check_at: usize,
+    /// Position of the link that [`Self::take_dead`] checks next.
+    next_check: usize,
 }
 
 impl Links {
-    /// Takes out links that nobody uses and whose peer died; when there are many, all that died and
-    /// all that nobody uses: that asks each of them, so it is rare. What is returned is dropped
-    /// without the lock.
-    fn make_room(&mut self) -> Vec<Arc<Link>> {
-        let many = self.by_id.len() >= self.look_at.max(IDLE_LINKS);
+    /// Removes unused links whose peer died; when there are many links, removes every dead and
+    /// every unused one. That costs a system call per link, so it is rare. The caller drops the
+    /// result without holding the lock.
+    fn collect_dead_links(&mut self) -> Vec<Arc<Link>> {
+        let many = self.by_id.len() >= self.full_check_at.max(IDLE_LINKS);
         let gone = |link: &Arc<Link>| {
             let unused = link.is_unused();
             (many || unused) && !link.probe() || many && unused && Arc::strong_count(link) == 1
         };
         let gone: Vec<_> = self.by_id.extract_if(|_, link| gone(link)).collect();
         if many {
-            self.look_at = 2 * self.by_id.len();
+            self.full_check_at = 2 * self.by_id.len();
         }
         gone.into_iter().map(|(_, link)| link).collect()
     }
 
-    /// Looks at one link, in turn, and takes it out if its peer died while it lay idle: then no queue
-    /// pair notices, and a peer may have filled the segment before. What is returned is dropped
-    /// without the lock.
+    /// Checks one link, in turn, and removes it if it is idle and its peer died: no queue pair
+    /// would notice, and the peer may have filled the segment before. The caller drops the result
+    /// without holding the lock.
     fn take_dead(&mut self) -> Option<Arc<Link>> {
-        self.hand = self.hand.checked_add(1).filter(|at| *at < self.by_id.len()).unwrap_or(0);
-        let link = self.by_id.values().nth(self.hand)?;
+        self.next_check =
+            self.next_check.checked_add(1).filter(|at| *at < self.by_id.len()).unwrap_or(0);
+        let link = self.by_id.values().nth(self.next_check)?;
         let is_dead = link.is_unused() && !link.probe();
         let id = link.id();
         if is_dead { self.by_id.remove(&id) } else { None }
@@ -93,7 +94,7 @@ impl SoftContext {
         Ok(Self { node: node()?, write_imm: true })
     }
 
-    /// Opens the device as one that has no RDMA WRITE WITH IMMEDIATE, like iWARP adapters.
+    /// Opens the device without RDMA WRITE WITH IMMEDIATE, as iWARP adapters are.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -119,17 +120,17 @@ impl SoftContext {
         self.find(|link| link.peer_node() == node)
     }
 
-    /// Our end of a live link that a peer names, to re-use it. In a process that is linked to
-    /// itself this is the accepting end.
+    /// This process's end of the live link that a peer names in order to reuse it. In a process
+    /// that is linked to itself this is the accepting end.
     #[must_use]
     pub fn link_by_id(&self, id: LinkId) -> Option<Arc<Link>> {
         let key = self.node.links().by_id.get(&id).map(Arc::clone)?;
-        let link = key.accepting_twin().unwrap_or(key);
+        let link = key.accepting_end().unwrap_or(key);
         link.is_alive().then_some(link)
     }
 
     fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
-        let fits = |l: &&Arc<Link>| l.is_alive() && l.may_ask() && wanted(l);
+        let fits = |l: &&Arc<Link>| l.is_alive() && l.may_initiate() && wanted(l);
         self.node.links().by_id.values().find(fits).map(Arc::clone)
     }
 
@@ -147,27 +148,27 @@ impl Node {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes `link` findable, and forgets those that died or that nobody has used for long.
+    /// Adds `link` to the table, and removes links that died or have long been unused.
     ///
     /// # Errors
-    /// `PeerViolation` if the link's name is taken: names are random, so it was copied.
+    /// `PeerViolation` if the link's id is taken: ids are random, so this one was copied.
     pub(super) fn adopt(&self, link: &Arc<Link>) -> Result<(), Error> {
         let mut links = self.links();
-        let gone = links.make_room();
+        let gone = links.collect_dead_links();
         let links_by_id = &mut links.by_id;
         let adopted = match links_by_id.get(&link.id()) {
             None => {
                 links_by_id.insert(link.id(), Arc::clone(link));
                 Ok(())
             }
-            // The process is linked to itself: the map has the offering end, which leads to the
+            // The process is linked to itself: the map has the offering end, which refers to the
             // accepting one.
-            Some(other) => match Link::pair_up(other, link) {
+            Some(other) => match Link::join_ends(other, link) {
                 Some(offering) => {
                     links_by_id.insert(link.id(), offering);
                     Ok(())
                 }
-                None => Err(Error::PeerViolation("a link's name is in use")),
+                None => Err(Error::PeerViolation("a link's id is in use")),
             },
         };
         drop(links);
@@ -175,20 +176,21 @@ impl Node {
         adopted
     }
 
-    /// Forgets a link, unless somebody is at work on the list: then a later look does.
-    pub(super) fn forget(&self, id: LinkId) {
+    /// Removes a link from the table, unless another thread holds the table's lock: then a later
+    /// check removes it.
+    pub(super) fn remove_link(&self, id: LinkId) {
         let gone = self.links.try_lock().ok().and_then(|mut links| links.by_id.remove(&id));
         drop(gone);
     }
 
-    /// Looks at one of the links, unless another thread is at work on the list. A system call. To be called
-    /// where streams come and go, without the state of a link.
-    pub(super) fn tend(&self) {
+    /// Checks one of the links for a dead peer, unless another thread holds the table's lock. Costs
+    /// a system call. Called when streams begin and end, without holding a link's state.
+    pub(super) fn collect_dead_link(&self) {
         let gone = self.links.try_lock().ok().and_then(|mut links| links.take_dead());
         drop(gone);
     }
 
-    /// Whether the calling process is the node's, not a child of it.
+    /// Whether the calling process is the node's own, not a forked child.
     pub(super) fn is_current(&self) -> bool {
         self.process == process()
     }
@@ -231,8 +233,7 @@ impl Numbers {
     }
 }
 
-/// This process's node. One is made in each process, so also in a forked child, where the
-/// parent's stays behind untouched.
+/// This process's node. A forked child makes its own and leaves its parent's untouched.
 pub(super) fn node() -> Result<&'static Node, Error> {
     let here = process();
     let mut seen = NODE.load(Ordering::Acquire);
@@ -249,7 +250,7 @@ pub(super) fn node() -> Result<&'static Node, Error> {
             id: NodeId(random()?),
             barrier: barrier::register(),
             word: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
-            feeds: Feeds::default(),
+            ud_senders: UdSenders::default(),
             process: here,
             links: Mutex::default(),
             numbers: Mutex::default(),
@@ -258,10 +259,10 @@ pub(super) fn node() -> Result<&'static Node, Error> {
         match NODE.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: just made, and never freed from here on.
             Ok(_) => return Ok(unsafe { &*fresh }),
-            Err(theirs) => {
+            Err(other) => {
                 // SAFETY: made above and published nowhere.
                 drop(unsafe { Box::from_raw(fresh) });
-                seen = theirs;
+                seen = other;
             }
         }
     }
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_link_to_ourselves_is_not_found() {
+    fn a_link_of_a_process_to_itself_is_not_found_before_it_is_complete() {
         let ctx = SoftContext::open().expect("a device");
         let me = PeerCred::own();
         let is_found = |id| ctx.find(|l| l.id() == id).is_some();
@@ -331,7 +332,7 @@ mod tests {
         let (hello, fds) = offer.hello();
         let fds = fds.map(|fd| fd.try_clone_to_owned().expect("a descriptor")).into();
         let (accepting, reply, segment) = ctx.accept(&hello, fds, me).expect("accepted");
-        // Who took this one for the offering end would talk to itself.
+        // A caller that used this end as the offering one would talk to itself.
         assert!(!is_found(id) && ctx.link_by_id(id).is_some_and(|l| Arc::ptr_eq(&l, &accepting)));
         let offering = offer.complete(&reply, vec![segment], me).expect("completed");
         let found = ctx.find(|l| l.id() == id);

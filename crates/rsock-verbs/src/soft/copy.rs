@@ -1,7 +1,7 @@
 //! Copying into a peer's memory.
 //!
-//! Small copies go through the caches. Large ones bypass them where the processor can: the reader is
-//! on another CPU, and a line that was written with an ordinary store has to be fetched for
+//! Small copies go through the caches. Large ones bypass them where the processor can: the reader
+//! is on another CPU, and a line that was written with an ordinary store has to be fetched for
 //! ownership first and handed over later. Streaming stores are not ordered by Release, so every
 //! streaming kernel ends with a store fence.
 
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Ordinary copy.
 ///
 /// # Safety
-/// `len` bytes are readable at `src` and writable at `dst`; the two do not overlap. Another process may
-/// write either meanwhile: the bytes are then torn.
+/// `len` bytes are readable at `src` and writable at `dst`; the two do not overlap. Another process
+/// may write either meanwhile: the bytes are then torn.
 #[inline(always)]
 pub(super) unsafe fn plain(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
 }
 
-/// Copy for a reader on another CPU: streaming from `stream_from` bytes on. False if the source is not there;
-/// then any part of it may have been copied.
+/// Copy for a reader on another CPU: streaming from `stream_from` bytes on. False if the source is
+/// not there; then any part of it may have been copied.
 ///
 /// # Safety
-/// As [`plain`]; the source may be missing as [`fault::copy`] says.
+/// As [`plain`]; the source may be unmapped, as in [`fault::copy`].
 #[inline]
 #[must_use]
 pub(super) unsafe fn to_peer(src: *const u8, dst: *mut u8, len: usize, stream_from: usize) -> bool {
@@ -37,7 +37,8 @@ pub(super) unsafe fn to_peer(src: *const u8, dst: *mut u8, len: usize, stream_fr
         return unsafe { fault::copy(src, dst, len) };
     }
     if fault::is_armed() {
-        // SAFETY: the caller's promise; streaming stores own nothing, and none is published after a fault.
+        // SAFETY: the caller's promise; streaming stores own nothing, and none is published after a
+        // fault.
         return unsafe { fault::attempt(streaming, src, dst, len, 0) };
     }
     // SAFETY: the caller's promise.
@@ -97,9 +98,9 @@ mod x86 {
         _mm512_stream_si512,
     };
 
-    /// Streaming copy: the first bytes up to a line boundary and the last 1 to 64 with ordinary stores,
-    /// what lies between with the widest streaming stores that the processor has. The last bytes
-    /// are stored after the store fence.
+    /// Streaming copy: the first bytes up to a line boundary and the last 1 to 64 with ordinary
+    /// stores, what lies between with the widest streaming stores that the processor has. The last
+    /// bytes are stored after the store fence.
     ///
     /// # Safety
     /// As [`plain`].
@@ -181,7 +182,7 @@ mod x86 {
     }
 }
 
-/// As [`load_small`], of a source that may be missing as [`fault::copy`] says: `None` then.
+/// As [`load_small`], of a source that may be unmapped, as in [`fault::copy`]: `None` then.
 ///
 /// # Safety
 /// As [`load_small`] but for that.
@@ -199,7 +200,7 @@ pub(super) unsafe fn try_load_small(src: *const u8, len: usize) -> Option<[u64; 
         let mut bytes = [0u8; INLINE];
         // SAFETY: the caller's promise, and room for so many bytes.
         let is_there = unsafe { fault::copy(src, bytes.as_mut_ptr(), len) };
-        // SAFETY: bytes of our own.
+        // SAFETY: the bytes are local to this function.
         is_there.then(|| unsafe { load_small(bytes.as_ptr(), INLINE) })
     }
 }

@@ -7,7 +7,7 @@
 use super::Soft;
 use super::bell::SoftBell;
 use super::channel::SoftChannel;
-use super::qp::Core;
+use super::qp::QpCore;
 use super::wait::Waiters;
 use crate::device::{CompletionQueue, Parked};
 use crate::error::Error;
@@ -52,7 +52,7 @@ pub struct SoftCq {
 
 #[derive(Clone, Debug)]
 struct Attached {
-    qp: Arc<Core>,
+    qp: Arc<QpCore>,
     role: Role,
 }
 
@@ -78,7 +78,7 @@ impl SoftCq {
     }
 
     /// From here on `qp` completes here.
-    pub(super) fn attach(&self, qp: &Arc<Core>, role: Role) -> Result<(), Error> {
+    pub(super) fn attach(&self, qp: &Arc<QpCore>, role: Role) -> Result<(), Error> {
         if let Some(channel) = &self.channel {
             channel.watch(qp.link())?;
         }
@@ -94,7 +94,7 @@ impl SoftCq {
     }
 
     /// `qp` is going away: what of it was not polled is lost, as with any device.
-    pub(super) fn detach(&self, qp: &Arc<Core>) {
+    pub(super) fn detach(&self, qp: &Arc<QpCore>) {
         let mut more = self.more();
         if self.first.get().is_some_and(|a| Arc::ptr_eq(&a.qp, qp)) {
             self.first_live.store(false, Ordering::Release);

@@ -1,13 +1,14 @@
-//! Who is at the other end of a Unix socket, and whether we share memory with them.
+//! Credentials of the process at the other end of a Unix socket, and the check whether to share
+//! memory with it.
 
 use crate::error::Error;
 use crate::raw;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Credentials of a peer process, as the kernel vouches for them.
+/// Credentials of a peer process, as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCred {
-    /// Process id, in our namespace; 0 if it is outside of it.
+    /// Process id in this process's namespace; 0 if the peer is outside of it.
     pub pid: u32,
     /// Effective user id.
     pub uid: u32,
@@ -21,20 +22,20 @@ impl From<libc::ucred> for PeerCred {
     }
 }
 
-/// What user namespaces answer for users that they cannot express.
+/// The user id that a user namespace reports for users it cannot express.
 const OVERFLOW_UID: u32 = 65534;
 
 impl PeerCred {
-    /// Asks a connected Unix socket (`SO_PEERCRED`): the process that connected, or that listened,
-    /// as of then.
+    /// Asks a connected Unix socket (`SO_PEERCRED`): the process that connected or listened, as of
+    /// that time.
     ///
     /// # Errors
-    /// What the system answers.
+    /// The error of `getsockopt(2)`.
     pub fn of(socket: impl AsFd) -> Result<Self, Error> {
         let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
-        // Raw: rustix has no process id 0, which is what the kernel reports for a process outside
-        // of our process-id namespace.
+        // Raw, because rustix has no process id 0, which the kernel reports for a process outside
+        // of this process-id namespace.
         // SAFETY: `cred` is writable for `len` bytes, and `len` is a live value.
         let asked = unsafe {
             raw::syscall!(
@@ -52,7 +53,7 @@ impl PeerCred {
         }
     }
 
-    /// Our own.
+    /// The calling process's own credentials.
     #[must_use]
     pub fn own() -> Self {
         Self {
@@ -63,10 +64,10 @@ impl PeerCred {
     }
 }
 
-/// Accepts our own user and root.
+/// Accepts peers of this process's user and of root.
 ///
 /// # Errors
-/// `Unsupported` for anyone else, and for users that our user namespace cannot express.
+/// `Unsupported` for any other user, and for users that this user namespace cannot express.
 pub fn check(cred: PeerCred) -> Result<(), Error> {
     let me = rustix::process::geteuid().as_raw();
     if cred.uid == OVERFLOW_UID {

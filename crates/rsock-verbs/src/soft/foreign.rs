@@ -1,8 +1,10 @@
-//! Memory that was not born shared: the system copies into it for the peer (`process_vm_writev`).
+//! Foreign memory, which is not shared: the kernel copies into it for the peer
+//! (`process_vm_writev(2)`).
 //!
-//! Whether it does depends on users, namespaces and security modules, so each end tries when the
-//! link is made, by reading a word of the other whose value it was told, and leaves the answer in
-//! the other's segment. The same word tells that a process id still means the same process.
+//! Whether the kernel permits that depends on users, namespaces and security modules. So each end
+//! tries it when the link is made: it reads a word of the other process whose value the handshake
+//! named, and stores the result in the other's segment. The same word shows later that a process id
+//! still means the same process.
 
 use super::layout::Header;
 use super::segment::Mapping;
@@ -17,7 +19,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Answers in [`Header::foreign`].
+/// Results in [`Header::foreign`].
 const ALLOWED: u32 = 1;
 const REFUSED: u32 = 2;
 
@@ -27,31 +29,31 @@ pub(super) struct Foreign {
     pid: u32,
     word_at: u64,
     word: u64,
-    /// The process that `pid` meant when we first wrote.
+    /// The process that `pid` meant at the first write.
     process: OnceLock<Option<HighFd>>,
 }
 
-/// The process that this one is opened to under Yama. There is one such process at a time, because the
-/// kernel keeps one: a second peer is refused, rather than all processes of the user let in.
+/// The process that Yama lets trace this one. There is one at a time, because the kernel stores
+/// one: a second peer is refused rather than admitting all processes of the user.
 static OPENED: Mutex<Opened> = Mutex::new(Opened { owner: None, pid: 0, n_regions: 0 });
 
 #[derive(Debug)]
 struct Opened {
-    /// The process that asked the kernel, which gives a forked child nothing.
+    /// The process that asked the kernel; the permission does not extend to a forked child.
     owner: Option<ProcessId>,
     pid: u32,
-    /// Regions that need it. At 0 nothing is opened.
+    /// Regions that need the permission. At 0 none is given.
     n_regions: u32,
 }
 
-/// A region that needs this process to be opened to its peer; dropping it takes that back.
+/// A region's need for this process to be open to the peer; dropping it withdraws the need.
 #[derive(Debug)]
 pub(super) struct Admission {
     owner: ProcessId,
 }
 
 impl Opened {
-    /// Opens this process, `here`, to `pid` by `ask`, if it is opened to no other.
+    /// Opens this process, `here`, to `pid` with `ask`, unless it is open to another process.
     fn admit(&mut self, here: ProcessId, pid: u32, ask: impl FnOnce(u32) -> bool) -> bool {
         if self.owner != Some(here) {
             *self = Self { owner: Some(here), pid: 0, n_regions: 0 };
@@ -69,7 +71,7 @@ impl Opened {
         true
     }
 
-    /// Ends what [`Self::admit`] began; `ask` closes this process again with the last region.
+    /// Undoes one [`Self::admit`]; with the last region, `ask` closes this process again.
     fn release(&mut self, here: ProcessId, ask: impl FnOnce(u32) -> bool) {
         if self.owner == Some(here) && self.n_regions != 0 {
             self.n_regions -= 1;
@@ -84,7 +86,7 @@ fn opened() -> MutexGuard<'static, Opened> {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets process `pid` trace this one under Yama, and no other; 0 is none.
+/// Lets process `pid`, and no other, trace this one under Yama; 0 means none.
 fn set_tracer(pid: u32) -> bool {
     let pid = libc::c_ulong::from(pid);
     // SAFETY: takes no pointers.
@@ -93,7 +95,7 @@ fn set_tracer(pid: u32) -> bool {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        // A region of a forked child's parent is the parent's.
+        // A region that a forked child inherited belongs to its parent.
         if self.owner == process() {
             opened().release(self.owner, set_tracer);
         }
@@ -105,18 +107,19 @@ impl Foreign {
         Self { pid, word_at, word, process: OnceLock::new() }
     }
 
-    /// Tries, and leaves the answer in the peer's segment.
-    pub(super) fn probe(&self, theirs: &Mapping) {
-        if let Some(header) = theirs.at::<Header>(0) {
+    /// Tries to read the peer's word, and stores the result in the peer's segment.
+    pub(super) fn probe(&self, peer_segment: &Mapping) {
+        if let Some(header) = peer_segment.at::<Header>(0) {
             let answer = if self.is_same_process() { ALLOWED } else { REFUSED };
             header.foreign.store(answer, Ordering::Relaxed);
         }
     }
 
-    /// Whether we may open memory of ours to the peer, and what that needs for as long as it is open.
+    /// Checks that the peer can write memory of this process, and returns what must be held while
+    /// it may.
     ///
     /// # Errors
-    /// `Unsupported` if the system would not let the peer write it.
+    /// `Unsupported` if the kernel would not let the peer write it.
     pub(super) fn check(&self, own: &Mapping) -> Result<Option<Admission>, Error> {
         let answer = own.at::<Header>(0).map_or(0, |h| h.foreign.load(Ordering::Relaxed));
         if answer == ALLOWED {
@@ -127,7 +130,7 @@ impl Foreign {
         ))
     }
 
-    /// Under Yama's mode 1 a process may be opened by itself, to one other at a time.
+    /// Under Yama's mode 1 a process may open itself to one other process at a time.
     fn admit(&self) -> Option<Admission> {
         if self.pid == 0 || yama_scope() != Some(b'1') {
             return None;
@@ -136,7 +139,8 @@ impl Foreign {
         opened().admit(owner, self.pid, set_tracer).then(|| Admission { owner })
     }
 
-    /// Whether the peer's process id is readable for us and still means the peer.
+    /// Whether this process may read the peer's memory and the peer's process id still means the
+    /// peer.
     fn is_same_process(&self) -> bool {
         let mut seen = 0u64;
         let local = [iovec(std::ptr::from_mut(&mut seen).expose_provenance() as u64, 8)];
@@ -147,7 +151,7 @@ impl Foreign {
     }
 
     /// Copies the pieces, `len` bytes in all, to `addr` in the peer's process, the last byte last.
-    /// False if the peer is gone, or its memory, or the permission.
+    /// False if the peer, its memory or the permission is gone.
     ///
     /// # Safety
     /// The pieces name readable memory.
@@ -157,7 +161,8 @@ impl Foreign {
         let process = self.process.get_or_init(|| {
             let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
             let fd = HighFd::new(pidfd_open(pid, PidfdFlags::empty()).ok()?);
-            // In this order: the descriptor stays with the process that has the word.
+            // In this order: the descriptor is opened first, so it belongs to the process whose
+            // word is then checked.
             self.is_same_process().then_some(fd)
         });
         let Some(process) = process else { return false };
@@ -173,7 +178,7 @@ impl Foreign {
         // SAFETY: the loop above has written that many.
         let local = unsafe { std::slice::from_raw_parts(first, sges.len()) };
         let remote = [iovec(addr, len - 1), iovec(addr.wrapping_add(len - 1), 1)];
-        // SAFETY: the caller vouches for the pieces; the remote side is the kernel's to check.
+        // SAFETY: the caller vouches for the pieces; the remote peer is the kernel's to check.
         let n = unsafe { self.transfer(libc::SYS_process_vm_writev, local, &remote) };
         n.map(|n| n as u64) == Some(len)
     }
@@ -203,7 +208,7 @@ impl Foreign {
     }
 }
 
-/// The first character of Yama's mode, if Yama is there.
+/// The first character of Yama's mode, if the kernel has Yama.
 fn yama_scope() -> Option<u8> {
     use rustix::fs::{Mode, OFlags, open};
     let path = c"/proc/sys/kernel/yama/ptrace_scope";
@@ -236,7 +241,7 @@ mod tests {
         assert!(!opened.admit(here, 8, &mut ask), "not to a second one, and never to all");
         opened.release(here, &mut ask);
         opened.release(here, &mut ask);
-        // Now there is room for another one. A forked child has to ask for itself.
+        // Now another peer is admitted. A forked child has to ask for itself.
         assert!(opened.admit(here, 8, &mut ask) && opened.admit(ProcessId(101), 8, &mut ask));
         opened.release(here, &mut ask);
         opened.release(ProcessId(101), &mut ask);

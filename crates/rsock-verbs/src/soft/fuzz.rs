@@ -1,12 +1,12 @@
-//! What a fuzzer calls: what a process at the other end of a link may say and do.
+//! Entry points for fuzzers: what a process at the other end of a link may send and write.
 
 use super::SoftContext;
 use super::cred::PeerCred;
 use super::hello::{HELLO_LEN, Hello};
 use super::layout::{DATA, QP_TABLE, QPS, QpEntry, REGION_TABLE, REGIONS, RegionEntry};
 use super::link::Link;
-use super::qp::lane::Outlet;
-use super::regions::{Remote, Target};
+use super::qp::lane::LaneProducer;
+use super::regions::{RemoteRegion, Target};
 use super::testing::linked_pair;
 use crate::{QpNum, RKey};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -14,11 +14,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The handshake of a link: an honest offer with changes in its hello, and descriptors of the stranger's
-/// choice. The first byte says which; the others come in twos, where a byte changes and by what.
+/// The handshake of a link: an honest offer with changes in its hello, and descriptors that the
+/// fuzzer chooses. The first byte selects the descriptors; the others come in pairs: the position
+/// of a byte to change, and the change.
 ///
 /// # Panics
-/// If something else is understood than was said.
+/// If the parsed message differs from the sent one.
 pub fn hello(data: &[u8]) {
     let Some((&choice, changes)) = data.split_first() else { return };
     let Ok(ctx) = SoftContext::open() else { return };
@@ -48,25 +49,25 @@ pub fn hello(data: &[u8]) {
     let Ok((link, reply, file)) = ctx.accept(&bytes, fds, me) else { return };
     assert!(matches!(choice % 8, 0 | 7), "a link of other descriptors than an offer's");
     assert_eq!(Hello::parse(&reply).map(|reply| reply.link).ok(), Some(link.id().0));
-    // Our own half, with the other's name for it.
+    // The offering end, with the link id that the accepting end returned.
     let completed = offer.complete(&reply, vec![file], me);
     assert!(completed.is_err() || completed.is_ok_and(|other| other.id() == link.id()));
     link.probe();
 }
 
-/// A memory file of a stranger's: of some bytes, with these seals.
+/// A memory file with these seals that is no segment.
 fn memory(seals: SealFlags) -> std::io::Result<OwnedFd> {
-    let fd = memfd_create("stranger", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let fd = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(fd.as_fd(), 1 << 20)?;
     fcntl_add_seals(fd.as_fd(), seals)?;
     Ok(fd)
 }
 
-/// Entries of regions and queue pairs that the peer goes on changing while they are looked up. Each change
-/// is eight bytes: which word of which table, and its value.
+/// Looks up entries of regions and queue pairs while the peer keeps changing them. Each change is
+/// eight bytes: which word of which table, and its value.
 ///
 /// # Panics
-/// If anything is found that lies outside of the peer's segment.
+/// If a lookup finds something outside of the peer's segment.
 pub fn entries(data: &[u8]) {
     static PAIR: OnceLock<Option<(Arc<Link>, Arc<Link>)>> = OnceLock::new();
     let pair = || SoftContext::open().and_then(|ctx| linked_pair(&ctx)).ok();
@@ -75,7 +76,7 @@ pub fn entries(data: &[u8]) {
     let is_over = AtomicBool::new(false);
     let scribble = || {
         for &(at, value) in &words {
-            if let Some(word) = peer.own().at::<AtomicU32>(at) {
+            if let Some(word) = peer.own_segment().at::<AtomicU32>(at) {
                 word.store(value, Ordering::Relaxed);
             }
         }
@@ -90,36 +91,37 @@ pub fn entries(data: &[u8]) {
         for round in 0..20 {
             for &(_, value) in &words {
                 let key = RKey(value);
-                if let Ok(remote) = Remote::look_up(victim.theirs(), key) {
+                if let Ok(remote) = RemoteRegion::look_up(victim.peer_segment(), key) {
                     let (addr, len) = (u64::from(value) << (round % 32), u64::from(value >> 7));
                     if let Some(Target::Segment(at)) = remote.target(addr, len) {
-                        assert!(victim.theirs().covers(at, len));
+                        assert!(victim.peer_segment().covers(at, len));
                     }
-                    remote.is_current(victim.theirs(), key);
+                    remote.is_current(victim.peer_segment(), key);
                 }
-                if let Ok(outlet) = Outlet::connect(victim, QpNum(1), QpNum(value)) {
-                    outlet.consumed();
-                    outlet.ring_recv();
-                    outlet.ring_send();
+                if let Ok(send_lane) = LaneProducer::connect(victim, QpNum(1), QpNum(value)) {
+                    send_lane.consumed();
+                    send_lane.ring_recv();
+                    send_lane.ring_send();
                 }
             }
         }
         is_over.store(true, Ordering::Relaxed);
-        // The end of the scope awaits what a thread does, not that its memory is freed: a leak checker would see that.
+        // The end of the scope does not wait until the thread's memory is freed, which a leak
+        // checker would report; `join` does.
         peer.join().expect("it only stores");
     });
-    // What was claimed lies anywhere in a segment of many pages.
-    peer.own().punch(DATA, peer.own().len() - DATA);
+    // Claims may lie anywhere in the segment: its pages are given back.
+    peer.own_segment().punch(DATA, peer.own_segment().len() - DATA);
 }
 
-/// Where a change goes, and what it stores.
+/// Decodes a change: its offset in the segment, and its value.
 fn change(bytes: &[u8]) -> (u64, u32) {
     let number = |at: usize| bytes.get(at).copied().map_or(0, u64::from);
     let (table, entries, size) = match number(0) & 1 {
         0 => (REGION_TABLE, REGIONS, size_of::<RegionEntry>()),
         _ => (QP_TABLE, QPS, size_of::<QpEntry>()),
     };
-    // Few entries, so that several changes meet in one; the last one too.
+    // Few entries, so that several changes hit the same one; the last entry is among them.
     let entry = if number(1) == 0xff { u64::from(entries) - 1 } else { number(1) % 8 };
     let value =
         bytes.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
@@ -135,12 +137,12 @@ mod tests {
     use super::driver;
 
     #[test]
-    fn offers_of_strangers_pass() {
+    fn altered_offers_pass() {
         driver::run("hello", 300, super::hello);
     }
 
     #[test]
-    fn entries_that_change_pass() {
+    fn changing_entries_pass() {
         driver::run("entries", 200, super::entries);
     }
 }

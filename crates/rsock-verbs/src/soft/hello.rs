@@ -1,4 +1,4 @@
-//! The handshake between two processes: what each says about itself.
+//! The message of the link handshake: what each process tells the other about itself.
 
 use super::context::Node;
 use super::layout::VERSION;
@@ -10,11 +10,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of a hello.
 pub const HELLO_LEN: usize = size_of::<Hello>();
 
-/// A process, as its peers know it: random, and another one in a forked child.
+/// Identity of a process for its peers: random, and a forked child has another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeId(pub [u8; 16]);
 
-/// A link, by a name that both of its ends know. Who wants to re-use a link names it so.
+/// Identity of a link, which both ends know. A process names a link by it in order to reuse it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkId(pub [u8; 16]);
 
@@ -36,7 +36,7 @@ pub(super) struct Hello {
 }
 
 const MAGIC: [u8; 8] = *b"rsocksft";
-/// The sender's process is a target of [`super::barrier`], and can issue it.
+/// The sending process is a target of [`super::barrier`] and can issue it.
 pub(super) const FLAG_BARRIER: u32 = 1;
 
 const _: () = assert!(HELLO_LEN == 80);

@@ -1,14 +1,14 @@
-//! What lies where in a segment, and what a slot's description means.
+//! The layout of a segment, and the encoding of a slot's entry.
 //!
 //! A segment belongs to one process and is written by exactly one other. Both map it, at different
 //! addresses, so everything in it is an offset.
 //!
 //! WIRE: both processes must agree on every size and offset here; [`VERSION`] changes with them.
 
-use crate::sync::busy::Busy;
+use crate::sync::copy_guard::CopyGuard;
+use crate::sync::room_request::RoomRequest;
 use crate::sync::slot::Slot;
 use crate::sync::waiter::WaitLine;
-use crate::sync::wish::Wish;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Layout version, exchanged in the handshake.
@@ -25,12 +25,13 @@ pub(super) const QP_TABLE: u64 = REGION_TABLE + REGIONS as u64 * size_of::<Regio
 /// Where allocations begin.
 pub(super) const DATA: u64 = QP_TABLE + QPS as u64 * size_of::<QpEntry>() as u64;
 
-/// Flag beside a queue pair's access bits: it takes datagrams. Its lane has no capacities; in their
-/// place its entry has the Q_Key, and its head's count of receives is 1 while it takes any.
+/// Flag beside a queue pair's access bits: the queue takes datagrams. Its lane has no capacities;
+/// the entry has the Q_Key in their place, and the count of receives in the lane's head is 1 while
+/// the queue is open.
 pub(super) const DATAGRAMS: u32 = 1 << 30;
 
-/// Bytes that wait in a lane for SENDs whose payload does not fit a slot: fewest, and those of a stream's lane;
-/// and most. A power of two.
+/// Bytes of a lane's stage, where payloads of SENDs lie that do not fit a slot. This is the
+/// minimum, which streams use; a power of two, as is [`MAX_STAGE`].
 pub(super) const STAGE: u32 = 64 << 10;
 pub(super) const MAX_STAGE: u32 = 4 << 20;
 /// Most payload of one staged entry.
@@ -39,32 +40,32 @@ pub(super) const CHUNK: u32 = 16 << 10;
 pub(super) const MIN_SLOTS: u32 = 64;
 pub(super) const MAX_SLOTS: u32 = 1 << 16;
 
-/// Types that may be seen in place in memory that another process writes.
+/// Types that may be used in place in memory that another process writes.
 ///
 /// # Safety
 /// Made of atomics only: every bit pattern is valid, and foreign stores are not data races.
-pub(super) unsafe trait Shared: Sync {}
+pub(super) unsafe trait PeerWritable: Sync {}
 
 // SAFETY: an atomic.
-unsafe impl Shared for AtomicU32 {}
+unsafe impl PeerWritable for AtomicU32 {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for Header {}
+unsafe impl PeerWritable for Header {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for Slot {}
+unsafe impl PeerWritable for Slot {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for WaitLine {}
+unsafe impl PeerWritable for WaitLine {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for LaneHead {}
+unsafe impl PeerWritable for LaneHead {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for RegionEntry {}
+unsafe impl PeerWritable for RegionEntry {}
 // SAFETY: all fields are atomics.
-unsafe impl Shared for QpEntry {}
+unsafe impl PeerWritable for QpEntry {}
 
 /// Front of a segment.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Header {
-    /// What the peer found out about writing memory outside of the segment. Written by the peer.
+    /// Whether the peer can write this process's foreign memory. Written by the peer.
     pub(super) foreign: AtomicU32,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct RegionEntry {
     pub(super) key: AtomicU32,
     /// [`Access`](crate::Access) bits, and [`FOREIGN`].
     pub(super) access: AtomicU32,
-    /// Where it begins in the segment; nothing for foreign memory.
+    /// Its offset in the segment; unused for foreign memory.
     pub(super) offset: AtomicU64,
     pub(super) len: AtomicU64,
     /// Virtual address of its first byte in the owner's process.
@@ -116,47 +117,48 @@ pub(super) struct QpEntry {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct LaneHead {
-    pub(super) consumer: Consumer,
-    pub(super) producer: Producer,
-    pub(super) copier: Copier,
+    pub(super) consumer: ConsumerLine,
+    pub(super) producer: ProducerLine,
+    pub(super) copier: CopierLine,
 }
 
 /// Written by the lane's owner, read by its sender when it runs short.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Consumer {
+pub(super) struct ConsumerLine {
     /// Entries taken.
     pub(super) head: AtomicU32,
     /// Receives posted. With a shared receive queue: entries that may be sent.
     pub(super) posted: AtomicU32,
     /// Staged bytes taken.
     pub(super) stage_head: AtomicU64,
-    /// Bytes of what arrived that the program has consumed; the device itself does not look.
+    /// Received bytes that the program has consumed; the device itself does not use this.
     pub(super) consumed: AtomicU64,
 }
 
 /// Written by the lane's sender, read by its owner.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Producer {
+pub(super) struct ProducerLine {
     /// 0 at first; the sender's queue pair number once it has connected; [`REVOKED`] if the owner
-    /// was faster.
+    /// closed the lane before.
     pub(super) claim: AtomicU32,
-    /// Why the sender's queue pair is in the error state ([`WcStatus`](crate::WcStatus) of what hit it, 1 more), or 0.
+    /// One more than the [`WcStatus`](crate::WcStatus) that put the sender's queue pair into the
+    /// error state, or 0.
     pub(super) closed: AtomicU32,
-    /// Nothing of the sender will touch this lane or its wait lines again.
+    /// Not 0 once the sender will never touch this lane or its wait lines again.
     pub(super) detached: AtomicU32,
-    /// The sender waits for room or for a receive.
-    pub(super) want_room: Wish,
+    /// Set while the sender waits for room or for a receive.
+    pub(super) room_request: RoomRequest,
 }
 
-/// Written by the lane's sender with every large payload, read by its owner when a region ends: not
-/// on a line that is looked at more often.
+/// Written by the lane's sender with every large payload, read by its owner when a region ends: on
+/// a cache line of its own, apart from those that are read more often.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Copier {
-    /// Whether the sender copies into a region.
-    pub(super) busy: Busy,
+pub(super) struct CopierLine {
+    /// Odd while the sender copies into a region.
+    pub(super) guard: CopyGuard,
 }
 
 pub(super) const REVOKED: u32 = u32::MAX;
@@ -168,7 +170,7 @@ const _: () = assert!(size_of::<RegionEntry>() == 32);
 const _: () = assert!(size_of::<QpEntry>() == 64);
 const _: () = assert!(DATA.is_multiple_of(PAGE));
 
-/// A slot's description, as its sender means it.
+/// A decoded slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// WRITE WITH IMMEDIATE whose payload of `len` bytes rides in the slot and goes to segment
@@ -208,7 +210,7 @@ impl Entry {
         }
     }
 
-    /// Nothing for what no honest sender writes. Offsets are not checked here.
+    /// `None` for a word that no honest sender writes. Offsets are not checked here.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "masked")]
     pub(super) fn decode(word: u64) -> Option<Self> {
@@ -222,7 +224,8 @@ impl Entry {
             OP_SEND_INLINE if inline as usize <= crate::sync::slot::INLINE => {
                 Some(Self::SendInline { len: inline })
             }
-            // A sender fills each part but the last: without that a SEND might never end.
+            // An honest sender fills each part but the last. Without this check a SEND might never
+            // end.
             OP_SEND_STAGED if len == CHUNK => Some(Self::SendStaged { len, last: false }),
             OP_SEND_STAGED_LAST if len != 0 && len <= CHUNK => {
                 Some(Self::SendStaged { len, last: true })
@@ -234,7 +237,7 @@ impl Entry {
 }
 
 impl LaneHead {
-    /// Back to the state of fresh memory.
+    /// Resets the head to the state of fresh memory.
     pub(super) fn clear(&self) {
         let Self { consumer, producer, copier } = self;
         consumer.head.store(0, Ordering::Relaxed);
@@ -244,8 +247,8 @@ impl LaneHead {
         producer.claim.store(0, Ordering::Relaxed);
         producer.closed.store(0, Ordering::Relaxed);
         producer.detached.store(0, Ordering::Relaxed);
-        producer.want_room.withdraw();
-        copier.busy.clear();
+        producer.room_request.withdraw();
+        copier.guard.clear();
     }
 }
 
@@ -256,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn descriptions_survive_the_word(at in 0u64..1 << 48, len in 0u32..=48, n in 1u32..=CHUNK) {
+        fn entries_survive_encoding(at in 0u64..1 << 48, len in 0u32..=48, n in 1u32..=CHUNK) {
             for e in [
                 Entry::WriteImmInline { at, len },
                 Entry::WriteImm { len: n },
@@ -270,7 +273,7 @@ mod tests {
         }
 
         #[test]
-        fn any_word_decodes_within_limits(word: u64) {
+        fn any_word_decodes_within_its_limits(word: u64) {
             match Entry::decode(word) {
                 Some(Entry::WriteImmInline { at, len }) => prop_assert!(len <= 48 && at < 1 << 48),
                 Some(Entry::SendInline { len }) => prop_assert!(len <= 48),

@@ -1,9 +1,9 @@
-//! A pair of processes that share memory: the peer's segment and ours, and the socket whose hang-up
-//! is the peer's death.
+//! Links: a link is a pair of processes that share memory. It holds the segments of both, and a
+//! socket that hangs up when the peer dies.
 //!
-//! A link is made by a handshake that somebody else carries over a Unix socket: [`Offer::hello`]
-//! goes out with two descriptors, the answer of [`SoftContext::accept`] comes back with one. From
-//! then on every queue pair between the two processes uses it.
+//! A link is made by a handshake that the caller carries over a Unix socket: [`Offer::hello`] goes
+//! out with two descriptors, and the reply of [`SoftContext::accept`] comes back with one. From
+//! then on every queue pair between the two processes uses the link.
 
 use super::alloc::{Allocator, BLOCK};
 use super::barrier;
@@ -13,14 +13,14 @@ use super::foreign::Foreign;
 use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, NodeId, random};
 use super::layout::{DATA, LaneHead, PAGE};
 use super::pd::SoftPd;
-use super::qp::Core;
+use super::qp::QpCore;
 use super::regions::Regions;
 use super::segment::{self, Mapping};
-use super::wait::Port;
+use super::wait::OwnedWaitLine;
 use crate::datagram::Sender;
 use crate::error::Error;
 use crate::high_fd::{close, verb};
-use crate::received::{PeerSocket, StrangeFd};
+use crate::untrusted::{PeerSocket, UntrustedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 /// Number of the next link.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A link to a peer process, or one of the two ends of a link to ourselves.
+/// A link to a peer process, or one of the two ends of a process's link to itself.
 #[derive(Debug)]
 pub struct Link {
     id: LinkId,
@@ -38,25 +38,25 @@ pub struct Link {
     offering: bool,
     node: &'static Node,
     peer: Peer,
-    dead: AtomicBool,
+    is_dead: AtomicBool,
     socket: PeerSocket,
-    /// The accepting end, known to the offering one in a process that is linked to itself.
-    twin: OnceLock<Arc<Self>>,
+    /// In a process that is linked to itself: the accepting end, stored in the offering one.
+    other_end: OnceLock<Arc<Self>>,
     state: Mutex<State>,
     regions: Regions,
     foreign: Foreign,
-    /// The peer's segment: we write it.
-    theirs: Mapping,
-    /// Our segment: the peer writes it.
-    own: Mapping,
+    /// The peer's segment, which this process writes.
+    peer_segment: Mapping,
+    /// This process's segment, which the peer writes.
+    own_segment: Mapping,
 }
 
 #[derive(Debug)]
 struct Peer {
     node: NodeId,
     cred: PeerCred,
-    /// Whether our copies need no fence of their own; see [`barrier`].
-    light: bool,
+    /// Whether this process's copies need no fence of their own; see [`barrier`].
+    light_fence: bool,
 }
 
 #[derive(Debug)]
@@ -64,25 +64,25 @@ struct State {
     alloc: Allocator,
     pd: Weak<SoftPd>,
     /// Live queue pairs, and where their [`LaneHead`]s are.
-    qps: Vec<(Weak<Core>, u64)>,
-    /// Lanes of queue pairs that are gone here, which the peer may still be writing.
-    zombies: Vec<Zombie>,
+    qps: Vec<(Weak<QpCore>, u64)>,
+    /// Lanes of dropped queue pairs, which the peer may still be writing.
+    retired_lanes: Vec<RetiredLane>,
     /// Withdrawn regions that the peer may still be writing.
-    graves: Vec<(u64, u64)>,
+    retired_regions: Vec<(u64, u64)>,
 }
 
-/// What a queue pair leaves behind until its peer has let go.
+/// The lane of a dropped queue pair, kept until its peer has detached from it.
 #[derive(Debug)]
-pub(super) struct Zombie {
+pub(super) struct RetiredLane {
     /// [`LaneHead`].
     pub(super) head_at: u64,
     /// Page allocations: offset and length.
     pub(super) spans: Vec<(u64, u64)>,
-    /// The lines that the peer may still ring: held, not used.
-    pub(super) _ports: Vec<Arc<Port>>,
+    /// The wait lines that the peer may still ring: held, not used.
+    pub(super) _wait_lines: Vec<Arc<OwnedWaitLine>>,
 }
 
-/// An offered link: what we send, and what we wait for an answer to.
+/// An offered link that waits for the peer's reply.
 #[derive(Debug)]
 pub struct Offer {
     id: LinkId,
@@ -91,11 +91,11 @@ pub struct Offer {
     socket: PeerSocket,
     peer_socket: OwnedFd,
     file: OwnedFd,
-    own: Mapping,
+    own_segment: Mapping,
 }
 
 impl SoftContext {
-    /// Begins a link to a process that there is none to yet.
+    /// Begins a link to a process.
     ///
     /// # Errors
     /// When memory, address space or descriptors run out.
@@ -106,94 +106,105 @@ impl SoftContext {
         let (socket, peer_socket) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
                 .map_err(verb("socketpair"))?;
-        let (file, own) = segment::create()?;
-        let hello = Hello::new(id, node, &own).to_bytes();
+        let (file, own_segment) = segment::create()?;
+        let hello = Hello::new(id, node, &own_segment).to_bytes();
         let socket = PeerSocket::new(socket);
-        // Nothing is ever read from it. Best effort: without it `drop` looks.
+        // Nothing is ever read from this socket. Best effort: if the kernel cannot refuse
+        // descriptors, `drop` checks for them.
         socket.refuse_descriptors();
-        Ok(Offer { id, node, hello, socket, peer_socket, file, own })
+        Ok(Offer { id, node, hello, socket, peer_socket, file, own_segment })
     }
 
-    /// Answers an offer: `hello` and `fds` are what [`Offer::hello`] gave to the peer, `cred` is
-    /// what the kernel says about who sent them. The reply and the descriptor go back for
+    /// Answers an offer: `hello` and `fds` are what the peer got from [`Offer::hello`], `cred` is
+    /// what the kernel says about the sending process. The reply and the descriptor go back for
     /// [`Offer::complete`].
     ///
     /// # Errors
     /// `PeerViolation` for anything but an honest offer, `Unsupported` for a peer of another user
-    /// or version, or what the system answers.
+    /// or version, or the error of a system call.
     pub fn accept(
         &self,
         hello: &[u8],
-        fds: Vec<impl Into<StrangeFd>>,
+        fds: Vec<impl Into<UntrustedFd>>,
         cred: PeerCred,
     ) -> Result<(Arc<Link>, [u8; HELLO_LEN], OwnedFd), Error> {
-        let fds: Vec<StrangeFd> = fds.into_iter().map(Into::into).collect();
+        let fds: Vec<UntrustedFd> = fds.into_iter().map(Into::into).collect();
         cred::check(cred)?;
-        let theirs = Hello::parse(hello)?;
-        let [file, socket] = <[StrangeFd; 2]>::try_from(fds)
-            .map_err(|_| Error::PeerViolation("an offer brings two descriptors"))?;
+        let peer_hello = Hello::parse(hello)?;
+        let [file, socket] = <[UntrustedFd; 2]>::try_from(fds)
+            .map_err(|_| Error::PeerViolation("an offer carries two descriptors"))?;
         let socket =
-            socket.into_socket().ok_or(Error::PeerViolation("an offer brings a socket"))?;
-        let peer_segment = segment::adopt(&file, theirs.size)?;
+            socket.into_socket().ok_or(Error::PeerViolation("an offer carries a socket"))?;
+        let peer_segment = segment::adopt(&file, peer_hello.size)?;
         drop(file);
         let node = self.node();
-        let id = LinkId(theirs.link);
-        let (file, own) = segment::create()?;
-        let reply = Hello::new(id, node, &own).to_bytes();
-        let link = Link::new(id, false, node, &theirs, cred, socket, own, peer_segment)?;
+        let id = LinkId(peer_hello.link);
+        let (file, own_segment) = segment::create()?;
+        let reply = Hello::new(id, node, &own_segment).to_bytes();
+        let link =
+            Link::new(id, false, node, &peer_hello, cred, socket, own_segment, peer_segment)?;
         Ok((link, reply, file))
     }
 }
 
 impl Offer {
-    /// What the peer's [`SoftContext::accept`] needs: the hello, and in this order our segment and the
-    /// peer's end of the link socket.
+    /// What the peer's [`SoftContext::accept`] needs: the hello, and the descriptors of this
+    /// process's segment and of the peer's end of the link socket, in this order.
     #[must_use]
     pub fn hello(&self) -> ([u8; HELLO_LEN], [BorrowedFd<'_>; 2]) {
         (self.hello, [self.file.as_fd(), self.peer_socket.as_fd()])
     }
 
-    /// The link's name.
+    /// The link's id.
     #[must_use]
     pub fn id(&self) -> LinkId {
         self.id
     }
 
-    /// Finishes with the peer's answer.
+    /// Completes the link with the peer's reply.
     ///
     /// # Errors
     /// As [`SoftContext::accept`].
     pub fn complete(
         self,
         hello: &[u8],
-        fds: Vec<impl Into<StrangeFd>>,
+        fds: Vec<impl Into<UntrustedFd>>,
         cred: PeerCred,
     ) -> Result<Arc<Link>, Error> {
-        let fds: Vec<StrangeFd> = fds.into_iter().map(Into::into).collect();
+        let fds: Vec<UntrustedFd> = fds.into_iter().map(Into::into).collect();
         cred::check(cred)?;
-        let theirs = Hello::parse(hello)?;
-        if theirs.link != self.id.0 {
-            return Err(Error::PeerViolation("the answer is to another offer"));
+        let peer_hello = Hello::parse(hello)?;
+        if peer_hello.link != self.id.0 {
+            return Err(Error::PeerViolation("the reply belongs to another offer"));
         }
-        let [file] = <[StrangeFd; 1]>::try_from(fds)
-            .map_err(|_| Error::PeerViolation("an answer brings one descriptor"))?;
-        let peer_segment = segment::adopt(&file, theirs.size)?;
+        let [file] = <[UntrustedFd; 1]>::try_from(fds)
+            .map_err(|_| Error::PeerViolation("a reply carries one descriptor"))?;
+        let peer_segment = segment::adopt(&file, peer_hello.size)?;
         drop(file);
-        // The peer's end must be the peer's alone, or its death would not hang up.
+        // Only the peer may hold its end, or the socket would not hang up when it dies.
         close(self.peer_socket);
         close(self.file);
-        Link::new(self.id, true, self.node, &theirs, cred, self.socket, self.own, peer_segment)
+        Link::new(
+            self.id,
+            true,
+            self.node,
+            &peer_hello,
+            cred,
+            self.socket,
+            self.own_segment,
+            peer_segment,
+        )
     }
 }
 
 impl Drop for Link {
-    /// The other end of a process's link to itself loses its peer here. It would otherwise keep itself
-    /// alive: its zombies hold wait lines, and these hold the link.
+    /// In a process's link to itself the accepting end loses its peer here. It would otherwise keep
+    /// itself alive: its retired lanes hold wait lines, and these hold the link.
     fn drop(&mut self) {
-        if let Some(accepting) = self.twin.take()
+        if let Some(accepting) = self.other_end.take()
             && accepting.is_unused()
         {
-            accepting.bury();
+            accepting.mark_dead();
         }
     }
 }
@@ -207,49 +218,49 @@ impl Link {
         hello: &Hello,
         cred: PeerCred,
         socket: PeerSocket,
-        own: Mapping,
-        theirs: Mapping,
+        own_segment: Mapping,
+        peer_segment: Mapping,
     ) -> Result<Arc<Self>, Error> {
-        let light = node.barrier && hello.flags & FLAG_BARRIER != 0;
+        let light_fence = node.barrier && hello.flags & FLAG_BARRIER != 0;
         let link = Arc::new(Self {
             id,
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             offering,
             node,
-            peer: Peer { node: NodeId(hello.node), cred, light },
-            dead: AtomicBool::new(false),
+            peer: Peer { node: NodeId(hello.node), cred, light_fence },
+            is_dead: AtomicBool::new(false),
             socket,
-            twin: OnceLock::new(),
+            other_end: OnceLock::new(),
             state: Mutex::new(State {
-                alloc: Allocator::new(DATA, own.len()),
+                alloc: Allocator::new(DATA, own_segment.len()),
                 pd: Weak::new(),
                 qps: Vec::new(),
-                zombies: Vec::new(),
-                graves: Vec::new(),
+                retired_lanes: Vec::new(),
+                retired_regions: Vec::new(),
             }),
             regions: Regions::new(),
             foreign: Foreign::new(cred.pid, hello.word_at, hello.word),
-            theirs,
-            own,
+            peer_segment,
+            own_segment,
         });
-        link.foreign.probe(&link.theirs);
+        link.foreign.probe(&link.peer_segment);
         node.adopt(&link)?;
         Ok(link)
     }
 
-    /// The link's name, the same at both ends.
+    /// The link's id, the same at both ends.
     #[must_use]
     pub fn id(&self) -> LinkId {
         self.id
     }
 
-    /// Identity of the process at the other end, by its own word.
+    /// Identity of the process at the other end, as that process claims.
     #[must_use]
     pub fn peer_node(&self) -> NodeId {
         self.peer.node
     }
 
-    /// Credentials of the process at the other end, by the kernel's word.
+    /// Credentials of the process at the other end, as the kernel reported them.
     #[must_use]
     pub fn peer_cred(&self) -> PeerCred {
         self.peer.cred
@@ -261,14 +272,14 @@ impl Link {
         Sender { number: self.number, uid: self.peer.cred.uid }
     }
 
-    /// Whether the peer was alive when last asked. A load.
+    /// Whether the peer was alive at the last check. Costs a load.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        !self.dead.load(Ordering::Relaxed)
+        !self.is_dead.load(Ordering::Relaxed)
     }
 
-    /// Asks the link socket whether the peer is alive. When it is found dead, every queue pair of the link goes
-    /// to the error state and its queues' waiters wake.
+    /// Checks the link socket: whether the peer is alive. If it is dead, every queue pair of the
+    /// link enters the error state and the waiters of its queues wake.
     pub fn probe(&self) -> bool {
         if !self.is_alive() {
             return false;
@@ -276,11 +287,12 @@ impl Link {
         if !self.has_hung_up() {
             return true;
         }
-        self.bury();
+        self.mark_dead();
         false
     }
 
-    /// Whether the peer has died, as [`Self::probe`], but changes nothing, so that it may be asked under locks.
+    /// Whether the peer has died, as [`Self::probe`], without changing anything, so that it may be
+    /// called under locks.
     #[must_use]
     pub fn has_hung_up(&self) -> bool {
         if !self.is_alive() {
@@ -292,22 +304,22 @@ impl Link {
     }
 
     #[cold]
-    fn bury(&self) {
-        self.dead.store(true, Ordering::Relaxed);
+    fn mark_dead(&self) {
+        self.is_dead.store(true, Ordering::Relaxed);
         let Some(state) = self.try_state() else { return };
         let qps = live_qps(&state);
         drop(state);
         for qp in qps {
             qp.peer_died();
         }
-        // What waited for the peer to let go keeps this link alive.
-        let freed = self.try_state().map(|mut state| self.reap(&mut state));
+        // The retired lanes hold wait lines, which keep this link alive: they are freed now.
+        let freed = self.try_state().map(|mut state| self.reclaim(&mut state));
         drop(freed);
     }
 
-    /// If `a` and `b` are the two ends of one link of this process, the offering one, which then
-    /// knows the other.
-    pub(super) fn pair_up(a: &Arc<Self>, b: &Arc<Self>) -> Option<Arc<Self>> {
+    /// If `a` and `b` are the two ends of this process's link to itself, stores the accepting end
+    /// in the offering one and returns the latter.
+    pub(super) fn join_ends(a: &Arc<Self>, b: &Arc<Self>) -> Option<Arc<Self>> {
         let me = PeerCred::own().pid;
         if a.peer.cred.pid != me || b.peer.cred.pid != me {
             return None;
@@ -317,30 +329,30 @@ impl Link {
             (false, true) => (b, a),
             _ => return None,
         };
-        offering.twin.set(Arc::clone(accepting)).ok()?;
+        offering.other_end.set(Arc::clone(accepting)).ok()?;
         Some(Arc::clone(offering))
     }
 
-    /// Whether this end may begin something over the link: any end, but of a process's link to itself only
-    /// the offering one, once it knows the other.
-    pub(super) fn may_ask(&self) -> bool {
-        self.peer.cred.pid != PeerCred::own().pid || self.twin.get().is_some()
+    /// Whether this end may begin connections over the link: any end may, but of a process's link
+    /// to itself only the offering end, once it knows the accepting one.
+    pub(super) fn may_initiate(&self) -> bool {
+        self.peer.cred.pid != PeerCred::own().pid || self.other_end.get().is_some()
     }
 
-    pub(super) fn accepting_twin(&self) -> Option<Arc<Self>> {
-        self.twin.get().map(Arc::clone)
+    pub(super) fn accepting_end(&self) -> Option<Arc<Self>> {
+        self.other_end.get().map(Arc::clone)
     }
 
     pub(super) fn node(&self) -> &'static Node {
         self.node
     }
 
-    pub(super) fn own(&self) -> &Mapping {
-        &self.own
+    pub(super) fn own_segment(&self) -> &Mapping {
+        &self.own_segment
     }
 
-    pub(super) fn theirs(&self) -> &Mapping {
-        &self.theirs
+    pub(super) fn peer_segment(&self) -> &Mapping {
+        &self.peer_segment
     }
 
     pub(super) fn regions(&self) -> &Regions {
@@ -354,34 +366,36 @@ impl Link {
     /// Bytes of the segment that are allocated.
     #[cfg(test)]
     pub(super) fn in_use(&self) -> u64 {
-        self.state().alloc.in_use(self.own.len() - DATA)
+        self.state().alloc.in_use(self.own_segment.len() - DATA)
     }
 
-    /// Closes our end of the link socket, as the end of the process would.
+    /// Shuts the link socket down, as the end of this process would.
     #[cfg(test)]
     pub(super) fn hang_up(&self) {
         rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).expect("shutdown");
     }
 
-    /// Waits, within a bound, until the peer is inside no copy that began before this call.
+    /// Waits, for a bounded time, until every copy of the peer that began before this call has
+    /// ended.
     #[cold]
-    pub(super) fn wait_quiet(&self) {
-        /// A peer that stays busy longer is hostile or stopped, and wins nothing that it could
-        /// not have without us. Looks, each a load for every queue pair, with a pause between them.
+    pub(super) fn wait_for_copies(&self) {
+        /// Number of checks, each a load per queue pair, with a pause after each. A peer whose copy
+        /// takes longer is hostile or stopped; it gains nothing that it could not write without
+        /// this library.
         const LOOKS: u32 = 300;
-        /// Looks before the pauses become a millisecond.
+        /// Checks before the pauses become a millisecond.
         const SHORT: u32 = 100;
         let state = self.state();
         let heads: Vec<_> = lane_heads(&state).collect();
         drop(state);
-        // One fence is enough: copies that begin after it find the region's key gone.
-        let Some(mut busy) = self.busy_at(&heads) else { return };
+        // One fence is enough: copies that begin after it find the region's key withdrawn.
+        let Some(mut copies) = self.copies_under_way(&heads) else { return };
         for look in 0..LOOKS {
-            busy.retain(|(head_at, count)| {
-                let head = self.own.at::<LaneHead>(*head_at);
-                head.is_some_and(|head| head.copier.busy.is_still(*count))
+            copies.retain(|(head_at, count)| {
+                let head = self.own_segment.at::<LaneHead>(*head_at);
+                head.is_some_and(|head| head.copier.guard.is_still(*count))
             });
-            if busy.is_empty() || look >= SHORT && !self.probe() {
+            if copies.is_empty() || look >= SHORT && !self.probe() {
                 return;
             }
             if look < SHORT {
@@ -393,43 +407,45 @@ impl Link {
         }
     }
 
-    /// Which of the lanes at `heads` the peer is inside a copy of, and which copy. `None` if it is dead.
-    fn busy_at(&self, heads: &[u64]) -> Option<Vec<(u64, u32)>> {
+    /// For each lane at `heads` through which the peer may be copying now: its head and the copy
+    /// guard's count. `None` if the peer is dead.
+    fn copies_under_way(&self, heads: &[u64]) -> Option<Vec<(u64, u32)>> {
         if !self.is_alive() {
             return None;
         }
-        // SYNC(busy): as in `is_quiet`. Without the barrier nothing is known, so all count as busy
-        // until they have changed.
+        // SYNC(copy-guard): as in `is_quiet`. If the barrier failed, every lane counts as copying
+        // until its count changes.
         let is_fenced = self.fence_copies();
-        let busy = heads.iter().filter_map(|&at| {
-            let busy = &self.own.at::<LaneHead>(at)?.copier.busy;
-            let count = busy.count();
+        let copies = heads.iter().filter_map(|&at| {
+            let guard = &self.own_segment.at::<LaneHead>(at)?.copier.guard;
+            let count = guard.count();
             (!is_fenced || !count.is_multiple_of(2)).then_some((at, count))
         });
-        Some(busy.collect())
+        Some(copies.collect())
     }
 
-    /// Orders the withdrawal of a region before the looks at the busy words that follow.
+    /// Orders the withdrawal of a region before the loads of the copy guards that follow.
     fn fence_copies(&self) -> bool {
-        if self.is_light() {
+        if self.has_light_fence() {
             return barrier::full();
         }
         std::sync::atomic::fence(Ordering::SeqCst);
         true
     }
 
-    /// Whether marking ourselves busy needs no fence: the peer issues one for us.
+    /// Whether beginning a copy guard needs no fence in this process, because the peer issues it
+    /// with [`barrier`].
     #[inline(always)]
-    pub(super) fn is_light(&self) -> bool {
-        self.peer.light
+    pub(super) fn has_light_fence(&self) -> bool {
+        self.peer.light_fence
     }
 
-    /// Fails in a forked child: what was inherited is used, but nothing is taken from it.
+    /// Fails in a forked child: it may use what it inherited, but allocates nothing from it.
     pub(super) fn check_owner(&self) -> Result<(), Error> {
         if self.node.is_current() {
             Ok(())
         } else {
-            Err(Error::Invalid("the link belongs to the process that forked us"))
+            Err(Error::Invalid("the link belongs to the parent process"))
         }
     }
 
@@ -437,8 +453,8 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, unless this is a forked child and another thread of its parent held it at the fork:
-    /// that child has TCP's word for the end of its streams.
+    /// The state, or `None` in a forked child if another thread of its parent held the lock at the
+    /// fork. That child learns from TCP that its streams end.
     fn try_state(&self) -> Option<MutexGuard<'_, State>> {
         if self.node.is_current() {
             return Some(self.state());
@@ -465,26 +481,26 @@ impl Link {
     pub(super) fn alloc(&self, len: u64) -> Result<u64, Error> {
         self.check_owner()?;
         let mut state = self.state();
-        let freed = self.reap(&mut state);
+        let freed = self.reclaim(&mut state);
         let at = state.alloc.alloc(len).ok_or(Error::Exhausted("segment"));
         drop(state);
-        // Ports lock the state to give their line back.
+        // A wait line locks the state when it is dropped.
         drop(freed);
         at
     }
 
-    /// Gives back pages that nobody writes any more: whole ones, as they were handed out, so that
-    /// the next owner finds zeroes.
+    /// Frees pages that are no longer written. They are punched as whole pages, so that the next
+    /// owner finds zeroes.
     pub(super) fn free(&self, at: u64, len: u64) {
-        self.own.punch(at, len.next_multiple_of(PAGE));
+        self.own_segment.punch(at, len.next_multiple_of(PAGE));
         self.state().alloc.free(at, len);
     }
 
-    /// Gives back pages that the peer may be writing at this moment.
-    pub(super) fn free_later(&self, at: u64, len: u64) {
+    /// Frees pages that the peer may still be writing, once it no longer can be.
+    pub(super) fn retire_region(&self, at: u64, len: u64) {
         let mut state = self.state();
-        state.graves.push((at, len));
-        let freed = self.reap(&mut state);
+        state.retired_regions.push((at, len));
+        let freed = self.reclaim(&mut state);
         drop(state);
         drop(freed);
     }
@@ -500,116 +516,118 @@ impl Link {
         self.state().alloc.free_block(at);
     }
 
-    pub(super) fn add_qp(&self, qp: &Arc<Core>) {
+    pub(super) fn add_qp(&self, qp: &Arc<QpCore>) {
         self.state().qps.push((Arc::downgrade(qp), qp.head_at()));
-        self.node.tend();
+        self.node.collect_dead_link();
     }
 
-    /// Takes a queue pair off the list; what it leaves stays until the peer has let go. With the last
-    /// one a link to a dead process goes too.
-    pub(super) fn remove_qp(&self, qp: &Arc<Core>, rest: Zombie) {
+    /// Removes a queue pair from the list and retires its lane. With its last queue pair, a link to
+    /// a dead process is removed too.
+    pub(super) fn remove_qp(&self, qp: &Arc<QpCore>, rest: RetiredLane) {
         let mut state = self.state();
         state.qps.retain(|(q, _)| !std::ptr::eq(q.as_ptr(), Arc::as_ptr(qp)));
-        state.zombies.push(rest);
-        let freed = self.reap(&mut state);
+        state.retired_lanes.push(rest);
+        let freed = self.reclaim(&mut state);
         let is_last = state.qps.is_empty();
         drop(state);
         drop(freed);
         if is_last && !self.probe() {
-            self.node.forget(self.id);
+            self.node.remove_link(self.id);
         }
-        self.node.tend();
+        self.node.collect_dead_link();
     }
 
-    /// Takes over what a datagram queue leaves until the peer has let go.
-    pub(super) fn retire(&self, rest: Zombie) {
+    /// Keeps the lane of a closed datagram queue until the peer has detached from it.
+    pub(super) fn retire_lane(&self, rest: RetiredLane) {
         let mut state = self.state();
-        state.zombies.push(rest);
-        let freed = self.reap(&mut state);
+        state.retired_lanes.push(rest);
+        let freed = self.reclaim(&mut state);
         drop(state);
         drop(freed);
     }
 
-    /// Whether no queue pair uses it now.
+    /// Whether no queue pair uses the link now.
     pub(super) fn is_unused(&self) -> bool {
         self.state().qps.is_empty()
     }
 
-    /// Buries what the peer has let go of. The answer is dropped after the state is unlocked: ports
-    /// lock it to give their line back.
+    /// Frees retired lanes from which the peer has detached, and retired regions into which no copy
+    /// is under way. The caller drops the result after it has unlocked the state, because wait
+    /// lines lock it in their own `drop`.
     #[must_use]
-    fn reap(&self, state: &mut State) -> Vec<Zombie> {
-        let gone = |z: &Zombie| {
+    fn reclaim(&self, state: &mut State) -> Vec<RetiredLane> {
+        let is_detached = |lane: &RetiredLane| {
             !self.is_alive()
-                || self.own.at::<LaneHead>(z.head_at).is_none_or(|head| {
+                || self.own_segment.at::<LaneHead>(lane.head_at).is_none_or(|head| {
                     let claim = head.producer.claim.load(Ordering::Acquire);
                     // SYNC(detach): the peer's last accesses come before. Pairs with the Release
-                    // in `Core::enter_error`.
+                    // in `QpCore::enter_error`.
                     claim == super::layout::REVOKED
                         || head.producer.detached.load(Ordering::Acquire) != 0
                 })
         };
-        let freed: Vec<_> = state.zombies.extract_if(.., |z| gone(z)).collect();
-        for z in &freed {
-            for &(at, len) in &z.spans {
-                self.own.punch(at, len.next_multiple_of(PAGE));
+        let freed: Vec<_> = state.retired_lanes.extract_if(.., |lane| is_detached(lane)).collect();
+        for lane in &freed {
+            for &(at, len) in &lane.spans {
+                self.own_segment.punch(at, len.next_multiple_of(PAGE));
                 state.alloc.free(at, len);
             }
-            state.alloc.free_block(z.head_at);
+            state.alloc.free_block(lane.head_at);
         }
-        if !state.graves.is_empty() && self.is_quiet(state) {
-            for (at, len) in std::mem::take(&mut state.graves) {
-                self.own.punch(at, len.next_multiple_of(PAGE));
+        if !state.retired_regions.is_empty() && self.is_quiet(state) {
+            for (at, len) in std::mem::take(&mut state.retired_regions) {
+                self.own_segment.punch(at, len.next_multiple_of(PAGE));
                 state.alloc.free(at, len);
             }
         }
         freed
     }
 
-    /// Runs `f` while the peer writes into no region of key `key`: its requests wait. False, and `f`
-    /// is not run, if a copy is under way.
+    /// Runs `f` while the peer cannot write into the region of key `key`; its requests wait
+    /// meanwhile. Returns false, without running `f`, if a copy is under way.
     pub(super) fn exclusively(&self, key: u32, f: &mut dyn FnMut()) -> bool {
-        self.regions.set_paused(&self.own, key, true);
+        self.regions.set_paused(&self.own_segment, key, true);
         let quiet = self.is_quiet(&self.state());
         if quiet {
             f();
         }
-        self.regions.set_paused(&self.own, key, false);
-        // Those who were kept out wait for a ring.
+        self.regions.set_paused(&self.own_segment, key, false);
+        // Senders that were kept out wait for a ring.
         let qps = live_qps(&self.state());
         for qp in qps {
-            qp.made_room();
+            qp.announce_room();
         }
         quiet
     }
 
-    /// Whether the peer is inside no copy that began before this call.
+    /// Whether no copy of the peer that began before this call is under way.
     fn is_quiet(&self, state: &State) -> bool {
         if !self.is_alive() {
             return true;
         }
-        // SYNC(busy): the withdrawal of the region's key is ordered before the looks at the busy
-        // words. Pairs with the sender's store of an odd number before it reads the key: either we
-        // see it busy, or it sees the key gone.
+        // SYNC(copy-guard): the withdrawal of the region's key is ordered before the loads of the
+        // copy guards. Pairs with the sender's store of an odd number before it reads the key:
+        // either this load sees the odd number, or the sender sees that the key is gone.
         self.fence_copies()
-            && lane_heads(state)
-                .all(|at| self.own.at::<LaneHead>(at).is_some_and(|h| h.copier.busy.is_quiet()))
+            && lane_heads(state).all(|at| {
+                self.own_segment.at::<LaneHead>(at).is_some_and(|h| h.copier.guard.is_quiet())
+            })
     }
 }
 
-/// Where the lanes begin that the peer may be writing.
+/// Offsets of the heads of all lanes that the peer may be writing.
 fn lane_heads(state: &State) -> impl Iterator<Item = u64> {
     let live = state.qps.iter().map(|(_, at)| *at);
-    live.chain(state.zombies.iter().map(|z| z.head_at))
+    live.chain(state.retired_lanes.iter().map(|lane| lane.head_at))
 }
 
-/// The queue pairs, to work on without the state's lock.
-fn live_qps(state: &State) -> Vec<Arc<Core>> {
+/// The live queue pairs, for use without the state's lock.
+fn live_qps(state: &State) -> Vec<Arc<QpCore>> {
     state.qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect()
 }
 
 impl AsFd for Link {
-    /// The link socket, for watching: it hangs up when the peer dies. Nothing is read from it.
+    /// The link socket, to be polled: it hangs up when the peer dies. Nothing is read from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,28 +1,29 @@
 //! A complete verbs device in shared memory, between processes of one host.
 //!
-//! Two processes that talk hold a [`Link`]: each has mapped a *segment* of the other, a sealed
-//! memory file that holds what that one peer may write: memory regions, and one *receive lane* for each
-//! queue pair. An RDMA WRITE is a copy into the peer's segment while the request is posted; what
-//! has a completion at the peer also takes a 64-byte slot of its queue pair's lane, in which small
-//! payloads ride along. Polling looks at the next slot.
+//! Two processes that communicate hold a [`Link`]: each has mapped a *segment* of the other, a
+//! sealed memory file that holds everything this one peer may write: memory regions, and one
+//! *receive lane* for each queue pair. An RDMA WRITE is a copy into the peer's segment while the
+//! request is posted; an operation that completes at the peer also takes a 64-byte slot of the
+//! peer's lane, which carries small payloads. Polling checks the next slot.
 //!
-//! A peer is not trusted. It can spoil its own segments, and so its own streams, and nothing else:
-//! whatever steers us is kept in private memory, and every number that a peer wrote is copied once and
-//! then checked.
+//! A peer is not trusted. It can corrupt the segments that it shares, and so its own streams, and
+//! nothing else: state that controls this process is kept in private memory, and every number that
+//! a peer wrote is copied once and then checked.
 //!
 //! State that must survive `fork` lives in [`crate::family`] memory.
 //!
-//! Where to read on: `layout.rs` what a segment holds, `link.rs` how processes meet, `qp/` the data path,
-//! `ud/` datagrams, `wait.rs` sleeping and waking.
+//! Where to read on: `layout.rs` (what a segment holds), `link.rs` (how two processes are linked),
+//! `qp/` (the data path), `ud/` (datagrams), `wait.rs` (sleeping and waking).
 
 mod alloc;
 mod barrier;
 mod bell;
-mod birth;
 mod channel;
 mod context;
 mod copy;
+mod copy_policy;
 mod cq;
+mod creation_stamp;
 pub mod cred;
 mod foreign;
 #[cfg(any(test, fuzzing))]
@@ -31,7 +32,6 @@ mod hello;
 mod layout;
 mod link;
 mod mr;
-mod pace;
 mod pd;
 mod qp;
 mod regions;
@@ -63,7 +63,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub struct Soft;
 
-/// Where a queue pair's peer lives: the link to its process.
+/// How a queue pair reaches its peer: the link to the peer's process.
 pub type Path = Arc<Link>;
 
 impl crate::device::Backend for Soft {

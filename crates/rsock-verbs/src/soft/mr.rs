@@ -1,7 +1,8 @@
-//! Memory regions: born shared in the segment, or the caller's own memory.
+//! Memory regions: allocated in the segment, so shared from the start, or foreign memory of the
+//! caller.
 
-use super::birth::Birth;
 use super::copy;
+use super::creation_stamp::CreationStamp;
 use super::foreign::Admission;
 use super::layout::PAGE;
 use super::pd::SoftPd;
@@ -16,20 +17,20 @@ use std::sync::Arc;
 /// A memory region.
 ///
 /// # Invariants
-/// `at..at + len` is valid until `drop`: either pages of the link's own segment that the allocator
-/// gave us, or memory that whoever registered it keeps valid.
+/// `at..at + len` is valid until `drop`: either pages of this process's segment that the allocator
+/// gave to this region, or memory that the caller of `register` keeps valid.
 #[derive(Debug)]
 pub struct SoftMr {
     at: NonNull<u8>,
     len: usize,
     key: u32,
-    /// Place in the segment, for memory of ours.
+    /// Offset in this process's segment; `None` for foreign memory.
     offset: Option<u64>,
     /// Whether the peer may write it.
     open: bool,
-    /// What the system was asked for, to let the peer write it.
+    /// The permission that lets the peer write it, where one is needed.
     _admission: Option<Admission>,
-    birth: Birth,
+    created: CreationStamp,
     pd: Arc<SoftPd>,
 }
 
@@ -55,18 +56,20 @@ impl SoftMr {
         let size = len as u64;
         let offset = link.alloc(size)?;
         let made =
-            link.own().bytes(offset, size).ok_or(Error::Exhausted("segment")).and_then(|at| {
-                let addr = at.as_ptr().expose_provenance() as u64;
-                let extent = Extent { addr, len: size, offset: Some(offset), access };
-                Ok((at, link.regions().add(link.own(), extent)?))
-            });
+            link.own_segment().bytes(offset, size).ok_or(Error::Exhausted("segment")).and_then(
+                |at| {
+                    let addr = at.as_ptr().expose_provenance() as u64;
+                    let extent = Extent { addr, len: size, offset: Some(offset), access };
+                    Ok((at, link.regions().add(link.own_segment(), extent)?))
+                },
+            );
         let open = access.contains(Access::REMOTE_WRITE);
         match made {
             Ok((at, key)) => {
                 let pd = Arc::clone(pd);
-                // INVARIANT: the allocator gave these pages to nobody else.
-                let (offset, birth) = (Some(offset), Birth::now());
-                Ok(Self { at, len, key, offset, open, _admission: None, birth, pd })
+                // INVARIANT: the allocator gave these pages to no other region.
+                let (offset, created) = (Some(offset), CreationStamp::now());
+                Ok(Self { at, len, key, offset, open, _admission: None, created, pd })
             }
             Err(e) => {
                 link.free(offset, size);
@@ -91,13 +94,13 @@ impl SoftMr {
         let link = pd.link();
         link.check_owner()?;
         let open = access.contains(Access::REMOTE_WRITE);
-        let _admission = if open { link.foreign().check(link.own())? } else { None };
+        let _admission = if open { link.foreign().check(link.own_segment())? } else { None };
         let extent =
             Extent { addr: addr.expose_provenance() as u64, len: len as u64, offset: None, access };
-        let key = link.regions().add(link.own(), extent)?;
+        let key = link.regions().add(link.own_segment(), extent)?;
         // INVARIANT: by the caller's promise.
-        let (birth, pd) = (Birth::now(), Arc::clone(pd));
-        Ok(Self { at, len, key, offset: None, open, _admission, birth, pd })
+        let (created, pd) = (CreationStamp::now(), Arc::clone(pd));
+        Ok(Self { at, len, key, offset: None, open, _admission, created, pd })
     }
 
     fn span(&self, offset: usize, len: usize) -> NonNull<u8> {
@@ -128,8 +131,8 @@ impl MemoryRegion for SoftMr {
     #[inline]
     fn copy_in(&self, offset: usize, src: &[u8]) {
         let to = self.span(offset, src.len());
-        // SAFETY: `src` is readable, `to` is inside the region; a slice that Rust vouches for does
-        // not overlap memory that others write.
+        // SAFETY: `src` is readable, `to` is inside the region; a valid slice does not overlap
+        // memory that others write.
         unsafe { copy::plain(src.as_ptr(), to.as_ptr(), src.len()) };
     }
 
@@ -148,35 +151,36 @@ impl MemoryRegion for SoftMr {
     }
 
     fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
-        // What a forked child shares with its parent is not its own to close, even for a moment.
-        self.birth.is_private() && self.pd.link().exclusively(self.key, f)
+        // A forked child must not close a region that it shares with its parent, even for a moment.
+        self.created.is_unshared() && self.pd.link().exclusively(self.key, f)
     }
 
     fn punch(&self, offset: usize, len: usize) {
         let _ = self.span(offset, len);
         let (from, mut to) = (offset as u64, (offset + len) as u64);
         if offset + len == self.len {
-            // The rest of the last page is nobody else's.
+            // The rest of the last page belongs to this region too.
             to = to.next_multiple_of(PAGE);
         }
         if let Some(at) = self.offset {
-            self.pd.link().own().punch(at + from, to - from);
+            self.pd.link().own_segment().punch(at + from, to - from);
         }
     }
 }
 
 impl Drop for SoftMr {
     fn drop(&mut self) {
-        // A region that lived through a fork is the family's: somebody else may use it.
-        if !self.birth.is_private() {
+        // A region that existed during a fork belongs to the process family: another process may
+        // use it.
+        if !self.created.is_unshared() {
             return;
         }
         let link = self.pd.link();
-        link.regions().remove(link.own(), self.key);
+        link.regions().remove(link.own_segment(), self.key);
         match self.offset {
-            Some(at) => link.free_later(at, self.len as u64),
-            // The memory is its owner's again from here on.
-            None if self.open => link.wait_quiet(),
+            Some(at) => link.retire_region(at, self.len as u64),
+            // From here on the caller may reuse the memory.
+            None if self.open => link.wait_for_copies(),
             None => {}
         }
     }

@@ -27,7 +27,7 @@ impl SoftPd {
         let write_imm = ctx.has_write_imm();
         let make = || Arc::new(Self { link: Arc::clone(link), write_imm });
         let pd = link.pd(make);
-        // A device with and one without write-with-immediate are two devices.
+        // A device with write-with-immediate and one without it are two devices.
         if pd.write_imm == write_imm { Ok(pd) } else { Ok(make()) }
     }
 

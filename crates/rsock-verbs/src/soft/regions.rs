@@ -1,5 +1,5 @@
-//! The regions of one link: what the peer may name, in a table in the segment, and what we may
-//! name ourselves, in a private one that no peer can spoil.
+//! The memory regions of one link: a table in the segment for the peer, and a private table for
+//! this process, which no peer can change.
 
 use super::layout::{FOREIGN, REGION_TABLE, REGIONS, RegionEntry};
 use super::segment::Mapping;
@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const CHUNK: u32 = 256;
 
-/// Stands in the table instead of the key of a region whose writers are to wait. No key is this:
+/// Replaces the key of a region in the table while its writers are to wait. No region has this key:
 /// keys have a generation above their low 16 bits.
 const PAUSED: u32 = 1;
 
-/// Our own record of a region.
+/// This process's private record of a region.
 #[derive(Debug, Default)]
 struct Record {
     /// 0 while unused. Stored last, cleared first.
@@ -42,13 +42,13 @@ struct Indices {
     free: Vec<u32>,
 }
 
-/// What a region is made of.
+/// Where a region lies, and what may be done with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     /// Virtual address in this process.
     pub(super) addr: u64,
     pub(super) len: u64,
-    /// Place in the segment; `None` for foreign memory.
+    /// Offset in the segment; `None` for foreign memory.
     pub(super) offset: Option<u64>,
     pub(super) access: Access,
 }
@@ -66,7 +66,7 @@ impl Regions {
         self.indices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes a region in `own`'s table and in ours.
+    /// Publishes a region in `own`'s table and in the private one.
     pub(super) fn add(&self, own: &Mapping, extent: Extent) -> Result<u32, Error> {
         let mut indices = self.indices();
         let index = match indices.free.pop() {
@@ -96,19 +96,19 @@ impl Regions {
         entry.offset.store(extent.offset.unwrap_or(0), Ordering::Relaxed);
         entry.len.store(extent.len, Ordering::Relaxed);
         entry.addr.store(extent.addr, Ordering::Relaxed);
-        // SYNC(region): publishes the fields. Pairs with the Acquire in `Remote::look_up`.
+        // SYNC(region): publishes the fields. Pairs with the Acquire in `RemoteRegion::look_up`.
         entry.key.store(key, Ordering::Release);
         Ok(key)
     }
 
-    /// Makes peers' requests for a region wait, or go on.
+    /// Makes the peer's requests for a region wait, or lets them go on.
     pub(super) fn set_paused(&self, own: &Mapping, key: u32, paused: bool) {
         if let Some(entry) = entry(own, key % REGIONS) {
             entry.key.store(if paused { PAUSED } else { key }, Ordering::Release);
         }
     }
 
-    /// Withdraws a region. Its memory may still be written by a copy that has begun.
+    /// Withdraws a region. A copy that has begun may still write its memory.
     pub(super) fn remove(&self, own: &Mapping, key: u32) {
         let index = key % REGIONS;
         if let Some(entry) = entry(own, index) {
@@ -151,10 +151,10 @@ fn spans(start: u64, size: u64, addr: u64, len: u64) -> bool {
     into <= size && len <= size - into
 }
 
-/// A region of the peer, as last looked up: a private copy of its entry, checked against our
-/// mapping.
+/// A region of the peer, as last looked up: a private copy of its entry, checked against this
+/// process's mapping.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Remote {
+pub(super) struct RemoteRegion {
     /// 0 for nothing.
     key: u32,
     foreign: bool,
@@ -163,14 +163,14 @@ pub(super) struct Remote {
     offset: u64,
 }
 
-/// Why a WRITE does not go anywhere now.
+/// Why a WRITE cannot be executed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It never will: the queue pair fails with this.
+    /// It never can: the queue pair fails with this status.
     Status(WcStatus),
-    /// The region's owner keeps writers out for a moment.
+    /// The region's owner keeps writers out for a short time.
     Paused,
-    /// The payload is not there.
+    /// The payload is not mapped.
     Fault,
 }
 
@@ -183,19 +183,19 @@ impl From<WcStatus> for Refusal {
 /// Where a WRITE goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// To this offset of the peer's segment; the whole span lies inside our mapping.
+    /// To this offset of the peer's segment; the whole span lies inside this process's mapping.
     Segment(u64),
     /// To this address of the peer's process.
     Foreign(u64),
 }
 
-impl Remote {
+impl RemoteRegion {
     /// Looks `rkey` up in the peer's table; refused if the peer has no such region, does not open
-    /// it to writes, describes it as lying outside its segment, or asks for patience.
+    /// it to writes, describes it as lying outside its segment, or has paused it.
     #[cold]
-    pub(super) fn look_up(theirs: &Mapping, rkey: RKey) -> Result<Self, Refusal> {
+    pub(super) fn look_up(peer_segment: &Mapping, rkey: RKey) -> Result<Self, Refusal> {
         const NO: Refusal = Refusal::Status(WcStatus::REM_ACCESS);
-        let entry = entry(theirs, rkey.0 % REGIONS).ok_or(NO)?;
+        let entry = entry(peer_segment, rkey.0 % REGIONS).ok_or(NO)?;
         // SYNC(region): pairs with the Release in `add`.
         match entry.key.load(Ordering::Acquire) {
             key if key == rkey.0 && key > PAUSED => {}
@@ -211,16 +211,16 @@ impl Remote {
             offset: entry.offset.load(Ordering::Relaxed),
         };
         let opened = Access::from_bits_truncate(access).contains(Access::REMOTE_WRITE);
-        let inside = remote.foreign || theirs.covers(remote.offset, remote.len);
+        let inside = remote.foreign || peer_segment.covers(remote.offset, remote.len);
         if opened && inside { Ok(remote) } else { Err(NO) }
     }
 
     /// Whether this is still region `rkey`: the owner may have withdrawn it since.
     #[inline(always)]
-    pub(super) fn is_current(&self, theirs: &Mapping, rkey: RKey) -> bool {
+    pub(super) fn is_current(&self, peer_segment: &Mapping, rkey: RKey) -> bool {
         self.key == rkey.0
             && self.key != 0
-            && entry(theirs, self.key % REGIONS)
+            && entry(peer_segment, self.key % REGIONS)
                 .is_some_and(|e| e.key.load(Ordering::Acquire) == self.key)
     }
 
@@ -244,7 +244,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever a peer writes into its table, a target lies inside our mapping of its segment.
+        /// For any content of the peer's table, a target lies inside the mapping of the peer's
+        /// segment.
         #[test]
         fn targets_stay_inside_the_mapping(
             key in 1u32..=u32::MAX, access: u32, offset: u64, len: u64, base: u64,
@@ -261,7 +262,7 @@ mod tests {
                 e.len.store(len, Ordering::Relaxed);
                 e.addr.store(base, Ordering::Relaxed);
                 e.key.store(key, Ordering::Relaxed);
-                let found = Remote::look_up(&m, RKey(key)).ok().and_then(|r| r.target(addr, size));
+                let found = RemoteRegion::look_up(&m, RKey(key)).ok().and_then(|r| r.target(addr, size));
                 if let Some(Target::Segment(at)) = found {
                     prop_assert!(m.covers(at, size));
                 }
@@ -275,7 +276,7 @@ mod tests {
         let regions = Regions::new();
         let extent = Extent { addr: 4096, len: 100, offset: Some(0), access: Access::all() };
         let key = regions.add(&m, extent).expect("key");
-        let seen = Remote::look_up(&m, RKey(key)).expect("region");
+        let seen = RemoteRegion::look_up(&m, RKey(key)).expect("region");
         assert!(seen.is_current(&m, RKey(key)));
         assert!(regions.covers(LKey(key), 4096, 100, Access::LOCAL_WRITE));
         assert!(!regions.covers(LKey(key), 4096, 101, Access::LOCAL_WRITE));
@@ -284,7 +285,7 @@ mod tests {
         let again = regions.add(&m, extent).expect("key");
         assert_eq!(again & 0xffff, key & 0xffff);
         assert!(again != key && !seen.is_current(&m, RKey(key)));
-        assert!(Remote::look_up(&m, RKey(key)).is_err());
+        assert!(RemoteRegion::look_up(&m, RKey(key)).is_err());
         assert!(!regions.covers(LKey(key), 4096, 100, Access::LOCAL_WRITE));
     }
 }

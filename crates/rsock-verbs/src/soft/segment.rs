@@ -1,13 +1,13 @@
 //! Segments: sealed memory files, made here or received from a peer, and their mappings.
 //!
-//! Invariant: a [`Mapping`] is backed by a file that cannot shrink, so access inside its bounds
-//! never faults for lack of a file, whatever the peer does.
+//! Invariant: a [`Mapping`] is backed by a file that cannot shrink, so an access inside its bounds
+//! never faults because the file ended, whatever the peer does.
 
-use super::layout::{DATA, PAGE, Shared};
+use super::layout::{DATA, PAGE, PeerWritable};
 use crate::error::Error;
 use crate::high_fd::verb;
-use crate::received::StrangeFd;
 use crate::sparse;
+use crate::untrusted::UntrustedFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
@@ -15,7 +15,7 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// Sizes tried for an own segment, in bytes. Sparse: pages are taken when they are touched.
+/// Sizes tried for a new segment, in bytes. Sparse: pages are allocated when they are touched.
 const SIZES: [u64; 4] = [16 << 30, 4 << 30, 1 << 30, 256 << 20];
 const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW);
 /// `statfs` type of memory files; huge page files have another.
@@ -34,7 +34,7 @@ pub(super) fn create() -> Result<(OwnedFd, Mapping), Error> {
 }
 
 fn create_of(size: u64) -> Result<(OwnedFd, Mapping), Error> {
-    // The kernel answers a file beyond the limit with SIGXFSZ, which ends a program.
+    // Beyond the limit the kernel sends SIGXFSZ, which would end the program.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < size) {
         return Err(Error::Exhausted("file size limit"));
     }
@@ -48,9 +48,9 @@ fn create_of(size: u64) -> Result<(OwnedFd, Mapping), Error> {
 }
 
 /// Maps a segment received from a peer, after checking that it is one: a memory file that can
-/// neither shrink nor grow and has the size that the peer says. The seals come first: what has
-/// some is no file of a file system that could let us wait for its answers.
-pub(super) fn adopt(fd: &StrangeFd, size: u64) -> Result<Mapping, Error> {
+/// neither shrink nor grow and has the size that the peer claims. The seals are checked first: a
+/// file that has seals is not on a file system (FUSE) that could delay later calls.
+pub(super) fn adopt(fd: &UntrustedFd, size: u64) -> Result<Mapping, Error> {
     let not = Error::PeerViolation;
     let seals = fd.seals().ok_or(not("segment cannot be sealed"))?;
     let stat = rustix::fs::fstat(fd).map_err(|_| not("segment is no file"))?;
@@ -112,7 +112,7 @@ impl Mapping {
         offset <= self.len && len <= self.len - offset
     }
 
-    /// The bytes at `offset`, if `len` of them exist.
+    /// Pointer to the bytes at `offset`, if `len` of them exist.
     #[inline(always)]
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         if !self.covers(offset, len) {
@@ -124,7 +124,7 @@ impl Mapping {
     }
 
     /// `n` values of `T` at `offset`, if they lie inside and are aligned.
-    pub(super) fn slice<T: Shared>(&self, offset: u64, n: u64) -> Option<NonNull<T>> {
+    pub(super) fn slice<T: PeerWritable>(&self, offset: u64, n: u64) -> Option<NonNull<T>> {
         let len = (size_of::<T>() as u64).checked_mul(n)?;
         if !offset.is_multiple_of(align_of::<T>() as u64) {
             return None;
@@ -132,12 +132,12 @@ impl Mapping {
         Some(self.bytes(offset, len)?.cast())
     }
 
-    /// The value at `offset`, seen in place.
+    /// A reference to the value at `offset`.
     #[inline(always)]
-    pub(super) fn at<T: Shared>(&self, offset: u64) -> Option<&T> {
+    pub(super) fn at<T: PeerWritable>(&self, offset: u64) -> Option<&T> {
         let at = self.slice::<T>(offset, 1)?;
         // SAFETY: inside the mapping and aligned, by `slice`; the mapping outlives the borrow of
-        // `self`; `T: Shared` means that any content is valid and foreign stores are fine.
+        // `self`; `T: PeerWritable` means that any content is valid and foreign stores are fine.
         Some(unsafe { at.as_ref() })
     }
 
@@ -147,9 +147,9 @@ impl Mapping {
         let (from, to) = (offset.next_multiple_of(PAGE), end / PAGE * PAGE);
         let Some(at) = (from < to).then(|| self.bytes(from, to - from)).flatten() else { return };
         let Ok(bytes) = usize::try_from(to - from) else { return };
-        // SAFETY: whole pages inside our shared mapping. Their content is given up by the caller;
-        // nothing refers to it but atomics and raw copies, for which zero is as good as any value.
-        // Best effort: a refusal only keeps the pages.
+        // SAFETY: whole pages inside this shared mapping. The caller gives up their content; only
+        // atomics and raw copies refer to it, for which zero is a valid value. Best effort: a
+        // refusal only keeps the pages.
         let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxRemove) };
     }
 }
@@ -157,7 +157,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let Ok(bytes) = usize::try_from(self.len) else { return };
-        // SAFETY: our mapping, by the invariant; whoever borrowed from it is gone.
+        // SAFETY: this value's mapping, by the invariant; no borrow of it is left.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes) };
     }
 }
@@ -176,13 +176,13 @@ mod tests {
 
     #[test]
     fn files_that_could_shrink_are_refused() {
-        let (sealed, mine) = create().expect("a segment");
-        let sealed = StrangeFd::from(sealed);
-        assert!(adopt(&sealed, mine.len()).is_ok());
-        assert!(matches!(adopt(&sealed, mine.len() / 2), Err(Error::PeerViolation(_))));
+        let (sealed, mapping) = create().expect("a segment");
+        let sealed = UntrustedFd::from(sealed);
+        assert!(adopt(&sealed, mapping.len()).is_ok());
+        assert!(matches!(adopt(&sealed, mapping.len() / 2), Err(Error::PeerViolation(_))));
 
         let open = rustix::fs::memfd_create(c"t", MemfdFlags::ALLOW_SEALING).expect("memfd");
-        let open = StrangeFd::from(open);
+        let open = UntrustedFd::from(open);
         rustix::fs::ftruncate(&open, SIZES[3]).expect("truncate");
         assert!(matches!(adopt(&open, SIZES[3]), Err(Error::PeerViolation(_))));
         rustix::fs::fcntl_add_seals(&open, SealFlags::GROW | SealFlags::SEAL).expect("seal");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_outside_and_crooked_ones_are_refused() {
+    fn spans_outside_the_mapping_and_unaligned_ones_are_refused() {
         let (_fd, m) = create().expect("a segment");
         assert!(m.bytes(m.len() - 8, 8).is_some());
         for (offset, len) in [(m.len() - 8, 9), (m.len() + 1, 0), (u64::MAX, 2), (8, u64::MAX)] {
@@ -207,7 +207,7 @@ mod tests {
     fn punched_pages_read_as_zero() {
         let (_fd, m) = create().expect("a segment");
         let at = m.bytes(DATA, 3 * PAGE).expect("room").as_ptr();
-        // SAFETY: three pages of the mapping, which nobody else uses.
+        // SAFETY: three pages of the mapping, which nothing else uses.
         unsafe { at.write_bytes(7, 3 * 4096) };
         m.punch(DATA + 1, 3 * PAGE - 2);
         // SAFETY: as above.

@@ -1,7 +1,7 @@
-//! Shared receive queues: receives that the queue pairs of one domain take from.
+//! SrqShared receive queues: several queue pairs of one domain take their receives from one queue.
 //!
-//! A message that finds no receive waits in its lane. The queue remembers whose pollers found it
-//! empty, and wakes them when a receive is posted.
+//! A message that finds no receive waits in its lane. The queue records which completion queues
+//! found it empty, and wakes their waiters when a receive is posted.
 
 use super::link::Link;
 use super::pd::SoftPd;
@@ -21,12 +21,12 @@ pub struct SoftSrq {
     core: Arc<SrqCore>,
 }
 
-/// What queue pairs hold of it.
+/// The part that queue pairs hold.
 #[derive(Debug)]
 pub(super) struct SrqCore {
     queue: RecvQueue,
-    shared: FamilyBox<Shared>,
-    /// Those who found the queue empty since the last post.
+    shared: FamilyBox<SrqShared>,
+    /// Waiters of completion queues that found this queue empty since the last post.
     starved: Mutex<Vec<Weak<Waiters>>>,
     depth: u32,
     link: Arc<Link>,
@@ -34,7 +34,7 @@ pub(super) struct SrqCore {
 
 #[derive(Debug)]
 #[repr(C, align(128))]
-struct Shared {
+struct SrqShared {
     /// Serialises posters and takers.
     lock: Lock<()>,
     /// Receives taken, and posted. Written under the lock.
@@ -42,8 +42,8 @@ struct Shared {
     tail: AtomicU32,
 }
 
-// SAFETY: atomics, and a lock around nothing.
-unsafe impl FamilySafe for Shared {}
+// SAFETY: atomics, and a lock around a unit.
+unsafe impl FamilySafe for SrqShared {}
 
 impl SoftSrq {
     pub(super) fn new(pd: &Arc<SoftPd>, depth: u32, max_sge: u32) -> Result<Self, Error> {
@@ -51,7 +51,7 @@ impl SoftSrq {
             return Err(Error::Invalid("shared receive queue"));
         }
         let zero = || AtomicU32::new(0);
-        let shared = FamilyBox::new(Shared { lock: Lock::new(()), head: zero(), tail: zero() })
+        let shared = FamilyBox::new(SrqShared { lock: Lock::new(()), head: zero(), tail: zero() })
             .ok_or(Error::Exhausted("family memory"))?;
         let core = SrqCore {
             queue: RecvQueue::new(depth, max_sge)?,
@@ -82,7 +82,7 @@ impl SrqCore {
         shared.head.load(Ordering::Relaxed) != shared.tail.load(Ordering::Acquire)
     }
 
-    /// The oldest receive. If there is none, `waiters` wake at the next post.
+    /// Takes the oldest receive. If there is none, `waiters` are woken at the next post.
     pub(super) fn take(&self, waiters: &Arc<Waiters>) -> Option<(WrId, Sges)> {
         let _guard = self.shared.lock.lock();
         let head = self.shared.head.load(Ordering::Relaxed);

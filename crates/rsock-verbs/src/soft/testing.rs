@@ -36,7 +36,8 @@ pub fn linked_pair(ctx: &SoftContext) -> Result<(Arc<Link>, Arc<Link>), Error> {
 }
 
 /// Begins a link over a connected Unix sequenced-packet socket, whose other end runs
-/// [`accept_over`] in the process that `cred` names: a socket pair knows only who made it.
+/// [`accept_over`] in the process that `cred` names. The caller passes `cred` because a socket pair
+/// only knows the process that made it.
 ///
 /// # Errors
 /// As [`SoftContext::offer`], or what the socket answers.
@@ -67,7 +68,7 @@ pub fn accept_over(
     Ok(link)
 }
 
-/// A socket whose last close waits for an hour, and its peer, whose end ends the wait.
+/// A socket whose last close would wait for an hour, and its peer; closing the peer ends the wait.
 ///
 /// # Panics
 /// If the loopback interface has no room for it.

@@ -1,18 +1,18 @@
-//! Who sleeps on a completion queue, and how they are woken: from the peers through wait lines in
-//! the segments, and from this process family through words of its own.
+//! Sleeping on a completion queue and waking its sleepers: peers wake them through wait lines in
+//! the segments, this process family through words in family memory.
 //!
-//! A queue has one wait line per link that its queue pairs use (a [`Port`]). What is registered
-//! is recorded in family memory; the wait lines are copies for the peers, who may spoil them: that
-//! costs the queue pairs of that link their wake-ups and nothing else.
+//! A queue has one wait line for each link that its queue pairs use ([`OwnedWaitLine`]). Waiters
+//! are recorded in family memory; the wait lines are copies for the peers. A peer that corrupts one
+//! costs the queue pairs of its link their wake-ups, and nothing else.
 
 use super::bell;
-use super::birth::Birth;
+use super::creation_stamp::CreationStamp;
 use super::layout::LaneHead;
 use super::link::Link;
 use crate::device::Parked;
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};
-use crate::sync::parking::{Ports, Registry};
+use crate::sync::parking::{Registry, WaitLines};
 use crate::sync::primitive::{Native, Platform};
 use crate::sync::waiter::{BELL, BELLS, FUTEX, WaitLine};
 use rustix::io::Errno;
@@ -22,36 +22,36 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Place of the completion channel's bell in a wait line; the others are threads'.
+/// Index of the completion channel's bell in a wait line; the other bells belong to threads.
 pub(super) const CHANNEL_BELL: usize = BELLS - 1;
 
 /// A wait line of one queue for one link.
 ///
 /// # Invariants
-/// `line` lies in `link`'s own segment at `at`, and stays ours until `drop`.
+/// `line` lies in this process's segment of `link` at `at`, and belongs to this value until `drop`.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct OwnedWaitLine {
     line: NonNull<WaitLine>,
     at: u64,
-    birth: Birth,
+    created: CreationStamp,
     link: Arc<Link>,
 }
 
 // SAFETY: the wait line is made of atomics.
-unsafe impl Send for Port {}
+unsafe impl Send for OwnedWaitLine {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Port {}
+unsafe impl Sync for OwnedWaitLine {}
 
-impl Port {
+impl OwnedWaitLine {
     fn new(link: &Arc<Link>) -> Result<Self, Error> {
         let at = link.alloc_block()?;
-        let line = link.own().slice(at, 1).ok_or(Error::Exhausted("segment"))?;
-        let port = Self { line, at, birth: Birth::now(), link: Arc::clone(link) };
+        let line = link.own_segment().slice(at, 1).ok_or(Error::Exhausted("segment"))?;
+        let owned = Self { line, at, created: CreationStamp::now(), link: Arc::clone(link) };
         for i in 0..BELLS {
-            port.line().set_bell(i, 0);
+            owned.line().set_bell(i, 0);
         }
-        port.line().word().store(0, Ordering::Relaxed);
-        Ok(port)
+        owned.line().word().store(0, Ordering::Relaxed);
+        Ok(owned)
     }
 
     fn line(&self) -> &WaitLine {
@@ -59,15 +59,15 @@ impl Port {
         unsafe { self.line.as_ref() }
     }
 
-    /// Where the peer finds it.
+    /// Its offset in the segment, for the peer.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 }
 
-impl Drop for Port {
+impl Drop for OwnedWaitLine {
     fn drop(&mut self) {
-        if self.birth.is_private() {
+        if self.created.is_unshared() {
             self.link.free_block(self.at);
         }
     }
@@ -76,7 +76,7 @@ impl Drop for Port {
 const _: () = assert!(size_of::<WaitLine>() as u64 <= super::alloc::BLOCK);
 const _: () = assert!(size_of::<LaneHead>() as u64 <= super::alloc::BLOCK);
 
-/// Wakes whom the taken `bits` of `line` name.
+/// Wakes the waiters that the taken `bits` of `line` name.
 #[cold]
 pub(super) fn wake(line: &WaitLine, bits: u32) {
     if bits & FUTEX != 0 {
@@ -96,15 +96,15 @@ pub(super) fn wake(line: &WaitLine, bits: u32) {
 // SAFETY: atomics only.
 unsafe impl FamilySafe for Registry {}
 
-/// Everyone who may sleep on one completion queue.
+/// All waiters of one completion queue.
 #[derive(Debug)]
 pub(super) struct Waiters {
     registry: FamilyBox<Registry>,
-    /// The first port, which most queues have alone.
-    first: OnceLock<Arc<Port>>,
-    more: Mutex<Vec<Arc<Port>>>,
-    /// How many `more` has, or is about to have. While it is 0 the lock is not taken: a child that
-    /// was forked while another thread held it would wait for ever.
+    /// The first wait line; most queues have no other.
+    first: OnceLock<Arc<OwnedWaitLine>>,
+    more: Mutex<Vec<Arc<OwnedWaitLine>>>,
+    /// Length of `more`, or the length that it is about to have. While it is 0 the lock is not
+    /// taken: a child forked while another thread held it would wait for ever.
     n_more: AtomicUsize,
 }
 
@@ -127,53 +127,54 @@ impl Waiters {
         })
     }
 
-    fn more(&self) -> MutexGuard<'_, Vec<Arc<Port>>> {
+    fn more(&self) -> MutexGuard<'_, Vec<Arc<OwnedWaitLine>>> {
         self.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `f` on every port.
-    fn for_each(&self, mut f: impl FnMut(&Port)) {
-        if let Some(port) = self.first.get() {
-            f(port);
+    /// Runs `f` on every wait line.
+    fn for_each(&self, mut f: impl FnMut(&OwnedWaitLine)) {
+        if let Some(owned) = self.first.get() {
+            f(owned);
             if self.n_more.load(Ordering::Relaxed) != 0 {
                 self.more().iter().for_each(|p| f(p));
             }
         }
     }
 
-    /// The port for `link`, made if there is none.
-    pub(super) fn port(&self, link: &Arc<Link>) -> Result<Arc<Port>, Error> {
+    /// The wait line for `link`, created if there is none.
+    pub(super) fn wait_line(&self, link: &Arc<Link>) -> Result<Arc<OwnedWaitLine>, Error> {
         let mut more = self.more();
         let known = self.first.get().into_iter().chain(more.iter());
-        if let Some(port) = known.into_iter().find(|p| Arc::ptr_eq(&p.link, link)) {
-            return Ok(Arc::clone(port));
+        if let Some(owned) = known.into_iter().find(|p| Arc::ptr_eq(&p.link, link)) {
+            return Ok(Arc::clone(owned));
         }
-        let port = Arc::new(Port::new(link)?);
-        if let Err(port) = self.first.set(Arc::clone(&port)) {
-            more.push(port);
+        let owned = Arc::new(OwnedWaitLine::new(link)?);
+        if let Err(owned) = self.first.set(Arc::clone(&owned)) {
+            more.push(owned);
             self.n_more.store(more.len(), Ordering::Relaxed);
         }
-        // SYNC(ports): the port is known before we look at the bells. Pairs with the fence in
-        // `name`: either a bell that is named meanwhile is seen here, or the port is seen there.
+        // SYNC(wait-lines): the wait line is in the list before the bells are read. Pairs with the
+        // fence in `name`: either a bell that is named meanwhile is seen here, or the wait line is
+        // seen there.
         Native::fence();
         let mut any = false;
         for (i, bell) in self.registry.bells.iter().enumerate() {
             let id = bell.load(Ordering::Relaxed);
             if id != 0 {
                 any = true;
-                port.line().set_bell(i, id);
+                owned.line().set_bell(i, id);
             }
         }
         if any {
-            port.line().arm(BELL);
+            owned.line().arm(BELL);
         }
         drop(more);
-        // Threads asleep now do not know this port.
+        // Threads that sleep now do not watch this wait line yet.
         self.wake_all();
-        Ok(port)
+        Ok(owned)
     }
 
-    /// Forgets ports, other than the first, that only the queue itself still holds.
+    /// Drops wait lines, other than the first, that only the queue itself still holds.
     pub(super) fn prune(&self) {
         if self.n_more.load(Ordering::Relaxed) != 0 {
             let mut more = self.more();
@@ -182,13 +183,13 @@ impl Waiters {
         }
     }
 
-    /// Wakes the threads that wait, after something became ready that no peer announces.
+    /// Wakes the waiting threads after something became ready that no peer announces.
     #[inline]
     pub(super) fn notify(&self) {
         self.registry.notify(&Kernel { waiters: self, timeout: None });
     }
 
-    /// Wakes every thread, and makes sleeps fail that began with an older [`Self::epoch`].
+    /// Wakes every waiting thread; a [`Self::park`] with an older epoch returns at once.
     pub(super) fn wake_all(&self) {
         self.registry.wake_all(&Kernel { waiters: self, timeout: None });
     }
@@ -200,17 +201,17 @@ impl Waiters {
     /// A number that changes when bells are rung.
     pub(super) fn n_rung(&self) -> u32 {
         let mut sum = self.epoch();
-        self.for_each(|port| sum = sum.wrapping_add(port.line().n_taken()));
+        self.for_each(|owned| sum = sum.wrapping_add(owned.line().n_taken()));
         sum
     }
 
-    /// Registers the channel's bell and arms. The caller looks for work afterwards.
+    /// Registers the channel's bell and arms it. The caller checks for work afterwards.
     pub(super) fn arm_channel(&self, id: u64) {
         self.name(CHANNEL_BELL, id);
         self.arm_bells();
     }
 
-    /// Registers a thread's bell and arms; false if there is no place for it.
+    /// Registers a thread's bell and arms it; false if there is no room for another bell.
     pub(super) fn arm_bell(&self, id: u64) -> bool {
         let places = &self.registry.bells[..CHANNEL_BELL];
         let known = places.iter().position(|b| b.load(Ordering::Relaxed) == id);
@@ -225,7 +226,7 @@ impl Waiters {
         true
     }
 
-    /// As [`Self::arm_bell`]; false, and nothing is armed, if `is_ready` holds.
+    /// As [`Self::arm_bell`]; false, without arming the bell, if `is_ready` holds.
     pub(super) fn arm_bell_unless(&self, id: u64, is_ready: impl Fn() -> bool) -> bool {
         if is_ready() || !self.arm_bell(id) {
             return false;
@@ -237,7 +238,7 @@ impl Waiters {
         true
     }
 
-    /// Takes a bell out.
+    /// Removes a bell.
     pub(super) fn disarm_bell(&self, id: u64) {
         for i in 0..BELLS {
             if self.registry.bells[i].load(Ordering::Relaxed) == id {
@@ -248,7 +249,7 @@ impl Waiters {
 
     fn name(&self, i: usize, id: u64) {
         self.registry.bells[i].store(id, Ordering::Relaxed);
-        // SYNC(ports): pairs with the fence in `port`.
+        // SYNC(wait-lines): pairs with the fence in `wait_line`.
         Native::fence();
         self.for_each(|p| p.line().set_bell(i, id));
     }
@@ -258,11 +259,11 @@ impl Waiters {
         self.for_each(|p| {
             p.line().arm(BELL);
         });
-        // SYNC(arm-ring): for a queue without ports. Pairs with the fence in `notify`.
+        // SYNC(arm-ring): for a queue without wait lines. Pairs with the fence in `notify`.
         Native::fence();
     }
 
-    /// Sleeps until woken, unless `is_ready` or the epoch has left `epoch`.
+    /// Sleeps until woken, unless `is_ready` holds or the epoch is no longer `epoch`.
     pub(super) fn park(
         &self,
         epoch: u32,
@@ -273,7 +274,7 @@ impl Waiters {
     }
 }
 
-/// The ports of `waiters`, and sleeps of at most `timeout`.
+/// The wait lines of `waiters`, and sleeps of at most `timeout`.
 struct Kernel<'a> {
     waiters: &'a Waiters,
     timeout: Option<Duration>,
@@ -283,12 +284,12 @@ struct Kernel<'a> {
 struct Watched {
     words: [futex::Wait; Self::MOST],
     n: usize,
-    /// More words than one call can watch.
+    /// Whether there are more words than one call can watch.
     is_short: bool,
 }
 
 impl Watched {
-    /// What the system call takes.
+    /// The limit of the system call.
     const MOST: usize = 128;
 }
 
@@ -298,17 +299,17 @@ impl Default for Watched {
     }
 }
 
-impl Ports<Native> for Kernel<'_> {
+impl WaitLines<Native> for Kernel<'_> {
     type Parked = Parked;
     type Watched = Watched;
     const WOKEN: Parked = Parked::Woken;
 
     fn for_each(&self, mut f: impl FnMut(&WaitLine)) {
-        self.waiters.for_each(|port| f(port.line()));
+        self.waiters.for_each(|owned| f(owned.line()));
     }
 
     fn sleep_on_single(&self, arm: impl FnOnce(&WaitLine) -> Option<u32>) -> Option<Parked> {
-        let is_alone = |_: &&Arc<Port>| self.waiters.n_more.load(Ordering::Relaxed) == 0;
+        let is_alone = |_: &&Arc<OwnedWaitLine>| self.waiters.n_more.load(Ordering::Relaxed) == 0;
         let line = self.waiters.first.get().filter(is_alone)?.line();
         let Some(expected) = arm(line) else { return Some(Parked::Woken) };
         let limit = Limit::new(self.timeout).relative();
@@ -328,7 +329,7 @@ impl Ports<Native> for Kernel<'_> {
 
     #[cold]
     fn sleep_on_all(&self, watched: Watched) -> Parked {
-        // More lines than one call can watch: look again every millisecond.
+        // More words than one call can watch: check again every millisecond.
         let cap = Duration::from_millis(1);
         let short = || Some(self.timeout.map_or(cap, |t| t.min(cap)));
         let limit = Limit::new(if watched.is_short { short() } else { self.timeout });
@@ -350,8 +351,8 @@ impl Ports<Native> for Kernel<'_> {
     }
 }
 
-/// When a sleep ends. Always bounded: a futex wait without a bound is restarted by the kernel after
-/// a signal handler, and nobody would learn that one ran.
+/// When a sleep ends. Always bounded: the kernel restarts a futex wait without a timeout after a
+/// signal handler, so the caller would not learn that a handler ran.
 struct Limit(Duration);
 
 impl Limit {
@@ -381,7 +382,7 @@ fn parked(slept: Result<(), Errno>) -> Parked {
     match slept {
         Err(Errno::TIMEDOUT) => Parked::TimedOut,
         Err(Errno::INTR) => Parked::Interrupted,
-        // Woken, the word had changed already, or the call does not exist: look again.
+        // Woken, the word had changed already, or the call does not exist: the caller checks again.
         Ok(()) | Err(_) => Parked::Woken,
     }
 }
@@ -394,11 +395,11 @@ mod tests {
     use crate::soft::{SoftBell, SoftContext};
 
     #[test]
-    fn a_queue_with_one_port_takes_no_lock_that_a_forked_child_could_find_held() {
+    fn a_queue_with_one_wait_line_takes_no_lock_that_a_forked_child_could_find_held() {
         let _dog = Watchdog::new("waiting");
         let (link, _other) = linked_pair(&SoftContext::open().expect("device")).expect("link");
         let waiters = Waiters::new().expect("room");
-        let _port = waiters.port(&link).expect("port");
+        let _port = waiters.wait_line(&link).expect("owned");
         let bell = SoftBell::new().expect("bell");
         let _held = waiters.more();
         assert!(waiters.arm_bell(bell.id()));

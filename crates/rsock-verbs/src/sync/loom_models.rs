@@ -1,19 +1,19 @@
-//! Every interleaving of the device's algorithms, by loom.
+//! Loom models: every interleaving of the soft device's lock-free algorithms.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p rsock-verbs --release --lib sync::loom_models`
 //!
-//! What sleeps here is a lock and a condition; a wake-up that is lost is a deadlock, which loom
-//! reports, as it does any access to memory that another thread still uses.
+//! Sleeping is modelled by a mutex and a condition variable, so loom reports a lost wake-up as a
+//! deadlock. It also reports any access to memory that another thread still uses.
 
 mod owner;
 mod parking;
 
-use super::busy::Busy;
-use super::leave::Users;
+use super::copy_guard::CopyGuard;
+use super::lane_users::LaneUsers;
 use super::primitive::{Loom, Platform};
+use super::room_request::RoomRequest;
 use super::slot::Slot;
 use super::waiter::{BELL, FUTEX, WaitLine};
-use super::wish::Wish;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -24,25 +24,25 @@ fn explore(f: impl Fn() + Sync + Send + 'static) {
     explore_up_to(3, f);
 }
 
-/// Explores what has at most so many preemptions.
+/// Explores every interleaving with at most `preemptions` preemptions.
 fn explore_up_to(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(f);
 }
 
-/// The system's futex, or a doorbell: a place to sleep until `is_over`.
-struct Bed {
+/// A model of a futex, or of a doorbell.
+struct ModelFutex {
     lock: Mutex<bool>,
     wake: Condvar,
 }
 
-impl Bed {
+impl ModelFutex {
     fn new() -> Self {
         Self { lock: Mutex::new(false), wake: Condvar::new() }
     }
 
-    /// Sleeps as long as the word has the value, as a futex does.
+    /// Sleeps while the word has the value, as a futex does.
     fn futex_wait(&self, word: &AtomicU32, expected: u32) {
         let guard = self.lock.lock().expect("lock");
         if word.load(Ordering::Relaxed) == expected {
@@ -101,7 +101,7 @@ fn slots_carry_messages_and_the_memory_beside_them() {
                         thread::yield_now();
                     }
                     let place = i as usize % SLOTS;
-                    // SAFETY: the receiver's head says that it is done with the place.
+                    // SAFETY: the receiver's head says that it has finished with the slot.
                     lane.region[place].with_mut(|p| unsafe { *p = i + 10 });
                     lane.slots[place].publish(i, i + 20, u64::from(i) + 30, &[i.into(); 6]);
                 }
@@ -123,17 +123,17 @@ fn slots_carry_messages_and_the_memory_beside_them() {
 }
 
 #[test]
-fn a_parked_thread_is_woken_by_what_is_published() {
+fn a_parked_thread_is_woken_by_a_published_entry() {
     explore(|| {
         let line = Arc::new(WaitLine::<Loom>::fresh());
         let slot = Arc::new(Slot::<Loom>::fresh());
-        let bed = Arc::new(Bed::new());
+        let futex = Arc::new(ModelFutex::new());
         let sender = {
-            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
             thread::spawn(move || {
                 slot.publish(0, 1, 2, &[0; 6]);
                 if line.ring() & FUTEX != 0 {
-                    bed.futex_wake();
+                    futex.futex_wake();
                 }
             })
         };
@@ -142,7 +142,7 @@ fn a_parked_thread_is_woken_by_what_is_published() {
             if slot.is_published(0) {
                 break;
             }
-            bed.futex_wait(line.word(), expected);
+            futex.futex_wait(line.word(), expected);
         }
         sender.join().expect("sender");
     });
@@ -153,19 +153,19 @@ fn a_second_thread_that_parks_does_not_hide_the_wake_up_of_the_first() {
     explore(|| {
         let line = Arc::new(WaitLine::<Loom>::fresh());
         let slot = Arc::new(Slot::<Loom>::fresh());
-        let bed = Arc::new(Bed::new());
+        let futex = Arc::new(ModelFutex::new());
         let sender = {
-            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
             thread::spawn(move || {
                 slot.publish(0, 1, 2, &[0; 6]);
                 if line.ring() & FUTEX != 0 {
-                    bed.futex_wake();
+                    futex.futex_wake();
                 }
             })
         };
         let other = {
             let line = Arc::clone(&line);
-            // What it waits for is nothing that the first one knows, and it never comes.
+            // It waits for another event, which never happens.
             thread::spawn(move || line.arm(FUTEX))
         };
         while !slot.is_published(0) {
@@ -173,7 +173,7 @@ fn a_second_thread_that_parks_does_not_hide_the_wake_up_of_the_first() {
             if slot.is_published(0) {
                 break;
             }
-            bed.futex_wait(line.word(), expected);
+            futex.futex_wait(line.word(), expected);
         }
         sender.join().expect("sender");
         other.join().expect("other");
@@ -181,31 +181,31 @@ fn a_second_thread_that_parks_does_not_hide_the_wake_up_of_the_first() {
 }
 
 #[test]
-fn a_parked_thread_and_a_bell_both_hear_of_it() {
+fn a_parked_thread_and_a_bell_are_both_woken() {
     explore(|| {
         let line = Arc::new(WaitLine::<Loom>::fresh());
         let slot = Arc::new(Slot::<Loom>::fresh());
-        let (bed, bell) = (Arc::new(Bed::new()), Arc::new(Bed::new()));
+        let (futex, bell) = (Arc::new(ModelFutex::new()), Arc::new(ModelFutex::new()));
         let sleeper = {
-            let (line, slot, bed) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&bed));
+            let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
             thread::spawn(move || {
                 while !slot.is_published(0) {
                     let expected = line.arm(FUTEX);
                     if slot.is_published(0) {
                         break;
                     }
-                    bed.futex_wait(line.word(), expected);
+                    futex.futex_wait(line.word(), expected);
                 }
             })
         };
         let sender = {
             let (line, slot) = (Arc::clone(&line), Arc::clone(&slot));
-            let (bed, bell) = (Arc::clone(&bed), Arc::clone(&bell));
+            let (futex, bell) = (Arc::clone(&futex), Arc::clone(&bell));
             thread::spawn(move || {
                 slot.publish(0, 1, 2, &[0; 6]);
                 let bits = line.ring();
                 if bits & FUTEX != 0 {
-                    bed.futex_wake();
+                    futex.futex_wake();
                 }
                 if bits & BELL != 0 && line.bell(0) == 77 {
                     bell.bell_ring();
@@ -224,18 +224,18 @@ fn a_parked_thread_and_a_bell_both_hear_of_it() {
 }
 
 #[test]
-fn a_wish_for_room_is_heard() {
+fn a_request_for_room_is_granted() {
     explore(|| {
-        let wish = Arc::new(Wish::<Loom>::fresh());
+        let request = Arc::new(RoomRequest::<Loom>::fresh());
         let posted = Arc::new(AtomicU32::new(0));
-        let bell = Arc::new(Bed::new());
+        let bell = Arc::new(ModelFutex::new());
         let receiver = {
-            let (wish, posted) = (Arc::clone(&wish), Arc::clone(&posted));
+            let (request, posted) = (Arc::clone(&request), Arc::clone(&posted));
             let bell = Arc::clone(&bell);
             thread::spawn(move || {
                 for n in 1..=2 {
                     posted.store(n, Ordering::Release);
-                    if wish.grant(Loom::fence) {
+                    if request.grant(Loom::fence) {
                         bell.bell_ring();
                     }
                 }
@@ -243,9 +243,9 @@ fn a_wish_for_room_is_heard() {
         };
         for used in 0..2 {
             while posted.load(Ordering::Acquire) == used {
-                wish.ask(Loom::fence);
+                request.ask(Loom::fence);
                 if posted.load(Ordering::Acquire) != used {
-                    wish.withdraw();
+                    request.withdraw();
                     break;
                 }
                 bell.bell_wait();
@@ -256,20 +256,20 @@ fn a_wish_for_room_is_heard() {
 }
 
 #[test]
-fn memory_is_taken_back_only_when_nobody_copies() {
+fn memory_is_taken_back_only_when_no_copy_is_under_way() {
     struct Region {
         key: AtomicU32,
-        busy: Busy<Loom>,
+        guard: CopyGuard<Loom>,
         memory: UnsafeCell<u32>,
     }
-    // SAFETY: the cell is handed over by key and busy word; that is what is tested.
+    // SAFETY: the key and the copy guard hand the cell over; that is what is tested.
     unsafe impl Sync for Region {}
     // SAFETY: as for `Sync`.
     unsafe impl Send for Region {}
     explore(|| {
         let region = Arc::new(Region {
             key: AtomicU32::new(5),
-            busy: Busy::fresh(),
+            guard: CopyGuard::fresh(),
             memory: UnsafeCell::new(0),
         });
         let sender = {
@@ -277,43 +277,43 @@ fn memory_is_taken_back_only_when_nobody_copies() {
             thread::spawn(move || {
                 let mut count = 0;
                 for i in 0..2 {
-                    region.busy.begin(&mut count, Loom::fence);
+                    region.guard.begin(&mut count, Loom::fence);
                     if region.key.load(Ordering::Acquire) == 5 {
-                        // SAFETY: busy, and the key is there.
+                        // SAFETY: the guard is begun, and the key is there.
                         region.memory.with_mut(|p| unsafe { *p = i });
                     }
-                    region.busy.end(&mut count);
+                    region.guard.end(&mut count);
                 }
             })
         };
         region.key.store(0, Ordering::Release);
         Loom::fence();
-        if region.busy.is_quiet() {
-            // SAFETY: the key is gone, and nobody was inside.
+        if region.guard.is_quiet() {
+            // SAFETY: the key is gone, and no copy was under way.
             region.memory.with_mut(|p| unsafe { *p = 99 });
         }
         sender.join().expect("sender");
     });
 }
 
-/// Two threads that ring for room, and one that fails the queue pair: the line is given up once, and is
+/// Two threads ring for room, and one fails the queue pair: the lane is detached from once, and is
 /// not used after that.
 #[test]
-fn memory_is_given_up_once_and_after_its_last_use() {
+fn a_lane_is_detached_from_once_and_after_its_last_use() {
     struct Lane {
-        users: Users<Loom>,
+        users: LaneUsers<Loom>,
         has_failed: AtomicU32,
         line: UnsafeCell<u32>,
         n_given_up: AtomicU32,
     }
-    // SAFETY: the cell is read by its users, and written by the one that gives it up.
+    // SAFETY: the cell is read by its users, and written by the thread that detaches.
     unsafe impl Sync for Lane {}
     // SAFETY: as for `Sync`.
     unsafe impl Send for Lane {}
     impl Lane {
         fn leave(&self) {
             if self.users.leave() {
-                // SAFETY: that no thread uses it any more is what is tested.
+                // SAFETY: the test is that no thread uses it any more.
                 self.line.with_mut(|line| unsafe { *line = 1 });
                 self.n_given_up.fetch_add(1, Ordering::Relaxed);
             }
@@ -321,7 +321,7 @@ fn memory_is_given_up_once_and_after_its_last_use() {
     }
     explore(|| {
         let lane = Arc::new(Lane {
-            users: Users::new(),
+            users: LaneUsers::new(),
             has_failed: AtomicU32::new(0),
             line: UnsafeCell::new(0),
             n_given_up: AtomicU32::new(0),

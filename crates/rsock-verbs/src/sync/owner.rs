@@ -1,8 +1,8 @@
-//! The word of a lock whose owner may die: which thread holds it, whether others sleep on it, and how a
-//! waiter takes it over from an owner that is gone.
+//! The word of a lock whose owner may die: which thread holds the lock, whether others sleep on it,
+//! and how a waiter takes it over from an owner that died.
 //!
-//! The lock itself is [`crate::family::Lock`]; how threads sleep and how they learn of an owner's death
-//! is a [`Threads`], so that the same algorithm runs under loom.
+//! The lock itself is [`crate::family::Lock`]; [`Threads`] supplies how threads sleep and how they
+//! detect an owner's death, so that the same algorithm runs under loom.
 
 use super::primitive::{Native, Platform, Word};
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 pub(crate) const FREE: u32 = 0;
 /// Set beside the owner's thread id while a thread sleeps on the word.
 pub(crate) const CONTENDED: u32 = 1 << 31;
-/// Looks at a word before sleeping. A model checker explores sleeping alone.
+/// Number of reads of the word before sleeping. A model checker explores only sleeping.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
 
 /// # Invariants
@@ -23,9 +23,9 @@ pub(crate) struct OwnerWord<P: Platform = Native> {
     pub(crate) word: P::U32,
 }
 
-/// What the algorithm asks of the system.
+/// What the algorithm needs from the system.
 pub(crate) trait Threads<P: Platform> {
-    /// Sleeps while `word` holds `value`, for a bounded time; whether that time is over.
+    /// Sleeps while `word` holds `value`, for a bounded time; returns whether that time is over.
     fn wait(&self, word: &P::U32, value: u32) -> bool;
     /// Wakes one thread that sleeps on `word`.
     fn wake_one(&self, word: &P::U32);
@@ -39,7 +39,7 @@ pub(crate) enum Obtained {
     /// It was free.
     Free,
     /// Its owner had died.
-    FromTheDead,
+    FromDeadOwner,
 }
 
 impl<P: Platform> OwnerWord<P> {
@@ -67,7 +67,7 @@ impl<P: Platform> OwnerWord<P> {
         loop {
             let seen = self.word.load(Ordering::Relaxed);
             if seen == FREE {
-                // Others may sleep: keep the bit, so that our unlock wakes them.
+                // Other threads may sleep: keep the bit, so that this thread's unlock wakes them.
                 if self.replace(FREE, me | CONTENDED) {
                     return Obtained::Free;
                 }
@@ -77,27 +77,29 @@ impl<P: Platform> OwnerWord<P> {
                 continue;
             }
             let is_late = threads.wait(&self.word, seen | CONTENDED);
-            // Only from the owner that was found dead: another waiter may have been faster.
+            // Takes over only from the owner that was found dead: another waiter may have been
+            // faster.
             if is_late
                 && !threads.is_alive(seen & !CONTENDED)
                 && self.replace(seen | CONTENDED, me | CONTENDED)
             {
-                return Obtained::FromTheDead;
+                return Obtained::FromDeadOwner;
             }
         }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     #[inline(always)]
     pub(crate) fn unlock(&self, threads: &impl Threads<P>) {
         // SYNC(family-lock): Release pairs with the Acquire of the next owner.
         if self.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
-            // One is enough: it takes the lock with the bit set and wakes the next.
+            // Waking one thread is enough: it takes the lock with the bit set and later wakes the
+            // next.
             threads.wake_one(&self.word);
         }
     }
 
-    /// Whether the word was `old` and is `new` now.
+    /// Replaces `old` by `new`; returns whether the word held `old`.
     fn replace(&self, old: u32, new: u32) -> bool {
         // SYNC(family-lock): Acquire pairs with the Release in `unlock`.
         self.word.compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed).is_ok()

@@ -1,7 +1,7 @@
-//! The algorithms between two threads over plain memory: what Miri can run, which knows weak orders and
-//! pointers, where loom knows every interleaving of short runs.
+//! The algorithms between two threads over plain memory, for Miri: it checks weak memory orders and
+//! pointers, while loom explores every interleaving of short runs.
 
-use super::busy::Busy;
+use super::copy_guard::CopyGuard;
 use super::owner::{OwnerWord, Threads};
 use super::primitive::{Native, Platform};
 use super::slot::Slot;
@@ -12,10 +12,10 @@ use std::thread;
 const SLOTS: usize = 4;
 const MESSAGES: u32 = if cfg!(miri) { 20 } else { 200 };
 
-/// Memory that the algorithms hand over.
+/// Memory that the algorithms hand from thread to thread.
 struct Shared<T>(UnsafeCell<T>);
 
-// SAFETY: handed over by the words beside it; that is what is tested.
+// SAFETY: the words beside it hand it over; that is what is tested.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
@@ -57,7 +57,7 @@ fn a_lane_carries_messages_and_the_memory_beside_them() {
     });
 }
 
-/// Threads that never sleep.
+/// Waits that never sleep.
 struct Spinning;
 
 impl Threads<Native> for Spinning {
@@ -97,23 +97,23 @@ fn a_lock_admits_one_thread() {
 
 #[test]
 fn memory_comes_back_when_no_copy_is_under_way() {
-    let (key, busy) = (AtomicU32::new(5), Busy::<Native>::fresh());
+    let (key, guard) = (AtomicU32::new(5), CopyGuard::<Native>::fresh());
     let memory = Shared(UnsafeCell::new(0u32));
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut count = 0;
             for i in 0..MESSAGES {
-                busy.begin(&mut count, Native::fence);
+                guard.begin(&mut count, Native::fence);
                 if key.load(Ordering::Acquire) == 5 {
-                    // SAFETY: busy, and the key is there.
+                    // SAFETY: the guard is begun, and the key is there.
                     unsafe { *memory.at() = i };
                 }
-                busy.end(&mut count);
+                guard.end(&mut count);
             }
         });
         key.store(0, Ordering::Release);
         Native::fence();
-        while !busy.is_quiet() {
+        while !guard.is_quiet() {
             thread::yield_now();
         }
         // SAFETY: the key is gone, and no copy is under way.

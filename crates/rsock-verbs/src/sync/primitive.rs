@@ -1,4 +1,4 @@
-//! Atomics behind traits, so that one algorithm runs on mapped memory and under loom.
+//! Atomics behind traits, so that the same algorithm runs on mapped memory and under loom.
 
 use std::fmt::Debug;
 use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};

@@ -1,30 +1,30 @@
 //! One entry of a receive lane: a cache line with a valid marker.
 //!
-//! The sender fills a slot and stores its sequence number last; the receiver, who knows which
-//! number comes next, sees marker and payload arrive in one line transfer. There is no shared tail
-//! index. A slot is written again only after the receiver has published a head beyond it.
+//! The sender fills a slot and stores its sequence number last; the receiver, which knows the next
+//! number, gets marker and payload in one cache line transfer. There is no shared tail index. A
+//! slot is written again only after the receiver has published a head beyond it.
 
 use super::primitive::{Native, Platform, Word};
 use std::sync::atomic::Ordering;
 
-/// Bytes of payload that ride in a slot.
+/// Bytes of payload that a slot can carry.
 pub(crate) const INLINE: usize = 48;
 
 /// # Invariants
 /// `seq == index + 1` (modulo 2^32) exactly while entry `index` is published in it. Memory that was
-/// never written holds 0, which no first lap expects.
+/// never written holds 0, which the first pass over the lane never expects.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Slot<P: Platform = Native> {
     seq: P::U32,
     imm: P::U32,
-    /// What it is; see `soft::layout::Entry`.
+    /// The encoded entry; see `soft::layout::Entry`.
     word: P::U64,
     payload: [P::U64; INLINE / 8],
 }
 
 impl<P: Platform> Slot<P> {
-    /// As fresh memory is.
+    /// A slot as in fresh memory.
     #[cfg(test)]
     pub(super) fn fresh() -> Self {
         let zero = || P::U64::new(0);
@@ -55,21 +55,21 @@ impl<P: Platform> Slot<P> {
         self.seq.store(index.wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether entry `index` is here.
+    /// Whether the slot holds entry `index`.
     #[inline(always)]
     pub(crate) fn is_published(&self, index: u32) -> bool {
         // SYNC(slot-publish): pairs with the Release in `publish`.
         self.seq.load(Ordering::Acquire) == index.wrapping_add(1)
     }
 
-    /// The immediate word and the description. After [`Self::is_published`]. A hostile sender may
-    /// change them at any time: read once.
+    /// The immediate word and the encoded entry, to be read after [`Self::is_published`]. A hostile
+    /// sender may change them at any time: read them once.
     #[inline(always)]
     pub(crate) fn read(&self) -> (u32, u64) {
         (self.imm.load(Ordering::Relaxed), self.word.load(Ordering::Relaxed))
     }
 
-    /// The payload that rides here, as native words.
+    /// The slot's payload, as native words.
     #[inline(always)]
     pub(crate) fn payload(&self) -> [u64; INLINE / 8] {
         let mut words = [0; INLINE / 8];

@@ -14,7 +14,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Which of the two processes run the library: bit 0 the first, bit 1 the second. A fork does as its parent.
+/// Which of the two processes run the library: bit 0 the first, bit 1 the second. A fork does as
+/// its parent.
 pub(crate) type Mode = u32;
 
 pub(crate) const MODES: [&str; 4] = ["neither", "first", "second", "both"];

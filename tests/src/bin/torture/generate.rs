@@ -1,4 +1,4 @@
-//! Schedules from seeds. Each has a shape, so that what lies deep comes up often.
+//! Schedules from seeds. Each has a shape, so that rare situations come up often.
 
 use crate::schedule::{Kind, Op, Schedule, Settings};
 use crate::shared::{PROCESSES, SLOTS, THREADS};
@@ -222,8 +222,8 @@ fn connect(random: &mut Random, to: u32) -> Op {
     Op::new(Kind::Connect, to, warm, buffer | nodelay | nonblocking)
 }
 
-/// A process closes descriptors under its readers, and accepts at once: the new connection, which has bytes already, gets
-/// the old one's number.
+/// A process closes descriptors under its readers, and accepts at once: the new connection, which
+/// has bytes already, gets the old one's number.
 fn reuse(random: &mut Random, schedule: &mut Schedule) {
     let n = 10 + random.below(12);
     let server = usize::from(random.chance(60));
@@ -273,8 +273,8 @@ fn reuse(random: &mut Random, schedule: &mut Schedule) {
     }
 }
 
-/// A writer that gets far ahead in the kernel's buffers before either end leaves TCP, while the reader has read
-/// little.
+/// A writer that gets far ahead in the kernel's buffers before either end leaves TCP, while the
+/// reader has read little.
 fn ahead(random: &mut Random, schedule: &mut Schedule) {
     schedule.settings.buffer = 200 << 20;
     schedule.settings.ends_abruptly = 0;

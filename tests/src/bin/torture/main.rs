@@ -1,7 +1,9 @@
-//! Random programs over the preload library, every byte and every answer of which is checked: `cargo xtask torture`.
+//! Random programs over the preload library, every byte and every answer of which is checked:
+//! `cargo xtask torture`.
 //!
-//! One program in two parts. The driver draws schedules from seeds and judges; the workers, which it
-//! starts with the library and without it, do what a schedule says. docs/reliability.md has the rules.
+//! One program in two parts. The driver draws schedules from seeds and judges; the workers, which
+//! it starts with the library and without it, do what a schedule says. docs/reliability.md has the
+//! rules.
 
 mod driver;
 mod generate;

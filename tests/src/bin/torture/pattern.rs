@@ -1,5 +1,5 @@
-//! The bytes of streams: each is known from the run, the connection, the direction and the position, and eight
-//! of them in a row tell all of these.
+//! The bytes of streams: each is known from the run, the connection, the direction and the
+//! position, and eight of them in a row tell all of these.
 
 use crate::shared::{End, Shared};
 use std::sync::atomic::Ordering::SeqCst;
@@ -99,7 +99,7 @@ mod tests {
     const WRITER: End = End { connection: 5, side: 1 };
 
     #[test]
-    fn words_can_be_told_from_their_bytes() {
+    fn mixing_a_word_can_be_undone() {
         for x in [0, 1, 77, u64::MAX, 1 << 63] {
             assert_eq!(unmixed(mixed(x)), x);
         }

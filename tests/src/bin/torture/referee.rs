@@ -1,4 +1,5 @@
-//! Judges calls that do not return: one that nothing will end is interrupted, one that should have returned is a failure.
+//! Judges calls that do not return: one that nothing will end is interrupted, one that should have
+//! returned is a failure.
 //!
 //! So threads may block wherever they like, and no schedule hangs by its own fault.
 
@@ -11,8 +12,8 @@ use std::sync::atomic::Ordering::SeqCst;
 /// How long a call may take before it counts as asleep.
 const PATIENCE: u64 = 4_000_000;
 
-/// How long a call that waits for nothing that is there may sleep while another thread is awake, and may yet
-/// do what ends it.
+/// How long a call that waits for nothing that is there may sleep while another thread is awake,
+/// and may yet do what ends it.
 const LONG_PATIENCE: u64 = 60_000_000;
 
 /// How long a call may sleep although what it waits for is there: many times what a loaded machine
@@ -144,7 +145,8 @@ fn is_asleep(shared: &Shared, turn: u32, now: u64) -> bool {
 fn is_waiting(shared: &Shared, c: &crate::shared::Connection, process: usize) -> bool {
     let listener = &shared.processes[process];
     let to = &shared.processes[c.to.load(SeqCst) as usize];
-    // A listener may be shared with a child: who accepts is open then, and who was killed may have.
+    // A listener may be shared with a child: then either process may accept, and a killed one may
+    // have accepted before its death.
     let is_alone = (0..PROCESSES).all(|other| {
         other == process
             || shared.processes[other].is_claimed.load(SeqCst) == 0

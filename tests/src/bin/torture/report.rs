@@ -75,7 +75,8 @@ fn thread_details(text: &mut String, t: usize, thread: &Thread) {
     }
 }
 
-/// The descriptors of a process; of TCP sockets the ports and the state too, as `/proc/net/tcp` has them.
+/// The descriptors of a process; of TCP sockets the ports and the state too, as `/proc/net/tcp` has
+/// them.
 fn descriptor_details(text: &mut String, pid: i32) {
     let sockets = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
     let sockets: Vec<Vec<&str>> =
@@ -117,7 +118,8 @@ fn kernel_details(text: &mut String, pid: i32) {
     }
 }
 
-/// Which mapping the word of a futex call lies in, and where: a static variable can be told by that.
+/// Which mapping the word of a futex call lies in, and where: a static variable can be told by
+/// that.
 fn futex_place(pid: i32, call: &str) -> Option<String> {
     let hexadecimal = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let mut words = call.split(' ');
@@ -150,8 +152,9 @@ fn connection_details(text: &mut String, shared: &Shared, connection: usize) {
         let maybe: Vec<i32> = state.n_maybe_open.iter().map(|n| n.load(SeqCst)).collect();
         let _ = writeln!(
             text,
-            "  {}: sent {}, attempted {}, read by the peer {}, shut {}, peer's reading shut {}, ended \
-             {}, unsure {} {}, turns {} {}, open {open:?}, maybe {maybe:?}, mailed {}, abortive {}",
+            "  {}: sent {}, attempted {}, read by the peer {}, shut {}, peer's reading shut {}, \
+             ended {}, unsure {} {}, turns {} {}, open {open:?}, maybe {maybe:?}, mailed {}, \
+             abortive {}",
             ["client", "server"][side],
             direction.sent.load(SeqCst),
             direction.attempted.load(SeqCst),

@@ -22,9 +22,10 @@ pub(crate) fn is_closed(shared: &Shared, end: End) -> bool {
         })
 }
 
-/// Whether `end` may be told of a reset: the peer's end has been closed, and not in order. It was closed with bytes that it
-/// had not read, was sent some afterwards, was not accepted yet, or was closed with `SO_LINGER` 0. Or one of the ends has
-/// shut down both ways: what reaches it then resets the connection at both ends.
+/// Whether `end` may be told of a reset: the peer's end has been closed, and not in order. It was
+/// closed with bytes that it had not read, was sent some afterwards, was not accepted yet, or was
+/// closed with `SO_LINGER` 0. Or one of the ends has shut down both ways: what reaches it then
+/// resets the connection at both ends.
 pub(crate) fn may_be_reset(shared: &Shared, end: End) -> bool {
     let peer = end.peer();
     if is_shut_both_ways(shared, end) || is_shut_both_ways(shared, peer) {
@@ -105,7 +106,8 @@ pub(crate) fn judge_send_error(shared: &Shared, end: End, errno: i32) -> Result<
     Err(format!("sending, the {end} is told `{why}`, but its peer is open"))
 }
 
-/// Judges what `poll` says of `end`, of whose stream `read` bytes had been read before it was asked.
+/// Judges what `poll` says of `end`, of whose stream `read` bytes had been read before it was
+/// asked.
 ///
 /// # Errors
 /// With what TCP would not say.

@@ -1,4 +1,5 @@
-//! A schedule: what each thread of each process does, and the text by which the driver gives it to them.
+//! A schedule: what each thread of each process does, and the text by which the driver gives it to
+//! them.
 
 use crate::shared::{PROCESSES, THREADS};
 use std::fmt::{self, Write as _};
@@ -22,8 +23,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Connects to the listener of process `slot`; `n` rounds of questions and answers first; `how` bytes of receive
-    /// buffer.
+    /// Connects to the listener of process `slot`; `n` rounds of questions and answers first; `how`
+    /// bytes of receive buffer.
     Connect = "connect",
     /// Accepts; `how` 1: only if a connection is there.
     Accept = "accept",
@@ -41,7 +42,8 @@ kinds! {
     Flood = "flood",
     /// Waits until the peer is `n` bytes ahead.
     Await = "await",
-    /// Polls up to `n` milliseconds; 9999 is for ever. `how` bits: 1 for input, 2 for output, 4 select.
+    /// Polls up to `n` milliseconds; 9999 is for ever. `how` bits: 1 for input, 2 for output, 4
+    /// select.
     Poll = "poll",
     /// Asks how many bytes are there.
     Fionread = "fionread",
@@ -49,7 +51,8 @@ kinds! {
     Shutdown = "shutdown",
     /// Closes.
     Close = "close",
-    /// Shuts down both ways (`how` 1), closes and accepts at once, so that the number is used again.
+    /// Shuts down both ways (`how` 1), closes and accepts at once, so that the number is used
+    /// again.
     Replace = "replace",
     Dup = "dup",
     /// dup2 of `slot` over the descriptor of slot `n`.

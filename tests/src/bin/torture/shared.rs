@@ -1,5 +1,5 @@
-//! What the processes of a run share: a memory file of atomics in which each notes what it is about to do and what it
-//! has done, so that every other one, and the driver, can judge what it sees.
+//! What the processes of a run share: a memory file of atomics in which each notes what it is about
+//! to do and what it has done, so that every other one, and the driver, can judge what it sees.
 //!
 //! INVARIANT: a bound is moved before a call in the direction that allows more, and after it in the
 //! direction that allows less. So what a judge reads never forbids what TCP may do.
@@ -135,7 +135,8 @@ pub(crate) struct Direction {
     /// The thread whose turn it is to write, to read: 0, or [`turn`].
     pub(crate) writer: AtomicU32,
     pub(crate) reader: AtomicU32,
-    /// Whether a process has gone in the middle of writing, reading, so that the position is unknown.
+    /// Whether a process has gone in the middle of writing, reading, so that the position is
+    /// unknown.
     pub(crate) is_write_unsure: AtomicU32,
     pub(crate) is_read_unsure: AtomicU32,
     /// Whether two processes read it, one of them by a relay: see `Worker::give_up_order`.

@@ -1,7 +1,7 @@
 //! libc's calls as the operations need them: by number, with what they returned and `errno`.
 //!
-//! They go through libc's symbols, so that the preload library sees them. A wrong descriptor number is
-//! no danger to memory, hence the functions are safe.
+//! They go through libc's symbols, so that the preload library sees them. A wrong descriptor number
+//! is no danger to memory, hence the functions are safe.
 
 use crate::shared::Shared;
 use std::env;
@@ -67,7 +67,8 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8], how: u32) -> Returned {
         }
         _ => {
             // SAFETY: `bytes` is readable for its length.
-            Returned::of(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) } as i64)
+            let n = unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
+            Returned::of(n as i64)
         }
     }
 }
@@ -345,8 +346,8 @@ pub(crate) fn map_shared(fd: RawFd) -> io::Result<&'static Shared> {
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping is as long as the type, which consists of atomics: any bytes are values of it. It is unmapped
-    // by `unmap_shared` only, after the last use.
+    // SAFETY: the mapping is as long as the type, which consists of atomics: any bytes are values
+    // of it. It is unmapped by `unmap_shared` only, after the last use.
     Ok(unsafe { &*at.cast_const().cast::<Shared>() })
 }
 
@@ -389,13 +390,14 @@ pub(crate) fn exit_now(status: i32) -> ! {
 
 /// 0 in the child.
 pub(crate) fn fork() -> Returned {
-    // SAFETY: the child makes its own threads and takes no lock of its parent's other threads: glibc's are
-    // free in it.
+    // SAFETY: the child makes its own threads and takes no lock of its parent's other threads:
+    // glibc's are free in it.
     Returned::of(unsafe { libc::fork() })
 }
 
-/// Becomes this program again, with these arguments, and without those variables of the environment; returns only if
-/// that fails. (The standard library's would switch the handling of `SIGPIPE` off first, while other threads run.)
+/// Becomes this program again, with these arguments, and without those variables of the
+/// environment; returns only if that fails. (The standard library's would switch the handling of
+/// `SIGPIPE` off first, while other threads run.)
 pub(crate) fn exec(args: &[&str], without: Option<&str>) -> Returned {
     let string = |text: &OsStr| CString::new(text.as_bytes()).expect("no zero bytes");
     let arguments: Vec<CString> = args.iter().map(|arg| string(arg.as_ref())).collect();

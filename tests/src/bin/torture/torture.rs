@@ -1,4 +1,4 @@
-//! The driver's command line: which schedules are run, and what is said about them.
+//! The driver's command line: which schedules are run, and what is printed about them.
 
 use crate::driver::{self, MODES, Mode, Outcome};
 use crate::generate::{self, SHAPES};
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 /// What is asked for.
 #[derive(Clone, Debug, Default)]
-struct Wishes {
+struct Options {
     library: PathBuf,
     /// Of the first schedule; those after it have the numbers after it.
     seed: u64,
@@ -43,8 +43,8 @@ struct Figures {
 }
 
 pub(crate) fn run(args: &[String]) -> ExitCode {
-    let wishes = match Wishes::of(args) {
-        Ok(wishes) => wishes,
+    let options = match Options::of(args) {
+        Ok(options) => options,
         Err(what) => {
             eprintln!("torture: {what}");
             return ExitCode::from(2);
@@ -53,9 +53,9 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     sys::adopt_orphans();
     let is_alone = sys::own_network() && bring_up_loopback();
     let mut ports = Ports::new(is_alone);
-    println!("torture: seed {}, {}", wishes.seed, wishes.library.display());
-    let figures = torture(&wishes, &mut ports);
-    print(&wishes, &figures);
+    println!("torture: seed {}, {}", options.seed, options.library.display());
+    let figures = torture(&options, &mut ports);
+    print(&options, &figures);
     if figures.failures == 0 && figures.schedules > 0 {
         ExitCode::SUCCESS
     } else {
@@ -63,30 +63,30 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     }
 }
 
-fn torture(wishes: &Wishes, ports: &mut Ports) -> Figures {
+fn torture(options: &Options, ports: &mut Ports) -> Figures {
     let mut figures = Figures::default();
     let begin = sys::now();
-    let limit = wishes.schedules.unwrap_or(u64::MAX);
+    let limit = options.schedules.unwrap_or(u64::MAX);
     let mut said = begin;
     for i in 0..limit {
         let now = sys::now();
-        if wishes.nanoseconds.is_some_and(|limit| now - begin >= limit) {
+        if options.nanoseconds.is_some_and(|limit| now - begin >= limit) {
             break;
         }
         if now - said > PROGRESS {
             said = now;
             println!("torture: {} schedules, {} failures", figures.schedules, figures.failures);
         }
-        let seed = wishes.seed.wrapping_add(i);
-        let mut schedule = match &wishes.replay {
+        let seed = options.seed.wrapping_add(i);
+        let mut schedule = match &options.replay {
             Some(file) => Schedule::of_text(&fs::read_to_string(file).expect("the schedule")),
-            None => generate::schedule(seed, wishes.shape.as_deref()),
+            None => generate::schedule(seed, options.shape.as_deref()),
         };
-        schedule.settings.is_gentle |= u64::from(wishes.is_gentle);
-        if !run_in_all_modes(wishes, ports, &schedule, seed, &mut figures) && !wishes.goes_on {
+        schedule.settings.is_gentle |= u64::from(options.is_gentle);
+        if !run_in_all_modes(options, ports, &schedule, seed, &mut figures) && !options.goes_on {
             break;
         }
-        if wishes.replay.is_some() {
+        if options.replay.is_some() {
             break;
         }
     }
@@ -95,7 +95,7 @@ fn torture(wishes: &Wishes, ports: &mut Ports) -> Figures {
 
 /// Whether none of the runs of a schedule failed.
 fn run_in_all_modes(
-    wishes: &Wishes,
+    options: &Options,
     ports: &mut Ports,
     schedule: &Schedule,
     seed: u64,
@@ -103,11 +103,11 @@ fn run_in_all_modes(
 ) -> bool {
     let mut has_kills = false;
     figures.schedules += 1;
-    for _ in 0..wishes.repeat.max(1) {
+    for _ in 0..options.repeat.max(1) {
         let turn = u32::try_from(seed % 4).expect("below 4");
-        let wish = wishes.mode.or(wishes.takes_turns.then_some(turn));
-        for mode in (0..4).filter(|mode| wish.is_none_or(|wish| wish == *mode)) {
-            let outcome = ports.run(schedule, mode, &wishes.library);
+        let chosen = options.mode.or(options.takes_turns.then_some(turn));
+        for mode in (0..4).filter(|mode| chosen.is_none_or(|chosen| chosen == *mode)) {
+            let outcome = ports.run(schedule, mode, &options.library);
             figures.runs += 1;
             figures.connections += u64::from(outcome.n_connections);
             figures.bytes += outcome.n_checked;
@@ -119,7 +119,7 @@ fn run_in_all_modes(
                 let shape = &schedule.shape;
                 println!("torture: seed {seed} ({shape}), library at {name}: {}", failure.what);
                 println!("{}", failure.details);
-                keep(wishes, ports, schedule, mode, seed);
+                keep(options, ports, schedule, mode, seed);
                 return false;
             }
         }
@@ -129,16 +129,16 @@ fn run_in_all_modes(
 }
 
 /// Shrinks a failing schedule and leaves it in a file.
-fn keep(wishes: &Wishes, ports: &mut Ports, schedule: &Schedule, mode: Mode, seed: u64) {
+fn keep(options: &Options, ports: &mut Ports, schedule: &Schedule, mode: Mode, seed: u64) {
     let mut small = schedule.clone();
-    if wishes.shrinks {
+    if options.shrinks {
         println!("torture: shrinking {} operations", schedule.len());
         small = shrink::shrunk(schedule, |candidate| {
-            let outcome = ports.run(candidate, mode, &wishes.library);
+            let outcome = ports.run(candidate, mode, &options.library);
             outcome.failure.map(|failure| failure.what)
         });
     }
-    let dir = wishes.library.parent().unwrap_or(Path::new("."));
+    let dir = options.library.parent().unwrap_or(Path::new("."));
     let file = dir.join(format!("torture-{seed}-{}.txt", MODES[mode as usize]));
     let text = small.to_text();
     println!("torture: {} operations are left:\n{text}", small.len());
@@ -152,65 +152,66 @@ fn keep(wishes: &Wishes, ports: &mut Ports, schedule: &Schedule, mode: Mode, see
     }
 }
 
-fn print(wishes: &Wishes, figures: &Figures) {
+fn print(options: &Options, figures: &Figures) {
     let Figures { schedules, with_kills, runs, connections, bytes, failures } = figures;
-    if wishes.is_json {
+    if options.is_json {
         println!(
             "{{\"seed\":{},\"schedules\":{schedules},\"with_kills\":{with_kills},\"runs\":{runs},\
              \"connections\":{connections},\"bytes\":{bytes},\"failures\":{failures}}}",
-            wishes.seed
+            options.seed
         );
     } else {
         println!(
-            "torture: seed {}: {schedules} schedules, {with_kills} of them with kills, {runs} runs, \
-             {connections} connections, {bytes} bytes checked, {failures} failures",
-            wishes.seed
+            "torture: seed {}: {schedules} schedules, {with_kills} of them with kills, {runs} \
+             runs, {connections} connections, {bytes} bytes checked, {failures} failures",
+            options.seed
         );
     }
 }
 
-impl Wishes {
+impl Options {
     fn of(args: &[String]) -> Result<Self, String> {
-        let mut wishes = Self { shrinks: true, repeat: 1, ..Self::default() };
+        let mut options = Self { shrinks: true, repeat: 1, ..Self::default() };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             let number = |text: &String| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
             match arg.as_str() {
-                "--library" => wishes.library = value()?.into(),
-                "--seed" => wishes.seed = number(value()?)?,
-                "--seconds" => wishes.nanoseconds = Some(number(value()?)? * 1_000_000_000),
-                "--schedules" => wishes.schedules = Some(number(value()?)?),
-                "--repeat" => wishes.repeat = number(value()?)?,
-                "--replay" => wishes.replay = Some(value()?.into()),
-                "--json" => wishes.is_json = true,
-                "--no-shrink" => wishes.shrinks = false,
-                "--gentle" => wishes.is_gentle = true,
-                "--keep-going" => wishes.goes_on = true,
+                "--library" => options.library = value()?.into(),
+                "--seed" => options.seed = number(value()?)?,
+                "--seconds" => options.nanoseconds = Some(number(value()?)? * 1_000_000_000),
+                "--schedules" => options.schedules = Some(number(value()?)?),
+                "--repeat" => options.repeat = number(value()?)?,
+                "--replay" => options.replay = Some(value()?.into()),
+                "--json" => options.is_json = true,
+                "--no-shrink" => options.shrinks = false,
+                "--gentle" => options.is_gentle = true,
+                "--keep-going" => options.goes_on = true,
                 "--shape" => {
                     let shape = value()?;
                     if !SHAPES.iter().any(|(name, _)| name == shape) {
                         return Err(format!("no shape {shape}: {SHAPES:?}"));
                     }
-                    wishes.shape = Some(shape.clone());
+                    options.shape = Some(shape.clone());
                 }
                 "--library-at" => {
                     let name = value()?;
                     if name == "turns" {
-                        wishes.takes_turns = true;
+                        options.takes_turns = true;
                         continue;
                     }
                     let mode = MODES.iter().position(|mode| mode == name);
                     let mode = mode.ok_or_else(|| format!("{name} is none of {MODES:?}"))?;
-                    wishes.mode = Some(u32::try_from(mode).expect("few"));
+                    options.mode = Some(u32::try_from(mode).expect("few"));
                 }
                 _ => return Err(format!("unknown option {arg}")),
             }
         }
-        if wishes.nanoseconds.is_none() && wishes.schedules.is_none() && wishes.replay.is_none() {
-            wishes.nanoseconds = Some(60_000_000_000);
+        if options.nanoseconds.is_none() && options.schedules.is_none() && options.replay.is_none()
+        {
+            options.nanoseconds = Some(60_000_000_000);
         }
-        Ok(wishes)
+        Ok(options)
     }
 }
 

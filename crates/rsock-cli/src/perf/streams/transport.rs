@@ -1,7 +1,7 @@
 //! The transports that the loops run on, behind the few calls that the loops make.
 
 use crate::rdma_devices;
-use rsock_core::rsocket::{self, rsockets};
+use rsock::rsockets;
 use rustix::fs::{FileType, lstat};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -89,7 +89,7 @@ macro_rules! transport_of_net {
 }
 
 transport_of_net!(Tcp, "tcp", TcpListener, TcpStream);
-transport_of_net!(Rsock, "rsock", rsocket::Listener, rsocket::Stream);
+transport_of_net!(Rsock, "rsock", rsock::Listener, rsock::Stream);
 
 impl Transport for Unix {
     const NAME: &'static str = "unix";
@@ -138,7 +138,7 @@ impl Transport for Rsockets {
     type Stream = rsockets::Stream;
 
     fn listen(addr: Option<&str>) -> io::Result<rsockets::Listener> {
-        rsockets::Listener::bind(resolve(addr.unwrap_or(ANY_LOCAL))?)
+        rsockets::Listener::bind(addr.unwrap_or(ANY_LOCAL))
     }
 
     fn address(listener: &rsockets::Listener) -> io::Result<String> {
@@ -150,7 +150,7 @@ impl Transport for Rsockets {
     }
 
     fn connect(addr: &str) -> io::Result<rsockets::Stream> {
-        rsockets::connect(resolve(addr)?)
+        rsockets::connect(addr)
     }
 }
 

@@ -1,26 +1,24 @@
-//! Peers that do not keep to the handshake: raw sockets against a listener, and a raw listener
-//! against a connector.
+//! Peers that violate the handshake: raw sockets against a listener, and a raw listener against a
+//! connector.
 
-use super::super::wire::{
-    Bare, Hello, LinkHalf, Reply, Request as RequestMessage, VERSION, Welcome,
-};
-use super::super::{channel, wire};
+use super::super::wire::{Bare, Hello, LinkHalf, Reply, RequestMessage, VERSION, Welcome};
+use super::super::{message_socket, wire};
 use super::*;
 use crate::Violation;
 use crate::addr::{connect_names, listen_name};
-use rsock_verbs::received::PeerSocket;
 use rsock_verbs::soft::{HELLO_LEN, LinkId};
+use rsock_verbs::untrusted::PeerSocket;
 use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::IntoBytes;
 
-/// A socket connected to `listener` that has said nothing.
-pub(super) fn raw_client(listener: &Listener) -> PeerSocket {
-    let socket = channel::socket().expect("socket");
+/// A socket connected to `listener` that has sent nothing.
+pub(super) fn raw_client(listener: &SoftListener) -> PeerSocket {
+    let socket = message_socket::socket().expect("socket");
     let name = &connect_names(PortSpace::Tcp, listener.local_addr())[0];
-    net::connect(&socket, &channel::name(name).expect("name")).expect("connect");
+    net::connect(&socket, &message_socket::name(name).expect("name")).expect("connect");
     socket
 }
 
@@ -39,7 +37,7 @@ fn hello(to: SocketAddr) -> Hello {
     hello
 }
 
-fn next(listener: &mut Listener) -> Event {
+fn next(listener: &mut SoftListener) -> SoftEvent {
     loop {
         if let Some(event) = listener.try_next(Instant::now()).expect("listener") {
             return event;
@@ -49,13 +47,13 @@ fn next(listener: &mut Listener) -> Event {
 }
 
 /// Lets the listener take what is there, without an event.
-pub(super) fn settle(listener: &mut Listener) {
+pub(super) fn settle(listener: &mut SoftListener) {
     assert!(listener.try_next(Instant::now()).expect("listener").is_none());
 }
 
-pub(super) fn refusal(listener: &mut Listener) -> Error {
+pub(super) fn refusal(listener: &mut SoftListener) -> Error {
     match next(listener) {
-        Event::Refused(error) | Event::Abandoned { error, .. } => error,
+        SoftEvent::Refused(error) | SoftEvent::Abandoned { error, .. } => error,
         other => panic!("{other:?}"),
     }
 }
@@ -110,14 +108,14 @@ fn every_bad_first_message_is_refused_for_its_own_reason() {
 }
 
 #[test]
-fn a_client_of_another_version_is_told_ours() {
+fn a_client_of_another_version_gets_the_listeners_version() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let client = raw_client(&listener);
     let mut bytes = hello(listener.local_addr()).as_bytes().to_vec();
     bytes[4] = 0xFE;
     send(&client, &bytes, &[]);
-    assert!(matches!(refusal(&mut listener), Error::PeerVersion { theirs: 0xFE }));
+    assert!(matches!(refusal(&mut listener), Error::PeerVersion { version: 0xFE }));
     let mut answer = [0; 256];
     let (_, len) = net::recv(&client, &mut answer, net::RecvFlags::empty()).expect("answer");
     assert_eq!(wire::kind(&answer[..len]).expect("header"), Kind::Reject as u16);
@@ -125,40 +123,40 @@ fn a_client_of_another_version_is_told_ours() {
 }
 
 #[test]
-fn messages_out_of_order_and_false_promises_are_refused() {
+fn messages_out_of_order_and_false_claims_are_refused() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 4);
     let request = RequestMessage::new(QpNum(1), &[]).expect("fits");
-    let greeted = |listener: &mut Listener| {
+    let after_welcome = |listener: &mut SoftListener| {
         let client = raw_client(listener);
         send(&client, hello(listener.local_addr()).as_bytes(), &[]);
         settle(listener);
         client
     };
 
-    let client = greeted(&mut listener);
+    let client = after_welcome(&mut listener);
     send(&client, request.as_bytes(), &[]);
     let kind = Violation::Kind(Kind::Request as u16);
     assert_eq!(violation(refusal(&mut listener)), kind, "no link was made");
 
-    let client = greeted(&mut listener);
+    let client = after_welcome(&mut listener);
     send(&client, LinkHalf::new(Kind::Offer, [0; HELLO_LEN]).as_bytes(), &[]);
     assert!(matches!(refusal(&mut listener), Error::Device(_)), "a link without memory");
 
-    let client = greeted(&mut listener);
+    let client = after_welcome(&mut listener);
     let null = std::fs::File::open("/dev/null").expect("null");
     let offer = LinkHalf::new(Kind::Offer, [0xAA; HELLO_LEN]);
     send(&client, offer.as_bytes(), &[null.as_fd(), null.as_fd(), null.as_fd()]);
     assert!(matches!(refusal(&mut listener), Error::Device(_)), "one descriptor too many");
 
-    let client = greeted(&mut listener);
+    let client = after_welcome(&mut listener);
     drop(client);
     assert!(matches!(refusal(&mut listener), Error::PeerGone));
     assert_eq!(listener.n_pending(), 0);
 }
 
 #[test]
-fn silent_clients_hold_up_nobody_and_lose_their_place_when_it_is_needed() {
+fn silent_clients_delay_no_other_and_lose_their_place_when_it_is_needed() {
     let _watchdog = watchdog();
     let mut listener = listen("127.0.0.1:0", 64);
     let silent: Vec<_> = (0..63).map(|_| raw_client(&listener)).collect();
@@ -167,19 +165,19 @@ fn silent_clients_hold_up_nobody_and_lose_their_place_when_it_is_needed() {
     let _ = establish(&mut listener, client);
     assert_eq!(listener.n_pending(), silent.len());
 
-    // Now every place is taken, and one more asks.
+    // Now every place is taken, and one more client connects.
     let _last = raw_client(&listener);
     settle(&mut listener);
     let mut client = connect(listener.local_addr());
     assert_eq!(listener.n_pending(), 64);
     settle(&mut listener);
-    assert!(matches!(client.progress(Instant::now()), Ok(Progress::Pending)));
+    assert!(matches!(client.progress(Instant::now()), Ok(SoftProgress::Pending)));
     // The listener's own timer ends the wait.
     assert!(matches!(refusal(&mut listener), Error::TimedOut));
     let _ = establish(&mut listener, client);
 }
 
-/// A client that is accepted and never says that it is ready.
+/// A client that is accepted and never sends READY.
 #[test]
 fn accepted_clients_that_never_go_on_lose_their_place_too() {
     let _watchdog = watchdog();
@@ -189,11 +187,11 @@ fn accepted_clients_that_never_go_on_lose_their_place_too() {
         let mut client = connect(listener.local_addr());
         loop {
             match drive(&mut listener, &mut client) {
-                Either::Client(Ok(Progress::Path(..))) => {
+                Either::Client(Ok(SoftProgress::Path(..))) => {
                     client.send_request(QpNum(1), &[]).expect("request");
                 }
-                Either::Client(Ok(Progress::Accepted(_))) => break,
-                Either::Server(Event::Request(r)) => {
+                Either::Client(Ok(SoftProgress::Accepted(_))) => break,
+                Either::Server(SoftEvent::Request(r)) => {
                     listener.accept(r.id, QpNum(2), &[]).expect("accept");
                 }
                 _ => panic!("unexpected"),
@@ -207,7 +205,7 @@ fn accepted_clients_that_never_go_on_lose_their_place_too() {
     let _ = establish(&mut listener, client);
 }
 
-/// A listener that says what it likes.
+/// A listener that sends arbitrary messages.
 struct Impostor {
     socket: PeerSocket,
     at: SocketAddr,
@@ -218,25 +216,25 @@ impl Impostor {
     fn new() -> Self {
         let port = port("127.0.0.1:0");
         let at = port.local_addr().expect("name");
-        let socket = channel::socket().expect("socket");
+        let socket = message_socket::socket().expect("socket");
         let name = listen_name(PortSpace::Tcp, at, false);
-        net::bind(&socket, &channel::name(&name).expect("name")).expect("bind");
+        net::bind(&socket, &message_socket::name(&name).expect("name")).expect("bind");
         net::listen(&socket, 4).expect("listen");
         Self { socket, at, _port: port }
     }
 
-    /// A client that has sent its HELLO, and our end of it.
-    fn client(&self) -> (Connecting, OwnedFd) {
+    /// A client that has sent its HELLO, and the accepted socket.
+    fn client(&self) -> (SoftConnecting, OwnedFd) {
         let client = connect(self.at);
-        let ours = net::accept(&self.socket).expect("accept");
+        let accepted = net::accept(&self.socket).expect("accept");
         let mut hello = [0; 512];
-        net::recv(&ours, &mut hello, net::RecvFlags::empty()).expect("hello");
-        (client, ours)
+        net::recv(&accepted, &mut hello, net::RecvFlags::empty()).expect("hello");
+        (client, accepted)
     }
 }
 
 #[test]
-fn a_listener_that_lies_fails_the_connect_with_a_typed_error() {
+fn a_malformed_answer_fails_the_connect_with_a_typed_error() {
     let _watchdog = watchdog();
     let impostor = Impostor::new();
     let welcome = Welcome::new(false);
@@ -254,37 +252,37 @@ fn a_listener_that_lies_fails_the_connect_with_a_typed_error() {
         (ready.as_bytes(), &[], Violation::Kind(Kind::Ready as u16)),
     ];
     for (bytes, fds, expected) in cases {
-        let (mut client, ours) = impostor.client();
-        send(&ours, bytes, fds);
+        let (mut client, accepted) = impostor.client();
+        send(&accepted, bytes, fds);
         let error = client.progress(Instant::now()).expect_err("a lie");
         assert_eq!(violation(error), *expected);
     }
 
-    let (mut client, ours) = impostor.client();
-    send(&ours, &other_version, &[]);
+    let (mut client, accepted) = impostor.client();
+    send(&accepted, &other_version, &[]);
     let error = client.progress(Instant::now()).expect_err("version");
-    assert!(matches!(error, Error::PeerVersion { theirs: 9 }));
+    assert!(matches!(error, Error::PeerVersion { version: 9 }));
     assert_eq!(errno(error), Some(libc::ENOTSUP));
 
     // An offer is answered with too few descriptors.
-    let (mut client, ours) = impostor.client();
-    send(&ours, welcome.as_bytes(), &[]);
-    assert!(matches!(client.progress(Instant::now()), Ok(Progress::Pending)));
-    send(&ours, LinkHalf::new(Kind::Linked, [0; HELLO_LEN]).as_bytes(), &[]);
+    let (mut client, accepted) = impostor.client();
+    send(&accepted, welcome.as_bytes(), &[]);
+    assert!(matches!(client.progress(Instant::now()), Ok(SoftProgress::Pending)));
+    send(&accepted, LinkHalf::new(Kind::Linked, [0; HELLO_LEN]).as_bytes(), &[]);
     assert!(matches!(client.progress(Instant::now()), Err(Error::Device(_))));
 
-    let (mut client, ours) = impostor.client();
-    drop(ours);
+    let (mut client, accepted) = impostor.client();
+    drop(accepted);
     assert!(matches!(client.progress(Instant::now()), Err(Error::Refused)));
 }
 
 /// In a process of its own: one that has no link, not even to itself.
 #[test]
-fn a_listener_that_claims_a_link_that_does_not_exist_is_not_believed() {
+fn a_listener_that_claims_a_link_that_does_not_exist_is_refused() {
     let _watchdog = watchdog();
     let child = processes::in_child(|| {
-        let (mut client, ours) = Impostor::new().client();
-        send(&ours, Welcome::new(true).as_bytes(), &[]);
+        let (mut client, accepted) = Impostor::new().client();
+        send(&accepted, Welcome::new(true).as_bytes(), &[]);
         let error = client.progress(Instant::now()).expect_err("no link");
         violation(error) == Violation::Link
     });

@@ -1,4 +1,4 @@
-//! What takes another process: another user, another network namespace, a forked child.
+//! Tests with another process: another user, another network namespace, a forked child.
 
 use super::*;
 use rsock_verbs::soft::PeerCred;
@@ -10,7 +10,8 @@ pub(super) fn in_child(body: impl FnOnce() -> bool) -> i32 {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
-        // SAFETY: asks for a signal at our parent's end; a hanging test must not leave us behind.
+        // SAFETY: requests a signal when the parent ends; a test that hangs must not leave this
+        // child behind.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
         // SAFETY: ends the child without running the test harness's exit handlers.
@@ -21,40 +22,41 @@ pub(super) fn in_child(body: impl FnOnce() -> bool) -> i32 {
 
 pub(super) fn wait_for(child: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: waits for a child of ours; `status` is writable.
+    // SAFETY: waits for a child of this process; `status` is writable.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(waited, child);
     status
 }
 
 fn kill(child: i32) {
-    // SAFETY: a child of ours that has not been waited for, so the number is still its.
+    // SAFETY: a child that has not been waited for, so the number is still its own.
     assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
 }
 
 const STRANGER: u32 = 12_345;
 
-/// As root the real thing; other users cannot become somebody else, and check the decision.
+/// Root tests this with a process of another user; other users cannot change their id, and test the
+/// decision alone.
 #[test]
 fn another_users_process_is_refused_in_both_roles() {
     let _watchdog = watchdog();
     let own = rustix::process::geteuid().as_raw();
     let cred = |uid| PeerCred { pid: 1, uid, gid: uid };
-    assert!(link::check(cred(own)).is_ok());
-    let stranger = link::check(cred(STRANGER)).expect_err("another user");
+    assert!(peer_link::check(cred(own)).is_ok());
+    let stranger = peer_link::check(cred(STRANGER)).expect_err("another user");
     assert_eq!(errno(stranger), Some(libc::EACCES));
-    assert!(link::check(cred(65534)).is_err(), "the overflow user is nobody");
+    assert!(peer_link::check(cred(65534)).is_err(), "the overflow user is not trusted");
     if own != 0 {
         return;
     }
 
-    // A stranger's client at our listener.
+    // A client of another user at a listener of this one.
     let mut listener = listen("127.0.0.1:0", 4);
     let to = listener.local_addr();
     let child = in_child(|| {
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(STRANGER)).expect("setuid");
-        // Root listens there, whom everybody may trust; it is root that does not trust us.
-        // The refusal may be there before our first message is.
+        // The listener is root's, which every client trusts; root does not trust this client. The
+        // refusal may arrive before the client sends its first message.
         let refused = try_connect(to).and_then(|mut client| {
             let _ = poll(&mut [PollFd::new(&client.as_fd(), PollFlags::IN)], None);
             client.progress(Instant::now())
@@ -69,16 +71,16 @@ fn another_users_process_is_refused_in_both_roles() {
             }
         }
     };
-    assert!(matches!(refused, Event::Refused(Error::PeerUntrusted { uid: STRANGER })));
+    assert!(matches!(refused, SoftEvent::Refused(Error::PeerUntrusted { uid: STRANGER })));
     assert_eq!(wait_for(child), 0);
 
-    // Our client at a stranger's listener.
+    // A client of this user at the listener of another one.
     let (told, tell) = rustix::pipe::pipe().expect("pipe");
     let child = in_child(|| {
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(STRANGER)).expect("setuid");
         let listener = listen("127.0.0.1:0", 4);
         rustix::io::write(&tell, &listener.local_addr().port().to_ne_bytes()).expect("write");
-        // Until we are killed.
+        // Until it is killed.
         loop {
             let _ = poll(&mut [], None);
         }
@@ -86,7 +88,7 @@ fn another_users_process_is_refused_in_both_roles() {
     let mut number = [0; 2];
     rustix::io::read(&told, &mut number).expect("read");
     let at = addr(&format!("127.0.0.1:{}", u16::from_ne_bytes(number)));
-    let refused = try_connect(at).expect_err("a stranger listens there");
+    let refused = try_connect(at).expect_err("the listener of another user");
     assert!(matches!(refused, Error::PeerUntrusted { uid: STRANGER }));
     kill(child);
     assert_eq!(wait_for(child), libc::SIGKILL, "the signal alone");
@@ -100,7 +102,7 @@ fn enter_new_namespace() {
     // SAFETY: changes this child's namespaces only.
     assert_eq!(unsafe { libc::unshare(flags) }, 0, "unshare: {}", IoError::last_os_error());
     if uid != 0 {
-        // Without a mapping everybody in there is the overflow user.
+        // Without a mapping every process in there is of the overflow user.
         std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).expect("uid_map");
     }
     let socket = Port::open(false).expect("socket");
@@ -112,7 +114,7 @@ fn enter_new_namespace() {
     let up = i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).expect("flags");
     request.ifr_ifru.ifru_flags = up;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket.as_fd());
-    // SAFETY: `request` is an interface request, as SIOCSIFFLAGS wants.
+    // SAFETY: `request` is an interface request, as SIOCSIFFLAGS requires.
     let r = unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) };
     assert_eq!(r, 0, "lo up: {}", IoError::last_os_error());
 }
@@ -140,21 +142,21 @@ fn parent_and_forked_child_accept_from_one_listener() {
     let mut listener = listen("127.0.0.1:0", 4);
     // A client that the parent has begun to serve stays the parent's.
     let mut begun = connect(listener.local_addr());
-    let Either::Client(Ok(Progress::Path(..))) = drive(&mut listener, &mut begun) else {
+    let Either::Client(Ok(SoftProgress::Path(..))) = drive(&mut listener, &mut begun) else {
         panic!("path first");
     };
     let (told, tell) = rustix::pipe::pipe().expect("pipe");
     let child = in_child(|| {
         let now = Instant::now();
         assert!(listener.try_next(now).expect("listener").is_none());
-        assert_eq!(listener.n_pending(), 0, "the parent's clients are not ours");
+        assert_eq!(listener.n_pending(), 0, "the child has none of the parent's clients");
         rustix::io::write(&tell, b"!").expect("write");
         loop {
             match listener.try_next(Instant::now()).expect("listener") {
-                Some(Event::Request(r)) => {
+                Some(SoftEvent::Request(r)) => {
                     listener.accept(r.id, QpNum(0x22), b"yes").expect("accept");
                 }
-                Some(Event::Established { .. }) => return true,
+                Some(SoftEvent::Established { .. }) => return true,
                 Some(_) => return false,
                 None => {
                     let _ = poll(&mut [PollFd::new(&listener, PollFlags::IN)], None);
@@ -166,10 +168,10 @@ fn parent_and_forked_child_accept_from_one_listener() {
     let mut client = connect(listener.local_addr());
     loop {
         match client.progress(Instant::now()).expect("progress") {
-            Progress::Path(..) => client.send_request(QpNum(0x11), b"please").expect("request"),
-            Progress::Accepted(_) => break,
-            Progress::Rejected(_) => panic!("rejected"),
-            Progress::Pending => {
+            SoftProgress::Path(..) => client.send_request(QpNum(0x11), b"please").expect("request"),
+            SoftProgress::Accepted(_) => break,
+            SoftProgress::Rejected(_) => panic!("rejected"),
+            SoftProgress::Pending => {
                 let _ =
                     poll(&mut [PollFd::from_borrowed_fd(client.as_fd(), client.interest())], None);
             }
@@ -178,7 +180,7 @@ fn parent_and_forked_child_accept_from_one_listener() {
     let child_end = client.establish().expect("established");
     assert_eq!(wait_for(child), 0);
     assert_eq!(child_end.status(), Status::Gone, "the child has exited");
-    let (server_end, _client_end, _) = establish_told(&mut listener, begun);
+    let (server_end, _client_end, _) = establish_with_event(&mut listener, begun);
     assert_eq!(server_end.status(), Status::Connected);
 }
 
@@ -194,17 +196,17 @@ fn a_pause_ends_although_a_forked_child_still_holds_its_timer() {
     let (told, tell) = rustix::pipe::pipe().expect("pipe");
     let child = in_child(|| rustix::io::read(&told, &mut [0]).is_ok());
     assert!(matches!(hostile::refusal(&mut listener), Error::TimedOut));
-    // The child's copy of the timer has expired too, and turns nobody else away.
+    // The child's copy of the timer has expired too, and refuses no other client.
     let _ = establish(&mut listener, client);
     rustix::io::write(&tell, b"!").expect("write");
     assert_eq!(wait_for(child), 0);
 }
 
 /// [`establish`] for a client that knows its path already.
-fn establish_told(
-    listener: &mut Listener,
-    mut client: Connecting,
-) -> (Connection, Connection, Request) {
+fn establish_with_event(
+    listener: &mut SoftListener,
+    mut client: SoftConnecting,
+) -> (SoftConnection, SoftConnection, SoftRequest) {
     client.send_request(QpNum(0x11), b"please").expect("request");
     establish(listener, client)
 }

@@ -24,7 +24,10 @@ use auth_message::Talk;
 use handshake_events::{Heard, hear};
 use rsock_cm::Error;
 use rsock_cm::manager::{Answer, Connecting as _, Listening as _, RequestId};
-use rsock_cm::rdma::{Connecting, Event, Listener, Progress, Request};
+use rsock_cm::rdma::{
+    RdmaConnecting as Connecting, RdmaEvent as Event, RdmaListener as Listener,
+    RdmaProgress as Progress, RdmaRequest as Request,
+};
 use rsock_proto::ConnData;
 use rsock_verbs::rdma::{Rdma, RdmaContext};
 use rustix::fd::{AsFd, AsRawFd, RawFd};

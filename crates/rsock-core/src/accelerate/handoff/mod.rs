@@ -11,16 +11,13 @@ pub(super) mod detached_process;
 pub(super) mod holders;
 mod relay;
 
+use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;
-use crate::accelerate::receive::has_ended;
-use crate::accelerate::state::{
-    FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_TX_SHUT, RxMode, TxMode,
-};
+use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_TX_SHUT};
 use crate::accelerate::{AcceleratedStream, FLAG_PINNED, FallbackReason, Search, socket_proxy};
-use crate::engine::ExtSeen;
 use crate::interrupt::Section;
-use crate::metrics::{self, Direction};
 use crate::sys;
+use rsock_proto::switch::{Left, Receiver, Settled};
 use rsock_verbs::family;
 use rsock_verbs::soft;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -69,12 +66,13 @@ impl AcceleratedStream {
         let deadline = sys::now().checked_add(if path.is_far() { FAR_BOUND } else { BOUND });
         loop {
             let mark = path.mark();
-            if self.is_off_ring(fd, path, need) {
+            let has_left = self.leave(fd, path, need);
+            if has_left == Left::Yes {
                 return true;
             }
             let left = sys::time_left(deadline).unwrap_or_default();
-            // Somebody must read what is there: no reason to wait for more.
-            if left.is_zero() || need == Need::Both && path.bytes_readable() != 0 {
+            // What is on the ring has to be read: there is no reason to wait for more.
+            if left.is_zero() || has_left == Left::BytesOnRing {
                 return false;
             }
             let _ = path.park(mark, left);
@@ -96,7 +94,7 @@ impl AcceleratedStream {
             return self.reset_socket(fd).map(Some);
         }
         let Some(path) = self.path().filter(|_| !self.is_plain()) else { return Ok(None) };
-        if self.is_off_ring(fd, path, Need::Both) {
+        if self.leave(fd, path, Need::Both) == Left::Yes {
             return Ok(None);
         }
         let Some(stream) = path.soft() else {
@@ -190,38 +188,29 @@ impl AcceleratedStream {
 
     /// Whether the kernel alone has everything, as a child can tell that has no part in the ring.
     fn is_settled(&self) -> bool {
-        let tx = self.dirs.tx.0.lock().mode;
-        let rx = self.dirs.rx.0.lock().mode;
-        (tx, rx) == (TxMode::Tcp, RxMode::Tcp)
+        let is_sending_on_tcp = self.dirs.tx.0.lock().switch.is_on_tcp();
+        is_sending_on_tcp && self.dirs.rx.0.lock().switch.is_on_tcp()
     }
 
-    fn is_off_ring(&self, fd: BorrowedFd<'_>, path: &Path, need: Need) -> bool {
+    /// How far the stream is from the kernel alone, in the directions that are needed. It has been pinned.
+    fn leave(&self, fd: BorrowedFd<'_>, path: &Path, need: Need) -> Left {
         let _section = Section::enter();
         {
             let mut tx = self.dirs.tx.0.lock();
-            self.settle_tx(&mut tx);
-        }
-        if !self.has(FLAG_TX_PLAIN) || need == Need::Write {
-            return self.has(FLAG_TX_PLAIN);
+            match self.settle_sending(fd, &mut tx) {
+                Settled::Yes if need == Need::Write => return Left::Yes,
+                Settled::Yes => {}
+                Settled::NotYet => return Left::NotYet,
+                Settled::Fault(fault) => return Left::Fault(fault),
+            }
         }
         let mut rx = self.dirs.rx.0.lock();
-        if self.steer_rx(fd, &mut rx, path).is_err() {
-            return false;
+        let mut subject = Subject::new(fd, Some(path));
+        let mut seen = self.begin(&*rx, &subject);
+        let left = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::leave);
+        if rx.switch.is_on_tcp() {
+            self.quiet_stand_in(&rx, path);
         }
-        if rx.mode != RxMode::Tcp {
-            // In this order: after either, nothing more comes to the ring. What TCP still has up to
-            // the offset at which the peer moved up, if it ever did, is followed by what it has
-            // after it, so that offset means nothing any more.
-            let is_last =
-                path.ext_seen().contains(ExtSeen::DOWN) || !path.is_far() && has_ended(fd);
-            if !is_last || path.bytes_readable() != 0 {
-                return false;
-            }
-            path.take_ext(ExtSeen::UP | ExtSeen::DOWN);
-            rx.mode = RxMode::Tcp;
-            self.note_path(Direction::Recv, metrics::Path::Tcp);
-            self.settle_rx(&mut rx);
-        }
-        self.has(FLAG_RX_PLAIN)
+        left.unwrap_or(Left::NotYet)
     }
 }

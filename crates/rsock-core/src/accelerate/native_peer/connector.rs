@@ -16,7 +16,7 @@ use crate::engine::Preparing;
 use crate::sys;
 use rsock_cm::canonical;
 use rsock_cm::manager::{Answer, Connected as _, Connecting as _};
-use rsock_cm::rdma::{Connecting, Progress};
+use rsock_cm::rdma::{RdmaConnecting as Connecting, RdmaProgress as Progress};
 use rsock_proto::ConnData;
 use rsock_verbs::rdma::{Rdma, RdmaContext};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};

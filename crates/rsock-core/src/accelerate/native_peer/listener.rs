@@ -17,7 +17,10 @@ use crate::engine::{Config, Preparing, Stream};
 use crate::interrupt::Section;
 use crate::sys;
 use rsock_cm::manager::{Connected as _, Listening as _, RequestId};
-use rsock_cm::rdma::{Connection, Event, Listener, Request};
+use rsock_cm::rdma::{
+    RdmaConnection as Connection, RdmaEvent as Event, RdmaListener as Listener,
+    RdmaRequest as Request,
+};
 use rsock_proto::{CONN_DATA_LEN, ConnData};
 use rsock_verbs::HighFd;
 use rsock_verbs::family::{ProcessId, process};

@@ -4,23 +4,28 @@
 //! ours. It has the number, the flags and the options, and nothing that the program sends or receives
 //! ever goes through it. So such a stream cannot leave RDMA: who can use the kernel's socket only (a
 //! program started by exec, a process that is sent the descriptor, libc's own streams) gets one whose
-//! peer has reset it, and a forked child meets `ECONNRESET`. Invariant: both directions of a sole twin
-//! are in `Ring` until it is broken, and it is never pinned.
+//! peer has reset it, and a forked child meets `ECONNRESET`. Such a
+//! stream has no switch: its bytes are on the device until it is broken, and it is never pinned.
 
 #![forbid(unsafe_code)]
 
 use crate::accelerate::path::{Far, Fate, Path};
-use crate::accelerate::receive::Blocked;
+use crate::accelerate::receive::{self, LOOK_EVERY};
+use crate::accelerate::send;
 use crate::accelerate::socket_proxy;
-use crate::accelerate::state::{FLAG_PAIRED, FLAG_RX_SHUT, Rx, RxMode, TxMode};
+use crate::accelerate::state::{
+    FLAG_BROKEN, FLAG_PAIRED, FLAG_RX_SHUT, FLAG_STANDIN, Receiving, Sending,
+};
 use crate::accelerate::{AcceleratedStream, FallbackReason, Side, inode_of};
+use crate::engine::{RecvError, SendError};
 use crate::metrics::{self, Direction};
 use rsock_cm::in_family;
 use rsock_proto::Keepalive;
 use rsock_verbs::HighFd;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::net::{AddressFamily, SendFlags, send, sockopt};
-use std::io;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, sockopt};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -86,8 +91,6 @@ impl AcceleratedStream {
         let [local, peer] = [local, peer].map(|addr| in_family(addr, is_v6));
         let mut this = Self::adopt(near, Some(side))?;
         this.sole = Some(Sole { _far: HighFd::new(far), full: Mutex::new(None), local, peer });
-        this.dirs.tx.0.lock().mode = TxMode::Ring;
-        this.dirs.rx.0.lock().mode = RxMode::Ring;
         this.inode.get_or_init(|| inode_of(near));
         this.path.get_or_init(|| Box::new(Path::Rdma(path)));
         this.dirs.raise(FLAG_PAIRED);
@@ -138,7 +141,7 @@ impl AcceleratedStream {
                 let _ = sockopt::set_socket_send_buffer_size(fd, 1);
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 // Nobody ever reads it, so the next time there is less to do.
-                while send(fd, &[0; 4096], flags).is_ok() {}
+                while rustix::net::send(fd, &[0; 4096], flags).is_ok() {}
             }
         }
         // In this order: room that comes later is seen by who is about to sleep.
@@ -176,13 +179,79 @@ impl AcceleratedStream {
         N_FULL.load(Ordering::Relaxed) != 0
     }
 
+    /// Receives from the stream on the device, which is all there is. Zero is its end. The caller holds the lock.
+    pub(in crate::accelerate) fn receive_native(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        rx: &mut Receiving,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<usize, receive::Blocked<'_>> {
+        if self.has(FLAG_BROKEN) {
+            return Err(receive::Blocked::Error(Errno::CONNRESET.into()));
+        }
+        let mark = path.mark();
+        match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
+            Ok(n) => {
+                rx.idle_reads = 0;
+                if n != 0 && !flags.contains(RecvFlags::PEEK) {
+                    self.count_bytes(Direction::Recv, path.kind(), n);
+                }
+                Ok(n)
+            }
+            Err(RecvError::WouldBlock) => {
+                rx.idle_reads = rx.idle_reads.wrapping_add(1);
+                let look = rx.idle_reads.is_multiple_of(LOOK_EVERY)
+                    || path.is_cut()
+                    || self.has(FLAG_RX_SHUT)
+                    || self.has(FLAG_STANDIN);
+                if look && let Some(end) = self.sole_end(fd, rx, path) {
+                    return end;
+                }
+                self.quiet_stand_in(rx, path);
+                Err(receive::Blocked::Ring(mark))
+            }
+            Err(RecvError::Fault) => Err(receive::Blocked::Error(Errno::FAULT.into())),
+            Err(RecvError::Failed(_)) => Err(receive::Blocked::Error(self.break_off_rx(fd, rx))),
+        }
+    }
+
+    /// Sends on the device. The caller holds the lock.
+    pub(in crate::accelerate) fn send_native(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        tx: &mut Sending,
+        pieces: &[IoSlice<'_>],
+    ) -> Result<usize, send::Blocked> {
+        if self.has(FLAG_BROKEN) {
+            // As TCP after a reset that a read has reported.
+            return Err(send::Blocked::Error(Errno::PIPE.into()));
+        }
+        let mark = path.mark();
+        match path.try_send(pieces) {
+            Ok(n) => {
+                self.count_bytes(Direction::Send, path.kind(), n);
+                Ok(n)
+            }
+            Err(SendError::WouldBlock) if path.is_cut() => {
+                Err(send::Blocked::Error(self.break_off(fd, tx)))
+            }
+            Err(SendError::WouldBlock) => Err(send::Blocked::Ring(mark)),
+            Err(SendError::Closed) => Err(send::Blocked::Error(Errno::PIPE.into())),
+            Err(SendError::Fault) => Err(send::Blocked::Error(Errno::FAULT.into())),
+            Err(SendError::Failed(_)) => Err(send::Blocked::Error(self.break_off(fd, tx))),
+        }
+    }
+
     /// Nothing is on the ring: what a read answers, or `None` if something may still come.
     pub(in crate::accelerate) fn sole_end<'a>(
         &'a self,
         fd: BorrowedFd<'_>,
-        rx: &mut Rx,
+        rx: &mut Receiving,
         path: &Path,
-    ) -> Option<Result<usize, Blocked<'a>>> {
+    ) -> Option<Result<usize, receive::Blocked<'a>>> {
         if self.has(FLAG_RX_SHUT) {
             return Some(Ok(0));
         }
@@ -191,13 +260,13 @@ impl AcceleratedStream {
             return None;
         }
         if path.bytes_readable() != 0 {
-            return Some(Err(Blocked::Short));
+            return Some(Err(receive::Blocked::Short));
         }
         if path.has_eof() && !path.has_failed() {
             return Some(Ok(0));
         }
         // Whoever ends in good order says so on the ring: without that, something may be lost.
-        Some(Err(Blocked::Error(self.break_off_rx(fd, rx))))
+        Some(Err(receive::Blocked::Error(self.break_off_rx(fd, rx))))
     }
 
     /// The program closes its last descriptor. The peer is told so on the stream, whatever is unread here:

@@ -15,7 +15,7 @@ pub(in crate::accelerate) fn has_ended(fd: BorrowedFd<'_>) -> bool {
 
 /// Whether a call that has received something must not receive more from the socket: TCP would have ended it before an
 /// urgent byte, and before an error, which the kernel reports once.
-pub(super) fn must_stop(fd: BorrowedFd<'_>) -> bool {
+pub(in crate::accelerate) fn must_stop(fd: BorrowedFd<'_>) -> bool {
     sys::is_at_mark(fd) || has_error(fd) && queued(fd).is_ok_and(|n| n == 0)
 }
 
@@ -25,8 +25,7 @@ fn has_error(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Whether receiving can go on in the kernel's queue within the same call: it holds bytes, and the first is not urgent.
-#[must_use]
-pub fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
+pub(in crate::accelerate) fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
     queued(fd).is_ok_and(|n| n != 0) && !sys::is_at_mark(fd)
 }
 
@@ -35,7 +34,7 @@ pub(in crate::accelerate) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX))
 }
 
-pub(super) fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+pub(in crate::accelerate) fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
     let mut byte = [0u8; 1];
     kernel_recv(fd, &mut [IoSliceMut::new(&mut byte)], RecvFlags::PEEK | RecvFlags::DONTWAIT)
 }

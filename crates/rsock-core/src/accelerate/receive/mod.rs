@@ -1,27 +1,23 @@
 //! The receiving direction.
 
-mod end;
 mod kernel;
 pub(crate) mod kernel_only_waiter;
 mod read;
-mod transitions;
 mod wait;
 
-pub use kernel::tcp_goes_on;
-pub(super) use kernel::{has_ended, queued};
+pub(super) use kernel::{has_ended, must_stop, peek_one, queued, tcp_goes_on};
 pub(super) use kernel_only_waiter::KernelOnlyWaiter;
 pub(super) use wait::sleep_with_bell;
 
-use crate::accelerate::path::Path;
+use crate::accelerate::ask::Subject;
 use crate::accelerate::send::is_nonblocking;
-use crate::accelerate::state::{FLAG_RX_PLAIN, Rx, RxMode};
+use crate::accelerate::state::{FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::{AcceleratedStream, FIRST_LOOK};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
-use crate::sys;
-use kernel::{kernel_recv, must_stop};
-use read::Try;
+use kernel::kernel_recv;
+use rsock_proto::switch::Conditions;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -134,11 +130,11 @@ impl AcceleratedStream {
                 Err(Blocked::Reset) => break self.tell_reset(call.fd()?),
                 Err(blocked) => blocked,
             };
-            self.answer_leave();
             let fd = match call.fd() {
                 Ok(fd) => fd,
                 Err(e) => break e,
             };
+            self.answer_leave(fd);
             if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
                 break Errno::AGAIN.into();
             }
@@ -150,8 +146,8 @@ impl AcceleratedStream {
         if got != 0 { Ok(got) } else { Err(error) }
     }
 
-    /// Goes on with a receiving call that has received something: what it would still receive, without waiting. None where
-    /// TCP would have ended the call.
+    /// Continues a receiving call that has received something: receives, without waiting, what the
+    /// same call would still receive. Zero bytes where TCP would have ended the call.
     #[must_use]
     pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let fd = descriptor.named();
@@ -192,12 +188,12 @@ impl AcceleratedStream {
         };
         if !flags.contains(RecvFlags::PEEK) {
             let _section = Section::enter();
-            self.dirs.rx.0.lock().tcp_bytes += n as u64;
+            let _ = self.dirs.rx.0.lock().switch.took_tcp(n as u64);
         }
         Some(Ok(n))
     }
 
-    /// Receives what is there. The same call has taken `taken` bytes before.
+    /// Receives what is there. The same call has received `taken` bytes before.
     fn try_recv(
         &self,
         call: &Call<'_>,
@@ -209,77 +205,45 @@ impl AcceleratedStream {
         let mut rx = self.dirs.rx.0.lock();
         // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
         let fd = call.fd()?;
-        let Some(path) = self.path() else {
-            if rx.mode != RxMode::Tcp {
-                // The parent's stream: only the parent can go on with it.
-                return Err(Blocked::Error(Errno::CONNRESET.into()));
-            }
+        let path = self.path();
+        if self.is_sole() {
+            // A child of a fork cannot use its parent's stream, and there is no TCP.
+            let Some(path) = path else { return Err(Blocked::Error(Errno::CONNRESET.into())) };
+            return self.receive_native(fd, path, &mut rx, bufs, flags);
+        }
+        if path.is_none() {
             let mut calls = rx.calls;
             self.count(fd, &mut calls);
             rx.calls = calls;
-            if taken != 0 && must_stop(fd) {
-                return Err(Blocked::Stop);
-            }
-            return self.tcp_recv(fd, &mut rx, bufs, usize::MAX, flags);
-        };
-        let mut got = loop {
-            if let Some(taken) = self.take(fd, path, &mut rx, bufs, flags, taken)? {
-                break taken;
-            }
-        };
-        if flags.contains(RecvFlags::PEEK) {
+        }
+        let received = Conditions::NONE.with_if(Conditions::HAS_RECEIVED, taken != 0);
+        let mut subject = Subject::new(fd, path).with(received);
+        let mut got = self.receive_once(&mut subject, &mut rx, bufs, flags)?;
+        if flags.contains(RecvFlags::PEEK) || path.is_none() {
             return Ok(got);
         }
         // What lies beyond a change between TCP and the ring belongs to the same read.
-        let mut has_crossed = false;
         while got != 0
             && got < bufs.iter().map(|b| b.len()).sum()
-            && self.goes_on(fd, &rx, path, has_crossed)
+            && self.reads_on(&mut subject, &mut rx)
         {
-            has_crossed = true;
+            subject = subject.with(Conditions::HAS_RECEIVED.with(Conditions::SEAM_CROSSED));
             let more = with_tail(bufs, got, usize::MAX, |tail| {
-                self.take(fd, path, &mut rx, tail, flags, got)
+                self.receive_once(&mut subject, &mut rx, tail, flags)
             });
             match more {
-                Ok(None) => {}
-                Ok(Some(more)) if more != 0 => got += more,
+                Ok(more) if more != 0 => got += more,
                 _ => break,
             }
         }
         Ok(got)
     }
 
-    /// Takes bytes from where the next one comes from. `None`: that has just changed, so look again.
-    fn take<'a>(
-        &'a self,
-        fd: BorrowedFd<'_>,
-        path: &Path,
-        rx: &mut Rx,
-        bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
-        taken: usize,
-    ) -> Result<Option<usize>, Blocked<'a>> {
-        let call = Try { fd, path, mark: path.mark(), flags };
-        self.steer_rx(fd, rx, path)?;
-        if taken != 0 && rx.mode != RxMode::Ring && must_stop(fd) {
-            return Err(Blocked::Stop);
-        }
-        let taken = match rx.mode {
-            // Broken: what the placeholder has is nobody's.
-            RxMode::Tcp if self.is_sole() => Err(Blocked::Error(Errno::CONNRESET.into())),
-            RxMode::Tcp => {
-                self.quiet_stand_in(rx, path);
-                self.tcp_recv(fd, rx, bufs, usize::MAX, flags).map(Some)
-            }
-            RxMode::Invited => self.take_invited(call, rx, bufs),
-            RxMode::Clamped => self.take_clamped(call, rx, bufs),
-            RxMode::Ring => self.take_from_ring(call, rx, bufs),
-        };
-        if matches!(taken, Ok(Some(0))) && !flags.contains(RecvFlags::PEEK) && sys::is_at_mark(fd) {
-            // The end was seen by looking ahead. A read passes the urgent byte before it.
-            let _ = kernel_recv(fd, &mut [IoSliceMut::new(&mut [0])], RecvFlags::DONTWAIT);
-        }
-        taken
+    /// Whether a read that has received something goes on where the stream changes between TCP and the ring.
+    fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
+        let mut seen = self.begin(rx, subject);
+        let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.reads_on(seen));
+        asked.unwrap_or(false)
     }
 }
 

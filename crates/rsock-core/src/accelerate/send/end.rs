@@ -2,7 +2,7 @@
 
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
-use crate::accelerate::state::{FLAG_TX_PLAIN, Tx, TxMode};
+use crate::accelerate::state::{FLAG_TX_PLAIN, Sending};
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -17,8 +17,12 @@ const STUCK: Duration = Duration::from_secs(30);
 impl AcceleratedStream {
     /// The path between hosts failed, and nobody knows what of the bytes sent has arrived. So the connection
     /// ends, whatever TCP still could do. The caller holds the lock.
-    pub(super) fn break_off(&self, fd: BorrowedFd<'_>, tx: &mut Tx) -> io::Error {
-        tx.mode = TxMode::Tcp;
+    pub(in crate::accelerate) fn break_off(
+        &self,
+        fd: BorrowedFd<'_>,
+        tx: &mut Sending,
+    ) -> io::Error {
+        tx.switch.break_off();
         self.note_path(Direction::Send, metrics::Path::Tcp);
         self.dirs.raise(FLAG_TX_PLAIN);
         self.break_connection(fd)
@@ -27,8 +31,8 @@ impl AcceleratedStream {
 
 /// For who waits on a full ring: takes note of whether the peer is there, as what it does with what has been
 /// sent is asked when it has gone. The caller holds the lock.
-pub(in crate::accelerate) fn meet(fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) {
-    if !path.is_far() && tx.mode == TxMode::Ring && tx.met_bytes != tx.ring_bytes {
+pub(in crate::accelerate) fn meet(fd: BorrowedFd<'_>, tx: &mut Sending, path: &Path) {
+    if !path.is_far() && tx.switch.is_on_ring() && tx.met_bytes != tx.switch.ring_bytes() {
         is_deserted(fd, tx, path);
     }
 }
@@ -37,22 +41,21 @@ pub(in crate::accelerate) fn meet(fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) 
 /// A half-close is none: it stands in the ring before the socket knows of it. Where in doubt, TCP
 /// is slower, never wrong.
 #[cold]
-pub(super) fn is_deserted(fd: BorrowedFd<'_>, tx: &mut Tx, path: &Path) -> bool {
+pub(in crate::accelerate) fn is_deserted(
+    fd: BorrowedFd<'_>,
+    tx: &mut Sending,
+    path: &Path,
+) -> bool {
     let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
     if !sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0) {
-        tx.met_bytes = tx.ring_bytes;
+        tx.met_bytes = tx.switch.ring_bytes();
         return false;
     }
     fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 || !path.has_eof()
 }
 
-/// Whether what was sent to another host will never be known to have arrived.
-pub(in crate::accelerate) fn is_stuck(tx: &Tx, path: &Path) -> bool {
+/// Whether the device has been silent for so long about what it was given that it counts as lost.
+pub(in crate::accelerate) fn is_silent(tx: &Sending) -> bool {
     let is_long = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() >= STUCK);
-    match tx.mode {
-        TxMode::Tcp => false,
-        TxMode::Leaving => path.has_failed() || is_long(tx.leaving_since),
-        // Not even the word that we leave could be posted.
-        TxMode::Ring => path.is_far() && is_long(tx.full_since),
-    }
+    is_long(tx.leaving_since) || is_long(tx.full_since)
 }

@@ -2,32 +2,35 @@
 
 mod end;
 mod kernel;
-mod transitions;
 mod wait;
 
-pub(super) use end::{is_stuck, meet};
+pub(super) use end::{is_deserted, is_silent, meet};
 pub(super) use kernel::is_nonblocking;
 
-use crate::accelerate::path::Path;
-use crate::accelerate::state::{FLAG_BROKEN, FLAG_PINNED, FLAG_STANDIN, FLAG_TX_PLAIN, Tx, TxMode};
+use crate::accelerate::ask::{Subject, error_of};
+use crate::accelerate::path::{Fate, Path};
+use crate::accelerate::state::{FLAG_PINNED, FLAG_STANDIN, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::{Call, Descriptor};
 use crate::engine::SendError;
 use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
+use crate::sys;
 use kernel::kernel_send;
+use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Wire, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::io::{self, IoSlice};
+use std::sync::atomic::Ordering;
 use wait::send_deadline;
 
 /// Pieces handed to the kernel, or to the ring, at once.
 const PIECES: usize = 16;
 
 /// Why a try to send ended without a byte.
-enum Blocked {
+pub(super) enum Blocked {
     /// The kernel's send buffer is full.
     Tcp,
     /// The ring is full; the mark was taken before.
@@ -92,7 +95,7 @@ impl AcceleratedStream {
         } else if !flags.difference(KNOWN_FLAGS).is_empty() {
             // Urgent data and the like: only the kernel's socket can do it.
             self.pin(descriptor.named(), FallbackReason::Option);
-            return Ok(kernel_send(descriptor.named(), bufs, flags)?);
+            return self.send_by_kernel(descriptor, bufs, flags);
         }
         let call = Call::begin(&self.closings, descriptor);
         let mut watch = Watch::begin();
@@ -138,6 +141,57 @@ impl AcceleratedStream {
         if sent != 0 { Ok(sent) } else { Err(error) }
     }
 
+    /// Sends on the kernel's socket, which alone can do what `flags` ask for, once everything that was sent on the
+    /// ring is there. The stream has been pinned.
+    fn send_by_kernel(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let call = Call::begin(&self.closings, descriptor);
+        let mut watch = Watch::begin();
+        let mut deadline = None;
+        loop {
+            let blocked = match self.try_leave_for_kernel(&call) {
+                Ok(()) => return Ok(kernel_send(call.fd()?, bufs, flags)?),
+                Err(Blocked::Error(e)) => return Err(e),
+                Err(Blocked::Reset) => return Err(self.tell_reset(call.fd()?)),
+                Err(blocked) => blocked,
+            };
+            let fd = call.fd()?;
+            if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
+                return Err(Errno::AGAIN.into());
+            }
+            let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
+            self.wait_for_room(fd, &blocked, limit, &mut watch, false)?;
+        }
+    }
+
+    /// Leaves the ring for a call that needs the kernel's socket.
+    fn try_leave_for_kernel(&self, call: &Call<'_>) -> Result<(), Blocked> {
+        let _section = Section::enter();
+        let mut tx = self.dirs.tx.0.lock();
+        let fd = call.fd()?;
+        let path = self.path();
+        let mark = path.map_or(0, |path| path.mark());
+        let mut subject = Subject::new(fd, path).with(Conditions::KERNEL_CALL);
+        let mut seen = self.begin(&*tx, &subject);
+        let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
+        self.note_answers(&tx);
+        match next {
+            Write::Tcp => Ok(()),
+            Write::Ring | Write::Wait(Room::Ring) => Err(Blocked::Ring(mark)),
+            Write::Wait(Room::Tcp) => Err(Blocked::Tcp),
+            Write::Wait(Room::Device) => Err(Blocked::Leaving(mark)),
+            Write::Reset => Err(Blocked::Reset),
+            Write::Fail => Err(Blocked::Error(subject.take_error())),
+            Write::BreakOff => Err(Blocked::Error(self.break_off(fd, &mut tx))),
+            Write::Fault(fault) => Err(Blocked::Error(error_of(fault))),
+        }
+    }
+
+    /// Sends what there is room for now, on TCP or on the ring.
     fn try_send(
         &self,
         call: &Call<'_>,
@@ -148,96 +202,170 @@ impl AcceleratedStream {
         let mut tx = self.dirs.tx.0.lock();
         // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
         let fd = call.fd()?;
+        let path = self.path();
+        match path {
+            Some(path) => self.look_in_turn(&mut tx, path),
+            None => {
+                let mut calls = tx.calls;
+                self.count(fd, &mut calls);
+                tx.calls = calls;
+            }
+        }
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
-        if let Some(path) = self.path() {
-            let mark = path.mark();
-            self.steer_tx(fd, &mut tx, path);
-            match tx.mode {
-                // As TCP after a reset that a read has told of.
-                TxMode::Ring if self.is_sole() && self.has(FLAG_BROKEN) => {
-                    return Err(Blocked::Error(Errno::PIPE.into()));
-                }
-                TxMode::Ring => match self.ring_send(fd, &mut tx, path, pieces) {
-                    // Moved to TCP: below.
-                    Err(Blocked::Ring(_)) if tx.mode == TxMode::Tcp => {}
-                    Err(Blocked::Ring(mark)) if tx.mode == TxMode::Leaving => {
-                        return Err(Blocked::Leaving(mark));
-                    }
-                    done => return done,
-                },
-                TxMode::Leaving if is_stuck(&tx, path) => {
-                    return Err(Blocked::Error(self.break_off(fd, &mut tx)));
-                }
-                TxMode::Leaving => return Err(Blocked::Leaving(mark)),
-                TxMode::Tcp => {}
-            }
-            if tx.ring_bytes != 0 && self.is_reset_for_writer(fd, path, &tx) {
-                return Err(Blocked::Reset);
-            }
-        } else if tx.mode != TxMode::Tcp {
-            // The parent's stream: only the parent can go on with it.
-            return Err(Blocked::Error(Errno::CONNRESET.into()));
-        } else {
-            let mut calls = tx.calls;
-            self.count(fd, &mut calls);
-            tx.calls = calls;
+        if self.is_sole() {
+            // A child of a fork cannot use its parent's stream, and there is no TCP.
+            let Some(path) = path else { return Err(Blocked::Error(Errno::CONNRESET.into())) };
+            return self.send_native(fd, path, &mut tx, pieces);
         }
-        let all = rest.whole().unwrap_or(pieces);
-        let n = kernel_send(fd, all, flags | SendFlags::DONTWAIT)?;
-        tx.tcp_bytes += n as u64;
-        self.count_bytes(Direction::Send, metrics::Path::Tcp, n);
-        Ok(n)
+        let mark = path.map_or(0, |path| path.mark());
+        let is_due = path.is_some() && self.is_look_due(&mut tx);
+        let mut subject = Subject::new(fd, path);
+        subject.call = subject.call.with_if(Conditions::LOOK_DUE, is_due);
+        let mut seen = self.begin(&*tx, &subject);
+        loop {
+            let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
+            self.note_answers(&tx);
+            let fact = match next {
+                Write::Tcp => match kernel_send(
+                    fd,
+                    rest.whole().unwrap_or(pieces),
+                    flags | SendFlags::DONTWAIT,
+                ) {
+                    Ok(n) => {
+                        tx.switch.took_tcp(n as u64);
+                        self.count_bytes(Direction::Send, metrics::Path::Tcp, n);
+                        return Ok(n);
+                    }
+                    Err(Errno::AGAIN) => Fact::TcpFull,
+                    Err(e) => return Err(Blocked::Error(e.into())),
+                },
+                Write::Ring => match self.send_on_ring(&mut subject, &mut tx, pieces)? {
+                    Sent::Bytes(n) => return Ok(n),
+                    Sent::Nothing(fact) => fact,
+                },
+                Write::Wait(Room::Tcp) => return Err(Blocked::Tcp),
+                Write::Wait(Room::Ring) => return Err(Blocked::Ring(mark)),
+                Write::Wait(Room::Device) => return Err(Blocked::Leaving(mark)),
+                Write::Reset => return Err(Blocked::Reset),
+                Write::Fail => return Err(Blocked::Error(subject.take_error())),
+                Write::BreakOff => return Err(Blocked::Error(self.break_off(fd, &mut tx))),
+                Write::Fault(fault) => return Err(Blocked::Error(error_of(fault))),
+            };
+            seen.note::<Wire>(fact);
+            // How long the ring has been full may have begun just now.
+            seen.now = self.conditions(&*tx, &subject);
+        }
     }
 
-    fn ring_send(
+    fn send_on_ring(
         &self,
-        fd: BorrowedFd<'_>,
-        tx: &mut Tx,
-        path: &Path,
+        subject: &mut Subject<'_>,
+        tx: &mut Sending,
         pieces: &[IoSlice<'_>],
-    ) -> Result<usize, Blocked> {
-        let mark = path.mark();
+    ) -> Result<Sent, Blocked> {
+        let Some(path) = subject.path else { return Ok(Sent::Nothing(Fact::RingClosed)) };
         match path.try_send(pieces) {
             Ok(n) => {
                 tx.full_since = None;
-                tx.ring_bytes += n as u64;
                 tx.sent_at = tx.looked_at;
+                tx.switch.took_ring(n as u64);
                 self.count_bytes(Direction::Send, path.kind(), n);
-                Ok(n)
+                Ok(Sent::Bytes(n))
             }
-            Err(SendError::WouldBlock) if self.is_sole() => {
-                if path.is_cut() {
-                    return Err(Blocked::Error(self.break_off(fd, tx)));
-                }
-                Err(Blocked::Ring(mark))
-            }
-            Err(SendError::Closed) if self.is_sole() => Err(Blocked::Error(Errno::PIPE.into())),
             Err(SendError::WouldBlock) => {
-                self.ring_is_full(tx, path);
-                if is_stuck(tx, path) {
-                    return Err(Blocked::Error(self.break_off(fd, tx)));
-                }
-                Err(Blocked::Ring(mark))
+                tx.full_since.get_or_insert_with(sys::now);
+                Ok(Sent::Nothing(Fact::RingFull))
             }
             Err(SendError::Fault) => Err(Blocked::Error(Errno::FAULT.into())),
-            // What has been sent may not have arrived, and TCP cannot know.
-            Err(SendError::Failed(_)) if path.is_far() => {
-                Err(Blocked::Error(self.break_off(fd, tx)))
-            }
-            // The end of the connection, seen from the ring: TCP knows what to answer.
-            Err(SendError::Closed | SendError::Failed(libc::ECONNRESET)) => {
-                tx.mode = TxMode::Tcp;
-                self.note_path(Direction::Send, metrics::Path::Tcp);
-                Err(Blocked::Ring(mark))
+            Err(SendError::Closed) => Ok(Sent::Nothing(Fact::RingClosed)),
+            Err(SendError::Failed(libc::ECONNRESET)) if !path.is_far() => {
+                Ok(Sent::Nothing(Fact::RingClosed))
             }
             Err(SendError::Failed(errno)) => {
-                Err(Blocked::Error(io::Error::from_raw_os_error(errno)))
+                subject.error = Some(Errno::from_raw_os_error(errno));
+                Ok(Sent::Nothing(Fact::RingFailed))
             }
         }
     }
+
+    /// A sender with credit has no other reason to look at what the peer says on the ring.
+    fn look_in_turn(&self, tx: &mut Sending, path: &Path) {
+        tx.calls = tx.calls.wrapping_add(1);
+        if tx.calls.is_multiple_of(LISTEN_EVERY) && tx.switch.is_on_ring() {
+            path.heard_now();
+        }
+    }
+
+    /// Whether it is time to look at the socket: the first call of each tick does.
+    fn is_look_due(&self, tx: &mut Sending) -> bool {
+        let now = sys::tick();
+        let is_due = now != tx.looked_at;
+        tx.looked_at = now;
+        if let Some(path) = self.path().filter(|_| is_due) {
+            self.mind_fate(path);
+        }
+        is_due
+    }
+
+    /// Leaves a device that is being taken away, as long as it still carries something.
+    pub(in crate::accelerate) fn mind_fate(&self, path: &Path) {
+        if path.is_far() && path.fate() == Fate::Removed {
+            self.pin_for(FallbackReason::PathFailed);
+        }
+    }
+
+    /// Does what a pinned direction, or one whose receiver has asked something, has to do. The caller holds the
+    /// lock.
+    pub(in crate::accelerate) fn settle_sending(
+        &self,
+        fd: BorrowedFd<'_>,
+        tx: &mut Sending,
+    ) -> Settled {
+        let mut subject = Subject::new(fd, self.path());
+        let mut seen = self.begin(tx, &subject);
+        let settled = self.ask(tx, &mut seen, &mut subject, Sender::settle);
+        self.note_answers(tx);
+        settled.unwrap_or(Settled::NotYet)
+    }
+
+    /// Answers what the receiver has asked, if it has: one that is about to hand its stream over waits for that, and a
+    /// program that only reads makes no other call that would.
+    pub(in crate::accelerate) fn answer_leave(&self, fd: BorrowedFd<'_>) {
+        let Some(path) = self.path() else { return };
+        let answered = self.dirs.shared.0.leaves_answered.load(Ordering::Acquire);
+        let is_unsettled = self.has(FLAG_PINNED) && !self.has(FLAG_TX_PLAIN);
+        if path.heard_now().counts.leaves() != answered || is_unsettled {
+            let _section = Section::enter();
+            let mut tx = self.dirs.tx.0.lock();
+            let _ = self.settle_sending(fd, &mut tx);
+        }
+    }
+
+    /// Says without the lock what has been answered: see [`Self::answer_leave`].
+    pub(in crate::accelerate) fn note_answers(&self, tx: &Sending) {
+        let answered = &self.dirs.shared.0.leaves_answered;
+        if answered.load(Ordering::Relaxed) != tx.switch.leaves_answered() {
+            answered.store(tx.switch.leaves_answered(), Ordering::Release);
+        }
+    }
+
+    /// The path on which the receiver may ask the sender to leave the ring. A thread that sleeps on TCP has to be
+    /// woken by that: an answer is waited for even if both are on TCP.
+    pub(in crate::accelerate) fn asking_path(&self) -> Option<&Path> {
+        self.path().filter(|_| !self.has(FLAG_TX_PLAIN))
+    }
 }
+
+/// What one try on the ring came to.
+enum Sent {
+    Bytes(usize),
+    Nothing(Fact),
+}
+
+/// Every how many-th send on the ring looks for messages from the peer.
+const LISTEN_EVERY: u32 = 16;
 
 /// Flags that the ring can honour, or may ignore as TCP does.
 const KNOWN_FLAGS: SendFlags = SendFlags::DONTWAIT

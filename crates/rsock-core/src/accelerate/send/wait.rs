@@ -32,7 +32,7 @@ impl AcceleratedStream {
     ) -> io::Result<()> {
         // In this order: what comes after the look changes what the mark is compared with.
         let mark = path.mark();
-        self.answer_leave();
+        self.answer_leave(fd);
         sleep_with_bell(fd, events, path, mark, left, watch).map(drop)
     }
 

@@ -58,7 +58,7 @@ fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
         let invited = (0..10_000).any(|_| {
             a.send(&[1, 2]).expect("send");
             b.recv_all(&mut byte);
-            let is_invited = b.twin.dirs.rx.0.lock().mode == RxMode::Invited;
+            let is_invited = b.twin.dirs.rx.0.lock().switch.is_inviting();
             if !is_invited {
                 b.recv_all(&mut byte);
                 b.send(&[3]).expect("send");

@@ -25,7 +25,7 @@ fn a_stream_in_one_direction_moves_while_it_flows() {
             s.spawn(|| send_pattern(&a, TOTAL, 5));
             s.spawn(|| recv_pattern(&b, TOTAL, 6));
         });
-        assert!(b.twin.dirs.rx.0.lock().ring_bytes != 0, "the ring was never used");
+        assert!(b.twin.dirs.rx.0.lock().switch.ring_bytes() != 0, "the ring was never used");
     });
 }
 

@@ -23,8 +23,7 @@ fn connect_across_seams() -> (End, End) {
 }
 
 fn move_down(end: &End) {
-    let path = end.twin.path().expect("a path");
-    assert!(end.twin.move_down(&mut end.twin.dirs.tx.0.lock(), path));
+    end.twin.move_down(end.socket.as_fd());
 }
 
 fn recv_pattern_at(end: &End, at: usize, n: usize) {

@@ -12,7 +12,11 @@ use crate::datagram::kernel_udp::{KEY, OPEN, Queue, SHUT, Udp, ip, local_of};
 use crate::interrupt::Section;
 use crate::metrics::{Happened, Receives};
 use crate::sys;
-use rsock_cm::soft::{Connecting, Event, Listener, Progress};
+
+use rsock_cm::soft::{
+    SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
+    SoftProgress as Progress,
+};
 use rsock_cm::{Port, PortSpace, is_local};
 use rsock_verbs::DatagramQueue;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

@@ -1,10 +1,13 @@
-//! A connected stream of the pure mode: the engine's stream, the connection's anchor, and the calls
-//! that wait.
+//! A connected rsockets stream on one device.
+//!
+//! It joins the engine's stream, which carries the bytes, with the connection manager's connection,
+//! whose descriptor hangs up when the peer ends the connection or dies (`hang_up.rs`). Sending and
+//! receiving try the stream and then wait as long as a [`WaitPolicy`] allows (`wait.rs`).
 
-mod anchor;
-mod waiting;
+mod hang_up;
+mod wait;
 
-pub(super) use waiting::Patience;
+pub(super) use wait::WaitPolicy;
 
 use crate::engine::{
     CallerMemory, Interest, IomapError, Ready, RecvError, SendError, Stream, ThreadBell,
@@ -12,11 +15,13 @@ use crate::engine::{
 use crate::interrupt::Watch;
 use crate::iov::Rest;
 use crate::metrics::{self, Direction, Slot};
+use crate::rsocket::RemoteAccess;
 use crate::sys;
 use rsock_cm::manager::{Connected, ContextOf, Manager};
 use rsock_proto::Keepalive;
 use rsock_verbs::Backend;
 use rsock_verbs::family::{ProcessId, process};
+use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,32 +29,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Buffers handed to the engine at once.
+/// How many buffers one call into the engine takes.
 const PIECES: usize = 16;
 
-/// A connected stream.
+/// A connected stream on the device of `M`.
 #[derive(Debug)]
-pub(super) struct Established<M: Manager> {
-    /// Before the connection: the queue pair goes first.
+pub(super) struct Connection<M: Manager> {
+    /// Declared before `manager_connection`: the queue pair must be dropped first.
     pub(super) stream: Stream<M::Backend>,
-    connection: M::Connection,
+    manager_connection: M::Connection,
     ctx: ContextOf<M>,
-    /// For `rsock stat`.
+    /// What `rsock stat` shows as the path of the bytes.
     path: metrics::Path,
+    /// The process that made the connection. A forked child must not end it.
     owner: ProcessId,
-    /// For `rsock stat`.
+    /// The connection's entry in `rsock stat`.
     stat: Slot,
-    /// The anchor has hung up, and the stream knows.
+    /// The hang-up was seen, and the stream was notified of it.
     is_gone: AtomicBool,
     /// The peer reset the connection.
     is_reset: AtomicBool,
-    error_told: AtomicBool,
-    born: Instant,
-    /// When a call that does not wait last looked at the anchor. Nanoseconds since `born`.
-    looked_at: AtomicU64,
+    /// `SO_ERROR` was read: it reports an error once.
+    is_error_reported: AtomicBool,
+    created_at: Instant,
+    /// When a non-blocking call last checked for a hang-up. Nanoseconds since `created_at`.
+    checked_at: AtomicU64,
 }
 
-impl<M: Manager> Established<M>
+impl<M: Manager> Connection<M>
 where
     M::Backend: ThreadBell,
 {
@@ -66,29 +73,29 @@ where
         stat.set_peer_pid(connection.peer_pid());
         Self {
             stream,
-            connection,
+            manager_connection: connection,
             ctx: ctx.clone(),
             path,
             owner: process(),
             stat,
             is_gone: AtomicBool::new(false),
             is_reset: AtomicBool::new(false),
-            error_told: AtomicBool::new(false),
-            born: sys::now(),
-            looked_at: AtomicU64::new(0),
+            is_error_reported: AtomicBool::new(false),
+            created_at: sys::now(),
+            checked_at: AtomicU64::new(0),
         }
     }
 
-    /// Sends all of `bufs`, or what there is room for within `patience`.
+    /// Sends all of `bufs`, or what there is room for within `policy`.
     ///
     /// # Errors
     /// `EAGAIN`, `EINTR`, `ECONNRESET`, or the error that broke the connection, if nothing was
     /// sent.
-    pub(super) fn send(&self, bufs: &[IoSlice<'_>], patience: Patience) -> io::Result<usize> {
+    pub(super) fn send(&self, bufs: &[IoSlice<'_>], policy: WaitPolicy) -> io::Result<usize> {
         let watch = Watch::begin();
         let mut rest = Rest::new(bufs);
         let total = rest.len;
-        self.send_iomaps(patience, watch)?;
+        self.send_iomaps(policy, watch)?;
         while rest.len != 0 {
             let mark = self.stream.mark();
             let mut pieces = [IoSlice::new(&[]); PIECES];
@@ -99,7 +106,7 @@ where
                     rest.advance(n);
                     continue;
                 }
-                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, patience, watch),
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, policy, watch),
                 Err(e) => Err(send_error(e)),
             };
             match end {
@@ -111,25 +118,27 @@ where
         Ok(total - rest.len)
     }
 
-    /// Receives what there is, waiting within `patience` for the first byte, or for all of `bufs`
-    /// with `all`. 0 is the end of the stream.
+    /// Receives what there is. `policy` limits the wait for the first byte or, with `MSG_WAITALL`,
+    /// for all of `bufs`; `MSG_PEEK` leaves the bytes in the stream. 0 is the end of the stream.
     ///
     /// # Errors
     /// `EAGAIN`, `EINTR`, or the error that broke the connection, if nothing was received.
     pub(super) fn recv(
         &self,
         bufs: &mut [IoSliceMut<'_>],
-        peek: bool,
-        all: bool,
-        patience: Patience,
+        flags: RecvFlags,
+        policy: WaitPolicy,
     ) -> io::Result<usize> {
+        let is_peek = flags.contains(RecvFlags::PEEK);
+        // Peeking never waits for more than the first byte.
+        let wants_all = flags.contains(RecvFlags::WAITALL) && !is_peek;
         let watch = Watch::begin();
         let mut rest = bufs;
         let mut total = 0;
         loop {
             let mark = self.stream.mark();
-            let received = self.stream.try_recv(rest, peek);
-            if let (Ok(n), false) = (&received, peek) {
+            let received = self.stream.try_recv(rest, is_peek);
+            if let (Ok(n), false) = (&received, is_peek) {
                 self.stat.add_bytes(Direction::Recv, self.path, *n as u64);
             }
             match received {
@@ -137,8 +146,7 @@ where
                     return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
                 }
                 Ok(0) => return Ok(total),
-                // Peeking never waits for more than the first byte.
-                Ok(n) if !all || peek => return Ok(total + n),
+                Ok(n) if !wants_all => return Ok(total + n),
                 Ok(n) => {
                     total += n;
                     rest = skip(rest, n);
@@ -152,40 +160,41 @@ where
                 Err(RecvError::Fault) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Err(RecvError::Failed(errno)) => return Err(io::Error::from_raw_os_error(errno)),
             }
-            if let Err(e) = self.wait(Interest::Read, mark, patience, watch) {
+            if let Err(e) = self.wait(Interest::Read, mark, policy, watch) {
                 return if total > 0 { Ok(total) } else { Err(e) };
             }
         }
     }
 
-    /// Sends the iomap entries that are owed: they go before what is sent later.
-    fn send_iomaps(&self, patience: Patience, watch: Watch) -> io::Result<()> {
+    /// Sends iomap entries that are still to be announced, ahead of later bytes.
+    fn send_iomaps(&self, policy: WaitPolicy, watch: Watch) -> io::Result<()> {
         while self.stream.owes_iomaps() {
             let mark = self.stream.mark();
             match self.stream.flush_iomaps() {
                 Ok(()) => {}
-                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, patience, watch)?,
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, policy, watch)?,
                 Err(e) => return Err(send_error(e)),
             }
         }
         Ok(())
     }
 
-    /// Opens the caller's memory to the peer; see [`Stream::iomap`].
+    /// Registers the caller's memory, and exposes it to the peer if `access` says so; see
+    /// [`Stream::iomap`]. Returns the offset.
     ///
     /// # Errors
-    /// `ENOMEM` if the peer has no entry for it; `EINVAL`; `EOPNOTSUPP` where the device cannot open
-    /// this memory.
+    /// `ENOMEM` if the peer has no free entry; `EINVAL` for too long a region; `EOPNOTSUPP` if the
+    /// device cannot expose this memory.
     pub(super) fn iomap(
         &self,
         memory: &CallerMemory,
         offset: Option<u64>,
-        open: bool,
+        access: RemoteAccess,
     ) -> io::Result<u64> {
-        self.stream.iomap(memory, offset, open).map_err(iomap_error)
+        self.stream.iomap(memory, offset, access == RemoteAccess::Write).map_err(iomap_error)
     }
 
-    /// Memory of the device's own, opened to the peer.
+    /// Allocates memory of the device and exposes it to the peer.
     ///
     /// # Errors
     /// As [`Self::iomap`].
@@ -197,14 +206,19 @@ where
         self.stream.open_region(len, offset).map_err(iomap_error)
     }
 
-    /// Writes `bytes` into the memory that the peer opened under `offset`: all of them, or up to
-    /// the end of what is open, or as much as `patience` allows.
+    /// Writes `bytes` into the memory that the peer exposes under `offset`: all of them, or up to
+    /// the end of the region, or as many as `policy` gives time for.
     ///
     /// # Errors
-    /// `EFAULT` if nothing is open there; as [`Self::send`].
-    pub(super) fn put(&self, bytes: &[u8], offset: u64, patience: Patience) -> io::Result<usize> {
+    /// `EFAULT` if no region is exposed there; otherwise as [`Self::send`].
+    pub(super) fn write_remote(
+        &self,
+        bytes: &[u8],
+        offset: u64,
+        policy: WaitPolicy,
+    ) -> io::Result<usize> {
         let watch = Watch::begin();
-        self.send_iomaps(patience, watch)?;
+        self.send_iomaps(policy, watch)?;
         let mut done = 0;
         while done < bytes.len() {
             let mark = self.stream.mark();
@@ -216,7 +230,7 @@ where
                     done += n;
                     continue;
                 }
-                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, patience, watch),
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, policy, watch),
                 Err(e) => Err(send_error(e)),
             };
             match end {
@@ -228,14 +242,14 @@ where
         Ok(done)
     }
 
-    /// What could be done now. COMPAT: the hang-up shows once everything that arrived is read; C
-    /// shows it as soon as it knows, and programs then drop the rest.
+    /// Which calls would not block now. COMPAT: a hang-up shows once all bytes that arrived are
+    /// read. C rsockets shows it at once, and programs then lose the unread bytes.
     pub(super) fn readiness(&self) -> Ready {
         if self.stream.owes_iomaps() {
-            // What cannot go now goes with the next call.
+            // Entries that find no room now are sent by the next call.
             let _ = self.stream.flush_iomaps();
         }
-        // A program that only ever polls without waiting asks after the peer, too.
+        // A program that only polls without waiting sends its keepalive probes here.
         let _ = self.stream.keep_alive();
         let mut ready = self.stream.readiness();
         ready.failed |= self.is_reset.load(Ordering::Acquire);
@@ -245,17 +259,17 @@ where
         ready
     }
 
-    /// The error that broke the connection; told once.
+    /// The error that broke the connection; reported once.
     pub(super) fn take_error(&self) -> Option<i32> {
         let error = if self.is_reset.load(Ordering::Acquire) {
             Some(libc::ECONNRESET)
         } else {
             self.stream.take_error().and_then(|e| e.raw_os_error())
         };
-        error.filter(|_| !self.error_told.swap(true, Ordering::Relaxed))
+        error.filter(|_| !self.is_error_reported.swap(true, Ordering::Relaxed))
     }
 
-    /// `SO_KEEPALIVE` and its times.
+    /// Sets `SO_KEEPALIVE` and its times.
     pub(super) fn set_keepalive(&self, settings: Option<Keepalive>) {
         self.stream.set_keepalive(settings, self.stat.probes());
     }
@@ -264,30 +278,31 @@ where
         self.stream.shutdown(how);
     }
 
-    /// Ends the connection: in good order, or with a reset. What was sent and is not at the peer yet
-    /// gets as long as `linger` for its way.
-    pub(super) fn close(&self, reset: bool, linger: Duration) {
+    /// Ends the connection: with a reset if `linger` is zero, and otherwise in order, after waiting
+    /// for at most `linger` until the peer has all bytes.
+    pub(super) fn close(&self, linger: Duration) {
         if process() != self.owner {
-            // A forked child lets go of what is its parent's; the parent may go on.
+            // A forked child inherited the connection; its parent may go on using it.
             return;
         }
-        if reset {
-            // WIRE: no end of the stream in the stream itself; the anchor brings the reset.
-            self.connection.reset();
+        if linger.is_zero() {
+            // WIRE: the stream carries no end mark; the peer's connection manager reports the
+            // reset.
+            self.manager_connection.reset();
             self.stream.peer_gone();
         } else {
             self.stream.shutdown(Shutdown::Both);
             self.drain(linger);
-            self.connection.disconnect();
+            self.manager_connection.disconnect();
         }
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
-        self.connection.local_addr()
+        self.manager_connection.local_addr()
     }
 
     pub(super) fn peer_addr(&self) -> SocketAddr {
-        self.connection.peer_addr()
+        self.manager_connection.peer_addr()
     }
 
     pub(super) fn context(&self) -> &ContextOf<M> {
@@ -295,14 +310,14 @@ where
     }
 }
 
-impl<M: Manager> AsFd for Established<M> {
-    /// The anchor.
+impl<M: Manager> AsFd for Connection<M> {
+    /// The descriptor that shows the end of the connection.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.as_fd()
+        self.manager_connection.as_fd()
     }
 }
 
-/// Why memory could not be opened, as an errno.
+/// Why memory could not be exposed, as an errno.
 fn iomap_error(e: IomapError) -> io::Error {
     match e {
         IomapError::NoEntry => io::Error::from_raw_os_error(libc::ENOMEM),
@@ -311,7 +326,8 @@ fn iomap_error(e: IomapError) -> io::Error {
     }
 }
 
-/// COMPAT: writing after the sending half has ended is `ECONNRESET`, as `rsend` says, not `EPIPE`.
+/// The errno of a failed send. COMPAT: a send after the sending half has ended is `ECONNRESET`, as
+/// for `rsend` of rdma-core, and not `EPIPE`.
 fn send_error(e: SendError) -> io::Error {
     io::Error::from_raw_os_error(match e {
         SendError::WouldBlock => libc::EAGAIN,
@@ -325,7 +341,7 @@ fn len(bufs: &[IoSliceMut<'_>]) -> usize {
     bufs.iter().map(|b| b.len()).sum()
 }
 
-/// The buffers behind their first `n` bytes.
+/// `bufs` without their first `n` bytes.
 fn skip<'a, 'b>(mut bufs: &'a mut [IoSliceMut<'b>], n: usize) -> &'a mut [IoSliceMut<'b>] {
     IoSliceMut::advance_slices(&mut bufs, n);
     bufs

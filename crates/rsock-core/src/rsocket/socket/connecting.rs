@@ -1,9 +1,9 @@
-//! From an idle socket to an established one, at once or in the background.
+//! Connecting a socket: blocking, or in the background for a non-blocking socket.
 
 use crate::interrupt::Watch;
-use crate::rsocket::any_device::{self, Opening};
-use crate::rsocket::opening::CONNECT_LIMIT;
-use crate::rsocket::socket::{Socket, State, errno};
+use crate::rsocket::any_device::{self, AnyPendingConnect};
+use crate::rsocket::pending_connect::CONNECT_LIMIT;
+use crate::rsocket::socket::{Mode, Socket, State, errno};
 use crate::sys;
 use rsock_cm::canonical;
 use std::io;
@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Socket {
-    /// As `connect(2)`; takes `limit` at most, two minutes if `None`.
+    /// As `connect(2)`, for `limit` at most; without a limit `SO_SNDTIMEO` counts, and 127 seconds
+    /// in any case.
     ///
     /// # Errors
     /// `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EACCES` (the listener belongs
@@ -24,10 +25,10 @@ impl Socket {
             let mut state = self.state();
             match &*state {
                 State::Idle => {}
-                State::Opening(_) => return Err(errno(libc::EALREADY)),
+                State::Connecting(_) => return Err(errno(libc::EALREADY)),
                 State::Listening(_) | State::Connected => return Err(errno(libc::EISCONN)),
             }
-            if !self.is_v6 && canonical(to).is_ipv6() {
+            if !self.family.is_v6() && canonical(to).is_ipv6() {
                 return Err(errno(libc::EAFNOSUPPORT));
             }
             let options = self.options();
@@ -36,13 +37,13 @@ impl Socket {
             drop(options);
             let deadline = now.checked_add(limit.min(CONNECT_LIMIT)).unwrap_or(now);
             self.error.store(0, Ordering::Relaxed);
-            let opening = Opening::start(self.port()?, to, config, [now, deadline])?;
-            *state = State::Opening(Box::new(opening));
+            let pending = AnyPendingConnect::start(self.port()?, to, config, [now, deadline])?;
+            *state = State::Connecting(Box::new(pending));
         }
-        // Whoever connects to itself finds its own listener ready at once.
+        // A process that connects to its own listener advances that handshake, too.
         any_device::progress(&any_device::listeners(), sys::now());
         if self.is_nonblocking() {
-            return match self.drive() {
+            return match self.progress_connect() {
                 Err(e) => {
                     self.error.store(0, Ordering::Relaxed);
                     Err(e)
@@ -53,18 +54,18 @@ impl Socket {
         }
         let result = self.finish_connect();
         if !matches!(&result, Err(e) if e.kind() == io::ErrorKind::Interrupted) {
-            // Told here, so not told again.
+            // This call reports the error, so `SO_ERROR` does not.
             self.error.store(0, Ordering::Relaxed);
         }
         result
     }
 
-    /// Waits until a connect under way has come to its end.
+    /// Waits until a connect under way has succeeded or failed.
     pub(super) fn finish_connect(&self) -> io::Result<()> {
         let watch = Watch::begin();
-        while !self.drive()? {
+        while !self.progress_connect()? {
             let (entry, until) = match &*self.state() {
-                State::Opening(opening) => opening.poll_entry(),
+                State::Connecting(pending) => pending.poll_entry(),
                 _ => continue,
             };
             let listeners = any_device::listeners();
@@ -84,25 +85,25 @@ impl Socket {
         Ok(())
     }
 
-    /// Makes a connect under way progress. True once connected; an error is also kept for
-    /// `SO_ERROR`, and the socket is as it was before the connect.
-    pub(in crate::rsocket) fn drive(&self) -> io::Result<bool> {
-        if self.established.get().is_some() {
+    /// Advances a connect under way without waiting. True once the socket is connected. An error is
+    /// also kept for `SO_ERROR`, and the socket is idle again.
+    pub(in crate::rsocket) fn progress_connect(&self) -> io::Result<bool> {
+        if self.connection.get().is_some() {
             return Ok(true);
         }
         let mut state = self.state();
-        let State::Opening(opening) = &mut *state else {
-            // Another thread may have seen it through, or seen it fail.
+        let State::Connecting(pending) = &mut *state else {
+            // Another thread may have finished the connect.
             return match (&*state, self.error.load(Ordering::Relaxed)) {
                 (State::Connected, _) => Ok(true),
                 (_, 0) => Err(errno(libc::ENOTCONN)),
                 (_, e) => Err(errno(e)),
             };
         };
-        match opening.progress(sys::now()) {
+        match pending.progress(sys::now()) {
             Ok(None) => Ok(false),
-            Ok(Some(established)) => {
-                let _ = self.established.set(established);
+            Ok(Some(connection)) => {
+                let _ = self.connection.set(connection);
                 self.follow_keepalive();
                 *state = State::Connected;
                 Ok(true)
@@ -115,11 +116,11 @@ impl Socket {
         }
     }
 
-    /// As [`Self::drive`], and who connects to itself finds its own listener at work. An error is told
-    /// here, so `SO_ERROR` does not tell it again.
-    pub(in crate::rsocket) fn drive_alone(&self) -> io::Result<bool> {
+    /// As [`Self::progress_connect`], and advances the handshakes of this process's listeners, for
+    /// a process that connects to itself. The caller reports an error, so `SO_ERROR` does not.
+    pub(in crate::rsocket) fn progress_connect_and_listeners(&self) -> io::Result<bool> {
         any_device::progress(&any_device::listeners(), sys::now());
-        let result = self.drive();
+        let result = self.progress_connect();
         if result.is_err() {
             self.error.store(0, Ordering::Relaxed);
         }
@@ -128,20 +129,20 @@ impl Socket {
 
     /// For a call on a socket that is not connected: waits for a connect under way.
     #[cold]
-    pub(super) fn await_connection(&self, nonblocking: bool) -> io::Result<()> {
-        if !self.is_opening() {
+    pub(super) fn await_connection(&self, mode: Mode) -> io::Result<()> {
+        if !self.is_connecting() {
             return Err(match self.error.swap(0, Ordering::Relaxed) {
                 0 => errno(libc::ENOTCONN),
                 e => errno(e),
             });
         }
-        if nonblocking {
-            return if self.drive()? { Ok(()) } else { Err(errno(libc::EAGAIN)) };
+        if mode == Mode::Nonblocking {
+            return if self.progress_connect()? { Ok(()) } else { Err(errno(libc::EAGAIN)) };
         }
         self.finish_connect()
     }
 
-    pub(in crate::rsocket) fn is_opening(&self) -> bool {
-        self.established.get().is_none() && matches!(*self.state(), State::Opening(_))
+    pub(in crate::rsocket) fn is_connecting(&self) -> bool {
+        self.connection.get().is_none() && matches!(*self.state(), State::Connecting(_))
     }
 }

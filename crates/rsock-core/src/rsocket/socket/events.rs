@@ -1,4 +1,4 @@
-//! What `poll(2)` is told of a socket, in each of its states.
+//! The events that `poll(2)` reports for a socket, in each of its states.
 
 use crate::engine::Ready;
 use crate::rsocket::socket::{Socket, State};
@@ -9,46 +9,47 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Socket {
-    /// Events that hold now, of those that `poll(2)` knows; makes progress first.
+    /// The events of `poll(2)` that hold now. Advances handshakes first.
     pub(in crate::rsocket) fn readiness(&self, interest: PollFlags) -> PollFlags {
-        if self.is_opening() {
-            // A failure shows in `error`.
-            let _ = self.drive();
+        if self.is_connecting() {
+            // A failure is kept in `error`.
+            let _ = self.progress_connect();
         }
-        if let Some(established) = self.established.get() {
-            return stream_events(established.readiness(), interest);
+        if let Some(connection) = self.connection.get() {
+            return stream_events(connection.readiness(), interest);
         }
         let (input, output) =
             (PollFlags::IN | PollFlags::RDNORM, PollFlags::OUT | PollFlags::WRNORM);
         if self.error.load(Ordering::Relaxed) != 0 {
             return PollFlags::ERR | PollFlags::HUP | interest & (input | output);
         }
-        let accepting = match &*self.state() {
-            State::Listening(accepting) => Arc::clone(accepting),
+        let queue = match &*self.state() {
+            State::Listening(queue) => Arc::clone(queue),
             _ => return PollFlags::empty(),
         };
-        if interest.intersects(input) && accepting.is_ready(sys::now()) {
+        if interest.intersects(input) && queue.is_ready(sys::now()) {
             interest & input
         } else {
             PollFlags::empty()
         }
     }
 
-    /// What to poll while waiting for an event on a socket that is not connected, and until when.
+    /// For a socket that is not connected: what to poll while waiting for an event, and until when.
     pub(in crate::rsocket) fn poll_entries(&self) -> (Vec<libc::pollfd>, Option<Instant>) {
         match &*self.state() {
-            State::Opening(opening) => {
-                let (entry, until) = opening.poll_entry();
+            State::Connecting(pending) => {
+                let (entry, until) = pending.poll_entry();
                 (vec![entry], Some(until))
             }
-            State::Listening(accepting) => (accepting.poll_entries(), None),
+            State::Listening(queue) => (queue.poll_entries(), None),
             State::Idle | State::Connected => (Vec::new(), None),
         }
     }
 }
 
-/// COMPAT: the end of a stream is `POLLIN`, and `POLLHUP` once both directions are over. A sending
-/// half that is shut down is writable: a write fails at once.
+/// The events of a connected stream. COMPAT: the end of the peer's bytes is `POLLIN`, and `POLLHUP`
+/// follows once both directions have ended. A sending half that was shut down is writable, because
+/// a write fails at once.
 fn stream_events(ready: Ready, interest: PollFlags) -> PollFlags {
     let mut events = PollFlags::empty();
     if ready.readable {

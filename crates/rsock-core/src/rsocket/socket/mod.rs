@@ -1,21 +1,24 @@
-//! One socket of the pure mode, in any state: what `rsocket(2)`'s descriptor stands for.
+//! A stream socket of the rsockets API, in any state: what a descriptor of `rsocket(3)` stands for.
 //!
-//! Every method has the meaning of the system call of its name. All of them may be called from
-//! any thread at once; an established stream is reached without a lock.
+//! Each method has the meaning of the system call of its name. Any number of threads may call any
+//! of them at once; a connected stream is reached without a lock.
 
-mod by_name;
 mod connecting;
 mod events;
+mod option_bytes;
+mod stream_io;
+mod typed_options;
 
 use crate::engine::CallerMemory;
 use crate::interrupt::Watch;
-use crate::rsocket::any_device::{Accepting, Established, Opening};
-use crate::rsocket::connection::Patience;
-use crate::rsocket::defaults::Defaults;
+use crate::rsocket::any_device::{AnyAcceptQueue, AnyConnection, AnyPendingConnect};
+use crate::rsocket::connection::WaitPolicy;
 use crate::rsocket::options::Options;
+use crate::rsocket::system_defaults::SystemDefaults;
+use crate::rsocket::{Family, RemoteAccess};
 use crate::sys;
 use rsock_cm::{Port, in_family};
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,20 +26,21 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long a close waits for bytes on their way, if nobody said.
-const LINGER: Duration = Duration::from_secs(10);
+/// How long a close waits for bytes on their way without `SO_LINGER`.
+const DEFAULT_LINGER: Duration = Duration::from_secs(10);
 
 /// A socket that speaks the rsockets protocol from its first byte.
 #[derive(Debug)]
 pub struct Socket {
-    is_v6: bool,
+    family: Family,
     nonblocking: AtomicBool,
-    /// `SO_ERROR`: what a connect in the background came to.
+    /// `SO_ERROR`: the errno that a non-blocking connect ended with, or 0.
     error: AtomicI32,
     options: Arc<Mutex<Options>>,
-    /// Holds the address. An accepted socket has none: its listener's port is not its own.
+    /// The kernel's TCP socket that holds the port. An accepted socket shares its listener's port
+    /// number and has none.
     port: Option<Arc<Port>>,
-    established: OnceLock<Established>,
+    connection: OnceLock<AnyConnection>,
     state: Mutex<State>,
 }
 
@@ -44,27 +48,34 @@ pub struct Socket {
 enum State {
     /// Bound or not.
     Idle,
-    Opening(Box<Opening>),
-    Listening(Arc<Accepting>),
-    /// See [`Socket::established`].
+    Connecting(Box<AnyPendingConnect>),
+    Listening(Arc<AnyAcceptQueue>),
+    /// The stream is in [`Socket::connection`].
     Connected,
 }
 
+/// Whether a call may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Blocking,
+    Nonblocking,
+}
+
 impl Socket {
-    /// A new stream socket, of the IPv6 family if `v6`.
+    /// A new stream socket of `family`.
     ///
     /// # Errors
-    /// As `socket(2)`.
+    /// As `socket(2)`: `EMFILE`, `ENFILE`, `ENOMEM`; `EAFNOSUPPORT` where IPv6 is switched off.
     #[doc(alias = "rsocket")]
-    pub fn new(v6: bool) -> io::Result<Self> {
-        let options = Options::new(&Defaults::of_process());
+    pub fn new(family: Family) -> io::Result<Self> {
+        let options = Options::new(&SystemDefaults::of_process());
         Ok(Self {
-            is_v6: v6,
+            family,
             nonblocking: AtomicBool::new(false),
             error: AtomicI32::new(0),
             options: Arc::new(Mutex::new(options)),
-            port: Some(Arc::new(Port::open(v6)?)),
-            established: OnceLock::new(),
+            port: Some(Arc::new(Port::open(family.is_v6())?)),
+            connection: OnceLock::new(),
             state: Mutex::new(State::Idle),
         })
     }
@@ -82,13 +93,13 @@ impl Socket {
         let port = self.port()?;
         let options = self.options();
         port.set_reuse_address(options.reuse_address)?;
-        if self.is_v6 {
+        if self.family.is_v6() {
             port.set_v6_only(options.v6_only)?;
         }
         Ok(port.bind(addr)?)
     }
 
-    /// As `listen(2)`. Listening again changes the backlog.
+    /// As `listen(2)`. A second call changes the backlog.
     ///
     /// # Errors
     /// `EADDRINUSE`; `EINVAL` for a socket that is connecting or connected.
@@ -99,59 +110,58 @@ impl Socket {
             State::Idle => {
                 let port = Arc::clone(self.port()?);
                 let options = Arc::clone(&self.options);
-                let accepting = Accepting::listen(port, backlog, options)?;
-                *state = State::Listening(accepting);
+                let queue = AnyAcceptQueue::listen(port, backlog, options)?;
+                *state = State::Listening(queue);
                 Ok(())
             }
-            State::Listening(accepting) => accepting.set_backlog(backlog),
-            State::Opening(_) | State::Connected => Err(errno(libc::EINVAL)),
+            State::Listening(queue) => queue.set_backlog(backlog),
+            State::Connecting(_) | State::Connected => Err(errno(libc::EINVAL)),
         }
     }
 
-    /// As `accept(2)`. COMPAT: the new socket inherits the listener's options, its non-blocking mode
-    /// included, as in rdma-core since v63.
+    /// As `accept(2)`. COMPAT: the new socket inherits the listener's options, its non-blocking
+    /// mode included, as in rdma-core since v63.
     ///
     /// # Errors
-    /// `EAGAIN`, `EINTR`; `EINVAL` for a socket that does not listen; what keeps new descriptors
-    /// from being made.
+    /// `EAGAIN`, `EINTR`; `EINVAL` for a socket that does not listen; `EMFILE`, `ENFILE`, `ENOMEM`.
     #[doc(alias = "raccept")]
     pub fn accept(&self) -> io::Result<Self> {
-        let accepting = match &*self.state() {
-            State::Listening(accepting) => Arc::clone(accepting),
+        let queue = match &*self.state() {
+            State::Listening(queue) => Arc::clone(queue),
             _ => return Err(errno(libc::EINVAL)),
         };
-        let (watch, limit) = (Watch::begin(), self.options().recv_timeout);
-        let patience = Patience::new(self.is_nonblocking(), limit);
+        let watch = Watch::begin();
+        let policy = self.policy(self.mode(), |o| o.recv_timeout);
         loop {
-            match accepting.try_accept(sys::now()) {
-                Ok(established) => return Ok(self.accepted(established)),
+            match queue.try_accept(sys::now()) {
+                Ok(connection) => return Ok(self.accepted(connection)),
                 Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
-                Err(e) => match patience {
-                    Patience::None | Patience::Watched => return Err(e),
-                    Patience::Until(deadline) => accepting.wait(deadline, watch)?,
+                Err(e) => match policy {
+                    WaitPolicy::Nonblocking | WaitPolicy::NonblockingWatched => return Err(e),
+                    WaitPolicy::Until(deadline) => queue.wait(deadline, watch)?,
                 },
             }
         }
     }
 
-    fn accepted(&self, established: Established) -> Self {
+    fn accepted(&self, connection: AnyConnection) -> Self {
         let options = self.options().clone();
         let cell = OnceLock::new();
-        let _ = cell.set(established);
+        let _ = cell.set(connection);
         let socket = Self {
-            is_v6: self.is_v6,
+            family: self.family,
             nonblocking: AtomicBool::new(self.is_nonblocking()),
             error: AtomicI32::new(0),
             options: Arc::new(Mutex::new(options)),
             port: None,
-            established: cell,
+            connection: cell,
             state: Mutex::new(State::Connected),
         };
         socket.follow_keepalive();
         socket
     }
 
-    /// As `send(2)` for one or more buffers; `dont_wait` as `MSG_DONTWAIT`. A blocking call
+    /// As `send(2)` for one or more buffers; of the flags `MSG_DONTWAIT` counts. A blocking call
     /// sends everything.
     ///
     /// # Errors
@@ -159,13 +169,14 @@ impl Socket {
     /// error that broke the connection.
     #[doc(alias = "rsend")]
     #[inline]
-    pub fn send(&self, bufs: &[IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
-        let nonblocking = dont_wait || self.is_nonblocking();
-        let Some(established) = self.established.get() else {
-            self.await_connection(nonblocking)?;
-            return self.send(bufs, dont_wait);
+    pub fn send(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
+        let mode =
+            if flags.contains(SendFlags::DONTWAIT) { Mode::Nonblocking } else { self.mode() };
+        let Some(connection) = self.connection.get() else {
+            self.await_connection(mode)?;
+            return self.send(bufs, flags);
         };
-        established.send(bufs, self.patience(nonblocking, |o| o.send_timeout))
+        connection.send(bufs, self.policy(mode, |o| o.send_timeout))
     }
 
     /// As `recv(2)` for one or more buffers; `MSG_PEEK`, `MSG_WAITALL` and `MSG_DONTWAIT` count.
@@ -176,67 +187,78 @@ impl Socket {
     #[doc(alias = "rrecv")]
     #[inline]
     pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
-        let nonblocking = flags.contains(RecvFlags::DONTWAIT) || self.is_nonblocking();
-        let Some(established) = self.established.get() else {
-            self.await_connection(nonblocking)?;
+        let mode =
+            if flags.contains(RecvFlags::DONTWAIT) { Mode::Nonblocking } else { self.mode() };
+        let Some(connection) = self.connection.get() else {
+            self.await_connection(mode)?;
             return self.recv(bufs, flags);
         };
-        let patience = self.patience(nonblocking, |o| o.recv_timeout);
-        let (peek, all) =
-            (flags.contains(RecvFlags::PEEK), flags.contains(RecvFlags::WAITALL) && !nonblocking);
-        established.recv(bufs, peek, all, patience)
+        let policy = self.policy(mode, |o| o.recv_timeout);
+        let flags = match mode {
+            Mode::Blocking => flags,
+            Mode::Nonblocking => flags - RecvFlags::WAITALL,
+        };
+        connection.recv(bufs, flags, policy)
     }
 
-    fn patience(
-        &self,
-        nonblocking: bool,
-        limit: impl FnOnce(&Options) -> Option<Duration>,
-    ) -> Patience {
-        if nonblocking {
-            return Patience::None;
+    /// The mode of a call without `MSG_DONTWAIT`.
+    fn mode(&self) -> Mode {
+        if self.is_nonblocking() { Mode::Nonblocking } else { Mode::Blocking }
+    }
+
+    /// How long a call may wait, with the time limit that `limit` picks from the options.
+    fn policy(&self, mode: Mode, limit: impl FnOnce(&Options) -> Option<Duration>) -> WaitPolicy {
+        match mode {
+            Mode::Blocking => WaitPolicy::within(limit(&self.options())),
+            Mode::Nonblocking => WaitPolicy::Nonblocking,
         }
-        Patience::new(false, limit(&self.options()))
     }
 
-    /// Opens memory of the caller's to the peer's [`Self::put`] under `offset`, or under its
-    /// address; with `open` false it is registered only. Returns the offset. The memory is taken
-    /// back by [`Self::iounmap`], or when the socket is dropped.
+    /// Exposes the caller's memory to the peer's [`Self::write_remote`] under `offset`, or under
+    /// its address; with [`RemoteAccess::None`] it is only registered. Returns the offset. The
+    /// memory is the caller's again after [`Self::iounmap`], or once the socket is dropped.
     ///
     /// # Errors
-    /// `EINVAL` if the socket is not connected; `ENOMEM` if the peer has no entry for it (it offers
-    /// `RDMA_IOMAPSIZE` of them); `EOPNOTSUPP` where this memory cannot be opened.
+    /// `EINVAL` if the socket is not connected; `ENOMEM` if the peer has no free iomap entry (it
+    /// offers `RDMA_IOMAPSIZE` of them); `EOPNOTSUPP` if the device cannot expose this memory.
     #[doc(alias = "riomap")]
-    pub fn iomap(&self, memory: &CallerMemory, offset: Option<u64>, open: bool) -> io::Result<u64> {
-        let established = self.established.get().ok_or_else(|| errno(libc::EINVAL))?;
-        established.iomap(memory, offset, open)
+    pub fn iomap(
+        &self,
+        memory: &CallerMemory,
+        offset: Option<u64>,
+        access: RemoteAccess,
+    ) -> io::Result<u64> {
+        let connection = self.connection.get().ok_or_else(|| errno(libc::EINVAL))?;
+        connection.iomap(memory, offset, access)
     }
 
-    /// Takes memory back that was given to [`Self::iomap`] with this address and length.
+    /// Ends the mapping that [`Self::iomap`] made of this address and length.
     ///
     /// # Errors
-    /// `EINVAL` if there is none.
+    /// `EINVAL` if there is no such mapping.
     #[doc(alias = "riounmap")]
     pub fn iounmap(&self, addr: *const u8, len: usize) -> io::Result<()> {
-        match self.established.get() {
-            Some(established) if established.iounmap(addr, len) => Ok(()),
+        match self.connection.get() {
+            Some(connection) if connection.iounmap(addr, len) => Ok(()),
             _ => Err(errno(libc::EINVAL)),
         }
     }
 
-    /// Writes into the memory that the peer opened under `offset`. The peer is not told; what is
-    /// sent afterwards arrives afterwards. A blocking call writes everything, or up to the end of
-    /// what is open.
+    /// Writes into the memory that the peer exposes under `offset`; of the flags `MSG_DONTWAIT`
+    /// counts. The peer gets no notice of it, but bytes sent afterwards arrive afterwards. A
+    /// blocking call writes everything, or up to the end of the region. Returns the bytes written.
     ///
     /// # Errors
-    /// `EFAULT` if nothing is open there; otherwise as [`Self::send`].
+    /// `EFAULT` if no region is exposed there; otherwise as [`Self::send`].
     #[doc(alias = "riowrite")]
-    pub fn put(&self, bytes: &[u8], offset: u64, dont_wait: bool) -> io::Result<usize> {
-        let nonblocking = dont_wait || self.is_nonblocking();
-        let Some(established) = self.established.get() else {
-            self.await_connection(nonblocking)?;
-            return self.put(bytes, offset, dont_wait);
+    pub fn write_remote(&self, bytes: &[u8], offset: u64, flags: SendFlags) -> io::Result<usize> {
+        let mode =
+            if flags.contains(SendFlags::DONTWAIT) { Mode::Nonblocking } else { self.mode() };
+        let Some(connection) = self.connection.get() else {
+            self.await_connection(mode)?;
+            return self.write_remote(bytes, offset, flags);
         };
-        established.put(bytes, offset, self.patience(nonblocking, |o| o.send_timeout))
+        connection.write_remote(bytes, offset, self.policy(mode, |o| o.send_timeout))
     }
 
     /// As `shutdown(2)`.
@@ -245,33 +267,32 @@ impl Socket {
     /// `ENOTCONN`.
     #[doc(alias = "rshutdown")]
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        if let Some(established) = self.established.get() {
-            established.shutdown(how);
+        if let Some(connection) = self.connection.get() {
+            connection.shutdown(how);
             return Ok(());
         }
         match &*self.state() {
-            State::Listening(accepting) if how != Shutdown::Write => {
-                accepting.shutdown();
+            State::Listening(queue) if how != Shutdown::Write => {
+                queue.shutdown();
                 Ok(())
             }
             _ => Err(errno(libc::ENOTCONN)),
         }
     }
 
-    /// As `close(2)`: ends the connection. In shared memory what was sent is at the peer already; on an
-    /// RDMA device this waits until it is, for `SO_LINGER`'s time at most, or ten seconds. Time zero
-    /// resets the connection. Calls that wait in other threads end.
+    /// As `close(2)`: ends the connection, and calls that wait in other threads. On an RDMA device
+    /// it waits until the peer has all bytes, for `SO_LINGER` at most, or ten seconds without; in
+    /// shared memory the peer has them already. A linger of zero resets the connection.
     #[doc(alias = "rclose")]
     pub fn close(&self) {
-        if let Some(established) = self.established.get() {
+        if let Some(connection) = self.connection.get() {
             let linger = self.options().linger;
-            let reset = linger.is_some_and(|linger| linger.is_zero());
-            established.close(reset, linger.unwrap_or(LINGER));
+            connection.close(linger.unwrap_or(DEFAULT_LINGER));
             return;
         }
         let mut state = self.state();
-        if let State::Listening(accepting) = &*state {
-            accepting.shutdown();
+        if let State::Listening(queue) = &*state {
+            queue.shutdown();
         }
         *state = State::Idle;
     }
@@ -282,19 +303,19 @@ impl Socket {
     /// As `getsockname(2)`.
     #[doc(alias = "rgetsockname")]
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let canonical = if let Some(established) = self.established.get() {
-            established.local_addr()
+        let canonical = if let Some(connection) = self.connection.get() {
+            connection.local_addr()
         } else {
             match &*self.state() {
-                State::Opening(opening) => opening.local_addr(),
-                State::Listening(accepting) => match accepting.local_addr() {
+                State::Connecting(pending) => pending.local_addr(),
+                State::Listening(queue) => match queue.local_addr() {
                     Some(addr) => addr,
                     None => self.port()?.local_addr()?,
                 },
                 State::Idle | State::Connected => self.port()?.local_addr()?,
             }
         };
-        Ok(in_family(canonical, self.is_v6))
+        Ok(in_family(canonical, self.family.is_v6()))
     }
 
     /// As `getpeername(2)`.
@@ -303,23 +324,23 @@ impl Socket {
     /// `ENOTCONN`.
     #[doc(alias = "rgetpeername")]
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let established = self.established.get().ok_or_else(|| errno(libc::ENOTCONN))?;
-        Ok(in_family(established.peer_addr(), self.is_v6))
+        let connection = self.connection.get().ok_or_else(|| errno(libc::ENOTCONN))?;
+        Ok(in_family(connection.peer_addr(), self.family.is_v6()))
     }
 
-    /// Whether calls that cannot go on at once answer `EAGAIN`.
+    /// Whether calls that would wait return `EAGAIN` instead.
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// As `O_NONBLOCK`.
+    /// Sets the non-blocking mode, as `O_NONBLOCK`.
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(on, Ordering::Relaxed);
     }
 
-    pub(super) fn established(&self) -> Option<&Established> {
-        self.established.get()
+    pub(super) fn connection(&self) -> Option<&AnyConnection> {
+        self.connection.get()
     }
 
     fn port(&self) -> io::Result<&Arc<Port>> {
@@ -340,13 +361,13 @@ fn errno(e: i32) -> io::Error {
 }
 
 impl AsFd for Socket {
-    /// A descriptor that is this socket's for as long as it lives: its number is free for nobody
-    /// else. It is not a descriptor to read, write or poll.
+    /// A descriptor that this socket keeps open as long as it lives, so that its number stays
+    /// taken. It must not be read, written or polled.
     #[expect(clippy::expect_used, reason = "a socket without a port is made connected")]
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.port {
             Some(port) => port.as_fd(),
-            None => self.established.get().expect("accepted").as_fd(),
+            None => self.connection.get().expect("accepted").as_fd(),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Addresses, listening, connecting, and what can go wrong with them.
 
 use crate::rsocket::tests::*;
-use rsock_cm::soft::{Connecting, Event, Listener, Progress};
+use rsock_cm::soft::{
+    SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
+    SoftProgress as Progress,
+};
 use rsock_cm::{Port, PortSpace};
 use rsock_verbs::QpNum;
 use rsock_verbs::soft::SoftContext;
@@ -16,7 +19,7 @@ fn both_ends_know_both_addresses() {
         let listener = listening(listen);
         let port = listener.local_addr().expect("name").port();
         let to = addr(&format!("{connect}:{port}"));
-        let client = Socket::new(to.is_ipv6()).expect("socket");
+        let client = Socket::new(Family::of(&to)).expect("socket");
         client.connect(to, None).expect("connect");
         let server = listener.accept().expect("accept");
         assert_eq!(client.peer_addr().expect("peer"), to);
@@ -30,7 +33,7 @@ fn both_ends_know_both_addresses() {
 
 #[test]
 fn a_socket_that_is_not_connected_says_so() {
-    let socket = Socket::new(false).expect("socket");
+    let socket = Socket::new(Family::V4).expect("socket");
     assert_eq!(errno(send(&socket, b"x")), libc::ENOTCONN);
     assert_eq!(errno(recv(&socket, 1)), libc::ENOTCONN);
     assert_eq!(errno(socket.shutdown(Shutdown::Both)), libc::ENOTCONN);
@@ -47,7 +50,7 @@ fn a_refused_socket_can_try_again() {
     let listener = listening(&at.to_string());
     listener.close();
     drop(listener);
-    let client = Socket::new(false).expect("socket");
+    let client = Socket::new(Family::V4).expect("socket");
     assert_eq!(errno(client.connect(at, None)), libc::ECONNREFUSED);
     assert!(client.take_error().is_none(), "told already");
     let listener = listening(&at.to_string());
@@ -62,7 +65,7 @@ fn a_refused_socket_can_try_again() {
 fn wrong_addresses_have_the_errno_of_the_kernel() {
     let bound = listening("127.0.0.1:0");
     let at = bound.local_addr().expect("name");
-    let socket = Socket::new(false).expect("socket");
+    let socket = Socket::new(Family::V4).expect("socket");
     assert_eq!(errno(socket.bind(at)), libc::EADDRINUSE);
     assert_eq!(errno(socket.bind(addr("192.0.2.1:0"))), libc::EADDRNOTAVAIL);
     assert_eq!(errno(socket.connect(addr("[::1]:1"), None)), libc::EAFNOSUPPORT);
@@ -71,14 +74,14 @@ fn wrong_addresses_have_the_errno_of_the_kernel() {
 }
 
 #[test]
-fn a_connect_that_nobody_answers_times_out() {
+fn a_connect_without_an_answer_times_out() {
     let _watchdog = watchdog();
-    // A listener of another layer, which nobody drives.
+    // A listener of the connection manager, whose handshakes no thread advances.
     let ctx = SoftContext::open().expect("device");
     let port = Arc::new(Port::open(false).expect("port"));
     port.bind(addr("127.0.0.1:0")).expect("bind");
     let listener = Listener::listen(&ctx, PortSpace::Tcp, port, 1).expect("listen");
-    let client = Socket::new(false).expect("socket");
+    let client = Socket::new(Family::V4).expect("socket");
     let short = Some(Duration::from_millis(30));
     assert_eq!(errno(client.connect(listener.local_addr(), short)), libc::ETIMEDOUT);
     // The same in the background: the error waits to be asked for.
@@ -97,7 +100,7 @@ fn a_connect_that_nobody_answers_times_out() {
 fn a_connect_in_the_background_ends_writable() {
     let _watchdog = watchdog();
     let listener = listening("127.0.0.1:0");
-    let client = Socket::new(false).expect("socket");
+    let client = Socket::new(Family::V4).expect("socket");
     client.set_nonblocking(true);
     match client.connect(listener.local_addr().expect("name"), None) {
         Ok(()) => {}
@@ -132,7 +135,7 @@ fn an_accepted_socket_inherits_options_and_mode() {
     set(&listener, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     set(&listener, libc::SOL_SOCKET, libc::SO_RCVBUF, 40_000);
     listener.set_nonblocking(true);
-    let client = Socket::new(false).expect("socket");
+    let client = Socket::new(Family::V4).expect("socket");
     client.connect(listener.local_addr().expect("name"), None).expect("connect");
     poll_one(&listener, PollFlags::IN, None);
     let server = listener.accept().expect("accept");
@@ -152,7 +155,7 @@ fn shutting_a_listener_down_ends_a_waiting_accept() {
         listener.shutdown(Shutdown::Read).expect("shutdown");
         assert_eq!(waiting.join().expect("thread"), libc::EINVAL);
     });
-    let client = Socket::new(false).expect("socket");
+    let client = Socket::new(Family::V4).expect("socket");
     assert_eq!(errno(client.connect(at, None)), libc::ECONNREFUSED);
 }
 
@@ -173,7 +176,7 @@ fn many_threads_accept_and_connect_at_once() {
             });
             s.spawn(|| {
                 for i in 0..EACH {
-                    let client = Socket::new(false).expect("socket");
+                    let client = Socket::new(Family::V4).expect("socket");
                     client.connect(at, None).expect("connect");
                     let word = u32::try_from(i).expect("small").to_ne_bytes();
                     send(&client, &word).expect("send");
@@ -215,7 +218,7 @@ fn a_peer_of_another_protocol_version_is_turned_away() {
     let port = Arc::new(Port::open(false).expect("port"));
     let mut listener = Listener::listen(&ctx, PortSpace::Tcp, port, 4).expect("listen");
     let to = addr(&format!("127.0.0.1:{}", listener.local_addr().port()));
-    let client = Socket::new(false).expect("socket");
+    let client = Socket::new(Family::V4).expect("socket");
     client.set_nonblocking(true);
     assert_eq!(errno(client.connect(to, None)), libc::EINPROGRESS);
     while poll_one(&client, PollFlags::OUT, Some(Duration::ZERO)).is_empty() {
@@ -229,7 +232,7 @@ fn a_peer_of_another_protocol_version_is_turned_away() {
 /// Connection data of every shape: the listener turns it away or makes a stream that fails, and
 /// serves the next honest client.
 #[test]
-fn garbage_as_connection_data_harms_nobody_else() {
+fn garbage_as_connection_data_leaves_other_connections_alone() {
     let _watchdog = watchdog();
     let ctx = SoftContext::open().expect("device");
     let listener = listening("127.0.0.1:0");
@@ -276,7 +279,7 @@ fn garbage_as_connection_data_harms_nobody_else() {
         }
     }
     assert!(rejected > 0, "some of it must be recognised");
-    let client = Socket::new(false).expect("socket");
+    let client = Socket::new(Family::V4).expect("socket");
     client.connect(to, None).expect("connect");
     let server = listener.accept().expect("accept");
     send(&client, b"fine").expect("send");

@@ -43,7 +43,7 @@ fn the_end_is_readable_and_the_hang_up_shows_after_the_last_byte() {
 fn sockets_descriptors_and_nothing_are_polled_together() {
     let _watchdog = watchdog();
     let (client, server) = pair();
-    let idle = Socket::new(false).expect("socket");
+    let idle = Socket::new(Family::V4).expect("socket");
     let (reader, writer) = rustix::pipe::pipe().expect("pipe");
     let entry = |source| PollEntry { source, events: PollFlags::IN, revents: PollFlags::empty() };
     let mut entries = [
@@ -89,7 +89,7 @@ fn a_sleeping_poll_is_woken_by_whatever_happens_first() {
         recv(&server, 1).expect("recv");
 
         let connection = s.spawn(events);
-        let other = Socket::new(false).expect("socket");
+        let other = Socket::new(Family::V4).expect("socket");
         other.connect(to, None).expect("connect");
         assert_eq!(connection.join().expect("thread"), (PollFlags::empty(), PollFlags::IN));
         listener.accept().expect("accept");

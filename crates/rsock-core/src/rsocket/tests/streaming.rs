@@ -32,7 +32,11 @@ fn write_stream(socket: &Socket, total: usize, seed: u64) {
         // In three pieces, of which one may be empty.
         let (a, rest) = bytes.split_at(n / 3);
         let pieces = [IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(rest)];
-        assert_eq!(socket.send(&pieces, false).expect("send"), n, "a blocking send sends all");
+        assert_eq!(
+            socket.send(&pieces, SendFlags::empty()).expect("send"),
+            n,
+            "a blocking send sends all"
+        );
         at += n;
     }
 }
@@ -234,7 +238,7 @@ fn a_killed_peer_ends_the_stream_after_its_last_bytes() {
         // SAFETY: asks for a signal at our parent's end; a hanging test must not leave us behind.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let talk = || -> io::Result<()> {
-            let client = Socket::new(false)?;
+            let client = Socket::new(Family::V4)?;
             client.connect(to, None)?;
             send(&client, b"last words")?;
             recv(&client, 1)?;
@@ -249,7 +253,7 @@ fn a_killed_peer_ends_the_stream_after_its_last_bytes() {
     assert_eq!(recv_with(&server, 10, RecvFlags::WAITALL).expect("recv"), b"last words");
     std::thread::scope(|s| {
         let reader = s.spawn(|| recv(&server, 1).expect("end"));
-        // SAFETY: a child of ours that has not been waited for.
+        // SAFETY: a child of this process that has not been waited for.
         unsafe { libc::kill(child, libc::SIGKILL) };
         assert_eq!(reader.join().expect("thread"), b"");
     });

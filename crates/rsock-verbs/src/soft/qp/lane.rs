@@ -1,4 +1,5 @@
-//! The two ends of a lane as a queue pair holds them: pointers into a mapping, checked once.
+//! Pointers into the mapping of a lane, checked once: [`Lane`] for its owner, [`LaneProducer`] for
+//! its sender.
 
 use crate::error::Error;
 use crate::soft::layout::{
@@ -13,20 +14,20 @@ use crate::types::{Access, QpNum};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where the parts of a lane lie in a segment.
+/// Offsets and sizes of a lane's parts in a segment.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::soft) struct Place {
+pub(in crate::soft) struct LaneLocation {
     pub(in crate::soft) head_at: u64,
     pub(in crate::soft) slots_at: u64,
     pub(in crate::soft) slots: u32,
-    /// Bytes behind the slots.
+    /// Bytes of the stage, which follows the slots.
     pub(in crate::soft) stage: u32,
     pub(in crate::soft) caps_at: u64,
-    /// 0 for none.
+    /// Number of receive capacities; 0 if the lane has none.
     pub(in crate::soft) n_caps: u32,
 }
 
-impl Place {
+impl LaneLocation {
     /// Bytes of slots and stage.
     pub(in crate::soft) fn len(&self) -> u64 {
         u64::from(self.slots) * 64 + u64::from(self.stage)
@@ -34,8 +35,8 @@ impl Place {
 }
 
 /// # Invariants
-/// All pointers lie inside one mapping of the link that the queue pair holds; `slots` has
-/// `mask + 1` entries, `caps` has `caps_mask + 1` if it is there, and `stage` has `stage_mask + 1` bytes.
+/// All pointers lie inside one mapping of the link that the queue pair holds; `slots` has `mask +
+/// 1` entries, `caps` has `caps_mask + 1` if it is there, and `stage` has `stage_mask + 1` bytes.
 #[derive(Debug)]
 pub(in crate::soft) struct Lane {
     head: NonNull<LaneHead>,
@@ -47,34 +48,34 @@ pub(in crate::soft) struct Lane {
     stage_mask: u32,
 }
 
-// SAFETY: what the pointers reach is atomics, and bytes that are copied raw.
+// SAFETY: the pointers lead to atomics, and to bytes that are only copied raw.
 unsafe impl Send for Lane {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Lane {}
 
 impl Lane {
-    /// The lane at `place`, if that is inside `mapping` and makes sense.
-    pub(in crate::soft) fn at(mapping: &Mapping, place: &Place) -> Option<Self> {
-        if !place.slots.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&place.slots) {
+    /// The lane at `location`, if that is inside `mapping` and makes sense.
+    pub(in crate::soft) fn at(mapping: &Mapping, location: &LaneLocation) -> Option<Self> {
+        if !location.slots.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&location.slots) {
             return None;
         }
-        if !place.stage.is_power_of_two() || !(STAGE..=MAX_STAGE).contains(&place.stage) {
+        if !location.stage.is_power_of_two() || !(STAGE..=MAX_STAGE).contains(&location.stage) {
             return None;
         }
-        let stage_at = place.slots_at.checked_add(u64::from(place.slots) * 64)?;
-        let caps = match place.n_caps {
+        let stage_at = location.slots_at.checked_add(u64::from(location.slots) * 64)?;
+        let caps = match location.n_caps {
             0 => None,
-            n if n.is_power_of_two() => Some(mapping.slice(place.caps_at, n.into())?),
+            n if n.is_power_of_two() => Some(mapping.slice(location.caps_at, n.into())?),
             _ => return None,
         };
         Some(Self {
-            head: mapping.slice(place.head_at, 1)?,
-            slots: mapping.slice(place.slots_at, place.slots.into())?,
-            stage: mapping.bytes(stage_at, place.stage.into())?,
+            head: mapping.slice(location.head_at, 1)?,
+            slots: mapping.slice(location.slots_at, location.slots.into())?,
+            stage: mapping.bytes(stage_at, location.stage.into())?,
             caps,
-            mask: place.slots - 1,
-            caps_mask: place.n_caps.saturating_sub(1),
-            stage_mask: place.stage - 1,
+            mask: location.slots - 1,
+            caps_mask: location.n_caps.saturating_sub(1),
+            stage_mask: location.stage - 1,
         })
     }
 
@@ -96,8 +97,8 @@ impl Lane {
         self.mask + 1
     }
 
-    /// Byte capacity word of receive `index`; nothing on a shared receive queue or where receives
-    /// have no memory.
+    /// Byte capacity of receive `index`; `None` with a shared receive queue, or if receives have no
+    /// memory.
     #[inline(always)]
     pub(in crate::soft) fn cap(&self, index: u32) -> Option<&AtomicU32> {
         let caps = self.caps?;
@@ -107,7 +108,8 @@ impl Lane {
         Some(unsafe { cap.as_ref() })
     }
 
-    /// Staged byte `at` of all, and how many follow before the stage wraps.
+    /// Pointer to byte `at` of the staged stream, and the number of bytes from there to the end of
+    /// the stage.
     #[expect(clippy::cast_possible_truncation, reason = "masked")]
     pub(in crate::soft) fn stage(&self, at: u64) -> (NonNull<u8>, usize) {
         let i = at as u32 & self.stage_mask;
@@ -121,12 +123,13 @@ impl Lane {
     }
 }
 
-/// What a queue pair sends into: the peer's lane, and the lines its pollers sleep on.
+/// What a queue pair sends into: the peer's lane, and the wait lines that the peer's pollers sleep
+/// on.
 ///
 /// # Invariants
 /// `recv_wait` and `send_wait` lie inside the link's mapping of the peer's segment.
 #[derive(Debug)]
-pub(in crate::soft) struct Outlet {
+pub(in crate::soft) struct LaneProducer {
     pub(in crate::soft) lane: Lane,
     recv_wait: NonNull<WaitLine>,
     send_wait: NonNull<WaitLine>,
@@ -134,23 +137,25 @@ pub(in crate::soft) struct Outlet {
 }
 
 // SAFETY: wait lines are made of atomics.
-unsafe impl Send for Outlet {}
+unsafe impl Send for LaneProducer {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Outlet {}
+unsafe impl Sync for LaneProducer {}
 
-impl Outlet {
+impl LaneProducer {
     /// Connects `number` to the peer's queue pair `dest`.
     pub(in crate::soft) fn connect(link: &Link, number: QpNum, dest: QpNum) -> Result<Self, Error> {
         let none = Error::Invalid("the peer has no such queue pair");
-        let theirs = link.theirs();
+        let theirs = link.peer_segment();
         let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
         let Some(entry) = theirs.at::<QpEntry>(at) else { return Err(none) };
         // SYNC(qp-entry): pairs with the Release in `publish`.
         if dest.0 == 0 || entry.number.load(Ordering::Acquire) != dest.0 {
-            return Err(if link.probe() { none } else { Error::PeerGone });
+            // Changes nothing: the death of the peer fails every queue pair of the link, and the caller holds the lock
+            // of this one.
+            return Err(if link.has_hung_up() { Error::PeerGone } else { none });
         }
         // Read once each; checked on the copies.
-        let place = Place {
+        let location = LaneLocation {
             head_at: entry.head_at.load(Ordering::Relaxed),
             slots_at: entry.slots_at.load(Ordering::Relaxed),
             slots: entry.slots.load(Ordering::Relaxed),
@@ -164,7 +169,7 @@ impl Outlet {
         let send_wait = wait(entry.send_wait_at.load(Ordering::Relaxed));
         let outside = Error::PeerViolation("a queue pair outside its segment");
         let (Some(lane), Some(recv_wait), Some(send_wait)) =
-            (Lane::at(theirs, &place), recv_wait, send_wait)
+            (Lane::at(theirs, &location), recv_wait, send_wait)
         else {
             return Err(outside);
         };
@@ -176,20 +181,20 @@ impl Outlet {
         }
     }
 
-    /// Bytes that the peer's program has consumed, so far as it says.
+    /// Bytes that the peer's program has consumed, as the peer claims.
     pub(in crate::soft) fn consumed(&self) -> u64 {
         self.lane.head().consumer.consumed.load(Ordering::Acquire)
     }
 
-    /// Wakes those who wait for the peer's receive completions, after an entry was published. Under the
-    /// lock of the sender, as [`Self::take_recv`].
+    /// Wakes the peer's waiters for receive completions after an entry was published. Called under
+    /// the sender's lock, as [`Self::take_recv`].
     #[inline(always)]
     pub(in crate::soft) fn ring_recv(&self) {
         self.wake_recv(self.take_recv());
     }
 
-    /// Wakes those who wait for the peer's send completions, after room was made. Not once the lane
-    /// may have been given up.
+    /// Wakes the peer's waiters for send completions after room was made. Must not be called once
+    /// the lane may have been detached.
     pub(in crate::soft) fn ring_send(&self) {
         // SAFETY: by the type's invariant.
         let line = unsafe { self.send_wait.as_ref() };
@@ -199,24 +204,24 @@ impl Outlet {
         }
     }
 
-    /// Gives the lane up: the last access.
+    /// Detaches from the lane: the last access to it.
     pub(in crate::soft) fn detach(&self) {
-        // SYNC(detach): pairs with the Acquire in `Link::reap`.
+        // SYNC(detach): pairs with the Acquire in `Link::reclaim`.
         self.lane.head().producer.detached.store(1, Ordering::Release);
     }
 
-    /// Takes the bits of those who wait for the peer's receive completions, for [`Self::wake_recv`].
+    /// Takes the armed bits of the peer's waiters for receive completions, for [`Self::wake_recv`].
     ///
-    /// This writes the line, so the sender's lock is held: under it the lane is given up, and after that the
-    /// peer may use the line's memory for something else.
+    /// This writes the wait line, so the caller holds the sender's lock: the lane is detached under
+    /// that lock, and afterwards the peer may reuse the line's memory.
     #[inline(always)]
     pub(in crate::soft) fn take_recv(&self) -> u32 {
         // SAFETY: by the type's invariant.
         unsafe { self.recv_wait.as_ref() }.ring()
     }
 
-    /// Wakes those that the bits name; without the lock, since it takes system calls. Writes nothing: if
-    /// the peer uses the line's memory for something else by now, it is woken for nothing.
+    /// Wakes the waiters that `bits` name. Called without the lock, since it takes system calls.
+    /// Writes nothing: if the peer has reused the line's memory by now, it is woken for nothing.
     #[inline(always)]
     pub(in crate::soft) fn wake_recv(&self, bits: u32) {
         if bits != 0 {
@@ -230,19 +235,19 @@ impl Outlet {
 pub(in crate::soft) fn publish(
     own: &Mapping,
     number: QpNum,
-    place: &Place,
+    location: &LaneLocation,
     access: Access,
     recv_wait_at: u64,
     send_wait_at: u64,
 ) -> Option<()> {
     let entry = own_entry(own, number)?;
-    entry.slots.store(place.slots, Ordering::Relaxed);
-    entry.stage.store(place.stage, Ordering::Relaxed);
+    entry.slots.store(location.slots, Ordering::Relaxed);
+    entry.stage.store(location.stage, Ordering::Relaxed);
     entry.access.store(access.bits(), Ordering::Relaxed);
-    entry.n_caps.store(place.n_caps, Ordering::Relaxed);
-    entry.head_at.store(place.head_at, Ordering::Relaxed);
-    entry.slots_at.store(place.slots_at, Ordering::Relaxed);
-    entry.caps_at.store(place.caps_at, Ordering::Relaxed);
+    entry.n_caps.store(location.n_caps, Ordering::Relaxed);
+    entry.head_at.store(location.head_at, Ordering::Relaxed);
+    entry.slots_at.store(location.slots_at, Ordering::Relaxed);
+    entry.caps_at.store(location.caps_at, Ordering::Relaxed);
     entry.recv_wait_at.store(recv_wait_at, Ordering::Relaxed);
     entry.send_wait_at.store(send_wait_at, Ordering::Relaxed);
     // SYNC(qp-entry): publishes the fields. Pairs with the Acquire in `connect`.
@@ -250,7 +255,7 @@ pub(in crate::soft) fn publish(
     Some(())
 }
 
-/// Takes the entry back.
+/// Withdraws the entry.
 pub(in crate::soft) fn withdraw(own: &Mapping, number: QpNum) {
     if let Some(entry) = own_entry(own, number) {
         entry.number.store(0, Ordering::Release);

@@ -1,28 +1,28 @@
 //! Reliable-connected queue pairs.
 //!
-//! A queue pair receives from a lane in its own process's segment, which its peer writes, and
-//! sends into the peer's. `send.rs` (with `place.rs`) and `recv.rs` are the two data paths; this
-//! file makes, moves and ends queue pairs.
+//! A queue pair receives from a lane in its own process's segment, which its peer writes, and sends
+//! into the peer's. `send.rs` (with `submit.rs`) and `recv.rs` are the two data paths; this file
+//! creates queue pairs, changes their state and destroys them.
 //!
-//! Invariants: a queue pair in the error state never touches its peer's lane again. A lane is given
-//! back only when the peer has said the same of it, or is dead.
+//! Invariants: a queue pair in the error state never touches its peer's lane again. A lane is freed
+//! only when the peer's queue pair is in the error state as well, or the peer is dead.
 
 pub(in crate::soft) mod lane;
-mod place;
 mod queue;
 mod recv;
 mod send;
 mod shared;
+mod submit;
 
 use super::Soft;
 use super::barrier;
-use super::birth::Birth;
 use super::cq::{Role, SoftCq};
+use super::creation_stamp::CreationStamp;
 use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
-use super::link::{Link, Zombie};
+use super::link::{Link, RetiredLane};
 use super::pd::SoftPd;
 use super::srq::SrqCore;
-use super::wait::{Port, Waiters};
+use super::wait::{OwnedWaitLine, Waiters};
 use crate::device::{QpInit, QueuePair};
 use crate::error::{Error, PostError};
 use crate::family::FamilyBox;
@@ -30,42 +30,42 @@ use crate::sync::primitive::{Native, Platform};
 use crate::types::{Access, QpNum, QpState, Retry};
 use crate::wc::{Completion, WcStatus};
 use crate::wr::{RecvWr, SendWr};
-use lane::{Lane, Outlet, Place};
+use lane::{Lane, LaneLocation, LaneProducer};
 use queue::SendQueue;
 pub(super) use queue::{MAX_SGE, RecvQueue, Sges};
-use shared::{DONE, PENDING, Shared, Tx, WANT};
+use shared::{DONE, PENDING, QpShared, ROOM_REQUESTED, Tx};
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
 
 /// A reliable-connected queue pair.
 #[derive(Debug)]
 pub struct SoftQp {
-    core: Arc<Core>,
+    core: Arc<QpCore>,
     send_cq: Arc<SoftCq>,
     recv_cq: Arc<SoftCq>,
     pd: Arc<SoftPd>,
-    birth: Birth,
+    created: CreationStamp,
 }
 
-/// What completion queues hold of a queue pair.
+/// The part of a queue pair that completion queues hold.
 #[derive(Debug)]
-pub(super) struct Core {
-    shared: FamilyBox<Shared>,
-    /// What we receive from.
-    inlet: Lane,
-    /// What we send into, once connected.
-    outlet: OnceLock<Outlet>,
+pub(super) struct QpCore {
+    shared: FamilyBox<QpShared>,
+    /// The lane that this queue pair receives from.
+    recv_lane: Lane,
+    /// The peer's lane, once connected.
+    send_lane: OnceLock<LaneProducer>,
     rq: RecvQueue,
     srq: Option<Arc<SrqCore>>,
     sq: SendQueue,
     number: QpNum,
-    place: Place,
+    location: LaneLocation,
     max_recv_wr: u32,
     signal_all: bool,
     write_imm: bool,
     recv_waiters: Arc<Waiters>,
     send_waiters: Arc<Waiters>,
-    ports: [Arc<Port>; 2],
+    wait_lines: [Arc<OwnedWaitLine>; 2],
     link: Arc<Link>,
 }
 
@@ -85,56 +85,56 @@ impl SoftQp {
             return Err(Error::Invalid("the shared receive queue is of another domain"));
         }
         let (depth, recv_sge) = match init.srq {
-            // Holds the receive of the message under way.
+            // Room for the receive of the message that is arriving.
             Some(srq) => (1, srq.core().max_sge()),
             None => (cap.max_recv_wr, cap.max_recv_sge),
         };
-        let recv_port = init.recv_cq.waiters().port(link)?;
-        let send_port = init.send_cq.waiters().port(link)?;
+        let recv_line = init.recv_cq.waiters().wait_line(link)?;
+        let send_line = init.send_cq.waiters().wait_line(link)?;
         let room = || Error::Exhausted("family memory");
         let n_caps =
             if init.srq.is_none() && recv_sge > 0 { depth.max(1).next_power_of_two() } else { 0 };
         let slots = cap.max_recv_wr.next_power_of_two().clamp(MIN_SLOTS, MAX_SLOTS);
         let rq = RecvQueue::new(depth, recv_sge)?;
         let sq = SendQueue::new(cap.max_send_wr, cap.max_send_sge)?;
-        let shared = FamilyBox::new(Shared::new()).ok_or_else(room)?;
+        let shared = FamilyBox::new(QpShared::new()).ok_or_else(room)?;
         let number = link.node().numbers().take().ok_or(Error::Exhausted("queue pairs"))?;
-        let made = Self::place(link, slots, n_caps);
-        let (place, inlet) = match made {
+        let made = Self::alloc_lane(link, slots, n_caps);
+        let (location, recv_lane) = match made {
             Ok(made) => made,
             Err(e) => {
                 link.node().numbers().give_back(number);
                 return Err(e);
             }
         };
-        let core = Arc::new(Core {
+        let core = Arc::new(QpCore {
             shared,
-            inlet,
-            outlet: OnceLock::new(),
+            recv_lane,
+            send_lane: OnceLock::new(),
             rq,
             srq: init.srq.map(|srq| Arc::clone(srq.core())),
             sq,
             number,
-            place,
+            location,
             max_recv_wr: cap.max_recv_wr,
             signal_all: cap.signal_all,
             write_imm: pd.has_write_imm(),
             recv_waiters: Arc::clone(init.recv_cq.waiters()),
             send_waiters: Arc::clone(init.send_cq.waiters()),
-            ports: [recv_port, send_port],
+            wait_lines: [recv_line, send_line],
             link: Arc::clone(link),
         });
         if core.srq.is_some() {
-            core.inlet.head().consumer.posted.store(slots, Ordering::Relaxed);
+            core.recv_lane.head().consumer.posted.store(slots, Ordering::Relaxed);
         }
         link.add_qp(&core);
-        // From here on `Drop` takes everything back.
+        // From here on `Drop` frees everything.
         let qp = Self {
             core,
             send_cq: Arc::clone(init.send_cq),
             recv_cq: Arc::clone(init.recv_cq),
             pd: Arc::clone(pd),
-            birth: Birth::now(),
+            created: CreationStamp::now(),
         };
         if Arc::ptr_eq(init.send_cq, init.recv_cq) {
             qp.recv_cq.attach(&qp.core, Role::Both)?;
@@ -145,13 +145,13 @@ impl SoftQp {
         Ok(qp)
     }
 
-    /// Memory for a lane.
-    fn place(link: &Link, slots: u32, n_caps: u32) -> Result<(Place, Lane), Error> {
+    /// Allocates memory for a lane.
+    fn alloc_lane(link: &Link, slots: u32, n_caps: u32) -> Result<(LaneLocation, Lane), Error> {
         let head_at = link.alloc_block()?;
-        let zeroed = link.own().at::<LaneHead>(head_at).map(LaneHead::clear);
+        let zeroed = link.own_segment().at::<LaneHead>(head_at).map(LaneHead::clear);
         let slots_at = link.alloc(u64::from(slots) * 64 + u64::from(STAGE));
         let caps_at = if n_caps == 0 { Ok(0) } else { link.alloc(u64::from(n_caps) * 4) };
-        let place = Place {
+        let location = LaneLocation {
             head_at,
             slots_at: *slots_at.as_ref().unwrap_or(&0),
             slots,
@@ -159,13 +159,13 @@ impl SoftQp {
             caps_at: *caps_at.as_ref().unwrap_or(&0),
             n_caps,
         };
-        let error = match (&slots_at, &caps_at, Lane::at(link.own(), &place)) {
-            (Ok(_), Ok(_), Some(lane)) if zeroed.is_some() => return Ok((place, lane)),
+        let error = match (&slots_at, &caps_at, Lane::at(link.own_segment(), &location)) {
+            (Ok(_), Ok(_), Some(lane)) if zeroed.is_some() => return Ok((location, lane)),
             _ => Error::Exhausted("segment"),
         };
         link.free_block(head_at);
         if let Ok(at) = slots_at {
-            link.free(at, place.len());
+            link.free(at, location.len());
         }
         if let (Ok(at), 1..) = (caps_at, n_caps) {
             link.free(at, u64::from(n_caps) * 4);
@@ -173,12 +173,12 @@ impl SoftQp {
         Err(error)
     }
 
-    /// Moves from `from` to `to` under the send lock.
+    /// Changes the state from `from` to `to` under the send lock.
     fn step(
         &self,
         from: QpState,
         to: QpState,
-        act: impl FnOnce(&Core, &mut Tx) -> Result<(), Error>,
+        act: impl FnOnce(&QpCore, &mut Tx) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let core = &*self.core;
         let mut tx = core.shared.tx.0.lock();
@@ -193,13 +193,13 @@ impl SoftQp {
 
 #[cfg(test)]
 impl SoftQp {
-    /// Publishes an entry of any content, `ahead` of the right place.
+    /// Publishes an entry of any content, `ahead` slots after the right one.
     pub(super) fn forge(&self, ahead: u32, imm: u32, word: u64) {
         let mut tx = self.core.shared.tx.0.lock();
-        if let Some(outlet) = self.core.outlet.get() {
+        if let Some(send_lane) = self.core.send_lane.get() {
             let index = tx.tail.wrapping_add(ahead);
-            outlet.lane.slot(index).publish_bare(index, imm, word);
-            outlet.ring_recv();
+            send_lane.lane.slot(index).publish_bare(index, imm, word);
+            send_lane.ring_recv();
             tx.tail = index.wrapping_add(1);
         }
     }
@@ -210,12 +210,16 @@ impl SoftQp {
         self.core.shared.rx.drain_until.store(taken, Ordering::Relaxed);
     }
 
-    /// Looks to the peer as if a copy were under way.
+    /// Makes a copy appear to be under way, or to have ended.
     pub(super) fn set_busy(&self, busy: bool) {
-        let outlet = self.core.outlet.get().expect("connected");
-        let word = &outlet.lane.head().copier.busy;
+        let send_lane = self.core.send_lane.get().expect("connected");
+        let word = &send_lane.lane.head().copier.guard;
         let mut tx = self.core.shared.tx.0.lock();
-        if busy { word.begin(&mut tx.busy, Native::fence) } else { word.end(&mut tx.busy) }
+        if busy {
+            word.begin(&mut tx.copy_count, Native::fence)
+        } else {
+            word.end(&mut tx.copy_count)
+        }
     }
 }
 
@@ -231,24 +235,31 @@ impl QueuePair<Soft> for SoftQp {
     /// From here on the peer can connect to this queue pair.
     fn init(&self, access: Access) -> Result<(), Error> {
         self.step(QpState::Reset, QpState::Init, |core, _| {
-            let [recv, send] = &core.ports;
+            let [recv, send] = &core.wait_lines;
             core.shared.peer_access.store(access.bits(), Ordering::Relaxed);
-            lane::publish(core.link.own(), core.number, &core.place, access, recv.at(), send.at())
-                .ok_or(Error::Exhausted("queue pairs"))
+            lane::publish(
+                core.link.own_segment(),
+                core.number,
+                &core.location,
+                access,
+                recv.at(),
+                send.at(),
+            )
+            .ok_or(Error::Exhausted("queue pairs"))
         })
     }
 
     fn ready_to_receive(&self, path: &Arc<Link>, dest: QpNum) -> Result<(), Error> {
         if !Arc::ptr_eq(path, self.pd.link()) {
-            return Err(Error::Invalid("the path leads to another process than the domain's"));
+            return Err(Error::Invalid("the path's process is not that of the domain"));
         }
         if !path.is_alive() {
             return Err(Error::PeerGone);
         }
         self.step(QpState::Init, QpState::Rtr, |core, tx| {
-            let outlet = Outlet::connect(path, core.number, dest)?;
-            tx.slot_end = outlet.lane.n_slots();
-            core.outlet.set(outlet).map_err(|_| Error::Invalid("connected already"))
+            let send_lane = LaneProducer::connect(path, core.number, dest)?;
+            tx.slot_end = send_lane.lane.n_slots();
+            core.send_lane.set(send_lane).map_err(|_| Error::Invalid("connected already"))
         })
     }
 
@@ -293,25 +304,30 @@ impl Drop for SoftQp {
         let core = &self.core;
         self.recv_cq.detach(core);
         self.send_cq.detach(core);
-        // A queue pair that lived through a fork is the family's: somebody else may use it.
-        if !self.birth.is_private() {
+        // A queue pair that existed during a fork belongs to the process family: another process
+        // may use it.
+        if !self.created.is_unshared() {
             return;
         }
         core.fail(WcStatus::WR_FLUSH, WcStatus::RETRY_EXC);
         let link = self.pd.link();
-        lane::withdraw(link.own(), core.number);
-        // Fails if the peer has claimed the lane: then it says when it lets go.
-        let _ = core.inlet.head().producer.claim.compare_exchange(
+        lane::withdraw(link.own_segment(), core.number);
+        // Fails if the peer has claimed the lane: then the peer detaches from it later.
+        let _ = core.recv_lane.head().producer.claim.compare_exchange(
             0,
             REVOKED,
             Ordering::AcqRel,
             Ordering::Acquire,
         );
-        let mut spans = vec![(core.place.slots_at, core.place.len())];
-        if core.place.n_caps > 0 {
-            spans.push((core.place.caps_at, u64::from(core.place.n_caps) * 4));
+        let mut spans = vec![(core.location.slots_at, core.location.len())];
+        if core.location.n_caps > 0 {
+            spans.push((core.location.caps_at, u64::from(core.location.n_caps) * 4));
         }
-        let rest = Zombie { head_at: core.place.head_at, spans, _ports: core.ports.to_vec() };
+        let rest = RetiredLane {
+            head_at: core.location.head_at,
+            spans,
+            _wait_lines: core.wait_lines.to_vec(),
+        };
         link.remove_qp(core, rest);
         link.node().numbers().give_back(core.number);
         self.recv_cq.waiters().prune();
@@ -319,9 +335,9 @@ impl Drop for SoftQp {
     }
 }
 
-impl Core {
+impl QpCore {
     pub(super) fn head_at(&self) -> u64 {
-        self.place.head_at
+        self.location.head_at
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {
@@ -339,21 +355,23 @@ impl Core {
         let rx = &self.shared.rx;
         let sum = rx.consumed.load(Ordering::Relaxed).saturating_add(n);
         rx.consumed.store(sum, Ordering::Relaxed);
-        // SYNC(consumed): the bytes have left the ring. Pairs with the Acquire in `Outlet::consumed`.
-        self.inlet.head().consumer.consumed.store(sum, Ordering::Release);
+        // SYNC(consumed): the bytes have left the ring. Pairs with the Acquire in
+        // `LaneProducer::consumed`.
+        self.recv_lane.head().consumer.consumed.store(sum, Ordering::Release);
     }
 
     fn consumed_by_peer(&self) -> u64 {
         let tx = self.shared.tx.0.lock();
-        match (self.shared.state(), self.outlet.get()) {
-            (QpState::Rts | QpState::Rtr, Some(outlet)) => outlet.consumed(),
+        match (self.shared.state(), self.send_lane.get()) {
+            (QpState::Rts | QpState::Rtr, Some(send_lane)) => send_lane.consumed(),
             _ => tx.consumed,
         }
     }
 
-    /// For a queue that takes our send completions only: notices the peer's end.
+    /// For a completion queue that takes only send completions: notices that the peer's queue pair
+    /// has failed.
     pub(super) fn poll_end(&self, out: &mut [Completion]) -> usize {
-        let closed = self.inlet.head().producer.closed.load(Ordering::Acquire) != 0;
+        let closed = self.recv_lane.head().producer.closed.load(Ordering::Acquire) != 0;
         if !closed || !matches!(self.shared.state(), QpState::Rtr | QpState::Rts) {
             return 0;
         }
@@ -361,20 +379,20 @@ impl Core {
         self.poll_sends(out)
     }
 
-    /// The fence of this pair's frequent sides: the compiler's, where the rare sides use
-    /// [`barrier`].
+    /// The fence of the frequent side of a store-load pair: only a compiler fence where the rare
+    /// side uses [`barrier`].
     #[inline(always)]
     fn light_fence(&self) {
-        if self.link.is_light() {
+        if self.link.has_light_fence() {
             compiler_fence(Ordering::SeqCst);
         } else {
             Native::fence();
         }
     }
 
-    /// The fence of this pair's rare sides.
+    /// The fence of the rare side of a store-load pair.
     fn heavy_fence(&self) {
-        if self.link.is_light() {
+        if self.link.has_light_fence() {
             barrier::full_or_long();
         } else {
             Native::fence();
@@ -387,15 +405,15 @@ impl Core {
         self.fail(WcStatus::RETRY_EXC, WcStatus::RETRY_EXC);
     }
 
-    /// The peer's queue pair has failed, and said so: so do we.
+    /// The peer's queue pair has announced that it failed: so this one fails, too.
     #[cold]
     fn peer_closed(&self) {
-        let why = self.inlet.head().producer.closed.load(Ordering::Acquire);
+        let why = self.recv_lane.head().producer.closed.load(Ordering::Acquire);
         self.fail(WcStatus(why.wrapping_sub(1)), WcStatus::RETRY_EXC);
     }
 
-    /// To the error state. The oldest send that waits completes with `first`, everything else
-    /// with a flush; a send that waits at the peer completes there with `tell`.
+    /// Enters the error state. The oldest queued send completes with `first`, all other requests
+    /// with a flush; a send that is queued at the peer completes there with `tell`.
     #[cold]
     fn fail(&self, first: WcStatus, tell: WcStatus) {
         let mut tx = self.shared.tx.0.lock();
@@ -408,16 +426,17 @@ impl Core {
         if self.shared.state() == QpState::Err {
             return;
         }
-        // What has arrived by now is still received: it was complete before the error.
+        // Messages that have arrived by now are still received: they were complete before the
+        // error.
         let head = self.shared.rx.head.load(Ordering::Relaxed);
         let mut end = head;
-        while end.wrapping_sub(head) < self.inlet.n_slots()
-            && self.inlet.slot(end).is_published(end)
+        while end.wrapping_sub(head) < self.recv_lane.n_slots()
+            && self.recv_lane.slot(end).is_published(end)
         {
             end = end.wrapping_add(1);
         }
         self.shared.rx.drain_until.store(end, Ordering::Relaxed);
-        self.shared.users.enter();
+        self.shared.lane_users.enter();
         self.shared.set_state(QpState::Err);
 
         let mut status = if first == WcStatus::SUCCESS { WcStatus::WR_FLUSH } else { first };
@@ -429,24 +448,24 @@ impl Core {
         let done = if tx.sq_head == tx.sq_mid { 0 } else { DONE };
         self.shared.events.store(done, Ordering::Relaxed);
 
-        if let Some(outlet) = self.outlet.get() {
-            tx.consumed = outlet.consumed();
-            let producer = &outlet.lane.head().producer;
-            // SYNC(close): the entries published before are seen by whoever sees this. Pairs with
+        if let Some(send_lane) = self.send_lane.get() {
+            tx.consumed = send_lane.consumed();
+            let producer = &send_lane.lane.head().producer;
+            // SYNC(close): a thread that sees this sees the entries published before. Pairs with
             // the Acquire in `peer_closed` and `poll_recvs`.
             producer.closed.store(tell.0.wrapping_add(1), Ordering::Release);
-            outlet.ring_recv();
-            outlet.ring_send();
-            self.shared.users.retire();
-            if self.shared.users.leave() {
-                outlet.detach();
+            send_lane.ring_recv();
+            send_lane.ring_send();
+            self.shared.lane_users.retire();
+            if self.shared.lane_users.leave() {
+                send_lane.detach();
             }
         }
         self.send_waiters.notify();
         self.recv_waiters.notify();
     }
 
-    /// Whether polling would likely find something: `sends` and `recvs` say which half counts.
+    /// Whether polling would likely find something in the half, or the halves, that `role` selects.
     #[inline(always)]
     pub(super) fn is_ready(&self, role: Role) -> bool {
         role.recvs() && self.has_recv() || role.sends() && self.has_send()
@@ -456,14 +475,14 @@ impl Core {
     fn has_recv(&self) -> bool {
         let rx = &self.shared.rx;
         let head = rx.head.load(Ordering::Relaxed);
-        if self.inlet.slot(head).is_published(head) {
+        if self.recv_lane.slot(head).is_published(head) {
             return self.can_receive();
         }
-        let closed = self.inlet.head().producer.closed.load(Ordering::Relaxed) != 0;
+        let closed = self.recv_lane.head().producer.closed.load(Ordering::Relaxed) != 0;
         (closed || self.shared.state() == QpState::Err) && self.has_recv_at_end()
     }
 
-    /// An entry is there: whether it can be taken.
+    /// Whether a published entry can be taken.
     #[inline(always)]
     fn can_receive(&self) -> bool {
         match self.shared.state() {
@@ -479,7 +498,7 @@ impl Core {
         let rx = &self.shared.rx;
         match self.shared.state() {
             QpState::Reset | QpState::Init => false,
-            // The peer is closed: polling moves us to the error state.
+            // The peer has closed: polling puts this queue pair into the error state.
             QpState::Rtr | QpState::Rts => true,
             QpState::Err => {
                 let posted = rx.posted.load(Ordering::Relaxed);
@@ -501,21 +520,21 @@ impl Core {
     fn has_send(&self) -> bool {
         let events = self.shared.events.load(Ordering::Relaxed);
         if events == 0 {
-            // A queue that only sends learns of the peer's end here.
-            return self.inlet.head().producer.closed.load(Ordering::Relaxed) != 0
+            // A queue pair that only sends learns here that the peer has closed.
+            return self.recv_lane.head().producer.closed.load(Ordering::Relaxed) != 0
                 && self.shared.state() != QpState::Err
                 && self.shared.state() != QpState::Reset;
         }
         events & DONE != 0 || self.has_room(events)
     }
 
-    /// Whether the peer has answered our wish for room.
+    /// Whether the peer has granted the request for room.
     #[cold]
     fn has_room(&self, events: u32) -> bool {
-        events & (WANT | PENDING) != 0
+        events & (ROOM_REQUESTED | PENDING) != 0
             && self
-                .outlet
+                .send_lane
                 .get()
-                .is_some_and(|outlet| !outlet.lane.head().producer.want_room.is_open())
+                .is_some_and(|send_lane| !send_lane.lane.head().producer.room_request.is_open())
     }
 }

@@ -1,8 +1,8 @@
-//! Posted requests that wait: receives until something arrives, sends until they can be placed or
-//! until their completion is polled.
+//! Queues of posted requests: receives wait until a message arrives, sends until they can be
+//! submitted or until their completion is polled.
 //!
-//! Entries live in family memory and are made of atomics; who may touch which is settled by the
-//! counters in [`super::shared`] and the locks named there.
+//! Entries live in family memory and are made of atomics; the counters in [`super::shared`] and the
+//! locks named there decide which thread may use which entry.
 
 use crate::error::Error;
 use crate::family::{FamilySafe, FamilySlice, ZeroInit};
@@ -45,7 +45,7 @@ impl SgeCell {
     }
 }
 
-/// Pieces of one request, copied out.
+/// Scatter/gather entries of one request, copied out.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::soft) struct Sges {
     all: [Sge; MAX_SGE],
@@ -92,7 +92,7 @@ impl SgeTable {
     }
 }
 
-/// A ring of receives. Its counters are kept by whoever owns it.
+/// A ring of receives. The owner of the queue keeps its counters.
 #[derive(Debug)]
 pub(in crate::soft) struct RecvQueue {
     ids: FamilySlice<AtomicU64>,
@@ -146,7 +146,7 @@ impl RecvQueue {
     }
 }
 
-/// What a send does, kept while it waits.
+/// A queued send.
 #[derive(Debug)]
 struct SendCell {
     id: AtomicU64,
@@ -173,7 +173,7 @@ pub(super) struct Queued {
     n_sges: u16,
 }
 
-/// The ring of sends that wait to be placed or to be polled.
+/// The ring of sends that wait to be submitted or to be polled.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     cells: FamilySlice<SendCell>,
@@ -243,7 +243,7 @@ impl SendQueue {
         self.sges.load((index & self.mask) as usize, queued.n_sges.into())
     }
 
-    /// Gives an entry its outcome. A failure is always reported.
+    /// Stores an entry's outcome. A failure always produces a completion.
     pub(super) fn finish(&self, index: u32, status: WcStatus) {
         let cell = &self.cells[(index & self.mask) as usize];
         let mut meta = cell.meta.load(Ordering::Relaxed) & 0xffff_ffff;

@@ -1,10 +1,10 @@
 //! The receiving half of a queue pair.
 //!
-//! A poller takes entries from the lane in order, each with the oldest posted receive. Everything
-//! an entry says is checked on a private copy; what an honest peer cannot have written moves the queue
-//! pair to the error state.
+//! A poller takes entries from the lane in order, each with the oldest posted receive. Every entry
+//! is checked on a private copy; an entry that no honest peer writes puts the queue pair into the
+//! error state.
 
-use super::Core;
+use super::QpCore;
 use super::shared::Rx;
 use crate::error::PostError;
 use crate::soft::copy;
@@ -19,17 +19,18 @@ use std::sync::atomic::Ordering;
 /// Why no further entry is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// There is none, or it has to wait for a receive.
+    /// There is no entry, or it has to wait for a receive.
     Empty,
-    /// It was taken and completes nothing yet.
-    Swallowed,
-    /// It was taken, and its completion says that it did not fit: it is the last.
+    /// The entry was taken and completes no receive yet.
+    Incomplete,
+    /// The entry was taken, and its completion reports that it did not fit: no entry after it is
+    /// taken.
     Overrun,
     /// The peer broke the contract.
     Violation,
 }
 
-impl Core {
+impl QpCore {
     /// Posts a receive.
     #[inline]
     pub(super) fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
@@ -47,7 +48,7 @@ impl Core {
         }
         if self.rq.max_sge() != 0 {
             self.check_recv(wr)?;
-            if let Some(cap) = self.inlet.cap(posted) {
+            if let Some(cap) = self.recv_lane.cap(posted) {
                 let bytes = wr.sges.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len));
                 cap.store(bytes, Ordering::Relaxed);
             }
@@ -55,13 +56,13 @@ impl Core {
         self.rq.put(posted, wr.id, wr.sges);
         let posted = posted.wrapping_add(1);
         rx.posted.store(posted, Ordering::Release);
-        // SYNC(posted): the receive is in place. Pairs with the Acquire in `send::look`.
-        self.inlet.head().consumer.posted.store(posted, Ordering::Release);
+        // SYNC(posted): the receive is in place. Pairs with the Acquire in `submit::read_progress`.
+        self.recv_lane.head().consumer.posted.store(posted, Ordering::Release);
         if state == QpState::Err {
-            // It flushes at once, for whoever sleeps on the queue too.
+            // It is flushed at once, so waiters of the queue are woken.
             self.recv_waiters.notify();
         } else {
-            self.made_room();
+            self.announce_room();
         }
         Ok(())
     }
@@ -74,29 +75,30 @@ impl Core {
         if ok { Ok(()) } else { Err(PostError::Invalid) }
     }
 
-    /// Tells a sender that waits for room that there is some now.
+    /// Rings a sender that has requested room, now that there is some.
     #[inline(always)]
-    pub(in crate::soft) fn made_room(&self) {
-        if self.inlet.head().producer.want_room.grant(|| self.light_fence()) {
+    pub(in crate::soft) fn announce_room(&self) {
+        if self.recv_lane.head().producer.room_request.grant(|| self.light_fence()) {
             self.ring_for_room();
         }
     }
 
-    /// Without the send lock, which a long copy may hold.
+    /// Takes no send lock, because a long copy may hold it.
     #[cold]
     fn ring_for_room(&self) {
-        let Some(outlet) = self.outlet.get() else { return };
-        self.shared.users.enter();
+        let Some(send_lane) = self.send_lane.get() else { return };
+        self.shared.lane_users.enter();
         if self.shared.state() != QpState::Err {
-            outlet.ring_send();
+            send_lane.ring_send();
         }
-        if self.shared.users.leave() {
-            outlet.detach();
+        if self.shared.lane_users.leave() {
+            send_lane.detach();
         }
     }
 
-    /// Takes arrived messages. One caller at a time, which whoever posts receives with memory has
-    /// promised; with others a second caller costs completions, never safety.
+    /// Takes arrived messages. One caller at a time: the caller of `post_recv` has promised that
+    /// for receives with memory. For receives without memory, a second caller costs completions but
+    /// never safety.
     #[inline]
     pub(in crate::soft) fn poll_recvs(&self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
@@ -109,10 +111,10 @@ impl Core {
         let mut n = 0;
         if live {
             let mut stop = Stop::Empty;
-            while n < out.len() && self.inlet.slot(head).is_published(head) {
+            while n < out.len() && self.recv_lane.slot(head).is_published(head) {
                 match self.take_entry(head, &mut out[n]) {
                     Ok(()) => n += 1,
-                    Err(Stop::Swallowed) => {}
+                    Err(Stop::Incomplete) => {}
                     Err(why) => {
                         stop = why;
                         if why == Stop::Overrun {
@@ -126,22 +128,22 @@ impl Core {
             }
             if head != first {
                 self.publish_head(head);
-                self.made_room();
+                self.announce_room();
             }
             if stop == Stop::Violation {
                 self.violated(head);
             } else if stop == Stop::Overrun {
-                // What follows is flushed.
-            } else if n != 0 || self.inlet.head().producer.closed.load(Ordering::Acquire) == 0 {
+                // Later entries are flushed.
+            } else if n != 0 || self.recv_lane.head().producer.closed.load(Ordering::Acquire) == 0 {
                 return n;
-            } else if head == first && !self.inlet.slot(head).is_published(head) {
+            } else if head == first && !self.recv_lane.slot(head).is_published(head) {
                 self.peer_closed();
             }
         }
         n + self.poll_after_error(&mut out[n..])
     }
 
-    /// What arrived before the error, then flushes.
+    /// Takes messages that arrived before the error, then flushes receives.
     #[cold]
     fn poll_after_error(&self, out: &mut [Completion]) -> usize {
         if self.shared.state() != QpState::Err {
@@ -153,11 +155,11 @@ impl Core {
         let mut n = 0;
         while n < out.len()
             && self.left_to_drain(head) != 0
-            && self.inlet.slot(head).is_published(head)
+            && self.recv_lane.slot(head).is_published(head)
         {
             match self.take_entry(head, &mut out[n]) {
                 Ok(()) | Err(Stop::Overrun) => n += 1,
-                Err(Stop::Swallowed) => {}
+                Err(Stop::Incomplete) => {}
                 Err(Stop::Empty) => break,
                 Err(Stop::Violation) => {
                     rx.drain_until.store(head, Ordering::Relaxed);
@@ -183,14 +185,14 @@ impl Core {
         n
     }
 
-    /// How many entries from `head` on still arrive after the error. None, if the error was found
-    /// by another thread while a poll took entries that came after it.
+    /// How many entries from `head` on are still received after the error. 0 if another thread
+    /// found the error while a poll took entries that lie after it.
     pub(super) fn left_to_drain(&self, head: u32) -> u32 {
         let left = self.shared.rx.drain_until.load(Ordering::Relaxed).wrapping_sub(head);
-        if left > self.inlet.n_slots() { 0 } else { left }
+        if left > self.recv_lane.n_slots() { 0 } else { left }
     }
 
-    /// The receive that a half-arrived SEND had taken from a shared queue.
+    /// Flushes the receive that a partly arrived SEND had taken from a shared queue.
     fn flush_held(&self, out: &mut [Completion]) -> usize {
         let rx = &self.shared.rx;
         let ended = self.left_to_drain(rx.head.load(Ordering::Relaxed)) == 0;
@@ -209,30 +211,31 @@ impl Core {
     #[inline(always)]
     fn publish_head(&self, head: u32) {
         self.shared.rx.head.store(head, Ordering::Relaxed);
-        let consumer = &self.inlet.head().consumer;
+        let consumer = &self.recv_lane.head().consumer;
         if self.srq.is_some() {
-            // Not a count of receives: as many messages as fit, the rest waits here.
+            // Not a count of receives: the peer may send as many messages as fit the lane; they
+            // wait here.
             let taken = self.shared.rx.taken.load(Ordering::Relaxed);
-            let limit = taken.wrapping_add(self.inlet.n_slots());
+            let limit = taken.wrapping_add(self.recv_lane.n_slots());
             consumer.posted.store(limit, Ordering::Release);
         }
-        // SYNC(slot-free): our reads of the slots below come before. Pairs with the Acquire in
-        // `send::look`.
+        // SYNC(slot-free): this process's reads of the slots below come before. Pairs with the
+        // Acquire in `submit::read_progress`.
         consumer.head.store(head, Ordering::Release);
     }
 
-    /// The peer wrote what no honest peer writes.
+    /// The peer broke the device's contract.
     #[cold]
     fn violated(&self, head: u32) {
         self.fail(WcStatus::GENERAL, WcStatus::GENERAL);
-        // Nothing of it arrives any more.
+        // No entry after it is received any more.
         self.shared.rx.drain_until.store(head, Ordering::Relaxed);
     }
 
     /// Takes entry `head`, which is published.
     #[inline(always)]
     fn take_entry(&self, head: u32, out: &mut Completion) -> Result<(), Stop> {
-        let slot = self.inlet.slot(head);
+        let slot = self.recv_lane.slot(head);
         let (imm, word) = slot.read();
         let entry = Entry::decode(word).ok_or(Stop::Violation)?;
         let rx = &self.shared.rx;
@@ -250,18 +253,19 @@ impl Core {
             *out = Completion { id, status, op, len, imm, qp_num };
             return Ok(());
         }
-        self.take_slowly(head, entry, imm, out)
+        self.take_entry_slow(head, entry, imm, out)
     }
 
-    /// Puts a WRITE's payload in place if it rides in the slot; its length.
+    /// Stores a WRITE's payload at its target if the slot carries it; returns its length.
     #[inline(always)]
     fn arrive(&self, slot: &crate::sync::slot::Slot, entry: Entry) -> Result<u32, Stop> {
         match entry {
             Entry::WriteImmInline { at, len } => {
-                // Anywhere in the segment is fine: the peer could write there by itself.
-                let to = self.link.own().bytes(at, len.into()).ok_or(Stop::Violation)?;
+                // Any target in the segment is allowed: the peer could write there by itself.
+                let to = self.link.own_segment().bytes(at, len.into()).ok_or(Stop::Violation)?;
                 let words = slot.payload();
-                // SAFETY: `len` bytes inside our segment, which only raw copies and atomics reach.
+                // SAFETY: `len` bytes inside this process's segment, which only raw copies and
+                // atomics access.
                 unsafe { copy::store_small(&words, to.as_ptr(), len as usize) };
                 Ok(len)
             }
@@ -270,9 +274,9 @@ impl Core {
         }
     }
 
-    /// SENDs, and everything with a shared receive queue.
+    /// Takes a SEND, or any entry of a queue pair with a shared receive queue.
     #[cold]
-    fn take_slowly(
+    fn take_entry_slow(
         &self,
         head: u32,
         entry: Entry,
@@ -280,8 +284,8 @@ impl Core {
         out: &mut Completion,
     ) -> Result<(), Stop> {
         let rx = &self.shared.rx;
-        let slot = self.inlet.slot(head);
-        // The receive that this message uses: a place in `rq`.
+        let slot = self.recv_lane.slot(head);
+        // The receive that this message uses: an index of `rq`.
         let taken = rx.taken.load(Ordering::Relaxed);
         let place = match &self.srq {
             None if taken == rx.posted.load(Ordering::Acquire) => return Err(Stop::Violation),
@@ -317,7 +321,7 @@ impl Core {
             Entry::SendTooLong => (WcOp::Recv, 0, true, true),
         };
         if !overrun && !done {
-            return Err(Stop::Swallowed);
+            return Err(Stop::Incomplete);
         }
         rx.scattered.store(0, Ordering::Relaxed);
         rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
@@ -327,14 +331,14 @@ impl Core {
         if overrun {
             out.status = WcStatus::LOC_LEN;
             self.fail(WcStatus::WR_FLUSH, WcStatus::REM_INV_REQ);
-            // Nothing behind it arrives any more.
+            // No later entry is received any more.
             rx.drain_until.store(head.wrapping_add(1), Ordering::Relaxed);
             return Err(Stop::Overrun);
         }
         Ok(())
     }
 
-    /// Copies `bytes` to byte `from` on of a receive; false if they do not fit.
+    /// Copies `bytes` to a receive, from its byte `from` on; false if they do not fit.
     fn scatter(&self, place: u32, from: u32, bytes: &[u8]) -> bool {
         let sges = self.rq.sges(place);
         let (mut skip, mut rest) = (from as usize, bytes);
@@ -345,10 +349,10 @@ impl Core {
                 continue;
             }
             let n = (size - skip).min(rest.len());
-            #[expect(clippy::cast_possible_truncation, reason = "an address of ours")]
+            #[expect(clippy::cast_possible_truncation, reason = "an address of this process")]
             let to = ptr::with_exposed_provenance_mut::<u8>(sge.addr as usize + skip);
-            // SAFETY: whoever posted the receive keeps its memory valid until the completion,
-            // which is still to be made: by the same promise nobody else polls.
+            // SAFETY: the caller of `post_recv` keeps the memory valid until the completion, which
+            // has not been returned yet, and has promised that no other thread polls.
             unsafe { copy::plain(rest.as_ptr(), to, n) };
             rest = &rest[n..];
             skip = 0;
@@ -359,16 +363,18 @@ impl Core {
         rest.is_empty()
     }
 
-    /// The next `len` staged bytes to byte `from` on of a receive; false if they do not fit.
+    /// Copies the next `len` staged bytes to a receive, from its byte `from` on; false if they do
+    /// not fit.
     fn scatter_staged(&self, rx: &Rx, place: u32, from: u32, len: u32) -> bool {
         let mut at = rx.stage_head.load(Ordering::Relaxed);
         let (mut from, mut left) = (from, len as usize);
         let mut fits = true;
         let mut bounce = [0u8; 1024];
         while left > 0 {
-            let (src, run) = self.inlet.stage(at);
+            let (src, run) = self.recv_lane.stage(at);
             let n = left.min(run).min(bounce.len());
-            // The peer may write the stage meanwhile: one copy to our own memory first.
+            // The peer may write the stage meanwhile, so the bytes are first copied to private
+            // memory.
             // SAFETY: `n` bytes on the stage, and in the array.
             unsafe { copy::plain(src.as_ptr(), bounce.as_mut_ptr(), n) };
             fits = fits && self.scatter(place, from, &bounce[..n]);
@@ -377,8 +383,9 @@ impl Core {
             left -= n;
         }
         rx.stage_head.store(at, Ordering::Relaxed);
-        // SYNC(stage): our reads come before. Pairs with the Acquire in `stage_shortage`.
-        self.inlet.head().consumer.stage_head.store(at, Ordering::Release);
+        // SYNC(stage): this process's reads come before. Pairs with the Acquire in
+        // `stage_shortage`.
+        self.recv_lane.head().consumer.stage_head.store(at, Ordering::Release);
         fits
     }
 }

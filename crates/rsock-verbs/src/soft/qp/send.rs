@@ -1,14 +1,14 @@
 //! The sending half of a queue pair.
 //!
-//! A request is *placed*: its payload is copied to where the peer finds it, and an entry is
-//! published in the peer's lane. What cannot be placed at once (no slot, no receive, or older
-//! requests wait) is refused if it is INLINE and queued if not. Placing needs the send lock; waking the
+//! A request is *submitted*: its payload is copied to the peer, and an entry is published in the
+//! peer's lane. A request that cannot be submitted at once (no slot, no receive, or older requests
+//! wait) is refused if it is INLINE and queued if not. Submitting needs the send lock; waking the
 //! peer happens outside of it.
 
-use super::lane::Outlet;
-use super::place::{Placed, address};
-use super::shared::{DONE, PENDING, Tx, WANT};
-use super::{Core, Sges};
+use super::lane::LaneProducer;
+use super::shared::{DONE, PENDING, ROOM_REQUESTED, Tx};
+use super::submit::{Submitted, address};
+use super::{QpCore, Sges};
 use crate::error::PostError;
 use crate::soft::copy;
 use crate::soft::layout::{Entry, STAGE};
@@ -20,18 +20,18 @@ use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// How long one retry of a request without a receive at the peer lasts. Nanoseconds.
+/// Duration of one retry of a request that found no receive at the peer, in nanoseconds.
 const RNR_TIMER: u64 = 1_000_000;
 /// Longest payload of one request.
 const MAX_MSG: u64 = 1 << 30;
 
-/// What has come of the shortest way.
+/// Outcome of the fast path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Plainly {
+enum FastPost {
     Posted,
-    /// Something is unusual: there is another way.
+    /// The request or the state is unusual: the general path handles it.
     Unusual,
-    /// The payload is not there.
+    /// The payload is not mapped.
     Fault,
 }
 
@@ -39,14 +39,14 @@ fn total(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
-impl Core {
+impl QpCore {
     /// # Safety
     /// As [`crate::QueuePair::post_send`].
     #[inline]
     pub(super) unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let Some(outlet) = self.outlet.get() else { return self.post_unconnected(wr) };
+        let Some(send_lane) = self.send_lane.get() else { return self.post_unconnected(wr) };
         let mut tx = self.shared.tx.0.lock();
-        // The common case: nothing waits, and nobody asked for a completion.
+        // The common case: no request is queued, and no completion was asked for.
         if !self.signal_all
             && wr.flags.contains(SendFlags::INLINE)
             && !wr.flags.contains(SendFlags::SIGNALED)
@@ -54,39 +54,39 @@ impl Core {
             && let [sge] = wr.sges
         {
             // SAFETY: the caller's promise is the same.
-            match unsafe { self.post_plainly(&mut tx, outlet, remote, rkey, imm, sge) } {
-                Plainly::Posted => {
-                    let bits = outlet.take_recv();
+            match unsafe { self.post_fast(&mut tx, send_lane, remote, rkey, imm, sge) } {
+                FastPost::Posted => {
+                    let bits = send_lane.take_recv();
                     drop(tx);
-                    outlet.wake_recv(bits);
+                    send_lane.wake_recv(bits);
                     return Ok(());
                 }
-                Plainly::Unusual => {}
-                Plainly::Fault => return Err(PostError::Fault),
+                FastPost::Unusual => {}
+                FastPost::Fault => return Err(PostError::Fault),
             }
         }
         // SAFETY: the caller's promise is the same.
-        let (posted, announced) = unsafe { self.post_any(&mut tx, outlet, wr) };
-        let bits = self.take_recv(outlet, announced);
+        let (posted, announced) = unsafe { self.post_any(&mut tx, send_lane, wr) };
+        let bits = self.take_recv(send_lane, announced);
         drop(tx);
-        outlet.wake_recv(bits);
+        send_lane.wake_recv(bits);
         posted
     }
 
-    /// The shortest way for a WRITE WITH IMMEDIATE of one piece.
+    /// The fast path: a WRITE WITH IMMEDIATE of one piece.
     ///
     /// # Safety
-    /// The piece names readable memory, or memory that is not there.
+    /// The piece names readable memory, or memory that is not mapped.
     #[inline(always)]
-    unsafe fn post_plainly(
+    unsafe fn post_fast(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         remote: RemoteAddr,
         rkey: RKey,
         imm: u32,
         sge: &Sge,
-    ) -> Plainly {
+    ) -> FastPost {
         if self.shared.state() != QpState::Rts
             || !self.write_imm
             || sge.len == 0
@@ -94,61 +94,63 @@ impl Core {
             || tx.tail == tx.slot_end
             || tx.msgs == tx.posted
         {
-            return Plainly::Unusual;
+            return FastPost::Unusual;
         }
-        let theirs = self.link.theirs();
+        let peer_segment = self.link.peer_segment();
         let src = ptr::with_exposed_provenance::<u8>(address(sge.addr));
         let len = sge.len as usize;
-        let slot = outlet.lane.slot(tx.tail);
+        let slot = send_lane.lane.slot(tx.tail);
         if len <= INLINE {
-            if !tx.region.is_current(theirs, rkey) {
-                return Plainly::Unusual;
+            if !tx.region.is_current(peer_segment, rkey) {
+                return FastPost::Unusual;
             }
             let Some(Target::Segment(at)) = tx.region.target(remote.0, sge.len.into()) else {
-                return Plainly::Unusual;
+                return FastPost::Unusual;
             };
             // SAFETY: the caller's promise; at most INLINE bytes.
             let Some(words) = (unsafe { copy::try_load_small(src, len) }) else {
-                return Plainly::Fault;
+                return FastPost::Fault;
             };
             let entry = Entry::WriteImmInline { at, len: sge.len };
             slot.publish(tx.tail, imm, entry.encode(), &words);
         } else {
-            let written = self.while_busy(tx, outlet, |tx| {
-                if !tx.region.is_current(theirs, rkey) {
-                    return Plainly::Unusual;
+            let written = self.with_copy_guard(tx, send_lane, |tx| {
+                if !tx.region.is_current(peer_segment, rkey) {
+                    return FastPost::Unusual;
                 }
                 let target = tx.region.target(remote.0, sge.len.into());
-                let Some(Target::Segment(at)) = target else { return Plainly::Unusual };
-                let Some(to) = theirs.bytes(at, sge.len.into()) else { return Plainly::Unusual };
+                let Some(Target::Segment(at)) = target else { return FastPost::Unusual };
+                let Some(to) = peer_segment.bytes(at, sge.len.into()) else {
+                    return FastPost::Unusual;
+                };
                 let answered = self.is_answered(tx);
-                let from = tx.pace.stream_from(len, answered);
+                let from = tx.copy_policy.stream_from(len, answered);
                 // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
                 if !unsafe { copy::to_peer(src, to.as_ptr(), len, from) } {
-                    return Plainly::Fault;
+                    return FastPost::Fault;
                 }
-                // Announced before we are idle again: an owner that finds us idle and its queue
-                // empty may take the memory for unused.
+                // The entry is published before the copy guard ends: an owner that sees no copy
+                // under way and an empty lane may take the memory for unused.
                 slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
-                Plainly::Posted
+                FastPost::Posted
             });
-            if written != Plainly::Posted {
+            if written != FastPost::Posted {
                 return written;
             }
         }
         tx.tail = tx.tail.wrapping_add(1);
         tx.msgs = tx.msgs.wrapping_add(1);
-        Plainly::Posted
+        FastPost::Posted
     }
 
-    /// Under the send lock, what [`Outlet::wake_recv`] wakes if something was announced. A queue pair that
-    /// has failed meanwhile has rung, and given up the lane.
+    /// Under the send lock: the bits for [`LaneProducer::wake_recv`] if an entry was published. A
+    /// queue pair that has failed meanwhile has already rung and detached from the lane.
     #[inline(always)]
-    fn take_recv(&self, outlet: &Outlet, announced: bool) -> u32 {
-        if announced && self.shared.state() != QpState::Err { outlet.take_recv() } else { 0 }
+    fn take_recv(&self, send_lane: &LaneProducer, announced: bool) -> u32 {
+        if announced && self.shared.state() != QpState::Err { send_lane.take_recv() } else { 0 }
     }
 
-    /// A queue pair without a peer takes requests in the error state only, and flushes them.
+    /// A queue pair without a peer accepts requests only in the error state, and flushes them.
     #[cold]
     fn post_unconnected(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut tx = self.shared.tx.0.lock();
@@ -159,7 +161,7 @@ impl Core {
         self.flush_one(&mut tx, wr)
     }
 
-    /// Takes a request in the error state.
+    /// Accepts a request in the error state and flushes it.
     #[cold]
     fn flush_one(&self, tx: &mut Tx, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.sq_is_full(tx) {
@@ -170,7 +172,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a request could ever work.
+    /// Checks that a request could ever be executed.
     fn check(&self, wr: &SendWr<'_>, len: u64) -> Result<(), PostError> {
         let inline = wr.flags.contains(SendFlags::INLINE);
         let ok = len <= MAX_MSG
@@ -196,14 +198,14 @@ impl Core {
         tx.sq_tail.wrapping_sub(tx.sq_head) >= self.sq.capacity()
     }
 
-    /// Any request, in any state. Also says whether something was announced.
+    /// Posts any request, in any state. Also returns whether an entry was published.
     ///
     /// # Safety
     /// As [`crate::QueuePair::post_send`].
     unsafe fn post_any(
         &self,
         tx: &mut Tx,
-        outlet: &Outlet,
+        send_lane: &LaneProducer,
         wr: &SendWr<'_>,
     ) -> (Result<(), PostError>, bool) {
         let len = total(wr.sges);
@@ -224,31 +226,33 @@ impl Core {
         }
         let mut announced = false;
         if tx.sq_mid != tx.sq_tail {
-            announced = self.advance(tx, outlet);
+            announced = self.advance(tx, send_lane);
         }
         let mut sent = 0;
-        let placed = if tx.sq_mid == tx.sq_tail {
+        let submitted = if tx.sq_mid == tx.sq_tail {
             // SAFETY: the caller's promise is the same.
-            unsafe { self.place(tx, outlet, &wr.op, wr.sges, len, inline, &mut sent) }
+            unsafe { self.submit(tx, send_lane, &wr.op, wr.sges, len, inline, &mut sent) }
         } else {
-            Placed::NoRoom
+            Submitted::NoRoom
         };
-        announced |= matches!(placed, Placed::Announced | Placed::Partly);
-        match placed {
-            Placed::Silent | Placed::Announced => {
+        announced |= matches!(submitted, Submitted::Announced | Submitted::Partly);
+        match submitted {
+            Submitted::Silent | Submitted::Announced => {
                 if signaled {
                     self.push(tx, wr, true, &[]);
                     self.finish_first(tx, WcStatus::SUCCESS);
                 }
                 (Ok(()), announced)
             }
-            Placed::NoReceive if self.rnr_retry() == 0 => {
+            Submitted::NoReceive if self.rnr_retry() == 0 => {
                 (self.fail_now(tx, wr, WcStatus::RNR_RETRY_EXC), announced)
             }
-            Placed::Failed(status) => (self.fail_now(tx, wr, status), announced),
-            Placed::Fault => (Err(PostError::Fault), announced),
-            Placed::NoRoom | Placed::NoReceive if inline => (Err(PostError::QueueFull), announced),
-            Placed::NoRoom | Placed::NoReceive | Placed::Partly => {
+            Submitted::Failed(status) => (self.fail_now(tx, wr, status), announced),
+            Submitted::Fault => (Err(PostError::Fault), announced),
+            Submitted::NoRoom | Submitted::NoReceive if inline => {
+                (Err(PostError::QueueFull), announced)
+            }
+            Submitted::NoRoom | Submitted::NoReceive | Submitted::Partly => {
                 if tx.sq_mid == tx.sq_tail {
                     tx.sent = sent;
                     tx.rnr_deadline = 0;
@@ -261,14 +265,14 @@ impl Core {
         }
     }
 
-    /// Queues a request at the tail.
+    /// Appends a request to the send queue.
     #[inline]
     fn push(&self, tx: &mut Tx, wr: &SendWr<'_>, signaled: bool, sges: &[Sge]) {
         self.sq.put(tx.sq_tail, wr.id, wr.op, signaled, sges);
         tx.sq_tail = tx.sq_tail.wrapping_add(1);
     }
 
-    /// Gives the oldest request without an outcome its outcome.
+    /// Stores the outcome of the oldest request that has none.
     fn finish_first(&self, tx: &mut Tx, status: WcStatus) {
         self.sq.finish(tx.sq_mid, status);
         tx.sq_mid = tx.sq_mid.wrapping_add(1);
@@ -277,11 +281,11 @@ impl Core {
         self.send_waiters.notify();
     }
 
-    /// A request that breaks the queue pair.
+    /// Fails the queue pair because of this request.
     #[cold]
     fn fail_now(&self, tx: &mut Tx, wr: &SendWr<'_>, status: WcStatus) -> Result<(), PostError> {
         if self.sq_is_full(tx) {
-            // Nowhere to report it: it fails when it is posted again.
+            // No room to report it: the request fails when it is posted again.
             return Err(PostError::QueueFull);
         }
         self.push(tx, wr, true, &[]);
@@ -293,40 +297,42 @@ impl Core {
         self.shared.rnr_retry.load(Ordering::Relaxed)
     }
 
-    /// Places what waits, in order, as far as it goes. Whether something was announced.
+    /// Submits queued requests, in order, as far as possible. Returns whether an entry was
+    /// published.
     #[cold]
-    fn advance(&self, tx: &mut Tx, outlet: &Outlet) -> bool {
+    fn advance(&self, tx: &mut Tx, send_lane: &LaneProducer) -> bool {
         let mut announced = false;
         while tx.sq_mid != tx.sq_tail {
             let queued = self.sq.get(tx.sq_mid);
             let sges: Sges = self.sq.sges(tx.sq_mid, &queued);
             let sges = sges.as_slice();
             let mut sent = tx.sent;
-            // SAFETY: whoever posted it without INLINE keeps the memory valid until the
-            // completion is polled, which is still to be made.
-            let placed =
-                unsafe { self.place(tx, outlet, &queued.op, sges, total(sges), false, &mut sent) };
-            announced |= matches!(placed, Placed::Announced | Placed::Partly);
-            match placed {
-                Placed::Silent | Placed::Announced => {
+            // SAFETY: the caller that posted it without INLINE keeps the memory valid until the
+            // completion is polled, which has not been returned yet.
+            let submitted = unsafe {
+                self.submit(tx, send_lane, &queued.op, sges, total(sges), false, &mut sent)
+            };
+            announced |= matches!(submitted, Submitted::Announced | Submitted::Partly);
+            match submitted {
+                Submitted::Silent | Submitted::Announced => {
                     (tx.sent, tx.rnr_deadline) = (0, 0);
                     self.finish_first(tx, WcStatus::SUCCESS);
                 }
-                Placed::Partly | Placed::NoRoom => {
+                Submitted::Partly | Submitted::NoRoom => {
                     (tx.sent, tx.rnr_deadline) = (sent, 0);
                     return announced;
                 }
-                Placed::NoReceive => {
+                Submitted::NoReceive => {
                     if self.is_rnr_over(tx) {
                         self.enter_error(tx, WcStatus::RNR_RETRY_EXC, WcStatus::WR_FLUSH);
                     }
                     return announced;
                 }
-                Placed::Failed(status) => {
+                Submitted::Failed(status) => {
                     self.enter_error(tx, status, WcStatus::WR_FLUSH);
                     return announced;
                 }
-                Placed::Fault => {
+                Submitted::Fault => {
                     self.enter_error(tx, WcStatus::LOC_PROT, WcStatus::WR_FLUSH);
                     return announced;
                 }
@@ -337,7 +343,7 @@ impl Core {
         announced
     }
 
-    /// Whether the first pending request has waited for a receive as long as it may.
+    /// Whether the first queued request has waited for a receive as long as its retries allow.
     fn is_rnr_over(&self, tx: &mut Tx) -> bool {
         let retries = u64::from(self.rnr_retry());
         if retries >= 7 {
@@ -351,20 +357,22 @@ impl Core {
         now >= tx.rnr_deadline
     }
 
-    /// Send completions, and progress of what waits.
+    /// Takes send completions, and submits queued requests.
     #[cold]
     pub(in crate::soft) fn poll_sends(&self, out: &mut [Completion]) -> usize {
         let mut tx = self.shared.tx.0.lock();
         let mut announced = false;
-        if let Some(outlet) = self.outlet.get()
+        if let Some(send_lane) = self.send_lane.get()
             && self.shared.state() == QpState::Rts
         {
             let events = self.shared.events.load(Ordering::Relaxed);
-            if events & WANT != 0 && !outlet.lane.head().producer.want_room.is_open() {
-                self.shared.events.store(events & !WANT, Ordering::Relaxed);
+            if events & ROOM_REQUESTED != 0
+                && !send_lane.lane.head().producer.room_request.is_open()
+            {
+                self.shared.events.store(events & !ROOM_REQUESTED, Ordering::Relaxed);
             }
             if tx.sq_mid != tx.sq_tail {
-                announced = self.advance(&mut tx, outlet);
+                announced = self.advance(&mut tx, send_lane);
             }
         }
         let mut n = 0;
@@ -382,10 +390,10 @@ impl Core {
             let events = self.shared.events.load(Ordering::Relaxed);
             self.shared.events.store(events & !DONE, Ordering::Relaxed);
         }
-        let Some(outlet) = self.outlet.get() else { return n };
-        let bits = self.take_recv(outlet, announced);
+        let Some(send_lane) = self.send_lane.get() else { return n };
+        let bits = self.take_recv(send_lane, announced);
         drop(tx);
-        outlet.wake_recv(bits);
+        send_lane.wake_recv(bits);
         n
     }
 }

@@ -1,61 +1,62 @@
-//! The mutable state of a queue pair, in family memory: a forked child goes on where its parent
-//! stopped. What each line is written by keeps senders and receivers off each other's lines.
+//! The mutable state of a queue pair, in family memory: a forked child continues where its parent
+//! stopped. Senders and receivers write separate cache lines.
 
 use crate::family::{FamilySafe, Lock};
-use crate::soft::pace::Pace;
-use crate::soft::regions::Remote;
-use crate::sync::leave::Users;
+use crate::soft::copy_policy::CopyPolicy;
+use crate::soft::regions::RemoteRegion;
+use crate::sync::lane_users::LaneUsers;
 use crate::types::QpState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Send completions wait to be polled.
+/// Send completions are ready to be polled.
 pub(super) const DONE: u32 = 1;
-/// Sends wait to be placed.
+/// Sends wait to be submitted.
 pub(super) const PENDING: u32 = 1 << 1;
-/// A send was refused for lack of room; the peer has been asked to say when there is some.
-pub(super) const WANT: u32 = 1 << 2;
+/// A send was refused for lack of room; the peer has been asked to ring when there is some.
+pub(super) const ROOM_REQUESTED: u32 = 1 << 2;
 
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Shared {
-    /// Read by everyone, written on transitions.
+pub(super) struct QpShared {
+    /// Read by every operation, written when the state changes.
     state: AtomicU32,
-    /// [`DONE`], [`PENDING`], [`WANT`]. Written under `tx`.
+    /// [`DONE`], [`PENDING`], [`ROOM_REQUESTED`]. Written under `tx`.
     pub(super) events: AtomicU32,
-    /// What the peer may do, for the peer's look at our entry; kept here for ours.
+    /// Access that the peer has, as published in this queue pair's entry.
     pub(super) peer_access: AtomicU32,
-    /// Retries without a receive at the peer; 7 is without end.
+    /// Retries of a request that finds no receive at the peer; 7 means without end.
     pub(super) rnr_retry: AtomicU32,
     /// Threads that use the peer's lane without `tx`.
-    pub(super) users: Users,
+    pub(super) lane_users: LaneUsers,
     pub(super) rx: Rx,
     pub(super) tx: Line<Lock<Tx>>,
 }
 
-/// A value on lines of its own.
+/// A value on cache lines of its own.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(super) struct Line<T>(pub(super) T);
 
-/// The receiving half. Written by the poller, but `posted` by whoever posts receives.
+/// The receiving half. Written by the poller, but `posted` by the thread that posts receives.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Rx {
     /// Entries taken from the lane.
     pub(super) head: AtomicU32,
-    /// Messages taken, and so receives used.
+    /// Messages taken, which is also the number of receives used.
     pub(super) taken: AtomicU32,
     /// Receives posted.
     pub(super) posted: AtomicU32,
-    /// With a shared receive queue: a receive was taken from it for the message under way.
+    /// With a shared receive queue: not 0 while a receive is taken for the message that is
+    /// arriving.
     pub(super) holding: AtomicU32,
-    /// Bytes of the SEND under way that have been scattered.
+    /// Bytes of the arriving SEND that have been scattered.
     pub(super) scattered: AtomicU32,
-    /// In the error state: entries below this still arrive, those above do not.
+    /// In the error state: entries below this are still received, later ones are not.
     pub(super) drain_until: AtomicU32,
     /// Staged bytes taken.
     pub(super) stage_head: AtomicU64,
-    /// Bytes that the program has consumed, for the peer to look at.
+    /// Bytes that the program has consumed, as published for the peer.
     pub(super) consumed: AtomicU64,
 }
 
@@ -66,44 +67,45 @@ pub(super) struct Tx {
     pub(super) tail: u32,
     /// Messages among them that use a receive.
     pub(super) msgs: u32,
-    /// `tail` may grow to this: the peer's head when last looked, and its slots.
+    /// `tail` may grow to this: the peer's head when last read, plus its slots.
     pub(super) slot_end: u32,
-    /// `msgs` may grow to this: receives that the peer had posted when last looked.
+    /// `msgs` may grow to this: receives that the peer had posted when last read.
     pub(super) posted: u32,
-    /// Staged bytes written, and taken by the peer when last looked.
+    /// Staged bytes written, and staged bytes that the peer had taken when last read.
     pub(super) stage_tail: u64,
     pub(super) stage_head: u64,
-    /// The send queue: polled < placed < posted.
+    /// Positions in the send queue: polled <= submitted <= posted.
     pub(super) sq_head: u32,
     pub(super) sq_mid: u32,
     pub(super) sq_tail: u32,
-    /// Bytes of the first pending SEND that are out.
+    /// Bytes of the first queued SEND that have been submitted.
     pub(super) sent: u32,
     /// The region that was written last.
-    pub(super) region: Remote,
-    /// Copy of what the lane's busy word holds.
-    pub(super) busy: u32,
-    /// Which copies stream.
-    pub(super) pace: Pace,
-    /// [`Rx::taken`] when we last copied: whether the peer has answered since.
+    pub(super) region: RemoteRegion,
+    /// Private copy of the lane's copy guard count.
+    pub(super) copy_count: u32,
+    /// Decides which copies use streaming stores.
+    pub(super) copy_policy: CopyPolicy,
+    /// [`Rx::taken`] at the last copy, to tell whether the peer has answered since.
     pub(super) taken_then: u32,
-    /// When a pending request without a receive at the peer fails; monotonic nanoseconds, or 0.
+    /// When the first queued request fails for lack of a receive at the peer; monotonic
+    /// nanoseconds, or 0.
     pub(super) rnr_deadline: u64,
-    /// In the error state: what the peer had consumed, for its lane is not looked at any more.
+    /// In the error state: what the peer had consumed, because its lane is not read any more.
     pub(super) consumed: u64,
 }
 
 // SAFETY: atomics, and locks around plain values.
-unsafe impl FamilySafe for Shared {}
+unsafe impl FamilySafe for QpShared {}
 
-impl Shared {
+impl QpShared {
     pub(super) fn new() -> Self {
         Self {
             state: AtomicU32::new(QpState::Reset as u32),
             events: AtomicU32::new(0),
             peer_access: AtomicU32::new(0),
             rnr_retry: AtomicU32::new(7),
-            users: Users::new(),
+            lane_users: LaneUsers::new(),
             rx: Rx::default(),
             tx: Line(Lock::new(Tx::default())),
         }
@@ -121,9 +123,9 @@ impl Shared {
         }
     }
 
-    /// Under `tx`.
+    /// Called under the lock of `tx`.
     pub(super) fn set_state(&self, state: QpState) {
-        // SYNC(qp-state): whoever sees the state sees what was set up for it.
+        // SYNC(qp-state): a thread that sees the state sees everything set up for it.
         self.state.store(state as u32, Ordering::Release);
     }
 }

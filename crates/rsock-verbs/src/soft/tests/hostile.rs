@@ -1,5 +1,5 @@
-//! A peer that writes what it likes: nothing crashes, nothing is reached outside of the pair's
-//! segments, and other links go on.
+//! A peer that writes arbitrary bytes: nothing crashes, nothing outside of the pair's segments is
+//! accessed, and other links go on.
 //!
 //! The hostile end is played through its own mappings, exactly as another process would have them.
 
@@ -27,7 +27,8 @@ enum Spot {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Writes a word into the victim's segment, or into the hostile one's own, which the victim reads.
+    /// Writes a word into the attacked process's segment, or into the hostile one's own, which the
+    /// attacked process reads.
     Scribble {
         victims: bool,
         spot: Spot,
@@ -66,7 +67,7 @@ fn spot() -> impl Strategy<Value = Spot> {
     ]
 }
 
-/// Values that are wrong in telling ways, and any.
+/// Boundary values, and arbitrary ones.
 fn value() -> impl Strategy<Value = u32> {
     prop_oneof![
         Just(0),
@@ -126,10 +127,10 @@ fn act(victim: &End, hostile: &End, bell: &SoftBell, op: &Op) {
     };
     match op {
         Op::Scribble { victims: true, spot, at, value } => {
-            scribble(hostile.link.theirs(), spot, *at, *value);
+            scribble(hostile.link.peer_segment(), spot, *at, *value);
         }
         Op::Scribble { victims: false, spot, at, value } => {
-            scribble(hostile.link.own(), spot, *at, *value);
+            scribble(hostile.link.own_segment(), spot, *at, *value);
         }
         Op::Forge { ahead, imm, word, small } => {
             // Small operation codes are the ones that are looked at twice.
@@ -191,7 +192,7 @@ fn act(victim: &End, hostile: &End, bell: &SoftBell, op: &Op) {
     }
 }
 
-/// That a link nobody attacks still works.
+/// Checks that a link that is not attacked still works.
 fn assert_works(a: &End, b: &End, seed: u8) {
     let to = (b.mr.addr(), b.mr.rkey());
     for len in [1, 40, 3000] {
@@ -298,9 +299,9 @@ fn assert_every_receive_completes(end: &End, had: u32) {
 }
 
 #[test]
-fn parts_of_a_send_that_bring_it_no_further_break_its_queue_pair() {
-    // A sender cuts a long SEND into full chunks and a last part with the rest. With parts of
-    // nothing, or of next to nothing, one poll could be kept busy for as long as the peer likes.
+fn empty_parts_of_a_send_break_its_queue_pair() {
+    // A sender cuts a long SEND into full chunks and a last part with the rest. With empty or tiny
+    // parts a peer could keep one poll busy without a bound.
     let parts = [(0, false), (1, false), (CHUNK - 1, false), (0, true)];
     for (len, last) in parts {
         let (a, b) = pair();
@@ -312,7 +313,7 @@ fn parts_of_a_send_that_bring_it_no_further_break_its_queue_pair() {
 }
 
 #[test]
-fn a_payload_for_a_place_outside_the_segment_is_refused() {
+fn a_payload_for_an_offset_outside_the_segment_is_refused() {
     let (a, b) = pair();
     let at = (1u64 << 48) - 10;
     b.qp.forge(0, 1, Entry::WriteImmInline { at, len: 48 }.encode());
@@ -320,7 +321,7 @@ fn a_payload_for_a_place_outside_the_segment_is_refused() {
 }
 
 #[test]
-fn a_queue_pair_that_lies_about_its_lane_is_not_connected_to() {
+fn a_queue_pair_with_a_false_lane_location_is_refused() {
     let ctx = SoftContext::open().expect("device");
     let spoil: [fn(&QpEntry); 9] = [
         |e| e.slots.store(0, Ordering::Relaxed),
@@ -338,7 +339,7 @@ fn a_queue_pair_that_lies_about_its_lane_is_not_connected_to() {
         let (a, b) = (end(&ctx, &x, CAP), end(&ctx, &y, CAP));
         let number = b.qp.qp_num();
         let at = QP_TABLE + u64::from(number.0 % QPS) * size_of::<QpEntry>() as u64;
-        spoil(y.own().at::<QpEntry>(at).expect("entry"));
+        spoil(y.own_segment().at::<QpEntry>(at).expect("entry"));
         let connected = a.qp.ready_to_receive(&x, number);
         assert!(matches!(connected, Err(Error::PeerViolation(_))), "{connected:?}");
         assert_eq!(a.qp.state(), QpState::Init);
@@ -361,7 +362,7 @@ fn false_offers_are_refused() {
     assert!(refused(&hello, vec![dup(segment), dup(segment)], me));
     let stranger = PeerCred { uid: me.uid.wrapping_add(7), ..me };
     assert!(refused(&hello, vec![dup(segment), dup(socket)], stranger));
-    // Magic, version and size; what follows only misleads those who believe its sender.
+    // Magic, version and size; the reader never trusts what follows.
     for i in (0..12).chain(16..24) {
         let mut wrong = hello;
         wrong[i] ^= 0x40;

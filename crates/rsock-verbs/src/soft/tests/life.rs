@@ -31,7 +31,7 @@ fn queue_pairs_and_regions_leave_nothing_behind() {
 }
 
 #[test]
-fn a_lane_stays_until_its_sender_lets_go() {
+fn a_lane_stays_until_its_sender_detaches() {
     let ctx = SoftContext::open().expect("device");
     let (x, y) = linked_pair(&ctx).expect("link");
     let before = y.in_use();
@@ -81,7 +81,7 @@ fn a_peer_that_seems_busy_for_ever_costs_the_end_of_a_region_one_barrier() {
 }
 
 #[test]
-fn a_link_that_lies_idle_goes_when_its_peer_has_died_although_no_other_is_made() {
+fn an_idle_link_is_removed_after_its_peer_died_without_a_new_link() {
     let ctx = SoftContext::open().expect("device");
     let (x, y) = linked_pair(&ctx).expect("link");
     let used = linked_pair(&ctx).expect("another link");
@@ -89,7 +89,7 @@ fn a_link_that_lies_idle_goes_when_its_peer_has_died_although_no_other_is_made()
     let idle = Arc::downgrade(&x);
     y.hang_up();
     drop((x, y));
-    // Other tests make links, too; each stream that comes or goes looks at one of them.
+    // Other tests make links, too; each stream that is made or closed checks one of them.
     for _ in 0..10_000 {
         if idle.strong_count() == 0 {
             return;
@@ -100,7 +100,18 @@ fn a_link_that_lies_idle_goes_when_its_peer_has_died_although_no_other_is_made()
 }
 
 #[test]
-fn writers_who_are_kept_out_are_told_when_the_region_opens() {
+fn connecting_to_a_queue_pair_of_a_process_that_has_died_reports_its_death() {
+    let _dog = Watchdog::new("a dead peer");
+    let ctx = SoftContext::open().expect("device");
+    let (x, y) = linked_pair(&ctx).expect("link");
+    let a = end(&ctx, &x, CAP);
+    y.hang_up();
+    let connected = a.qp.ready_to_receive(&x, QpNum(1 << 20));
+    assert!(matches!(connected, Err(Error::PeerGone)), "{connected:?}");
+}
+
+#[test]
+fn paused_writers_are_woken_when_the_region_is_resumed() {
     let _dog = Watchdog::new("paused region");
     let (a, b) = pair();
     let to = (b.mr.addr(), b.mr.rkey());
@@ -211,7 +222,8 @@ fn a_forked_child_goes_on_with_what_it_inherits() {
     receive(3);
     send(4);
     receive(4);
-    // Not ours alone any more: dropping one handle must not end it for the other process.
+    // Shared with the child from here on: dropping one handle must not end it for the other
+    // process.
     let number = a.qp.qp_num();
     drop(a);
     assert_eq!((b.qp.state(), b.cq.is_ready()), (QpState::Rts, false), "{number:?}");

@@ -6,7 +6,7 @@ mod life;
 
 use super::testing::{accept_over, linked_pair, offer_over};
 use super::{Link, PeerCred, Soft, SoftBell, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
-use crate::conformance::{Fixture, Side, Watchdog};
+use crate::conformance::{Endpoint, Fixture, Watchdog};
 use crate::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::IoSlice;
@@ -19,22 +19,22 @@ struct Whole;
 /// The device as one without write-with-immediate.
 struct WithoutWriteImm;
 
-fn sides(ctx: &SoftContext) -> [Side<Soft>; 2] {
+fn endpoints(ctx: &SoftContext) -> [Endpoint<Soft>; 2] {
     let (a, b) = linked_pair(ctx).expect("link");
-    [a, b].map(|path| Side { ctx: ctx.clone(), path })
+    [a, b].map(|path| Endpoint { ctx: ctx.clone(), path })
 }
 
 impl Fixture for Whole {
     type Backend = Soft;
-    fn sides(&self) -> [Side<Soft>; 2] {
-        sides(&SoftContext::open().expect("device"))
+    fn endpoints(&self) -> [Endpoint<Soft>; 2] {
+        endpoints(&SoftContext::open().expect("device"))
     }
 }
 
 impl Fixture for WithoutWriteImm {
     type Backend = Soft;
-    fn sides(&self) -> [Side<Soft>; 2] {
-        sides(&SoftContext::open_without_write_imm().expect("device"))
+    fn endpoints(&self) -> [Endpoint<Soft>; 2] {
+        endpoints(&SoftContext::open_without_write_imm().expect("device"))
     }
 }
 
@@ -106,7 +106,7 @@ fn write_imm(to: &(RemoteAddr, RKey), offset: u64, imm: u32) -> SendOp {
 }
 
 #[test]
-fn a_process_talks_to_itself() {
+fn a_process_exchanges_messages_with_itself() {
     let _dog = Watchdog::new("soft device");
     let (a, b) = pair();
     let to = (b.mr.addr(), b.mr.rkey());
@@ -126,7 +126,7 @@ fn a_process_talks_to_itself() {
 
 /// Places for bells run out, and come back.
 #[test]
-fn a_queue_has_places_for_a_few_bells() {
+fn a_queue_has_room_for_a_few_bells() {
     let (a, _b) = pair();
     let ctx = SoftContext::open().expect("device");
     let crowd: Vec<_> = (0..40).map(|_| ctx.create_bell().expect("bell")).collect();

@@ -1,19 +1,20 @@
 //! Datagram queues: unreliable-datagram queue pairs in shared memory.
 //!
 //! A queue has one lane for each process that may send to it, in the segment that this process
-//! alone writes ([`inlet`]); a process has one feed for each queue that it sends to, whichever
-//! of its queues sends ([`feed`]). A lane that is full loses what comes, and its sender counts it.
+//! alone writes ([`receiver`]); a process has one sender for each queue that it sends to, shared by
+//! all its own queues ([`sender`]). A datagram for a full lane is lost, and its sender counts it.
 //!
-//! Invariants: an entry is whole, payload included, before it is published. A lane whose queue is
-//! gone is given back only when its feed has let go, or its process is dead.
+//! Invariants: an entry is whole, payload included, before it is published. The lane of a closed
+//! queue is freed only when its sender has detached from it, or the sending process is dead.
 //!
-//! Locks: a queue's `rx` before its `inlets`; a feed's `tx`. None is held while anybody waits.
+//! Locks: a queue's `rx` before its `receivers`; a sender's `tx`. No thread waits while it holds
+//! one of them.
 
-mod feed;
-mod inlet;
+mod receiver;
+mod sender;
 
-use super::birth::Birth;
 use super::context::SoftContext;
+use super::creation_stamp::CreationStamp;
 use super::layout::{MAX_STAGE, STAGE};
 use super::link::Link;
 use super::wait::Waiters;
@@ -26,9 +27,9 @@ use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe, Lock};
 use crate::sync::slot::INLINE;
 use crate::types::{QKey, QpNum};
-use feed::Feed;
-pub(super) use feed::Feeds;
-use inlet::{Inlet, Taken};
+use receiver::{Taken, UdReceiver};
+use sender::UdSender;
+pub(super) use sender::UdSenders;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, TryLockError};
@@ -44,30 +45,30 @@ const SLOTS: u32 = 1024;
 pub struct SoftUd {
     number: QpNum,
     key: QKey,
-    rx: FamilyBox<Lock<Rx>>,
+    rx: FamilyBox<Lock<UdRx>>,
     counts: FamilyBox<Counts>,
-    /// Where datagrams arrive. Never waited for on the data path: a child may have been forked while
-    /// another thread held it.
-    inlets: RwLock<Vec<Arc<Inlet>>>,
-    /// Changed under the lock of `inlets`.
+    /// The lanes of all admitted processes. The data path never waits for this lock: a child may
+    /// have been forked while another thread held it.
+    receivers: RwLock<Vec<Arc<UdReceiver>>>,
+    /// Changed under the lock of `receivers`.
     is_closed: AtomicBool,
-    /// Bytes of the stage of each lane that is still to be made.
+    /// Bytes of the stage of lanes created from now on.
     stage: AtomicU32,
     waiters: Waiters,
-    birth: Birth,
+    created: CreationStamp,
     ctx: SoftContext,
 }
 
 /// Where datagrams go.
 #[derive(Clone, Debug)]
 pub struct SoftDestination {
-    feed: Arc<Feed>,
+    sender: Arc<UdSender>,
     is_key_right: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Rx {
-    /// The inlet that is looked at first, so that all get their turn.
+struct UdRx {
+    /// Index of the receiver that is checked first, so that all get their turn.
     turn: usize,
 }
 
@@ -80,7 +81,7 @@ struct Counts {
     received: Received,
 }
 
-/// On a line of its own: another thread than the sending one counts here.
+/// On a cache line of its own: another thread than the sending one counts here.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 struct Received {
@@ -98,7 +99,7 @@ impl DatagramBackend for Soft {
 
     fn create_datagrams(ctx: &SoftContext, key: QKey) -> Result<SoftUd, Error> {
         let room = || Error::Exhausted("family memory");
-        let (rx, counts) = (Lock::new(Rx::default()), Counts::default());
+        let (rx, counts) = (Lock::new(UdRx::default()), Counts::default());
         let (rx, counts) =
             (FamilyBox::new(rx).ok_or_else(room)?, FamilyBox::new(counts).ok_or_else(room)?);
         let waiters = Waiters::new()?;
@@ -108,91 +109,94 @@ impl DatagramBackend for Soft {
             key,
             rx,
             counts,
-            inlets: RwLock::default(),
+            receivers: RwLock::default(),
             is_closed: AtomicBool::new(false),
             stage: AtomicU32::new(STAGE),
             waiters,
-            birth: Birth::now(),
+            created: CreationStamp::now(),
             ctx: ctx.clone(),
         })
     }
 }
 
 impl SoftUd {
-    /// Runs `f` on the inlets, unless somebody is changing them at this moment.
+    /// Runs `f` on the receivers, unless another thread is changing the list.
     #[inline]
-    fn with_inlets<R>(&self, f: impl FnOnce(&[Arc<Inlet>]) -> R) -> Option<R> {
-        match self.inlets.try_read() {
-            Ok(inlets) => Some(f(&inlets)),
-            Err(TryLockError::Poisoned(inlets)) => Some(f(&inlets.into_inner())),
+    fn with_receivers<R>(&self, f: impl FnOnce(&[Arc<UdReceiver>]) -> R) -> Option<R> {
+        match self.receivers.try_read() {
+            Ok(receivers) => Some(f(&receivers)),
+            Err(TryLockError::Poisoned(receivers)) => Some(f(&receivers.into_inner())),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Hands the oldest datagram to `take`, which says whether it is taken or stays where it is; false if
-    /// there is none. Inside `take` the queue is not used.
+    /// Passes the oldest datagram to `take`, which returns whether it is taken or stays in place;
+    /// false if there is none. `take` must not use the queue.
     #[inline]
     pub fn try_take(&self, take: &mut dyn FnMut(&dyn Arrived) -> bool) -> bool {
-        // Whoever competes for an empty queue would only make it slower for the others.
+        // Without this check, threads that poll an empty queue would slow each other down.
         if !self.is_ready() {
             return false;
         }
         let mut rx = self.rx.lock();
-        self.with_inlets(|inlets| self.take_from(inlets, &mut rx.turn, take)).unwrap_or(false)
+        self.with_receivers(|receivers| self.take_from(receivers, &mut rx.turn, take))
+            .unwrap_or(false)
     }
 
-    /// How many bytes of datagrams each process that is admitted from now on has room for, roughly: at least
-    /// 64 KiB, at most 4 MiB, and 1024 datagrams. Pages are taken as they are used.
+    /// Sets roughly how many bytes of datagrams the queue holds for each process that is admitted
+    /// from now on: at least 64 KiB, at most 4 MiB, and 1024 datagrams. Pages are allocated as they
+    /// are used.
     pub fn set_room(&self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(MAX_STAGE).clamp(STAGE, MAX_STAGE);
         self.stage.store(bytes.next_power_of_two(), Ordering::Relaxed);
     }
 
-    /// Lets nobody send any more: whoever tries finds the queue gone. What is in it, and what a sender is
-    /// just putting there, can still be taken.
+    /// Closes the queue: senders find it gone. Datagrams that are in it, or are being sent at this
+    /// moment, can still be taken.
     pub fn close(&self) {
-        let inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        let receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
         self.is_closed.store(true, Ordering::Relaxed);
-        inlets.iter().for_each(|inlet| inlet.close());
-        drop(inlets);
-        self.wake_overlooked();
+        receivers.iter().for_each(|receiver| receiver.close());
+        drop(receivers);
+        self.wake_if_ready();
     }
 
-    /// A number that changes when bells that are armed for the queue are rung, or may be: one that stays says that
-    /// a bell which was armed before is armed still.
+    /// A number that changes when bells that are armed for the queue are rung, or may be: while it
+    /// stays the same, a bell that was armed before is still armed.
     #[must_use]
     pub fn n_rung(&self) -> u32 {
         self.waiters.n_rung()
     }
 
-    /// While the list of inlets changes nobody can look into them: who armed then saw nothing.
-    fn wake_overlooked(&self) {
+    /// Wakes waiters if a datagram is there. A waiter that armed while the list of receivers was
+    /// changing could not check them.
+    fn wake_if_ready(&self) {
         if self.is_ready() {
             self.waiters.wake_all();
         }
     }
 
-    /// Takes from the first of `inlets` that has something, beginning with `turn`'s.
+    /// Takes a datagram from the first of `receivers` that has one, beginning at index `turn`.
     fn take_from(
         &self,
-        inlets: &[Arc<Inlet>],
+        receivers: &[Arc<UdReceiver>],
         turn: &mut usize,
         take: &mut dyn FnMut(&dyn Arrived) -> bool,
     ) -> bool {
         let first = *turn;
-        for i in 0..inlets.len() {
-            let at = (first + i) % inlets.len();
-            let inlet = &inlets[at];
-            // Bounded: a peer that publishes rubbish must not keep us here.
+        for i in 0..receivers.len() {
+            let at = (first + i) % receivers.len();
+            let receiver = &receivers[at];
+            // Bounded: a peer that publishes malformed entries must not keep this thread here.
             for _ in 0..SLOTS {
-                match inlet.take(take) {
+                match receiver.take(take) {
                     Taken::Datagram => {
                         *turn = at + 1;
                         self.counts.received.n_received.fetch_add(1, Ordering::Relaxed);
                         return true;
                     }
                     Taken::Left => {
-                        // Whoever comes next finds the same one.
+                        // The next call finds the same datagram.
                         *turn = at;
                         return true;
                     }
@@ -222,8 +226,10 @@ impl DatagramQueue<Soft> for SoftUd {
             slots
         } else {
             let next = u64::from(self.stage.load(Ordering::Relaxed));
-            let least = |inlets: &[Arc<Inlet>]| inlets.iter().map(|inlet| inlet.stage_len()).min();
-            let stage = self.with_inlets(least).flatten().map_or(next, |least| least.min(next));
+            let least = |receivers: &[Arc<UdReceiver>]| {
+                receivers.iter().map(|receiver| receiver.stage_len()).min()
+            };
+            let stage = self.with_receivers(least).flatten().map_or(next, |least| least.min(next));
             slots.min(usize::try_from(stage).unwrap_or(usize::MAX) / len)
         }
     }
@@ -232,17 +238,23 @@ impl DatagramQueue<Soft> for SoftUd {
         if !path.is_alive() {
             return Err(Error::PeerGone);
         }
-        let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(Error::Invalid("the queue is closed"));
         }
-        if inlets.iter().any(|inlet| inlet.is_from(path)) {
+        if receivers.iter().any(|receiver| receiver.is_from(path)) {
             return Ok(());
         }
         let stage = self.stage.load(Ordering::Relaxed);
-        inlets.push(Arc::new(Inlet::open(path, &self.waiters, self.number, self.key, stage)?));
-        drop(inlets);
-        self.wake_overlooked();
+        receivers.push(Arc::new(UdReceiver::open(
+            path,
+            &self.waiters,
+            self.number,
+            self.key,
+            stage,
+        )?));
+        drop(receivers);
+        self.wake_if_ready();
         Ok(())
     }
 
@@ -252,9 +264,9 @@ impl DatagramQueue<Soft> for SoftUd {
         dest: QpNum,
         key: QKey,
     ) -> Result<SoftDestination, Error> {
-        let feed = Feed::to(path, self.number, dest)?;
-        let is_key_right = feed.key() == key;
-        Ok(SoftDestination { feed, is_key_right })
+        let sender = UdSender::to(path, self.number, dest)?;
+        let is_key_right = sender.key() == key;
+        Ok(SoftDestination { sender, is_key_right })
     }
 
     #[inline]
@@ -264,7 +276,7 @@ impl DatagramQueue<Soft> for SoftUd {
             return Err(DatagramError::TooLong);
         }
         let lost = if to.is_key_right {
-            match to.feed.post(self.number, payload, len)? {
+            match to.sender.post(self.number, payload, len)? {
                 Posted::Out => None,
                 Posted::Lost => Some(&self.counts.n_full),
             }
@@ -279,7 +291,7 @@ impl DatagramQueue<Soft> for SoftUd {
 
     #[inline]
     fn ring(&self, to: &SoftDestination) {
-        to.feed.ring();
+        to.sender.ring();
     }
 
     #[inline]
@@ -300,15 +312,16 @@ impl DatagramQueue<Soft> for SoftUd {
             take(arrived);
             true
         };
-        let mut take_all = |inlets: &[Arc<Inlet>]| {
-            (0..most).take_while(|_| self.take_from(inlets, &mut rx.turn, &mut take)).count()
+        let mut take_all = |receivers: &[Arc<UdReceiver>]| {
+            (0..most).take_while(|_| self.take_from(receivers, &mut rx.turn, &mut take)).count()
         };
-        self.with_inlets(|inlets| take_all(inlets)).unwrap_or(0)
+        self.with_receivers(|receivers| take_all(receivers)).unwrap_or(0)
     }
 
     #[inline]
     fn is_ready(&self) -> bool {
-        self.with_inlets(|inlets| inlets.iter().any(|inlet| inlet.is_ready())).unwrap_or(false)
+        self.with_receivers(|receivers| receivers.iter().any(|receiver| receiver.is_ready()))
+            .unwrap_or(false)
     }
 
     fn arm(&self, bell: &SoftBell) -> bool {
@@ -332,16 +345,17 @@ impl DatagramQueue<Soft> for SoftUd {
     }
 
     fn sweep(&self) {
-        if !self.birth.is_here() {
+        if !self.created.is_this_process() {
             return;
         }
-        self.ctx.node().feeds.sweep();
-        let is_over = |inlet: &mut Arc<Inlet>| !inlet.is_ready() && !inlet.link().probe();
-        let mut inlets = self.inlets.write().unwrap_or_else(PoisonError::into_inner);
-        let over: Vec<_> = inlets.extract_if(.., is_over).collect();
-        drop(inlets);
+        self.ctx.node().ud_senders.sweep();
+        let is_over =
+            |receiver: &mut Arc<UdReceiver>| !receiver.is_ready() && !receiver.link().probe();
+        let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
+        let over: Vec<_> = receivers.extract_if(.., is_over).collect();
+        drop(receivers);
         drop(over);
-        self.wake_overlooked();
+        self.wake_if_ready();
         self.waiters.prune();
     }
 
@@ -360,17 +374,17 @@ impl DatagramQueue<Soft> for SoftUd {
 
 impl Drop for SoftUd {
     fn drop(&mut self) {
-        // Inlets say to their senders that they are closed when they drop.
-        // Without the lock, which nobody else has: in a child, a thread that does not exist may.
-        let inlets = self.inlets.get_mut().unwrap_or_else(PoisonError::into_inner);
-        drop(std::mem::take(inlets));
-        // A number that lived through a fork may still be known to somebody.
-        if self.birth.is_private() {
+        // A receiver closes its lane when it drops. The lock is not taken, because no other thread
+        // can hold it; in a forked child it may be marked as held by a thread that does not exist.
+        let receivers = self.receivers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(std::mem::take(receivers));
+        // A number that existed during a fork may still be in use by another process.
+        if self.created.is_unshared() {
             self.ctx.node().numbers().give_back(self.number);
         }
-        // A child does not know who held its parent's locks.
-        if self.birth.is_here() {
-            self.ctx.node().feeds.sweep();
+        // In a forked child the lock may be held by a thread that does not exist.
+        if self.created.is_this_process() {
+            self.ctx.node().ud_senders.sweep();
         }
     }
 }

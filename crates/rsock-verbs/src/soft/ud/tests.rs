@@ -1,8 +1,8 @@
-//! What only the soft device promises of datagrams: it knows when its peers end, and what they may
-//! have written.
+//! Datagram behaviour that only the soft device promises: it notices when peers end, and survives
+//! what they may write.
 
 use super::*;
-use crate::conformance::{Fixture, Side, Watchdog};
+use crate::conformance::{Endpoint, Fixture, Watchdog};
 use crate::datagram::DatagramQueue;
 use crate::device::QueuePair;
 use crate::soft::testing::linked_pair;
@@ -13,10 +13,10 @@ struct Linked;
 
 impl Fixture for Linked {
     type Backend = Soft;
-    fn sides(&self) -> [Side<Soft>; 2] {
+    fn endpoints(&self) -> [Endpoint<Soft>; 2] {
         let ctx = SoftContext::open().expect("device");
         let (a, b) = linked_pair(&ctx).expect("link");
-        [a, b].map(|path| Side { ctx: ctx.clone(), path })
+        [a, b].map(|path| Endpoint { ctx: ctx.clone(), path })
     }
 }
 
@@ -24,9 +24,9 @@ crate::conformance_tests!(@datagrams Linked);
 
 const KEY: QKey = QKey(7);
 
-fn queue(side: &Side<Soft>) -> SoftUd {
-    let ud = Soft::create_datagrams(&side.ctx, KEY).expect("queue");
-    ud.admit(&side.path).expect("admit");
+fn queue(endpoint: &Endpoint<Soft>) -> SoftUd {
+    let ud = Soft::create_datagrams(&endpoint.ctx, KEY).expect("queue");
+    ud.admit(&endpoint.path).expect("admit");
     ud
 }
 
@@ -39,40 +39,40 @@ fn send(ud: &SoftUd, to: &SoftDestination, bytes: &[u8]) -> Result<Posted, Datag
 #[test]
 fn a_sender_learns_that_its_destination_is_gone() {
     let _dog = Watchdog::new("gone");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     assert_eq!(send(&of_a, &to, b"one"), Ok(Posted::Out));
     drop(of_b);
     while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
-    // For good.
+    // The error is permanent.
     assert_eq!(send(&of_a, &to, b"more"), Err(DatagramError::Gone));
 }
 
 #[test]
-fn what_a_queue_took_of_a_segment_comes_back_once_its_senders_know() {
+fn memory_of_a_queue_is_freed_once_its_senders_have_noticed() {
     let _dog = Watchdog::new("memory");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let before = b.path.in_use();
     for _ in 0..3 {
         let (of_a, of_b) = (queue(&a), queue(&b));
         let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
         assert_eq!(send(&of_a, &to, &[1; 5000]), Ok(Posted::Out));
         drop(of_b);
-        // Still ours to write, until we have seen that it is over.
+        // The sender may still write the lane until it has noticed that the queue is gone.
         assert!(b.path.in_use() > before);
         while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
         drop((of_a, to));
     }
-    // What is left is reaped by the next who looks.
+    // The next allocation frees what is left.
     drop(queue(&b));
     assert_eq!(b.path.in_use(), before);
 }
 
 #[test]
-fn peers_that_die_are_swept_out_and_what_they_sent_stays() {
+fn dead_peers_are_swept_out_and_their_datagrams_stay() {
     let _dog = Watchdog::new("sweep");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     send(&of_a, &to, b"last words").expect("sent");
@@ -82,21 +82,21 @@ fn peers_that_die_are_swept_out_and_what_they_sent_stays() {
     assert!(of_b.try_recv(&mut |arrived: &dyn Arrived| got = arrived.len()));
     assert_eq!(got, 10);
     of_b.sweep();
-    assert!(of_b.inlets.read().expect("lock").is_empty());
+    assert!(of_b.receivers.read().expect("lock").is_empty());
     while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
     assert!(matches!(of_b.admit(&b.path), Err(Error::PeerGone)));
 }
 
 #[test]
-fn rubbish_is_skipped_and_counted() {
-    let [a, b] = Linked.sides();
+fn malformed_entries_are_skipped_and_counted() {
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
-    // No operation at all, a write, an inline length beyond the slot, a datagram in parts, one that
-    // is longer than any, and a message that does not fit.
+    // No operation, a write, an inline length beyond the slot, a datagram in parts, one that is
+    // longer than any, and a message that does not fit.
     let words = [0, 255, 1 | 8 << 8, 2 | 9 << 16, 3 | 49 << 8, 4 | 16384 << 16, 5 | 8193 << 16, 6];
     for word in words {
-        to.feed.forge(1, word);
+        to.sender.forge(1, word);
     }
     send(&of_a, &to, &[9; 300]).expect("sent");
     let mut got = Vec::new();
@@ -114,13 +114,13 @@ fn rubbish_is_skipped_and_counted() {
 fn lanes_have_the_room_that_the_queue_has_when_they_are_made() {
     const LEN: usize = 4000;
     for (bytes, room) in [(0, 16), (65_536, 16), (65_537, 32), (212_992, 65), (usize::MAX, 1024)] {
-        let [a, b] = Linked.sides();
+        let [a, b] = Linked.endpoints();
         let of_a = queue(&a);
         let of_b = Soft::create_datagrams(&b.ctx, KEY).expect("queue");
         of_b.set_room(bytes);
         assert_eq!(of_b.room(LEN), room);
         of_b.admit(&b.path).expect("admit");
-        // For others.
+        // Applies to processes that are admitted later.
         of_b.set_room(usize::MAX);
         assert_eq!(of_b.room(LEN), room);
         let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
@@ -147,7 +147,7 @@ fn lanes_have_the_room_that_the_queue_has_when_they_are_made() {
 
 #[test]
 fn a_stream_s_queue_pair_is_no_destination() {
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let of_a = queue(&a);
     let pd = b.ctx.alloc_pd(&b.path).expect("pd");
     let cq = b.ctx.create_cq(16, None).expect("cq");
@@ -164,21 +164,21 @@ fn a_stream_s_queue_pair_is_no_destination() {
     qp.init(Access::empty()).expect("init");
     let to = of_a.destination(&a.path, qp.qp_num(), KEY);
     assert!(matches!(to, Err(Error::Invalid(_))));
-    // Nor one that has not admitted us.
+    // Nor is a queue that has not admitted this process.
     let hidden = Soft::create_datagrams(&b.ctx, KEY).expect("queue");
     let to = of_a.destination(&a.path, hidden.qp_num(), KEY);
     assert!(matches!(to, Err(Error::Invalid(_))));
 }
 
 #[test]
-fn a_closed_queue_is_gone_for_its_senders_and_gives_what_it_has() {
+fn a_closed_queue_is_gone_for_its_senders_and_keeps_its_datagrams() {
     let _dog = Watchdog::new("closed");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     assert_eq!(send(&of_a, &to, b"before"), Ok(Posted::Out));
     of_b.close();
-    // At once, not at the next look.
+    // At once, not at the next periodic check.
     assert_eq!(send(&of_a, &to, b"after"), Err(DatagramError::Gone));
     assert!(of_b.admit(&b.path).is_err());
     let mut lengths = Vec::new();
@@ -190,7 +190,7 @@ fn a_closed_queue_is_gone_for_its_senders_and_gives_what_it_has() {
 #[test]
 fn a_datagram_that_is_left_is_the_next_one_again() {
     let _dog = Watchdog::new("left");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     let (of_a, of_b) = (queue(&a), queue(&b));
     let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
     for bytes in [&b"one"[..], &[2; 100], b"three"] {
@@ -209,22 +209,24 @@ fn a_datagram_that_is_left_is_the_next_one_again() {
     assert_eq!(of_b.counters().n_received, 3);
 }
 
-/// Arms a bell for the queue, which has a datagram, while the list of its inlets is being changed.
+/// Arms a bell for the queue, which has a datagram, while the list of its receivers is being
+/// changed.
 fn arm_unseen(ud: &SoftUd, bell: &SoftBell) {
-    let changing = ud.inlets.write().expect("lock");
-    // Nobody can look: it sleeps.
+    let changing = ud.receivers.write().expect("lock");
+    // The receivers cannot be checked now, so the bell is armed.
     assert!(ud.arm(bell));
     drop(changing);
     assert!(!bell.take());
 }
 
-/// What changes the list of a queue's inlets, with another peer to let in.
-type Change<'a> = &'a dyn Fn(&SoftUd, &Side<Soft>);
+/// An operation that changes the list of a queue's receivers; it gets another peer to admit.
+type Change<'a> = &'a dyn Fn(&SoftUd, &Endpoint<Soft>);
 
-/// Whoever armed while the list of inlets changed, and so saw nothing, is woken by those who change it.
+/// A waiter that armed while the list of receivers changed, and so could not check them, is woken
+/// by the thread that changed the list.
 #[test]
-fn who_could_not_look_is_woken() {
-    let [a, b] = Linked.sides();
+fn a_waiter_that_armed_during_a_change_of_receivers_is_woken() {
+    let [a, b] = Linked.endpoints();
     let changes: [Change<'_>; 3] =
         [&|ud, _| ud.sweep(), &|ud, another| ud.admit(&another.path).expect("admit"), &|ud, _| {
             ud.close()
@@ -235,25 +237,25 @@ fn who_could_not_look_is_woken() {
         let bell = b.ctx.create_bell().expect("bell");
         assert_eq!(send(&of_a, &to, b"there"), Ok(Posted::Out));
         arm_unseen(&of_b, &bell);
-        let [another, _other] = Linked.sides();
+        let [another, _other] = Linked.endpoints();
         change(&of_b, &another);
         assert!(bell.take());
     }
 }
 
-/// A sender that sees that the lane is closed, and then asks why, must find that the queue wants nothing more: else it
-/// takes the datagram for one that had no room.
+/// A sender that sees that the lane is closed must then find that the queue takes no more;
+/// otherwise it would count the datagram as lost for lack of room.
 #[test]
-fn a_lane_that_is_closed_has_said_before_that_nothing_is_wanted() {
+fn a_closed_lane_was_marked_as_taking_no_more_before() {
     let _dog = Watchdog::new("closing");
-    let [a, b] = Linked.sides();
+    let [a, b] = Linked.endpoints();
     for _ in 0..2000 {
         let of_b = queue(&b);
-        let inlet = Arc::clone(&of_b.inlets.read().expect("lock")[0]);
+        let receiver = Arc::clone(&of_b.receivers.read().expect("lock")[0]);
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 loop {
-                    if let Some(is_wanted) = inlet.is_wanted_when_closed() {
+                    if let Some(is_wanted) = receiver.is_wanted_when_closed() {
                         return is_wanted;
                     }
                     std::hint::spin_loop();

@@ -1,6 +1,6 @@
-//! The lock whose owner may die: exclusion, hand-over to sleepers, and take-over.
+//! Loom models of the lock whose owner may die: exclusion, hand-over to sleepers, and take-over.
 
-use super::{Bed, explore};
+use super::{ModelFutex, explore};
 use crate::sync::owner::{Obtained, OwnerWord, Threads};
 use crate::sync::primitive::{Loom, Word};
 use loom::cell::UnsafeCell;
@@ -10,11 +10,11 @@ use loom::thread;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-/// A lock around a counter that is no atomic: loom reports two threads inside.
+/// A lock around a counter that is not atomic: loom reports it if two threads are inside.
 struct Locked {
     word: OwnerWord<Loom>,
     count: UnsafeCell<u32>,
-    bed: Bed,
+    futex: ModelFutex,
     /// Whether the thread with the id [`MORTAL`] is gone.
     has_died: Mutex<bool>,
     sleep: Condvar,
@@ -27,8 +27,8 @@ unsafe impl Send for Locked {}
 
 const MORTAL: u32 = 1;
 
-/// Sleeps that end only by a wake-up.
-struct Sleepy<'a>(&'a Bed);
+/// Waits that end only by a wake-up.
+struct Sleepy<'a>(&'a ModelFutex);
 
 impl Threads<Loom> for Sleepy<'_> {
     fn wait(&self, word: &AtomicU32, value: u32) -> bool {
@@ -45,7 +45,7 @@ impl Threads<Loom> for Sleepy<'_> {
     }
 }
 
-/// Sleeps that the death of the owner ends too, and of which the first is over at once.
+/// Waits that the owner's death ends, too; the first one times out at once.
 struct Watchful<'a>(&'a Locked, Cell<bool>);
 
 impl<'a> Watchful<'a> {
@@ -83,7 +83,7 @@ impl Locked {
         Arc::new(Self {
             word: OwnerWord { word: Word::new(0) },
             count: UnsafeCell::new(0),
-            bed: Bed::new(),
+            futex: ModelFutex::new(),
             has_died: Mutex::new(false),
             sleep: Condvar::new(),
         })
@@ -116,10 +116,10 @@ fn every_sleeper_gets_the_lock_in_the_end() {
         let others: Vec<_> = (2..4)
             .map(|me| {
                 let locked = Arc::clone(&locked);
-                thread::spawn(move || locked.count_once(me, &Sleepy(&locked.bed)))
+                thread::spawn(move || locked.count_once(me, &Sleepy(&locked.futex)))
             })
             .collect();
-        locked.count_once(4, &Sleepy(&locked.bed));
+        locked.count_once(4, &Sleepy(&locked.futex));
         for other in others {
             assert_eq!(other.join().expect("a thread"), Obtained::Free);
         }
@@ -149,10 +149,10 @@ fn one_waiter_takes_the_lock_over_from_an_owner_that_died() {
             [locked.count_once(3, &Watchful::new(&locked)), other.join().expect("a thread")];
         mortal.join().expect("a thread");
         // The mortal thread may come last, and then there is a third to take over.
-        let taken_over = obtained.iter().filter(|&&how| how == Obtained::FromTheDead).count();
+        let taken_over = obtained.iter().filter(|&&how| how == Obtained::FromDeadOwner).count();
         assert!(taken_over <= 1, "{obtained:?}");
         let last = locked.lock(4, &Watchful::new(&locked));
-        assert_eq!(last == Obtained::FromTheDead, taken_over == 0);
+        assert_eq!(last == Obtained::FromDeadOwner, taken_over == 0);
         // SAFETY: the lock is held.
         assert_eq!(locked.count.with(|count| unsafe { *count }), 3);
     });

@@ -1,7 +1,8 @@
-//! Parking on a queue with several wait lines: no wake-up is lost, whichever word it comes by.
+//! Loom models of parking on a queue with several wait lines: no wake-up is lost, whichever word it
+//! arrives by.
 
 use super::{explore, explore_up_to};
-use crate::sync::parking::{Ports, Registry};
+use crate::sync::parking::{Registry, WaitLines};
 use crate::sync::primitive::{Loom, Word};
 use crate::sync::waiter::{FUTEX, WaitLine};
 use loom::sync::atomic::AtomicU32;
@@ -9,14 +10,14 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::sync::atomic::Ordering;
 
-/// A queue with up to two links, of which the second may come late.
+/// A queue with up to two links; the second may be added late.
 struct Queue {
     registry: Registry<Loom>,
     lines: [WaitLine<Loom>; 2],
     n_lines: AtomicU32,
-    /// What comes by each link, and from inside the family.
+    /// Events from each link, and from inside the family.
     arrived: [AtomicU32; 3],
-    /// All of the system's futexes: a waker wakes every sleeper, which looks at its own words.
+    /// Models all futexes: a waker wakes every sleeper, which then checks its own words.
     futexes: Mutex<()>,
     wake: Condvar,
 }
@@ -68,13 +69,13 @@ impl Queue {
 #[derive(Default)]
 struct Watched(Vec<(*const AtomicU32, u32)>);
 
-impl Ports<Loom> for Queue {
+impl WaitLines<Loom> for Queue {
     type Parked = ();
     type Watched = Watched;
     const WOKEN: () = ();
 
     fn for_each(&self, mut f: impl FnMut(&WaitLine<Loom>)) {
-        // As the list of ports, which is read under a lock of its own.
+        // As the list of wait lines, which is read under a lock of its own.
         let n = { self.n_lines.load(Ordering::Relaxed) as usize };
         self.lines[..n].iter().for_each(|line| f(line));
     }
@@ -100,7 +101,8 @@ impl Ports<Loom> for Queue {
         let is_as_expected = |&(word, expected): &(*const AtomicU32, u32)| unsafe {
             (*word).load(Ordering::Relaxed) == expected
         };
-        // Woken for nothing at most: a futex call that another word's waker ends looks again as well.
+        // At worst it wakes for nothing: a real futex call that another word's waker ends checks
+        // again, too.
         if watched.0.iter().all(is_as_expected) {
             guard = self.wake.wait(guard).expect("lock");
         }
@@ -116,7 +118,7 @@ impl Ports<Loom> for Queue {
 }
 
 #[test]
-fn a_sleeper_on_two_lines_hears_of_both() {
+fn a_sleeper_on_two_lines_is_woken_by_both() {
     explore_up_to(2, || {
         let queue = Queue::new(2);
         let peers: Vec<_> = (0..2)
@@ -131,7 +133,7 @@ fn a_sleeper_on_two_lines_hears_of_both() {
 }
 
 #[test]
-fn a_sleeper_hears_of_what_the_family_finds() {
+fn a_sleeper_is_woken_from_inside_the_family() {
     for n_lines in 0..=2 {
         explore(move || {
             let queue = Queue::new(n_lines);
@@ -149,7 +151,7 @@ fn a_sleeper_hears_of_what_the_family_finds() {
 }
 
 #[test]
-fn a_sleeper_hears_by_a_line_that_came_while_it_slept() {
+fn a_sleeper_is_woken_by_a_line_that_was_added_while_it_slept() {
     for n_lines in 0..=1 {
         explore(move || {
             let queue = Queue::new(n_lines);
@@ -159,7 +161,7 @@ fn a_sleeper_hears_by_a_line_that_came_while_it_slept() {
                 thread::spawn(move || {
                     queue.n_lines.store(n_lines + 1, Ordering::Relaxed);
                     queue.registry.wake_all(&*queue);
-                    // From here on a peer knows the line.
+                    // From here on a peer can use the line.
                     queue.send(new);
                 })
             };
@@ -170,7 +172,7 @@ fn a_sleeper_hears_by_a_line_that_came_while_it_slept() {
 }
 
 #[test]
-fn two_sleepers_with_different_aims_both_wake() {
+fn two_sleepers_that_wait_for_different_events_both_wake() {
     explore_up_to(2, || {
         let queue = Queue::new(2);
         let other = {

@@ -1,5 +1,5 @@
-//! The client of a soak: on each line of its input, that many connections, one after another, and datagrams between
-//! them. Every byte that comes back is compared.
+//! The client of a soak: on each line of its input, that many connections, one after another, and
+//! datagrams between them. Every byte that comes back is compared.
 
 use crate::generate::Random;
 use crate::sys;

@@ -1,4 +1,4 @@
-//! What processes have, as the kernel counts it.
+//! Resources of processes, as the kernel counts them.
 
 use crate::driver::descendants;
 use std::fmt;
@@ -12,7 +12,8 @@ pub(super) struct Figures {
     memory: u64,
     /// Of them and of what they have started.
     processes: usize,
-    /// Unix sockets of the network namespace, which have the names by which processes find each other.
+    /// Unix sockets of the network namespace, which have the names by which processes find each
+    /// other.
     unix_sockets: usize,
     shared_files: usize,
     mappings: usize,
@@ -67,8 +68,9 @@ impl Figures {
     }
 }
 
-/// What may be there more at one time than at another. The allocator maps and unmaps memory of its own accord. The link
-/// to a forked child that has ended stays until the next streams come: a descriptor, which is a Unix socket.
+/// What may be there more at one time than at another. The allocator maps and unmaps memory of its
+/// own accord. The link to a forked child that has ended stays until the next streams come: a
+/// descriptor, which is a Unix socket.
 fn slack(name: &str) -> usize {
     match name {
         "mappings" => 40,

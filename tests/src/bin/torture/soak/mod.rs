@@ -1,7 +1,8 @@
 //! Soak: connections, datagrams and forked servers that come and go, and what is left of them.
 //!
-//! A client and a server run under the library. The driver lets the client make some thousand connections at a time, and
-//! between these rounds, when none is open, counts what the processes have.
+//! A client and a server run under the library. The driver lets the client make some thousand
+//! connections at a time, and between these rounds, when none is open, counts what the processes
+//! have.
 
 mod client;
 mod figures;
@@ -20,8 +21,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 /// Connections of a round.
 const ROUND: u64 = 2000;
 
-/// What memory may grow by with each connection, and once: less than a third of the leak that an audit found, and the
-/// allocator's own coming and going.
+/// What memory may grow by with each connection, and once: less than a third of the leak that an
+/// audit found, and the allocator's own coming and going.
 const BYTES_EACH: u64 = 40;
 const BYTES_ONCE: u64 = 384 << 10;
 

@@ -1,5 +1,5 @@
-//! The server of a soak: gives back whatever it is sent, by streams and by datagrams; every eighth stream is
-//! served by a forked child.
+//! The server of a soak: gives back whatever it is sent, by streams and by datagrams; every eighth
+//! stream is served by a forked child.
 
 use crate::sys;
 use std::io::{Read, Write};

@@ -317,9 +317,9 @@ impl Worker {
         }
     }
 
-    /// A stream may be handed over by a relay, which reads ahead for the processes that go on with the descriptor that is
-    /// passed. Where another process holds the stream by a descriptor of its own, the order between the two is lost
-    /// (docs/limits.md): neither direction is used any more.
+    /// A stream may be handed over by a relay, which reads ahead for the processes that go on with
+    /// the descriptor that is passed. Where another process holds the stream by a descriptor of its
+    /// own, the order between the two is lost (docs/limits.md): neither direction is used any more.
     fn give_up_order(&self, end: End) {
         let held = &self.shared.state(end).n_maybe_open;
         let is_shared = (0..PROCESSES).any(|p| p != self.me && held[p].load(SeqCst) > 0);

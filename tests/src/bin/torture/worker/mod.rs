@@ -1,4 +1,5 @@
-//! A process of a run: its threads do what the schedule says, check every byte, and note all of it in the shared file.
+//! A process of a run: its threads do what the schedule says, check every byte, and note all of it
+//! in the shared file.
 
 mod descriptors;
 mod pool;
@@ -19,7 +20,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
-/// Where the driver leaves the shared file, the schedule, and the mailboxes: two descriptors for each process.
+/// Where the driver leaves the shared file, the schedule, and the mailboxes: two descriptors for
+/// each process.
 pub(crate) const SHARED_FD: RawFd = 300;
 pub(crate) const SCHEDULE_FD: RawFd = 301;
 pub(crate) const MAIL_FD: RawFd = 302;
@@ -44,7 +46,8 @@ pub(crate) struct Worker {
     operation: u32,
 }
 
-/// Plays process `me` from the beginning; `is_resumed` if it has become this program in the middle of it.
+/// Plays process `me` from the beginning; `is_resumed` if it has become this program in the middle
+/// of it.
 pub(crate) fn main(me: usize, is_resumed: bool) -> ! {
     let shared = sys::map_shared(SHARED_FD).expect("the shared file");
     let text = fs::read_to_string(format!("/proc/self/fd/{SCHEDULE_FD}")).expect("the schedule");
@@ -65,8 +68,8 @@ const MOST_BYTES: usize = 2 << 20;
 
 impl Worker {
     fn new(shared: &'static Shared, schedule: &'static Schedule, me: usize, thread: usize) -> Self {
-        // A thread that waits for the allocator, with its call announced and not begun, would look like one that
-        // sleeps in its call.
+        // A thread that waits for the allocator, with its call announced and not begun, would look
+        // like one that sleeps in its call.
         let bytes = Vec::with_capacity(MOST_BYTES);
         Self { shared, schedule, me, thread, bytes, operation: 0 }
     }
@@ -229,7 +232,8 @@ fn fail(shared: &Shared, me: usize, thread: usize, what: &str) -> ! {
     }
 }
 
-/// A thread that runs `run`. While the process is killed, or becomes another program by a sibling, none can be had.
+/// A thread that runs `run`. While the process is killed, or becomes another program by a sibling,
+/// none can be had.
 fn spawned(run: impl FnOnce() + Clone + Send + 'static) -> Option<thread::JoinHandle<()>> {
     (0..1000).find_map(|_| {
         let builder = thread::Builder::new().stack_size(256 << 10);

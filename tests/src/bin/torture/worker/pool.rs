@@ -1,7 +1,9 @@
-//! The descriptors of a process, by slot: which end of which connection each is, and which threads are in a call on it.
+//! The descriptors of a process, by slot: which end of which connection each is, and which threads
+//! are in a call on it.
 //!
-//! A number that is closed or replaced under a thread means something to the kernel only if that thread is in its call already. So a
-//! thread says that it is about to make a call, and who closes waits until it sleeps.
+//! A number that is closed or replaced under a thread means something to the kernel only if that
+//! thread is in its call already. So a thread says that it is about to make a call, and a thread
+//! that closes waits until it sleeps.
 
 use super::{SHARED_FD, Worker};
 use crate::schedule::Kind;
@@ -22,10 +24,10 @@ impl Worker {
         &self.process().slots[slot]
     }
 
-    /// The first open slot from `wish` on, around.
-    pub(super) fn some_slot(&self, wish: u32) -> Option<usize> {
-        let wish = wish as usize % SLOTS;
-        (wish..SLOTS).chain(0..wish).find(|&slot| self.slot(slot).state.load(SeqCst) == OPEN)
+    /// The first open slot from `from` on, around.
+    pub(super) fn some_slot(&self, from: u32) -> Option<usize> {
+        let from = from as usize % SLOTS;
+        (from..SLOTS).chain(0..from).find(|&slot| self.slot(slot).state.load(SeqCst) == OPEN)
     }
 
     /// Takes an empty slot.
@@ -82,7 +84,8 @@ impl Worker {
         self.slot(slot).lock.store(0, SeqCst);
     }
 
-    /// Says that a call of `kind` on `slot` is about to be made, which may return once `least` bytes are there.
+    /// Says that a call of `kind` on `slot` is about to be made, which may return once `least`
+    /// bytes are there.
     pub(super) fn enter(&self, slot: usize, kind: Kind, least: u64) -> Option<Call> {
         self.lock(slot);
         let place = self.slot(slot);
@@ -116,8 +119,8 @@ impl Worker {
         own.call.store(kind as u32 + 1, SeqCst);
     }
 
-    /// With the slot locked: waits until each thread that is in a call on it sleeps there, so that the number may mean
-    /// something else. False if one does not.
+    /// With the slot locked: waits until each thread that is in a call on it sleeps there, so that
+    /// the number may mean something else. False if one does not.
     pub(super) fn are_all_inside(&self, slot: usize) -> bool {
         self.process().threads.iter().enumerate().all(|(i, thread)| {
             i == self.thread
@@ -134,8 +137,8 @@ impl Worker {
         })
     }
 
-    /// All numbers of the process that no slot, and nothing else of its, accounts for: left by calls that a fork or an
-    /// exec has cut off.
+    /// All numbers of the process that no slot, and nothing else of its, accounts for: left by
+    /// calls that a fork or an exec has cut off.
     pub(super) fn unknown_descriptors(&self) -> Vec<RawFd> {
         let entries = fs::read_dir("/proc/self/fd").expect("its own descriptors");
         let names = entries.flatten().map(|entry| entry.file_name());

@@ -123,8 +123,8 @@ impl Worker {
         }
     }
 
-    /// Signals a thread in a call whose slot means what it meant when the call began: a restarted call reads the
-    /// number again.
+    /// Signals a thread in a call whose slot means what it meant when the call began: a restarted
+    /// call reads the number again.
     pub(super) fn signal(&mut self, op: Op) {
         let n = usize::try_from(op.n).unwrap_or(0) % THREADS;
         let thread = &self.process().threads[n];
@@ -172,7 +172,8 @@ pub(crate) fn give_child_up(shared: &crate::shared::Shared, process: usize) {
     }
 }
 
-/// Frees the turns of a process that will not go on with what it did: where it stopped is not known.
+/// Frees the turns of a process that will not go on with what it did: where it stopped is not
+/// known.
 pub(crate) fn give_turns_back(shared: &crate::shared::Shared, process: usize) {
     for connection in &shared.connections {
         for direction in &connection.directions {

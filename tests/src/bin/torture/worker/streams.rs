@@ -197,8 +197,8 @@ impl Worker {
         self.shared.state(end).is_nonblocking.load(SeqCst) != 0
     }
 
-    /// Questions and answers of 16 bytes on a connection that no other thread knows yet. Each end gives up where the
-    /// other does.
+    /// Questions and answers of 16 bytes on a connection that no other thread knows yet. Each end
+    /// gives up where the other does.
     pub(super) fn warm_up(&mut self, call: &Call, rounds: u32) {
         for _ in 0..rounds {
             let steps = if call.end.side == 0 { [true, false] } else { [false, true] };
@@ -222,8 +222,8 @@ impl Worker {
         }
     }
 
-    /// Waits, without a call on the stream, until `n` bytes are under way to one of its ends, or that does not
-    /// come about.
+    /// Waits, without a call on the stream, until `n` bytes are under way to one of its ends, or
+    /// that does not come about.
     pub(super) fn await_ahead(&mut self, op: Op) {
         for _ in 0..1500 {
             let Some(slot) = self.some_slot(op.slot) else { return };

@@ -6,8 +6,8 @@ use crate::accelerate::discovery::verify::{self, SocketId};
 use crate::engine::Preparing;
 use rsock_proto::CONN_DATA_LEN;
 use rsock_verbs::QpNum;
-use rsock_verbs::received::{self, StrangeFd};
 use rsock_verbs::soft::{HELLO_LEN, Link, LinkId, Soft};
+use rsock_verbs::untrusted::{self, UntrustedFd};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -53,7 +53,7 @@ pub(in crate::accelerate) struct Message {
 }
 
 pub(in crate::accelerate) enum Received {
-    Message(Message, Vec<StrangeFd>),
+    Message(Message, Vec<UntrustedFd>),
     Nothing,
     End,
 }
@@ -156,7 +156,7 @@ impl Message {
     pub(in crate::accelerate) fn receive(from: BorrowedFd<'_>) -> Result<Received, FallbackReason> {
         // One more than a message: a longer one shows as such.
         let mut bytes = [0; MESSAGE_LEN + 1];
-        let got = match received::receive(from, &mut bytes) {
+        let got = match untrusted::receive(from, &mut bytes) {
             Ok(got) => got,
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Received::Nothing),
             Err(_) => return Ok(Received::End),

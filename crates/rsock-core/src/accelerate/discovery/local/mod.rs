@@ -20,8 +20,8 @@ use crate::engine::{Config, Preparing};
 use message::{Kind, Message, Received};
 use rsock_proto::ConnData;
 use rsock_verbs::Error;
-use rsock_verbs::received::{self, PeerSocket};
 use rsock_verbs::soft::{Link, Offer, PeerCred, Soft, SoftContext, cred};
+use rsock_verbs::untrusted::{self, PeerSocket};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -186,7 +186,7 @@ impl Search {
 const UNIX_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 fn unix_socket() -> Result<PeerSocket, FallbackReason> {
-    if received::is_flooded() {
+    if untrusted::is_flooded() {
         return Err(FallbackReason::Resources);
     }
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, UNIX_FLAGS, None)
@@ -210,7 +210,7 @@ fn publish(tuple: &Tuple) -> Result<PeerSocket, FallbackReason> {
 }
 
 fn receive_visitor(name: PeerSocket) -> Result<Search, FallbackReason> {
-    if received::is_flooded() {
+    if untrusted::is_flooded() {
         return Err(FallbackReason::Resources);
     }
     let socket = match accept_with(&name, UNIX_FLAGS).map(PeerSocket::new) {

@@ -172,7 +172,7 @@ mod tests {
         let buffer = |addr, len| RemoteSge { addr: RemoteAddr(addr), key: RKey(1), len };
         ConnData {
             version: PROTOCOL_VERSION,
-            flags: ConnFlags::OURS,
+            flags: ConnFlags::LOCAL,
             credits: 64,
             target_iomap_size: 0,
             target_sgl: buffer(0x1000, 2),

@@ -1,0 +1,318 @@
+//! Asks the switch ([`rsock_proto::switch`]) where the next byte is, and makes the observations that it
+//! asks for. Nothing else in this module tree looks at the socket, the ring and the messages of the
+//! switch to decide that.
+
+use crate::accelerate::halt::is_halted;
+use crate::accelerate::path::Path;
+use crate::accelerate::receive::{
+    has_ended, kernel_only_waiter, must_stop, peek_one, queued, tcp_goes_on,
+};
+use crate::accelerate::send::{is_deserted, is_silent};
+use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving, Sending};
+use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
+use crate::metrics::{self, Direction};
+use crate::sys;
+use rsock_proto::switch::{
+    Cause, Conditions, Fact, Fault, Look, Message, Peeked, Seen, Step, Wire,
+};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use std::io;
+use std::time::Duration;
+
+/// How long the end of a stream on the ring may take after the socket's. The sender saw its bytes
+/// arrive before it closed the socket.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// What the observations of one try are made on.
+pub(super) struct Subject<'a> {
+    pub(super) fd: BorrowedFd<'a>,
+    /// The ring, if this process can use it.
+    pub(super) path: Option<&'a Path>,
+    /// What holds of the call, beside what holds of the stream.
+    pub(super) call: Conditions,
+    /// What the socket or the ring failed with: the kernel reports it once.
+    pub(super) error: Option<Errno>,
+}
+
+impl<'a> Subject<'a> {
+    pub(super) fn new(fd: BorrowedFd<'a>, path: Option<&'a Path>) -> Self {
+        Self { fd, path, call: Conditions::NONE, error: None }
+    }
+
+    /// What the socket or the ring failed with.
+    pub(super) fn take_error(&mut self) -> io::Error {
+        self.error.take().unwrap_or(Errno::IO).into()
+    }
+
+    /// The same, of a call of which `conditions` hold.
+    pub(super) fn with(self, conditions: Conditions) -> Self {
+        Self { call: self.call.with(conditions), ..self }
+    }
+}
+
+/// One direction, as the driver needs it.
+pub(super) trait Switched {
+    /// The direction that the counters name.
+    const DIRECTION: Direction;
+    /// The flag that says that the kernel alone serves it.
+    const PLAIN: u32;
+
+    type Switch;
+
+    fn switch(&mut self) -> &mut Self::Switch;
+
+    fn is_on_ring(&self) -> bool;
+
+    fn is_on_tcp(&self) -> bool;
+
+    fn is_settled(&self, now: Conditions) -> bool;
+
+    /// What the clocks and counters of this direction say.
+    fn conditions(&self, path: &Path) -> Conditions;
+
+    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
+
+    /// For [`Look::KernelRead`] and [`Look::KernelWritten`].
+    fn kernel_count(fd: BorrowedFd<'_>) -> io::Result<Option<u64>>;
+
+    /// For [`Look::LeftUnread`].
+    fn is_left_unread(&self, stream: &AcceleratedStream, fd: BorrowedFd<'_>, path: &Path) -> bool;
+
+    /// For [`Look::PeerGone`].
+    fn is_peer_gone(&mut self, fd: BorrowedFd<'_>, path: &Path) -> bool;
+}
+
+impl Switched for Receiving {
+    const DIRECTION: Direction = Direction::Recv;
+    const PLAIN: u32 = FLAG_RX_PLAIN;
+
+    type Switch = rsock_proto::switch::Receiver;
+
+    fn switch(&mut self) -> &mut Self::Switch {
+        &mut self.switch
+    }
+
+    fn is_on_ring(&self) -> bool {
+        self.switch.is_on_ring()
+    }
+
+    fn is_on_tcp(&self) -> bool {
+        self.switch.is_on_tcp()
+    }
+
+    fn is_settled(&self, now: Conditions) -> bool {
+        self.switch.is_settled(now)
+    }
+
+    fn conditions(&self, path: &Path) -> Conditions {
+        let look_due = (self.idle_reads + 1).is_multiple_of(super::receive::LOOK_EVERY);
+        let is_over = path.is_far() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
+        Conditions::NONE
+            .with_if(Conditions::LOOK_DUE, look_due)
+            .with_if(Conditions::GRACE_OVER, is_over)
+    }
+
+    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        self.switch.said(message, is_sent, seen);
+    }
+
+    fn kernel_count(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+        offsets::read(fd)
+    }
+
+    fn is_left_unread(&self, stream: &AcceleratedStream, fd: BorrowedFd<'_>, path: &Path) -> bool {
+        stream.is_reset_for_reader(fd, path, self.switch.tcp_bytes())
+    }
+
+    fn is_peer_gone(&mut self, _fd: BorrowedFd<'_>, _path: &Path) -> bool {
+        false
+    }
+}
+
+impl Switched for Sending {
+    const DIRECTION: Direction = Direction::Send;
+    const PLAIN: u32 = FLAG_TX_PLAIN;
+
+    type Switch = rsock_proto::switch::Sender;
+
+    fn switch(&mut self) -> &mut Self::Switch {
+        &mut self.switch
+    }
+
+    fn is_on_ring(&self) -> bool {
+        self.switch.is_on_ring()
+    }
+
+    fn is_on_tcp(&self) -> bool {
+        self.switch.is_on_tcp()
+    }
+
+    fn is_settled(&self, now: Conditions) -> bool {
+        self.switch.is_settled(now)
+    }
+
+    fn conditions(&self, path: &Path) -> Conditions {
+        let is_over = self.full_since.is_some_and(|since| since.elapsed() >= path.patience());
+        Conditions::NONE
+            .with_if(Conditions::PATIENCE_OVER, is_over)
+            .with_if(Conditions::DEVICE_SILENT, path.is_far() && is_silent(self))
+    }
+
+    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        self.switch.said(message, is_sent, seen);
+        if is_sent && matches!(message, Message::Up { .. } | Message::Down) {
+            let is_leaving = !self.switch.is_on_ring() && !self.switch.is_on_tcp();
+            self.full_since = None;
+            self.leaving_since = is_leaving.then(sys::now);
+        }
+    }
+
+    fn kernel_count(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+        offsets::written(fd)
+    }
+
+    fn is_left_unread(&self, stream: &AcceleratedStream, fd: BorrowedFd<'_>, path: &Path) -> bool {
+        stream.is_reset_for_writer(fd, path, self)
+    }
+
+    fn is_peer_gone(&mut self, fd: BorrowedFd<'_>, path: &Path) -> bool {
+        is_deserted(fd, self, path)
+    }
+}
+
+impl AcceleratedStream {
+    /// What holds before a try in this direction.
+    #[inline]
+    pub(super) fn conditions<T: Switched>(&self, at: &T, subject: &Subject<'_>) -> Conditions {
+        let Some(path) = subject.path else {
+            // A child of a fork cannot use what its parent has found.
+            let stream = self.dirs.conditions();
+            return subject.call.with(stream).without(Conditions::PAIRED);
+        };
+        let stream = self.dirs.conditions().with(at.conditions(path)).with(subject.call);
+        let may_move = at.is_on_tcp() && !stream.has(Conditions::PINNED);
+        let waiters = &self.dirs.shared.0.deaf_waiters;
+        stream
+            .with_if(Conditions::BETWEEN_HOSTS, path.is_far())
+            .with_if(Conditions::RING_FAILED, path.has_failed())
+            .with_if(Conditions::RING_CUT, path.is_cut())
+            .with_if(Conditions::KERNEL_ONLY_WAITER, kernel_only_waiter::is_any(waiters, at))
+            .with_if(Conditions::HALTED, may_move && is_halted())
+    }
+
+    /// Begins a try.
+    #[inline]
+    pub(super) fn begin<T: Switched>(&self, at: &T, subject: &Subject<'_>) -> Seen {
+        Seen::new(self.conditions(at, subject))
+    }
+
+    /// Asks the switch of a direction until it has its answer. The caller holds the lock of the direction.
+    ///
+    /// # Errors
+    /// When an observation fails, which means that the descriptor is no socket any more.
+    #[inline]
+    pub(super) fn ask<T: Switched, D>(
+        &self,
+        at: &mut T,
+        seen: &mut Seen,
+        subject: &mut Subject<'_>,
+        mut query: impl FnMut(&mut T::Switch, &mut Seen) -> Step<D>,
+    ) -> io::Result<D> {
+        let was_on_ring = at.is_on_ring();
+        let answer = loop {
+            match query(at.switch(), seen) {
+                Step::Done(answer) => break answer,
+                Step::Look(look) => {
+                    let fact = self.look_for(look, at, subject)?;
+                    seen.note::<Wire>(fact);
+                    if matches!(look, Look::RingEnd | Look::Drained) {
+                        // These looks may be the first to learn that the ring has failed, and then
+                        // they are answered "ended" and "drained".
+                        seen.now = self.conditions(at, subject);
+                    }
+                }
+                Step::Say(message) => {
+                    let is_sent = subject.path.is_some_and(|path| path.say(message));
+                    at.said(message, is_sent, seen);
+                }
+                Step::Pin(cause) => {
+                    self.pin_for(reason_of(cause));
+                    seen.now = seen.now.with(Conditions::PINNED);
+                }
+            }
+        };
+        if at.is_on_ring() != was_on_ring {
+            let kind = subject.path.filter(|_| !was_on_ring).map_or(metrics::Path::Tcp, Path::kind);
+            self.note_path(T::DIRECTION, kind);
+        }
+        if at.is_settled(seen.now) && !self.has(T::PLAIN) {
+            self.dirs.raise(T::PLAIN);
+        }
+        Ok(answer)
+    }
+
+    #[inline]
+    fn look_for<T: Switched>(
+        &self,
+        look: Look,
+        at: &mut T,
+        subject: &mut Subject<'_>,
+    ) -> io::Result<Fact> {
+        let fd = subject.fd;
+        let path = subject.path;
+        let ring = |f: fn(&Path) -> u64| path.map_or(0, f);
+        Ok(match look {
+            Look::Mail => Fact::Mail(path.map(Path::heard).unwrap_or_default()),
+            Look::News => Fact::Mail(path.map(Path::heard_now).unwrap_or_default()),
+            Look::Messages => {
+                // Counting waits for a thread that is taking messages from the device just now.
+                let _ = path.map(Path::bytes_readable);
+                Fact::Messages(path.map(Path::heard).unwrap_or_default())
+            }
+            Look::RingBytes => Fact::RingBytes(ring(|path| path.bytes_readable() as u64)),
+            Look::RingEnd => {
+                // In this order: what came before the cut is seen after it.
+                let _ = path.map(Path::fate);
+                Fact::RingEnd(path.is_some_and(Path::has_eof))
+            }
+            Look::Drained => Fact::Drained(path.is_none_or(Path::is_drained)),
+            Look::Queued => Fact::Queued(queued(fd)? as u64),
+            Look::KernelRead | Look::KernelWritten => Fact::KernelCount(T::kernel_count(fd)?),
+            Look::TcpEnded => Fact::TcpEnded(has_ended(fd)),
+            Look::TcpGoesOn => Fact::TcpGoesOn(tcp_goes_on(fd)),
+            Look::TcpStops => Fact::TcpStops(must_stop(fd)),
+            Look::Peek => Fact::Peeked(match peek_one(fd) {
+                Ok(0) => Peeked::End,
+                Ok(_) => Peeked::Bytes,
+                // A read passes the urgent byte, a look ahead does not.
+                Err(Errno::AGAIN) if sys::is_at_mark(fd) => Peeked::Mark,
+                Err(Errno::AGAIN) => Peeked::Nothing,
+                Err(e) => {
+                    subject.error = Some(e);
+                    Peeked::Error
+                }
+            }),
+            Look::LeftUnread => {
+                Fact::LeftUnread(path.is_some_and(|path| at.is_left_unread(self, fd, path)))
+            }
+            Look::PeerGone => Fact::PeerGone(path.is_some_and(|path| at.is_peer_gone(fd, path))),
+        })
+    }
+}
+
+fn reason_of(cause: Cause) -> FallbackReason {
+    match cause {
+        Cause::ForeignUse => FallbackReason::ForeignWriter,
+        Cause::Urgent => FallbackReason::Option,
+        Cause::RingFailed => FallbackReason::PathFailed,
+    }
+}
+
+/// The error of a stream that cannot go on.
+pub(super) fn error_of(fault: Fault) -> io::Error {
+    match fault {
+        Fault::Violation | Fault::ForeignBytes => Errno::PROTO.into(),
+        Fault::Lost => Errno::CONNRESET.into(),
+    }
+}

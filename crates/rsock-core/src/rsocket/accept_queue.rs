@@ -1,0 +1,224 @@
+//! The listening side, on one device: finishes handshakes and queues connections for `accept`.
+//!
+//! There is no service thread. Each call that accepts from or polls a listener advances all of its
+//! handshakes.
+
+use crate::engine::{Preparing, Stream, ThreadBell};
+use crate::metrics;
+use crate::rsocket::connection::Connection;
+use crate::rsocket::options::Options;
+use crate::sys;
+use rsock_cm::Port;
+use rsock_cm::manager::{ContextOf, Event, Listening, Manager, Request, RequestId};
+use rsock_proto::ConnData;
+use rsock_verbs::family::{ProcessId, process};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// What a listening socket has on one device.
+#[derive(Debug)]
+pub(super) struct AcceptQueue<M: Manager> {
+    path: metrics::Path,
+    options: Arc<Mutex<Options>>,
+    local: SocketAddr,
+    /// Number of forks of this process before it began to listen.
+    forks: u32,
+    /// An eventfd: readable while established connections await `accept`.
+    ready_fd: OwnedFd,
+    queue: Mutex<Queue<M>>,
+}
+
+#[derive(Debug)]
+struct Queue<M: Manager> {
+    owner: ProcessId,
+    /// `None` after a shutdown.
+    listener: Option<M::Listener>,
+    /// Answered, and waiting for the client to confirm.
+    half_open: HashMap<RequestId, (ContextOf<M>, Stream<M::Backend>)>,
+    ready: VecDeque<Connection<M>>,
+    backlog: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<M: Manager> AcceptQueue<M>
+where
+    M::Backend: ThreadBell,
+{
+    /// Listens on `port`.
+    pub(super) fn listen(
+        manager: &M,
+        path: metrics::Path,
+        port: Arc<Port>,
+        backlog: u32,
+        options: Arc<Mutex<Options>>,
+    ) -> io::Result<Self> {
+        let listener = manager.listen(port, backlog)?;
+        Ok(Self {
+            path,
+            options,
+            local: listener.local_addr(),
+            forks: sys::forks(),
+            ready_fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            queue: Mutex::new(Queue {
+                owner: process(),
+                listener: Some(listener),
+                half_open: HashMap::new(),
+                ready: VecDeque::new(),
+                backlog: backlog_limit(backlog),
+            }),
+        })
+    }
+
+    /// Changes the backlog.
+    pub(super) fn set_backlog(&self, backlog: u32) -> io::Result<()> {
+        let mut queue = lock(&self.queue);
+        queue.backlog = backlog_limit(backlog);
+        match &mut queue.listener {
+            Some(listener) => Ok(listener.set_backlog(backlog)?),
+            None => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        }
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Takes the next finished connection; never waits.
+    ///
+    /// # Errors
+    /// `EAGAIN`; `EINVAL` after a shutdown; what broke the listener.
+    pub(super) fn try_accept(&self, now: Instant) -> io::Result<Connection<M>> {
+        let mut queue = self.owned();
+        let progress = self.progress_queue(&mut queue, now);
+        if let Some(established) = queue.ready.pop_front() {
+            if queue.ready.is_empty() {
+                self.clear_ready();
+            }
+            return Ok(established);
+        }
+        if queue.listener.is_none() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        progress?;
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    /// Whether `accept` would return at once. Advances handshakes first.
+    pub(super) fn is_ready(&self, now: Instant) -> bool {
+        let mut queue = self.owned();
+        // `accept` reports the error.
+        self.progress_queue(&mut queue, now).is_err()
+            || !queue.ready.is_empty()
+            || queue.listener.is_none()
+    }
+
+    /// What to poll: handshakes, then the queue.
+    pub(super) fn poll_entries(&self) -> [libc::pollfd; 2] {
+        let queue = lock(&self.queue);
+        let listener = queue.listener.as_ref().filter(|_| !queue.is_full());
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        [entry(listener.map_or(-1, |l| l.as_fd().as_raw_fd())), entry(self.ready_fd.as_raw_fd())]
+    }
+
+    /// Stops listening. Calls that wait in `accept` end with `EINVAL`.
+    pub(super) fn shutdown(&self) {
+        let mut queue = lock(&self.queue);
+        queue.listener = None;
+        queue.half_open.clear();
+        self.set_ready();
+    }
+
+    /// Advances handshakes, for a thread of this process that waits in a connect.
+    pub(super) fn progress(&self, now: Instant) {
+        // After a fork the child may be the process that accepts here. If another thread holds the
+        // lock, it advances the handshakes.
+        if self.forks == sys::forks()
+            && let Ok(mut queue) = self.queue.try_lock()
+            && queue.owner == process()
+        {
+            let _ = self.progress_queue(&mut queue, now);
+        }
+    }
+
+    /// The queue, as this process's own. A forked child drops the handshakes and connections that
+    /// it inherited: they belong to its parent.
+    fn owned(&self) -> MutexGuard<'_, Queue<M>> {
+        let mut queue = lock(&self.queue);
+        if queue.owner != process() {
+            queue.owner = process();
+            queue.half_open.clear();
+            queue.ready.clear();
+        }
+        queue
+    }
+
+    fn progress_queue(&self, queue: &mut Queue<M>, now: Instant) -> io::Result<()> {
+        while !queue.is_full() {
+            let Some(listener) = &mut queue.listener else { return Ok(()) };
+            match listener.try_next(now)? {
+                None => return Ok(()),
+                Some(Event::Request(request)) => {
+                    let id = request.id;
+                    match self.answer(listener, &request) {
+                        Ok(stream) => drop(queue.half_open.insert(id, (request.ctx, stream))),
+                        // Bad connection data, or no memory: the client gets ECONNREFUSED.
+                        Err(_) => listener.reject(id, &[])?,
+                    }
+                }
+                Some(Event::Established { id, connection }) => {
+                    if let Some((ctx, stream)) = queue.half_open.remove(&id) {
+                        let path = self.path;
+                        queue.ready.push_back(Connection::new(&ctx, stream, connection, path));
+                        self.set_ready();
+                    }
+                }
+                Some(Event::Abandoned { id, .. }) => drop(queue.half_open.remove(&id)),
+                // A rejected client, and events that later versions add.
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &self,
+        listener: &mut M::Listener,
+        request: &Request<M>,
+    ) -> io::Result<Stream<M::Backend>> {
+        let peer = ConnData::decode(request.private_data.as_bytes())
+            .map_err(crate::rsocket::pending_connect::peer_error)?;
+        let config = lock(&self.options).config();
+        let half = Preparing::new(&request.ctx, &request.path, &config)?;
+        let (qp_num, data) = (half.qp_num(), half.conn_data().encode());
+        let stream = half.connect(&peer, request.qp_num)?;
+        listener.accept(request.id, qp_num, &data)?;
+        Ok(stream)
+    }
+
+    fn set_ready(&self) {
+        // A write fails only when the counter is full, and then the descriptor is readable.
+        let _ = rustix::io::write(&self.ready_fd, &1u64.to_ne_bytes());
+    }
+
+    fn clear_ready(&self) {
+        let _ = rustix::io::read(&self.ready_fd, &mut [0; 8]);
+    }
+}
+
+impl<M: Manager> Queue<M> {
+    fn is_full(&self) -> bool {
+        self.ready.len() >= self.backlog
+    }
+}
+
+fn backlog_limit(backlog: u32) -> usize {
+    usize::try_from(backlog).unwrap_or(usize::MAX).max(1)
+}

@@ -1,0 +1,144 @@
+//! Waiting for a stream to change: spinning, then parked on a futex, then asleep in `ppoll`.
+
+use crate::engine::{Interest, ThreadBell, Wake};
+use crate::interrupt::Watch;
+use crate::metrics::Direction;
+use crate::rsocket::connection::Connection;
+use crate::sys;
+use rsock_cm::manager::Manager;
+use rsock_verbs::{Backend, Bell};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long a thread is parked before it also watches for a hang-up, which takes `ppoll`.
+const PARK: Duration = Duration::from_millis(10);
+
+/// How long a call may wait.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rsocket) enum WaitPolicy {
+    /// Not at all; now and then the call checks for a hang-up.
+    Nonblocking,
+    /// Not at all, and the caller's event loop watches for the hang-up.
+    NonblockingWatched,
+    /// Until this time; `None` is without limit.
+    Until(Option<Instant>),
+}
+
+impl WaitPolicy {
+    /// For a call that starts now and waits for `limit` at most.
+    pub(in crate::rsocket) fn within(limit: Option<Duration>) -> Self {
+        Self::Until(limit.and_then(|limit| sys::now().checked_add(limit)))
+    }
+}
+
+impl<M: Manager> Connection<M>
+where
+    M::Backend: ThreadBell,
+{
+    /// Waits until the stream has changed since `mark`.
+    pub(super) fn wait(
+        &self,
+        interest: Interest,
+        mark: u32,
+        policy: WaitPolicy,
+        watch: Watch,
+    ) -> io::Result<()> {
+        let WaitPolicy::Until(deadline) = policy else {
+            if matches!(policy, WaitPolicy::Nonblocking) && self.is_check_due() {
+                self.check_hang_up();
+                let _ = self.stream.keep_alive();
+            }
+            return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
+        };
+        let direction = match interest {
+            Interest::Read => Direction::Recv,
+            Interest::Write => Direction::Send,
+        };
+        if interest == Interest::Read
+            && let Some(woken) = self.stream.nap(mark, sys::time_left(deadline), watch)
+        {
+            self.stat.add_wakeup(direction);
+            match woken {
+                Wake::Changed => return Ok(()),
+                Wake::Interrupted if watch.must_end() => return interrupted(),
+                Wake::Interrupted | Wake::TimedOut => {}
+            }
+        }
+        if self.stream.spin(interest, mark) {
+            self.stat.add_spin(direction);
+            return Ok(());
+        }
+        self.stat.add_wakeup(direction);
+        let limit = |most: Duration| sys::time_left(deadline).map_or(most, |left| left.min(most));
+        match self.stream.park(mark, limit(PARK)) {
+            Wake::Changed => return Ok(()),
+            Wake::Interrupted if watch.must_end() => return interrupted(),
+            Wake::Interrupted | Wake::TimedOut => {}
+        }
+        M::Backend::with_bell(&self.ctx, |bell| self.sleep(bell, mark, deadline, watch))?
+    }
+
+    /// Sleeps in `ppoll`, on the doorbell and the hang-up descriptor.
+    fn sleep(
+        &self,
+        bell: &<M::Backend as Backend>::Bell,
+        mark: u32,
+        deadline: Option<Instant>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        loop {
+            let Some(armed) = self.stream.arm(bell, mark) else { return Ok(()) };
+            let mut fds = [
+                libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 },
+                self.hang_up_entry(),
+            ];
+            let left = sys::time_left(deadline);
+            let bound = armed.bound();
+            let limit = [left, bound].into_iter().flatten().min();
+            let slept = sys::sleep(&mut fds, limit, None, watch);
+            drop(armed);
+            if fds[0].revents != 0 {
+                bell.drain();
+            }
+            self.note_hang_up(fds[1].revents);
+            if self.stream.has_changed(mark) {
+                return Ok(());
+            }
+            match slept {
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
+                    if watch.must_end() {
+                        return Err(e);
+                    }
+                }
+                Err(e) => return Err(e),
+                Ok(_) if left.is_some_and(|left| left.is_zero()) => return would_block(),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Waits until the peer has all bytes, has gone, or `limit` is over.
+    pub(super) fn drain(&self, limit: Duration) {
+        let deadline = sys::now().checked_add(limit);
+        while !self.is_gone.load(Ordering::Acquire) {
+            let (watch, mark) = (Watch::begin(), self.stream.mark());
+            if self.stream.is_drained() {
+                break;
+            }
+            match self.wait(Interest::Write, mark, WaitPolicy::Until(deadline), watch) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => break,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn would_block() -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+}
+
+fn interrupted() -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::EINTR))
+}

@@ -1,0 +1,97 @@
+//! Turns a candidate into an accelerated stream at its first data call.
+
+use super::word::{ACCEPTED, ADOPTED, ADOPTING, CONNECTING, EMPTY, Word};
+use super::{claim, is_unchanged};
+use crate::slot::{self, Direction, Handle, Socket};
+use crate::{guard, log, tcp_only};
+use libc::c_int;
+use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason};
+use rsock_core::interrupt::{self, Section};
+use rustix::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Begins a call on the stream of an entry, after adopting the candidate. `None` if it cannot be
+/// adopted.
+#[cold]
+pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) -> Option<Handle> {
+    if guard::is_in_core() {
+        return None;
+    }
+    loop {
+        let word = Word(entry.load(Ordering::Acquire));
+        match word.kind() {
+            _ if word.is_datagram() => return None,
+            EMPTY => return None,
+            ADOPTED => {
+                let handle = slot::begin_call(word.key()?, direction, fd);
+                if is_unchanged(entry, word) {
+                    // `None` where its last descriptor is being closed.
+                    return handle;
+                }
+            }
+            // Another thread adopts it. This thread cannot be the one, below a signal handler:
+            // handlers do not run inside sections.
+            ADOPTING => rustix::thread::sched_yield(),
+            // Adopting allocates. A handler's bytes go by TCP, as they would before the adoption.
+            _ if interrupt::is_in_handler() => return None,
+            _ if tcp_only::is_on() => {
+                replace(entry, word, word.with_kind(EMPTY));
+            }
+            _ => {
+                // SAFETY: not -1; the program's own, as in `Handle::fd`.
+                let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+                if word.0 & CONNECTING != 0 && rustix::net::getpeername(socket).is_err() {
+                    return None;
+                }
+                let section = Section::enter();
+                let claim = word.with_kind(ADOPTING);
+                claim::convert(
+                    entry,
+                    word.0,
+                    claim.0,
+                    || adopt(fd, socket, claim).ok_or(claim.with_kind(EMPTY).0),
+                    // The descriptor was closed meanwhile.
+                    |made| Word(made).key().into_iter().for_each(slot::retire),
+                );
+                drop(section);
+            }
+        }
+    }
+}
+
+/// Replaces `entry` if it still is `old`; returns whether it was.
+pub(super) fn replace(entry: &AtomicU64, old: Word, new: Word) -> bool {
+    claim::replace(entry, old.0, new.0)
+}
+
+/// Adopts the candidate; returns the word of its slot.
+fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
+    let adopted = guard::call_core(|| {
+        // Only here is the family of an accepted socket known, and the protocol of any.
+        if rustix::net::sockopt::socket_protocol(socket)? != Some(rustix::net::ipproto::TCP) {
+            return Ok(None);
+        }
+        let side = if claim.0 & ACCEPTED != 0 {
+            accelerate::Side::Accepted
+        } else {
+            accelerate::Side::Connected
+        };
+        let Some(stream) = AcceleratedStream::adopt(socket, Some(side)) else { return Ok(None) };
+        Ok(slot::insert(Socket::Stream(stream)))
+    });
+    let Ok(Some(key)) = adopted else {
+        log::line(format_args!("fd {fd}: not adopted"));
+        return None;
+    };
+    let reason = claim.reason();
+    log::line(format_args!("fd {fd}: adopted as {key:?}, {reason:?}"));
+    if reason != FallbackReason::None
+        && let Some(handle) = slot::begin_call(key, Direction::Send, fd)
+    {
+        let _ = guard::call_core(|| {
+            handle.pin(reason);
+            Ok(())
+        });
+    }
+    Some(Word::of_slot(key).0)
+}

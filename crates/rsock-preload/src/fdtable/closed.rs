@@ -1,0 +1,108 @@
+//! Descriptors end: the program closes them, or they turn out to refer to something else.
+
+use super::word::Word;
+use super::{claim, datagrams, entry, is_listening, key, note_made};
+use crate::native_peer::listeners;
+use crate::slot::{self, Direction, Handle, Key};
+use crate::{guard, log, vfork};
+use libc::c_int;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::interrupt::Section;
+use std::sync::atomic::Ordering;
+
+/// How a descriptor of an adopted socket ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The program is closing the descriptor.
+    Close,
+    /// The descriptor referred to something else already.
+    Stale,
+}
+
+pub(super) fn release_descriptor(key: Key, fd: c_int, ending: Ending) {
+    let section = Section::enter();
+    let handle = slot::begin_call(key, Direction::Send, fd);
+    if let Some(handle) = &handle {
+        let _ = guard::call_core(|| {
+            handle.keep_for_calls();
+            Ok(())
+        });
+    }
+    let last = match handle {
+        Some(handle) if handle.udp().is_some() => {
+            let is_last = handle.remove_descriptor();
+            if is_last {
+                datagrams::note_end(&handle);
+                // Not left to the last call inside: one that a longjmp has left never ends.
+                if let Some(udp) = handle.udp() {
+                    let _ = guard::call_core(|| {
+                        udp.pin(FallbackReason::Passed);
+                        Ok(())
+                    });
+                }
+            }
+            is_last
+        }
+        Some(handle) if handle.remove_descriptor() => {
+            handle.stream().note_released();
+            if ending == Ending::Close && handle.is_same_socket() == Some(true) {
+                let _ = guard::call_core(|| {
+                    handle.stream().close(handle.fd());
+                    Ok(())
+                });
+            }
+            true
+        }
+        _ => false,
+    };
+    if last {
+        // Drops the socket, here or in the last call that is still inside.
+        let _ = guard::call_core(|| {
+            slot::retire(key);
+            Ok(())
+        });
+    }
+    drop(section);
+}
+
+/// Removes the entry of `fd`. To be called before the kernel closes the number, because another
+/// thread may be given it at once.
+pub(crate) fn note_closing(fd: c_int) {
+    let Some(entry) = entry(fd) else { return };
+    let word = Word(entry.load(Ordering::Relaxed));
+    if word == Word::NOTHING || guard::is_in_core() || vfork::is_child() {
+        return;
+    }
+    if is_listening(fd) {
+        listeners::note_closing(fd);
+    }
+    let old = Word(claim::take(entry));
+    if let Some(key) = old.key() {
+        log::line(format_args!("fd {fd}: closing"));
+        release_descriptor(key, fd, Ending::Close);
+    }
+}
+
+/// The program has disconnected the socket (`connect` to `AF_UNSPEC`).
+pub(crate) fn note_disconnected(fd: c_int) {
+    if let Some(entry) = entry(fd)
+        && !datagrams::is_udp(fd)
+        && let Some(key) = Word(claim::take(entry)).key()
+    {
+        release_descriptor(key, fd, Ending::Stale);
+    }
+}
+
+/// For calls that fail with an error which the adopted stream cannot have: returns whether the
+/// number may refer to something else by now, and removes its entry then.
+#[cold]
+pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
+    if handle.is_same_socket() == Some(true) {
+        return false;
+    }
+    // Unless the table knows the number's successor already.
+    if key(fd) == Some(handle.key()) {
+        note_made(fd);
+    }
+    true
+}

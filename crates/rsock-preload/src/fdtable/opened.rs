@@ -1,0 +1,143 @@
+//! Descriptors begin: by `socket`, `connect`, `accept`, `listen` and `dup`.
+
+use super::adopt::{adopt_or_find, replace};
+use super::closed::{Ending, release_descriptor};
+use super::word::{ACCEPTED, ADOPTED, CANDIDATE, CONNECTING, EMPTY, LISTENING, UDP, Word};
+use super::{claim, datagrams, entry, entry_or_map, find, pin};
+use crate::slot::{self, Direction, Socket};
+use crate::{log, vfork};
+use libc::c_int;
+use rsock_core::accelerate::{AcceleratedStream, FallbackReason};
+use std::sync::atomic::Ordering;
+
+/// The kernel has just given out `fd`: an entry that the number still has is outdated.
+pub(crate) fn note_made(fd: c_int) {
+    if let Some(entry) = entry(fd)
+        && entry.load(Ordering::Relaxed) != 0
+        && !vfork::is_child()
+    {
+        let old = Word(claim::take(entry));
+        if let Some(key) = old.key() {
+            log::line(format_args!("fd {fd}: reused without a hooked close"));
+            release_descriptor(key, fd, Ending::Stale);
+        }
+    }
+}
+
+/// A stream socket has connected.
+pub(crate) fn note_connected(fd: c_int) {
+    note_candidate(fd, 0);
+}
+
+/// A stream socket has begun to connect.
+pub(crate) fn note_connecting(fd: c_int) {
+    note_candidate(fd, CONNECTING);
+}
+
+fn note_candidate(fd: c_int, begun: u64) {
+    let Some(entry) = entry_or_map(fd) else { return };
+    loop {
+        let old = Word(entry.load(Ordering::Acquire));
+        if old.is_datagram() {
+            return;
+        }
+        let new = match old.kind() {
+            EMPTY | CANDIDATE => Word(old.with_kind(CANDIDATE).0 | begun),
+            // The note comes late: a connection may carry data before the program asks for its
+            // outcome.
+            ADOPTED
+                if find(fd, Direction::Send).is_none_or(|h| h.is_same_socket() != Some(false)) =>
+            {
+                return;
+            }
+            ADOPTED => Word(CANDIDATE | begun),
+            _ => return,
+        };
+        if replace(entry, old, new) {
+            if let Some(key) = old.key() {
+                release_descriptor(key, fd, Ending::Stale);
+            }
+            return;
+        }
+    }
+}
+
+/// `accept` on `listener` has returned `fd`: a candidate. An option that it inherits from its
+/// listener may pin it.
+pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
+    note_made(fd);
+    note_candidate(fd, ACCEPTED);
+    let inherited = entry(listener).map_or(FallbackReason::None, |e| {
+        let word = Word(e.load(Ordering::Relaxed));
+        if word.kind() == ADOPTED { FallbackReason::None } else { word.reason() }
+    });
+    if inherited == FallbackReason::Option {
+        pin(fd, FallbackReason::Option);
+    }
+}
+
+/// `fd` listens, and the configuration wants native listeners.
+pub(crate) fn note_listening(fd: c_int) {
+    if let Some(entry) = entry_or_map(fd) {
+        let listens = |word| (Word(word).kind() == EMPTY).then_some(word | LISTENING);
+        let _ = entry.fetch_update(Ordering::AcqRel, Ordering::Relaxed, listens);
+    }
+}
+
+/// `fd` is a new descriptor, of this stream.
+///
+/// # Errors
+/// `EMFILE`: there are too many streams.
+pub(crate) fn note_stream_made(fd: c_int, stream: AcceleratedStream) -> Result<(), c_int> {
+    note_made(fd);
+    let entry = entry_or_map(fd).ok_or(libc::EMFILE)?;
+    let key = slot::insert(Socket::Stream(stream)).ok_or(libc::EMFILE)?;
+    entry.store(Word::of_slot(key).0, Ordering::Release);
+    Ok(())
+}
+
+/// `new` refers to the open file of `old`. To be called after the kernel's `dup`; the previous
+/// entry of `new` has been removed by [`note_closing`](super::note_closing).
+pub(crate) fn note_duplicate(old: c_int, new: c_int) {
+    note_made(new);
+    let Some(entry_old) = entry(old) else { return };
+    let word = Word(entry_old.load(Ordering::Acquire));
+    if word == Word::NOTHING || old == new || vfork::is_child() {
+        return;
+    }
+    // Two candidates of one socket would be adopted as two streams.
+    let handle = match word.kind() {
+        _ if word.is_datagram() => datagrams::find(old, Direction::Send),
+        EMPTY => None,
+        _ => adopt_or_find(old, entry_old, Direction::Send),
+    };
+    let Some(entry_new) = entry_or_map(new) else { return };
+    match handle {
+        Some(handle) if handle.add_descriptor() => {
+            // The key is that of `handle`, unless the program closes `old` at this moment.
+            let word = Word(entry_old.load(Ordering::Acquire));
+            if word.key().is_some() {
+                log::line(format_args!("fd {new}: duplicate of {old}"));
+                entry_new.store(word.0, Ordering::Release);
+            }
+        }
+        _ => {
+            // Not a stream, or one that is still connecting: it must not be adopted by either
+            // number alone.
+            let word = Word(entry_old.load(Ordering::Acquire));
+            let kept = match word.kind() {
+                EMPTY if word.is_datagram() => {
+                    pin(old, FallbackReason::Option);
+                    Word(UDP).with_reason(FallbackReason::Option)
+                }
+                CANDIDATE => word.with_kind(EMPTY).with_reason(FallbackReason::Option),
+                EMPTY => word,
+                _ => Word::NOTHING,
+            };
+            if word.kind() == CANDIDATE {
+                replace(entry_old, word, kept);
+            }
+            entry_new.store(kept.0, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Pins sockets, and follows the keepalive settings of streams without TCP.
+
+use super::adopt::replace;
+use super::word::{ADOPTED, ADOPTING, Word};
+use super::{datagrams, entry_or_map, find};
+use crate::slot::Direction;
+use crate::{guard, log};
+use libc::c_int;
+use rsock_core::accelerate::FallbackReason;
+use rsock_core::interrupt::Section;
+use std::sync::atomic::Ordering;
+
+/// Pins `fd`: keeps the stream, or the stream that a candidate becomes, on TCP.
+pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
+    let Some(entry) = entry_or_map(fd) else { return };
+    let section = Section::enter();
+    loop {
+        let word = Word(entry.load(Ordering::Acquire));
+        match word.kind() {
+            ADOPTED if word.is_datagram() => {
+                datagrams::pin(fd, reason);
+                break;
+            }
+            ADOPTED => {
+                if let Some(handle) = find(fd, Direction::Send) {
+                    log::line(format_args!("fd {fd}: pinned, {reason:?}"));
+                    let _ = guard::call_core(|| {
+                        handle.pin(reason);
+                        Ok(())
+                    });
+                }
+                break;
+            }
+            ADOPTING => rustix::thread::sched_yield(),
+            _ => {
+                if word.reason() != FallbackReason::None
+                    || replace(entry, word, word.with_reason(reason))
+                {
+                    break;
+                }
+            }
+        }
+    }
+    drop(section);
+}
+
+/// The program has set a keepalive option of `fd`: the core keeps a stream without TCP alive by the
+/// same rules.
+pub(crate) fn follow_keepalive(fd: c_int) {
+    if let Some(handle) = find(fd, Direction::Send).filter(|handle| handle.stream().is_sole()) {
+        let _ = guard::call_core(|| {
+            handle.stream().follow_keepalive(handle.fd());
+            Ok(())
+        });
+    }
+}

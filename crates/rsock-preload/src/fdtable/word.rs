@@ -1,0 +1,94 @@
+//! A word of the descriptor table: what the table knows of one descriptor number.
+
+use crate::slot::Key;
+use rsock_core::accelerate::FallbackReason;
+
+/// A table word.
+///
+/// Bits 1:0 are the kind. An adopted socket has its slot in bits 31:8 and the slot's generation
+/// above; all others have flags in bits 3:2 and the reason to stay on TCP in bits 11:4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fdtable) struct Word(pub(in crate::fdtable) u64);
+
+pub(in crate::fdtable) const KIND: u64 = 3;
+
+/// Not adopted and no candidate for a stream; perhaps with a reason.
+pub(in crate::fdtable) const EMPTY: u64 = 0;
+
+/// A stream that has carried no data through the hooks yet.
+pub(in crate::fdtable) const CANDIDATE: u64 = 1;
+
+/// A candidate that some thread is adopting.
+pub(in crate::fdtable) const ADOPTING: u64 = 2;
+
+pub(in crate::fdtable) const ADOPTED: u64 = 3;
+
+/// Beside [`CANDIDATE`]: the connection was still being made.
+pub(in crate::fdtable) const CONNECTING: u64 = 1 << 2;
+
+/// Beside [`CANDIDATE`]: it came out of `accept`.
+pub(in crate::fdtable) const ACCEPTED: u64 = 1 << 3;
+
+/// Beside [`EMPTY`]: a listening socket that may have a native listener ([`crate::native_peer`]).
+pub(in crate::fdtable) const LISTENING: u64 = 1 << 12;
+
+/// Beside [`EMPTY`]: a UDP socket that may be adopted ([`super::datagrams`]). The number of calls
+/// on it is in the upper half.
+pub(in crate::fdtable) const UDP: u64 = 1 << 13;
+
+/// Beside [`UDP`]: epoll sets may watch it.
+pub(in crate::fdtable) const IN_EPOLL_SET: u64 = 1 << 14;
+
+/// Beside [`ADOPTED`]: a UDP socket.
+pub(in crate::fdtable) const ADOPTED_UDP: u64 = 1 << 2;
+
+impl Word {
+    pub(in crate::fdtable) const NOTHING: Self = Self(0);
+
+    pub(in crate::fdtable) fn kind(self) -> u64 {
+        self.0 & KIND
+    }
+
+    pub(in crate::fdtable) fn of_slot(key: Key) -> Self {
+        Self(ADOPTED | u64::from(key.index) << 8 | u64::from(key.generation) << 32)
+    }
+
+    pub(in crate::fdtable) fn key(self) -> Option<Key> {
+        #[expect(clippy::cast_possible_truncation, reason = "24 bits are meant")]
+        let index = (self.0 >> 8) as u32 & 0xff_ffff;
+        let generation = (self.0 >> 32) as u32;
+        (self.kind() == ADOPTED).then_some(Key { index, generation })
+    }
+
+    /// Whether it is a UDP socket, adopted or not.
+    pub(in crate::fdtable) fn is_datagram(self) -> bool {
+        let is_adopted_udp = self.kind() == ADOPTED && self.0 & ADOPTED_UDP != 0;
+        is_adopted_udp || self.kind() != ADOPTED && self.0 & UDP != 0
+    }
+
+    pub(in crate::fdtable) fn with_kind(self, kind: u64) -> Self {
+        Self(self.0 & !(KIND | CONNECTING) | kind)
+    }
+
+    pub(in crate::fdtable) fn with_reason(self, reason: FallbackReason) -> Self {
+        Self(self.0 & !(0xff << 4) | u64::from(reason as u8) << 4)
+    }
+
+    pub(in crate::fdtable) fn reason(self) -> FallbackReason {
+        // No other reason is ever stored.
+        [
+            FallbackReason::Epoll,
+            FallbackReason::Fork,
+            FallbackReason::Stdio,
+            FallbackReason::StandardStream,
+            FallbackReason::Option,
+            FallbackReason::Passed,
+            FallbackReason::IoUring,
+            FallbackReason::Sandbox,
+            FallbackReason::Aio,
+        ]
+        .into_iter()
+        .find(|&reason| reason as u64 == self.0 >> 4 & 0xff)
+        .unwrap_or(FallbackReason::None)
+    }
+}

@@ -1,0 +1,240 @@
+//! Handoff of streams before code without hooks uses their sockets: a program that this process
+//! becomes or starts, another process that receives a descriptor, libc's own `FILE` streams.
+//!
+//! Such code uses kernel sockets and nothing else. For each stream that it gets and whose bytes may
+//! still come on a ring, the core either ends the ring or returns a proxy: a socket behind which a
+//! process of its own carries the stream on. The proxy takes the place of the stream's descriptors
+//! in this process. If the other program fails to start, the current one goes on with the proxy.
+//!
+//! A `vfork` child runs in its parent's memory. Its descriptors are its own, so they are found by
+//! their inodes, not in the table, and the table stays as it is.
+
+use crate::epoll_interest::{self, Interest};
+use crate::slot::{self, Direction, Handle};
+use crate::{errno, fdtable, guard, log, tcp_only, vfork};
+use libc::c_int;
+use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
+use rsock_core::interrupt::Section;
+use rsock_verbs::raw;
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::io::FdFlags;
+use rustix::thread::{Timespec, nanosleep};
+
+/// The last of standard input, output and error.
+const LAST_STANDARD: RawFd = 2;
+
+/// Keeps streams from changing between TCP and a ring during an `exec`; dropped after an `exec`
+/// that failed. `None` where the process goes on beside the new program.
+pub(crate) type Ready = Option<Halt>;
+
+/// Hands off streams before an `exec`.
+///
+/// # Errors
+/// The errno with which the `exec` must fail, because bytes would be lost.
+pub(crate) fn before_exec() -> Result<Ready, c_int> {
+    if tcp_only::is_sandboxed() {
+        return Ok(None);
+    }
+    let is_vfork_child = vfork::is_child();
+    let halt = (!is_vfork_child).then(Halt::begin);
+    if !is_vfork_child {
+        fdtable::datagrams::pin_all(FallbackReason::Passed);
+    }
+    let streams = fdtable::accelerated_streams();
+    for handle in streams {
+        let descriptors = descriptors_of(&handle);
+        let mut stay = descriptors.iter().filter(|descriptor| !descriptor.close_on_exec);
+        let Some(first) = stay.next() else { continue };
+        let is_standard = first.fd <= LAST_STANDARD;
+        if is_vfork_child && !is_standard {
+            // Most likely inherited without intent. The stream is the parent's, and goes on.
+            continue;
+        }
+        let claim = if is_standard { Claim::Certain } else { Claim::Last };
+        let local_use = if is_vfork_child { LocalUse::InParent } else { LocalUse::Ends };
+        hand_off(handle, first.fd, Need::Both, FallbackReason::Passed, claim, local_use)?;
+    }
+    Ok(halt)
+}
+
+/// Hands off streams before another program is started by other means than `fork`: those that
+/// become its standard streams, and those that [`Handle::mark_for_child`] has marked. Afterwards
+/// both processes share the socket, as they would have shared the stream.
+///
+/// # Errors
+/// As [`before_exec`].
+pub(crate) fn before_spawn() -> Result<(), c_int> {
+    if tcp_only::is_sandboxed() {
+        return Ok(());
+    }
+    let streams = fdtable::accelerated_streams();
+    if vfork::is_child() {
+        return Ok(());
+    }
+    for fd in 0..=LAST_STANDARD {
+        if fdtable::datagrams::is_udp(fd) {
+            fdtable::pin(fd, FallbackReason::Passed);
+        }
+    }
+    for handle in streams {
+        let descriptors = descriptors_of(&handle);
+        let is_standard =
+            |descriptor: &&StreamFd| descriptor.fd <= LAST_STANDARD && !descriptor.close_on_exec;
+        let for_child = descriptors.first().filter(|_| handle.is_for_child());
+        if let Some(descriptor) = for_child.or(descriptors.iter().find(is_standard)) {
+            let (need, why) = (Need::Both, FallbackReason::Passed);
+            hand_off(handle, descriptor.fd, need, why, Claim::Certain, LocalUse::Continues)?;
+        }
+    }
+    Ok(())
+}
+
+/// Hands off the stream of `fd` before code without hooks uses the descriptor, in this process or
+/// in one that receives it. Pins the stream, or the stream that a candidate becomes.
+///
+/// # Errors
+/// As [`before_exec`].
+pub(crate) fn before_unhooked_use(fd: RawFd, need: Need, why: FallbackReason) -> Result<(), c_int> {
+    fdtable::pin(fd, why);
+    let Some(handle) = fdtable::find(fd, Direction::Recv) else { return Ok(()) };
+    if handle.is_same_socket() != Some(true) || vfork::is_child() {
+        return Ok(());
+    }
+    hand_off(handle, fd, need, why, Claim::Certain, LocalUse::Continues)
+}
+
+/// Hands off a stream of this process that the kernel alone is to serve from now on, for `why`. A
+/// stream without TCP is left as it is: the kernel has none of its bytes.
+///
+/// # Errors
+/// As [`before_exec`].
+pub(crate) fn before_kernel_use(handle: Handle, why: FallbackReason) -> Result<(), c_int> {
+    if handle.stream().is_sole() || handle.is_same_socket() != Some(true) {
+        return Ok(());
+    }
+    let fd = handle.fd().as_raw_fd();
+    hand_off(handle, fd, Need::Both, why, Claim::Certain, LocalUse::Continues)
+}
+
+/// A descriptor of a stream.
+struct StreamFd {
+    fd: RawFd,
+    /// Whether an `exec` closes it.
+    close_on_exec: bool,
+}
+
+/// All descriptors of this process that refer to the stream, lowest first.
+fn descriptors_of(handle: &Handle) -> Vec<StreamFd> {
+    let end = RawFd::try_from(fdtable::end()).unwrap_or(RawFd::MAX);
+    let look = |fd| {
+        // SAFETY: not negative; only asked about, and nothing follows if it is not open.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let flags = rustix::io::fcntl_getfd(socket).ok()?;
+        let descriptor = StreamFd { fd, close_on_exec: flags.contains(FdFlags::CLOEXEC) };
+        handle.is_socket_of(socket).then_some(descriptor)
+    };
+    (0..end).filter_map(look).collect()
+}
+
+fn interests(descriptors: &[StreamFd]) -> Vec<Interest> {
+    let numbers: Vec<RawFd> = descriptors.iter().map(|descriptor| descriptor.fd).collect();
+    epoll_interest::interests_of(&numbers)
+}
+
+/// This process's own use of a stream that is handed off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LocalUse {
+    /// It ends, with all threads but this one.
+    Ends,
+    /// It continues: other threads may be about to call.
+    Continues,
+    /// The table and the memory belong to the parent of a `vfork` child.
+    InParent,
+}
+
+fn hand_off(
+    handle: Handle,
+    fd: RawFd,
+    need: Need,
+    why: FallbackReason,
+    claim: Claim,
+    local_use: LocalUse,
+) -> Result<(), c_int> {
+    // SAFETY: it was open just now, and the program does not close what it is about to pass on.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    if guard::call_core(|| Ok(handle.stream().leave_ring(socket, need, why)))? {
+        return Ok(());
+    }
+    if local_use == LocalUse::InParent {
+        let proxy = guard::call_core(|| handle.stream().hand_over(socket, claim))?;
+        return proxy
+            .map_or(Ok(()), |proxy| replace_descriptors(&descriptors_of(&handle), &[], proxy));
+    }
+    /// How often, and how far apart, an in-flight call of another thread is given the chance to
+    /// end.
+    const TRIES: u32 = 10;
+    const APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    for _ in 0..TRIES {
+        let section = Section::enter();
+        let claimed = fdtable::claim_entries(&handle);
+        if local_use == LocalUse::Ends || !claimed.is_empty() && handle.pause() {
+            // A shared stream may be watched by the other process, which goes on with it as it is.
+            let moves_epoll = local_use == LocalUse::Continues && !handle.stream().is_shared();
+            let done = guard::call_core(|| handle.stream().hand_over(socket, claim));
+            let Ok(Some(proxy)) = done else {
+                handle.resume();
+                drop(claimed);
+                drop(section);
+                return done.map(drop);
+            };
+            let descriptors = descriptors_of(&handle);
+            let find = || Ok(if moves_epoll { interests(&descriptors) } else { Vec::new() });
+            let interests = guard::call_core(find).unwrap_or_default();
+            let result = replace_descriptors(&descriptors, &interests, proxy);
+            claimed.replaced_by_proxies();
+            let key = handle.key();
+            // Drops the stream, unless other threads are in calls, which the exec is about to end.
+            let ended = guard::call_core(|| {
+                slot::retire(key);
+                drop(handle);
+                Ok(())
+            });
+            drop(section);
+            return result.and(ended);
+        }
+        drop(claimed);
+        drop(section);
+        let _ = nanosleep(&APART);
+    }
+    // Another thread is receiving from the stream, and gets what comes on the ring. But nothing may
+    // be written to the socket while the peer expects it on the ring.
+    log::line(format_args!("fd {fd}: not handed off, since it is in use"));
+    let may_write = guard::call_core(|| Ok(handle.stream().leave_ring(socket, Need::Write, why)))?;
+    if may_write { Ok(()) } else { Err(libc::EAGAIN) }
+}
+
+/// Replaces the descriptors by `proxy`, also in the epoll sets that watch them.
+fn replace_descriptors(
+    descriptors: &[StreamFd],
+    interests: &[Interest],
+    proxy: OwnedFd,
+) -> Result<(), c_int> {
+    let saved = errno::read();
+    let mut result = Ok(());
+    interests.iter().for_each(|interest| interest.remove());
+    for descriptor in descriptors {
+        log::line(format_args!("fd {}: replaced by a proxy", descriptor.fd));
+        let flags = if descriptor.close_on_exec { libc::O_CLOEXEC } else { 0 };
+        // SAFETY: both are open; the kernel closes what the second was, as intended.
+        let done =
+            unsafe { raw::syscall!(libc::SYS_dup3, proxy.as_raw_fd(), descriptor.fd, flags) };
+        if let Err(e) = done {
+            result = Err(errno::of(&e));
+        }
+    }
+    interests.iter().for_each(|interest| _ = interest.add());
+    // SAFETY: just given up by `into_raw_fd`.
+    unsafe { rustix::io::close(proxy.into_raw_fd()) };
+    errno::set(saved);
+    result
+}

@@ -1,0 +1,94 @@
+//! Descriptors are duplicated.
+
+use super::alias;
+use crate::{errno, fdtable, guard, handoff, next};
+use libc::c_int;
+use rsock_core::accelerate::{FallbackReason, Need};
+use rsock_verbs::own_fd;
+use rustix::fd::BorrowedFd;
+
+/// The last of standard input, output and error.
+const LAST_STANDARD: c_int = 2;
+
+/// As `dup(2)`.
+///
+/// # Safety
+/// As `dup(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: arguments passed on unchanged.
+    let new = unsafe { next::dup(fd) };
+    note_duplicate(fd, new);
+    new
+}
+
+/// As `dup2(2)`.
+///
+/// # Safety
+/// As `dup2(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    if own_fd::is_own(new) {
+        return errno::fail_int(libc::EBUSY);
+    }
+    note_replacing(old, new);
+    // SAFETY: arguments passed on unchanged.
+    let result = unsafe { next::dup2(old, new) };
+    note_duplicate(old, result);
+    result
+}
+
+/// As `dup3(2)`.
+///
+/// # Safety
+/// As `dup3(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if own_fd::is_own(new) {
+        return errno::fail_int(libc::EBUSY);
+    }
+    if flags & !libc::O_CLOEXEC == 0 {
+        note_replacing(old, new);
+    }
+    // SAFETY: arguments passed on unchanged.
+    let result = unsafe { next::dup3(old, new, flags) };
+    note_duplicate(old, result);
+    result
+}
+
+/// To be called before `new` is replaced by a copy of `old`; does nothing if the kernel would
+/// refuse.
+fn note_replacing(old: c_int, new: c_int) {
+    if old == new || old < 0 || guard::is_in_core() {
+        return;
+    }
+    // SAFETY: not -1; only asked whether it is open.
+    let source = unsafe { BorrowedFd::borrow_raw(old) };
+    if rustix::io::fcntl_getfd(source).is_err() {
+        return;
+    }
+    fdtable::note_closing(new);
+    if new <= LAST_STANDARD {
+        // Usually an exec follows. Done before the kernel's `dup2`, because other threads may use
+        // the copy at once after it.
+        fdtable::pin(old, FallbackReason::StandardStream);
+    }
+}
+
+/// To be called after `old` was copied to `new`; does nothing if that failed.
+pub(super) fn note_duplicate(old: c_int, new: c_int) {
+    if new < 0 || new == old || guard::is_in_core() {
+        return;
+    }
+    fdtable::note_duplicate(old, new);
+    if new <= LAST_STANDARD {
+        // libc's own streams read the first and write to the others.
+        let need = if new == 0 { Need::Both } else { Need::Write };
+        // Too late to fail the call. A later exec reports the error.
+        let _ = handoff::before_unhooked_use(new, need, FallbackReason::StandardStream);
+    }
+}
+
+alias! {
+    __dup2 = dup2(old: c_int, new: c_int) -> c_int;
+}

@@ -1,0 +1,176 @@
+//! `sendmmsg` and `recvmmsg`.
+
+use super::datagram;
+use super::message::{recvmsg, sendmsg};
+use super::passed_fds::before_passing;
+use crate::fdtable::{self, datagrams};
+use crate::slot::Direction;
+use crate::{errno, guard, next};
+use libc::{c_int, c_uint, mmsghdr, ssize_t, timespec};
+use rustix::time::{ClockId, clock_gettime};
+use std::slice;
+
+/// As `sendmmsg(2)`.
+///
+/// # Safety
+/// As `sendmmsg(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: a caller promises `n` valid messages.
+    let all = unsafe { messages(msgs, n) };
+    if all.is_empty() || !is_adopted(fd, Direction::Send) {
+        for msg in all {
+            // SAFETY: a valid message, by the same promise.
+            if let Err(e) = unsafe { before_passing(&raw const msg.msg_hdr) } {
+                return errno::fail_int(e);
+            }
+        }
+        // SAFETY: arguments passed on unchanged.
+        return unsafe { next::sendmmsg(fd, msgs, n, flags) };
+    }
+    // SAFETY: a valid message, by the same promise.
+    let each = |msg: &mut mmsghdr| unsafe { sendmsg(fd, &raw const msg.msg_hdr, flags) };
+    // Another thread may close the number after any message, and the kernel give it to another
+    // file.
+    let key = fdtable::key(fd);
+    let is_same = |_| fdtable::key(fd) == key;
+    if !datagrams::is_udp(fd) {
+        return for_each(all, each, is_same);
+    }
+    let (mut done, mut is_kernels) = (0, false);
+    while done < all.len() {
+        let rest = &mut all[done..];
+        let first = guard::without_cancel(|| {
+            // SAFETY: valid messages, by the same promise.
+            unsafe { datagram::send_first(fd, rest, flags, &mut is_kernels) }
+        });
+        done += first.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let Some(next) = all.get_mut(done..done + 1) else { break };
+        let sent = if is_kernels {
+            // SAFETY: a valid message, by the same promise.
+            for_each(
+                next,
+                |msg| unsafe { next::sendmsg(fd, &raw const msg.msg_hdr, flags) },
+                |_| true,
+            )
+        } else {
+            for_each(next, each, |_| true)
+        };
+        if sent != 1 {
+            break;
+        }
+        done += 1;
+        if !is_same(0) {
+            break;
+        }
+    }
+    if done == 0 { -1 } else { c_int::try_from(done).unwrap_or(c_int::MAX) }
+}
+
+/// As `recvmmsg(2)`.
+///
+/// # Safety
+/// As `recvmmsg(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let by_hook = || {
+        // SAFETY: a caller promises `n` valid messages.
+        let all = unsafe { messages(msgs, n) };
+        if all.is_empty() || !is_adopted(fd, Direction::Recv) {
+            return None;
+        }
+        // SAFETY: null or valid by the caller's promise.
+        let limit = unsafe { timeout.as_ref() };
+        // SAFETY: valid messages, by the same promise.
+        Some(unsafe { recv_each(fd, all, flags, limit) })
+    };
+    // SAFETY: arguments passed on unchanged.
+    let kernel = || unsafe { next::recvmmsg(fd, msgs, n, flags, timeout) };
+    datagrams::receive(fd, by_hook, kernel)
+}
+
+/// Receives into one message after the other.
+///
+/// # Safety
+/// `all` are valid messages.
+unsafe fn recv_each(
+    fd: c_int,
+    all: &mut [mmsghdr],
+    flags: c_int,
+    limit: Option<&timespec>,
+) -> c_int {
+    let is_datagram = datagrams::is_udp(fd);
+    let now = || {
+        let now = clock_gettime(ClockId::Monotonic);
+        i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+    };
+    let end = limit.map(|t| now() + i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec));
+    let wait_for_one = flags & libc::MSG_WAITFORONE != 0;
+    let mut flags = flags & !libc::MSG_WAITFORONE;
+    let each = |msg: &mut mmsghdr| {
+        // SAFETY: a valid message, by the caller's promise.
+        let n = unsafe { recvmsg(fd, &raw mut msg.msg_hdr, flags) };
+        if wait_for_one {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        n
+    };
+    // The end of the stream repeats itself; once is enough. The time limit is checked after each
+    // message only, as the kernel does. Another thread may close the number after any message, and
+    // the kernel give it to another file.
+    let key = fdtable::key(fd);
+    let goes_on = |got| {
+        (is_datagram || got != 0) && end.is_none_or(|end| now() < end) && fdtable::key(fd) == key
+    };
+    for_each(all, each, goes_on)
+}
+
+/// Whether `fd` is an adopted socket in the given direction; on a UDP socket this counts as a call.
+fn is_adopted(fd: c_int, direction: Direction) -> bool {
+    fdtable::begin_call(fd, direction).is_some() || datagrams::begin_call(fd, direction).is_some()
+}
+
+/// The messages of a call. The kernel takes 1024 at most.
+///
+/// # Safety
+/// `msgs` is null or has `n` valid messages during `'a`.
+unsafe fn messages<'a>(msgs: *mut mmsghdr, n: c_uint) -> &'a mut [mmsghdr] {
+    if msgs.is_null() {
+        return &mut [];
+    }
+    // SAFETY: not null, so valid by the caller's promise.
+    unsafe { slice::from_raw_parts_mut(msgs, n.min(1024) as usize) }
+}
+
+/// Runs `each` on the messages while it succeeds and `goes_on` holds; returns the number of
+/// messages.
+fn for_each(
+    msgs: &mut [mmsghdr],
+    mut each: impl FnMut(&mut mmsghdr) -> ssize_t,
+    goes_on: impl Fn(ssize_t) -> bool,
+) -> c_int {
+    let mut done = 0;
+    for msg in msgs {
+        let got = each(msg);
+        let Ok(len) = c_uint::try_from(got) else {
+            return if done == 0 { -1 } else { done };
+        };
+        msg.msg_len = len;
+        done += 1;
+        if !goes_on(got) {
+            break;
+        }
+    }
+    done
+}

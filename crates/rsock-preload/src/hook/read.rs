@@ -1,0 +1,244 @@
+//! `read`, `recv` and the other calls that receive bytes.
+
+use super::{alias, call_known, datagram, transfer};
+use crate::fdtable::{self, datagrams};
+use crate::slot::Direction;
+use crate::{arg, errno, guard, next};
+use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use std::io::IoSliceMut;
+use std::ptr;
+
+/// As `read(2)`.
+///
+/// # Safety
+/// As `read(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    let by_hook = || {
+        // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
+        call_known(fd, || unsafe { read_with(fd, buf, len) })
+    };
+    // SAFETY: arguments passed on unchanged.
+    datagrams::receive(fd, by_hook, || unsafe { next::read(fd, buf, len) })
+}
+
+/// As `readv(2)`.
+///
+/// # Safety
+/// As `readv(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    let by_hook = || {
+        // SAFETY: a caller of `readv` promises `n` entries of writable bytes.
+        call_known(fd, || unsafe { readv_with(fd, iov, n, 0) })
+    };
+    // SAFETY: arguments passed on unchanged.
+    datagrams::receive(fd, by_hook, || unsafe { next::readv(fd, iov, n) })
+}
+
+/// As `preadv2(2)`: on a stream, `readv` with flags.
+///
+/// # Safety
+/// As `preadv2(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let by_hook = || {
+        let flags = message_flags(flags).filter(|_| offset == -1)?;
+        // SAFETY: a caller of `preadv2` promises `n` entries of writable bytes.
+        call_known(fd, || unsafe { readv_with(fd, iov, n, flags) })
+    };
+    // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
+    datagrams::receive(fd, by_hook, || unsafe { next::preadv2(fd, iov, n, offset, flags) })
+}
+
+/// As `recv(2)`.
+///
+/// # Safety
+/// As `recv(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    let by_hook = || {
+        // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
+        call_known(fd, || unsafe { recv_with(fd, buf, len, flags) })
+    };
+    // SAFETY: arguments passed on unchanged.
+    datagrams::receive(fd, by_hook, || unsafe { next::recv(fd, buf, len, flags) })
+}
+
+/// As `recvfrom(2)`. A connected stream has no address to report.
+///
+/// # Safety
+/// As `recvfrom(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    let by_hook = || {
+        if datagrams::is_udp(fd) {
+            // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for
+            // an address.
+            return guard::without_cancel(|| unsafe {
+                datagram::recv_bytes(fd, buf, len, flags, addr, addr_len)
+            });
+        }
+        // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`.
+        let n = call_known(fd, || unsafe { recv_with(fd, buf, len, flags) })?;
+        if n >= 0 && !addr.is_null() {
+            if addr_len.is_null() {
+                return Some(errno::fail(libc::EFAULT));
+            }
+            // SAFETY: not null, and writable by the promise of a caller who gives an address.
+            unsafe { *addr_len = 0 };
+        }
+        Some(n)
+    };
+    // SAFETY: arguments passed on unchanged.
+    let kernel = || unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) };
+    datagrams::receive(fd, by_hook, kernel)
+}
+
+/// As `read(2)`, of at most `room` bytes.
+///
+/// # Safety
+/// As `read(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: arguments passed on unchanged; the next definition ends the program.
+        return unsafe { next::__read_chk(fd, buf, len, room) };
+    }
+    // SAFETY: a caller promises `len` writable bytes at `buf`.
+    unsafe { read(fd, buf, len) }
+}
+
+/// As `recv(2)`, of at most `room` bytes.
+///
+/// # Safety
+/// As `recv(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: arguments passed on unchanged; the next definition ends the program.
+        return unsafe { next::__recv_chk(fd, buf, len, room, flags) };
+    }
+    // SAFETY: a caller promises `len` writable bytes at `buf`.
+    unsafe { recv(fd, buf, len, flags) }
+}
+
+/// As `recvfrom(2)`, of at most `room` bytes.
+///
+/// # Safety
+/// As `recvfrom(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: arguments passed on unchanged; the next definition ends the program.
+        return unsafe { next::__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len) };
+    }
+    // SAFETY: a caller promises `len` writable bytes at `buf`, and room for the address.
+    unsafe { recvfrom(fd, buf, len, flags, addr, addr_len) }
+}
+
+alias! {
+    __read = read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
+    preadv64v2 = preadv2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int)
+        -> ssize_t;
+}
+
+/// # Safety
+/// `buf` is null or has `len` writable bytes.
+#[inline]
+unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
+    if len == 0 {
+        // COMPAT: `read` of nothing returns at once, unlike `recv`.
+        return fdtable::begin_call(fd, Direction::Recv).map(|_| 0);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { recv_with(fd, buf, len, 0) }
+}
+
+/// # Safety
+/// `buf` is null or has `len` writable bytes.
+#[inline]
+unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_udp(fd) {
+        // SAFETY: the caller's promise; no address.
+        return unsafe {
+            datagram::recv_bytes(fd, buf, len, flags, ptr::null_mut(), ptr::null_mut())
+        };
+    }
+    let handle = fdtable::begin_call(fd, Direction::Recv)?;
+    if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 {
+        return transfer::discard(handle, fd, len, flags);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { arg::bytes_mut(buf, len) } {
+        Ok(room) => transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], flags),
+        Err(e) => Some(errno::fail(e)),
+    }
+}
+
+/// # Safety
+/// `iov` is null or has `n` entries of writable bytes.
+unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_udp(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { datagram::recv_vector(fd, iov, n, flags) };
+    }
+    let handle = fdtable::begin_call(fd, Direction::Recv)?;
+    let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        arg::with_slices_mut(iov, n, libc::EINVAL, |bufs| {
+            if bufs.iter().all(|buf| buf.is_empty()) {
+                return Some(0);
+            }
+            transfer::recv(handle, fd, bufs, flags)
+        })
+    };
+    result.unwrap_or_else(|e| Some(errno::fail(e)))
+}
+
+/// The message flags for the flags of `preadv2`, if a stream honours them.
+pub(super) fn message_flags(rwf: c_int) -> Option<c_int> {
+    match rwf {
+        0 => Some(0),
+        libc::RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
+        _ => None,
+    }
+}

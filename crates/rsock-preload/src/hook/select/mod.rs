@@ -1,0 +1,125 @@
+//! `select` and `pselect`, as `poll` with bits.
+
+mod sets;
+
+use super::alias;
+use super::poll::duration;
+use crate::fdtable::datagrams;
+use crate::{guard, next};
+use libc::{c_int, fd_set, sigset_t, timespec, timeval};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use sets::Wanted;
+use std::time::Duration;
+
+/// As `select(2)`.
+///
+/// # Safety
+/// As `select(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn select(
+    n: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: sets of at least `n` bits, by the promise of a caller of `select`.
+    let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
+    // SAFETY: the sets that `wanted` was made of.
+    let is_counted = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.begin_kernel_poll() });
+    if let Some(wanted) = wanted {
+        // SAFETY: null or valid by the caller's promise.
+        let limit = match unsafe { timeout.as_ref() } {
+            None => Some(None),
+            Some(t) => span(t).map(Some),
+        };
+        if let Some(limit) = limit {
+            let began = clock_gettime(ClockId::Monotonic);
+            // SAFETY: as above.
+            if let Some(result) = guard::without_cancel(|| unsafe { wanted.wait(limit, None) }) {
+                datagrams::end_kernel_poll(is_counted);
+                if let Some(limit) = limit {
+                    let left = limit.saturating_sub(since(began));
+                    // SAFETY: not null, since there is a limit, and valid by the caller's promise.
+                    unsafe {
+                        *timeout = timeval {
+                            tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                            tv_usec: left.subsec_micros().into(),
+                        }
+                    };
+                }
+                return result;
+            }
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    let result = unsafe { next::select(n, read, write, except, timeout) };
+    datagrams::end_kernel_poll(is_counted);
+    result
+}
+
+/// As `pselect(2)`.
+///
+/// # Safety
+/// As `pselect(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pselect(
+    n: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: sets of at least `n` bits, by the promise of a caller of `pselect`.
+    let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
+    // SAFETY: the sets that `wanted` was made of.
+    let is_counted = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.begin_kernel_poll() });
+    if let Some(wanted) = wanted
+        // SAFETY: null or valid by the caller's promise.
+        && let Ok(limit) = unsafe { duration(timeout) }
+    {
+        // SAFETY: null or valid by the caller's promise.
+        let mask = unsafe { mask.as_ref() };
+        // SAFETY: the sets that `wanted` was made of.
+        if let Some(result) = guard::without_cancel(|| unsafe { wanted.wait(limit, mask) }) {
+            datagrams::end_kernel_poll(is_counted);
+            return result;
+        }
+    }
+    // SAFETY: arguments passed on unchanged.
+    let result = unsafe { next::pselect(n, read, write, except, timeout, mask) };
+    datagrams::end_kernel_poll(is_counted);
+    result
+}
+
+alias! {
+    __select = select(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *mut timeval) -> c_int;
+}
+
+/// The time since `began`.
+fn since(began: Timespec) -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    let nanos = |t: Timespec| i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec);
+    Duration::from_nanos(u64::try_from(nanos(now) - nanos(began)).unwrap_or(0))
+}
+
+/// `None` if the kernel would refuse the time.
+fn span(t: &timeval) -> Option<Duration> {
+    let secs = u64::try_from(t.tv_sec).ok()?;
+    let micros = u64::try_from(t.tv_usec).ok()?;
+    Duration::from_secs(secs).checked_add(Duration::from_micros(micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_many_microseconds_is_taken_as_the_kernel_takes_it() {
+        let t = timeval { tv_sec: 1, tv_usec: 2_500_000 };
+        assert_eq!(span(&t), Some(Duration::from_millis(3500)));
+        assert_eq!(span(&timeval { tv_sec: -1, tv_usec: 0 }), None);
+    }
+}

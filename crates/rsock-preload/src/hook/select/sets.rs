@@ -1,0 +1,279 @@
+//! The three descriptor sets of a `select`, and the wait for their events.
+//!
+//! Sets are bare words, as the kernel reads them: programs pass larger ones than `fd_set`, and
+//! counts that are larger than their sets (`getdtablesize()`), of which the kernel looks only at as
+//! many as its own table has. So does this file.
+
+use super::since;
+use crate::fdtable::datagrams;
+use crate::hook::poll::Named;
+use crate::{errno, fdtable, guard};
+use libc::{c_int, c_ulong, fd_set, sigset_t};
+use rsock_core::accelerate::{self, PollEntry};
+use rsock_verbs::fault;
+use rustix::event::PollFlags;
+use rustix::fd::BorrowedFd;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+const BITS: usize = c_ulong::BITS as usize;
+
+/// The events that one of the three sets asks for, and those that set its bits.
+struct Kind {
+    asks: PollFlags,
+    holds: PollFlags,
+}
+
+/// The same as in the kernel's `select`.
+const KINDS: [Kind; 3] = [
+    Kind {
+        asks: PollFlags::IN,
+        holds: PollFlags::IN
+            .union(PollFlags::RDNORM)
+            .union(PollFlags::RDBAND)
+            .union(PollFlags::HUP)
+            .union(PollFlags::ERR),
+    },
+    Kind {
+        asks: PollFlags::OUT,
+        holds: PollFlags::OUT
+            .union(PollFlags::WRNORM)
+            .union(PollFlags::WRBAND)
+            .union(PollFlags::ERR),
+    },
+    Kind { asks: PollFlags::PRI, holds: PollFlags::PRI },
+];
+
+/// The three sets of a call that concerns this library.
+pub(super) struct Wanted {
+    /// The number of bits to look at.
+    n: usize,
+    sets: [*mut c_ulong; 3],
+}
+
+impl Wanted {
+    /// `None` if no set has a socket of this library: the kernel's `select` suffices.
+    ///
+    /// # Safety
+    /// Each set is null or has `n` bits, or as many as the process has had descriptors.
+    pub(super) unsafe fn of_streams(n: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
+        let n = usize::try_from(n).ok()?;
+        if guard::is_in_core() {
+            return None;
+        }
+        let wanted = Self { n, sets: sets.map(|set| set.cast()) };
+        let end = n.min(fdtable::end());
+        let names_stream = (0..end).any(|fd| {
+            c_int::try_from(fd).is_ok_and(fdtable::needs_own_poll)
+                // SAFETY: below both `n` and a number that the process has had, rounded up as the
+                // kernel rounds it.
+                && !unsafe { wanted.asks(fd) }.is_empty()
+        });
+        if !names_stream {
+            return None;
+        }
+        // A plain `fd_set` always has its full size.
+        if n > libc::FD_SETSIZE {
+            let size = kernel_table_size();
+            // SAFETY: the caller's promise.
+            let size = size.unwrap_or_else(|| unsafe { wanted.open_end() });
+            return Some(Self { n: n.min(size), ..wanted });
+        }
+        Some(wanted)
+    }
+
+    /// One past the last word that has an open descriptor. Replaces the size of the kernel's table,
+    /// which is not smaller, where that is unknown. The memory behind the program's own sets may be
+    /// anything, or not exist.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn open_end(&self) -> usize {
+        let mut end = libc::FD_SETSIZE;
+        for words in self.sets.into_iter().filter(|words| !words.is_null()) {
+            for at in libc::FD_SETSIZE / BITS..self.n.div_ceil(BITS) {
+                let mut word: c_ulong = 0;
+                let from = words.wrapping_add(at).cast::<u8>();
+                // SAFETY: memory that does not exist is noticed; the destination is a local word.
+                if !unsafe { fault::copy(from, (&raw mut word).cast(), size_of::<c_ulong>()) } {
+                    break;
+                }
+                let is_open = |bit: &usize| {
+                    c_int::try_from(at * BITS + bit).is_ok_and(|fd| {
+                        // SAFETY: not negative; only asked about.
+                        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                        rustix::io::fcntl_getfd(fd).is_ok()
+                    })
+                };
+                if (0..BITS).filter(|bit| word >> bit & 1 != 0).any(|bit| is_open(&bit)) {
+                    end = end.max((at + 1) * BITS);
+                }
+            }
+        }
+        end
+    }
+
+    /// As [`datagrams::begin_kernel_poll`], of the descriptors in the sets.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    pub(super) unsafe fn begin_kernel_poll(&self) -> bool {
+        let asked = (0..self.n).filter_map(|fd| {
+            // SAFETY: below `n`.
+            let is_asked = !unsafe { self.asks(fd) }.is_empty();
+            c_int::try_from(fd).ok().filter(|_| is_asked)
+        });
+        datagrams::begin_kernel_poll(asked)
+    }
+
+    /// # Safety
+    /// As `of_streams`, and `fd` is below `n`.
+    unsafe fn has(&self, set: usize, fd: usize) -> bool {
+        let words = self.sets[set];
+        if words.is_null() {
+            return false;
+        }
+        // SAFETY: inside the set, by the caller's promise.
+        let at = unsafe { words.add(fd / BITS) };
+        // SAFETY: as above.
+        let word = unsafe { at.read_unaligned() };
+        word >> (fd % BITS) & 1 != 0
+    }
+
+    /// # Safety
+    /// As `has`.
+    unsafe fn asks(&self, fd: usize) -> PollFlags {
+        let mut asks = PollFlags::empty();
+        for (set, kind) in KINDS.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            if unsafe { self.has(set, fd) } {
+                asks |= kind.asks;
+            }
+        }
+        asks
+    }
+
+    /// Waits. `None`: the kernel's `select` suffices after all.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    pub(super) unsafe fn wait(
+        &self,
+        limit: Option<Duration>,
+        mask: Option<&sigset_t>,
+    ) -> Option<c_int> {
+        let mut named: Vec<(c_int, PollFlags, Option<Named>)> = Vec::new();
+        let mut moved = false;
+        for fd in 0..self.n {
+            // SAFETY: below `n`.
+            let asks = unsafe { self.asks(fd) };
+            if !asks.is_empty() {
+                let fd = c_int::try_from(fd).ok()?;
+                let found = Named::find(fd, asks);
+                moved |= found.as_ref().is_some_and(Named::is_needed);
+                named.push((fd, asks, found));
+            }
+        }
+        if !moved {
+            return None;
+        }
+        let mut entries: Vec<PollEntry<'_>> = named
+            .iter()
+            .map(|(fd, asks, found)| Named::entry(found.as_ref(), *fd, *asks))
+            .collect();
+        // SAFETY: the sets are those the entries were read from.
+        Some(errno::ret_int(unsafe { self.poll(&mut entries, limit, mask) }))
+    }
+
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn poll(
+        &self,
+        entries: &mut [PollEntry<'_>],
+        limit: Option<Duration>,
+        mask: Option<&sigset_t>,
+    ) -> Result<usize, c_int> {
+        let began = clock_gettime(ClockId::Monotonic);
+        loop {
+            let left = limit.map(|limit| limit.saturating_sub(since(began)));
+            let found = guard::call_core(|| accelerate::poll(entries, left, mask))?;
+            if entries.iter().any(|e| e.revents.contains(PollFlags::NVAL)) {
+                return Err(libc::EBADF);
+            }
+            if found != 0 && entries.iter().all(|e| held(e) == 0) {
+                // A hang-up of a stream of which only writing was asked: `poll` reports it unasked,
+                // `select` does not.
+                for entry in entries.iter_mut().filter(|e| !e.revents.is_empty()) {
+                    entry.fd = -1;
+                    entry.twin = None;
+                    entry.door = None;
+                    entry.udp = None;
+                }
+                continue;
+            }
+            // SAFETY: the caller's promise.
+            return Ok(unsafe { self.report(entries) });
+        }
+    }
+
+    /// Sets the bits of the events that hold, clears all others, and counts those set.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn report(&self, entries: &[PollEntry<'_>]) -> usize {
+        for words in self.sets.iter().filter(|words| !words.is_null()) {
+            for word in 0..self.n.div_ceil(BITS) {
+                // SAFETY: the kernel, too, writes whole words up to `n` bits.
+                let at = unsafe { words.add(word) };
+                // SAFETY: as above.
+                unsafe { at.write_unaligned(0) };
+            }
+        }
+        let mut bits = 0;
+        for entry in entries {
+            let Ok(fd) = usize::try_from(entry.fd) else { continue };
+            for (set, kind) in KINDS.iter().enumerate() {
+                if !entry.events.contains(kind.asks) || !entry.revents.intersects(kind.holds) {
+                    continue;
+                }
+                // SAFETY: asked for, so its set is there and reaches `fd`.
+                let at = unsafe { self.sets[set].add(fd / BITS) };
+                // SAFETY: as above.
+                let word = unsafe { at.read_unaligned() };
+                // SAFETY: as above.
+                unsafe { at.write_unaligned(word | 1 << (fd % BITS)) };
+                bits += 1;
+            }
+        }
+        bits
+    }
+}
+
+/// The number of requested events of the entry that hold.
+fn held(entry: &PollEntry<'_>) -> usize {
+    KINDS
+        .iter()
+        .filter(|k| entry.events.contains(k.asks) && entry.revents.intersects(k.holds))
+        .count()
+}
+
+/// The number of descriptors that the kernel's table of this process has room for now.
+fn kernel_table_size() -> Option<usize> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let status = rustix::fs::open(c"/proc/self/status", flags, rustix::fs::Mode::empty()).ok()?;
+    let mut text = [0u8; 2048];
+    let n = rustix::io::read(&status, &mut text).ok()?;
+    let line = text[..n].split(|&b| b == b'\n').find_map(|l| l.strip_prefix(b"FDSize:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_table_has_room_for_open_descriptors() {
+        let size = kernel_table_size().expect("a proc file system");
+        assert!(size >= 64 && size.is_multiple_of(64), "{size}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Socket options.
+
+use crate::fdtable::datagrams;
+use crate::{fdtable, next, options};
+use libc::{c_int, c_void, socklen_t};
+use rsock_core::accelerate::FallbackReason;
+
+/// As `getsockopt(2)`, by the kernel; may pin the stream.
+///
+/// # Safety
+/// As `getsockopt(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if options::pins_when_asked(level, name) {
+        fdtable::pin(fd, FallbackReason::Option);
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::getsockopt(fd, level, name, value, len) }
+}
+
+/// As `setsockopt(2)`, by the kernel; may pin the stream.
+///
+/// # Safety
+/// As `setsockopt(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let number = (!value.is_null() && len as usize >= size_of::<c_int>())
+        // SAFETY: long enough for an int, and readable by the caller's promise.
+        .then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+    let is_datagram = datagrams::is_udp(fd);
+    let pins = match is_datagram {
+        true => options::pins_datagrams_when_set(level, name, number),
+        false => options::pins_when_set(level, name, number),
+    };
+    if pins {
+        fdtable::pin(fd, FallbackReason::Option);
+    }
+    if is_datagram && (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR) {
+        datagrams::note_reuse(fd);
+    }
+    // SAFETY: arguments passed on unchanged.
+    let done = unsafe { next::setsockopt(fd, level, name, value, len) };
+    if done == 0 && options::is_of_keepalive(level, name) {
+        fdtable::follow_keepalive(fd);
+    }
+    done
+}

@@ -1,0 +1,185 @@
+//! `write`, `send` and the other calls that send bytes.
+
+use super::read::message_flags;
+use super::{alias, datagram, transfer};
+use crate::fdtable::{self, datagrams};
+use crate::slot::Direction;
+use crate::{arg, errno, guard, next};
+use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use std::io::IoSlice;
+use std::ptr;
+
+/// As `write(2)`.
+///
+/// # Safety
+/// As `write(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn write(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+) -> ssize_t {
+    if fdtable::is_known(fd)
+        // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
+        && let Some(n) = guard::without_cancel(|| unsafe { send_with(fd, buf, len, 0) })
+    {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::write(fd, buf, len) }
+}
+
+/// As `writev(2)`.
+///
+/// # Safety
+/// As `writev(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    if fdtable::is_known(fd)
+        // SAFETY: a caller of `writev` promises `n` entries of readable bytes.
+        && let Some(n) = guard::without_cancel(|| unsafe { writev_with(fd, iov, n, 0) })
+    {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::writev(fd, iov, n) }
+}
+
+/// As `pwritev2(2)`: on a stream, `writev` with flags.
+///
+/// # Safety
+/// As `pwritev2(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pwritev2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    if offset == -1
+        && fdtable::is_known(fd)
+        && let Some(flags) = message_flags(flags)
+        // SAFETY: a caller of `pwritev2` promises `n` entries of readable bytes.
+        && let Some(n) = guard::without_cancel(|| unsafe { writev_with(fd, iov, n, flags) })
+    {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
+    unsafe { next::pwritev2(fd, iov, n, offset, flags) }
+}
+
+/// As `send(2)`.
+///
+/// # Safety
+/// As `send(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if fdtable::is_known(fd)
+        // SAFETY: a caller of `send` promises `len` readable bytes at `buf`.
+        && let Some(n) = guard::without_cancel(|| unsafe { send_with(fd, buf, len, flags) })
+    {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::send(fd, buf, len, flags) }
+}
+
+/// As `sendto(2)`. A connected stream ignores the address, except for its length.
+///
+/// # Safety
+/// As `sendto(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> ssize_t {
+    let is_valid = addr.is_null() || addr_len as usize <= size_of::<libc::sockaddr_storage>();
+    // The kernel reports an invalid length.
+    if is_valid
+        && fdtable::is_known(fd)
+        && let Some(n) = guard::without_cancel(|| {
+            // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable
+            // address.
+            unsafe { sendto_with(fd, buf, len, flags, addr, addr_len) }
+        })
+    {
+        return n;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::sendto(fd, buf, len, flags, addr, addr_len) }
+}
+
+alias! {
+    __write = write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t;
+    __send = send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    pwritev64v2 = pwritev2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int)
+        -> ssize_t;
+}
+
+/// # Safety
+/// `buf` is null or has `len` readable bytes.
+#[inline]
+unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_udp(fd) {
+        // SAFETY: the caller's promise; no address.
+        return unsafe { datagram::send_bytes(fd, buf, len, flags, ptr::null(), 0) };
+    }
+    let handle = fdtable::begin_call(fd, Direction::Send)?;
+    // SAFETY: the caller's promise.
+    match unsafe { arg::bytes(buf, len) } {
+        Ok(bytes) => transfer::send(handle, fd, &[IoSlice::new(bytes)], flags),
+        Err(e) => Some(errno::fail(e)),
+    }
+}
+
+/// As [`send_with`]; a stream ignores the address.
+///
+/// # Safety
+/// `buf` is null or has `len` readable bytes, `addr` is null or has `addr_len`.
+#[inline]
+unsafe fn sendto_with(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> Option<ssize_t> {
+    if datagrams::is_udp(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { datagram::send_bytes(fd, buf, len, flags, addr, addr_len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { send_with(fd, buf, len, flags) }
+}
+
+/// # Safety
+/// `iov` is null or has `n` entries of readable bytes.
+unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
+    if datagrams::is_udp(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { datagram::send_vector(fd, iov, n, flags) };
+    }
+    let handle = fdtable::begin_call(fd, Direction::Send)?;
+    let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        arg::with_slices(iov, n, libc::EINVAL, |bufs| {
+            if bufs.iter().all(|buf| buf.is_empty()) {
+                return Some(0);
+            }
+            transfer::send(handle, fd, bufs, flags)
+        })
+    };
+    result.unwrap_or_else(|e| Some(errno::fail(e)))
+}

@@ -1,0 +1,5 @@
+//! Peers that speak rsockets alone, without TCP, where the configuration allows them.
+
+pub(crate) mod accept;
+pub(crate) mod connector;
+pub(crate) mod listeners;

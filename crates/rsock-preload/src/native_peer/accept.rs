@@ -1,0 +1,173 @@
+//! `accept` on a listening socket that has a native listener beside it.
+
+use super::listeners;
+use crate::{errno, fdtable, guard};
+use libc::c_int;
+use rsock_core::accelerate::{self, AcceleratedStream, NativeListener, PollEntry};
+use rsock_core::interrupt::Watch;
+use rsock_verbs::HighFd;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fs::OFlags;
+use rustix::io::FdFlags;
+use rustix::net::sockopt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A native listener and the thread that accepts on it.
+pub(crate) struct SharedListener {
+    pub(super) native: NativeListener,
+    /// The thread that waits in `accept` for the native listener and the kernel's queue; 0 for
+    /// none. Of two such threads both could see one connection in the queue, and one would then
+    /// sleep in the kernel, where the native listener cannot wake it.
+    acceptor: AtomicU32,
+    /// Readable when there is no acceptor any more.
+    acceptor_left: HighFd,
+}
+
+/// How a call of `accept` ended.
+pub(crate) enum Accepted {
+    /// By the kernel's answer.
+    Kernel(c_int),
+    /// By a peer without TCP: the descriptor and the peer's address.
+    Native(c_int, SocketAddr),
+    Failed(c_int),
+}
+
+/// As `accept` on `fd`; `kernel` accepts from the kernel's queue of the listening socket that it is
+/// given. `None` if there is no native listener.
+pub(crate) fn accept(fd: c_int, flags: c_int, kernel: impl Fn(c_int) -> c_int) -> Option<Accepted> {
+    let listener = listeners::of(fd)?;
+    let mut watch = Watch::begin();
+    // SAFETY: not -1, since it has a native listener; only duplicated.
+    let named = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Other threads may close the number while this one sleeps.
+    let kept = guard::call_core(|| Ok(HighFd::new(rustix::io::fcntl_dupfd_cloexec(named, 0)?)));
+    let kept = match kept {
+        Ok(kept) => kept,
+        Err(e) => return Some(Accepted::Failed(e)),
+    };
+    let socket = kept.as_fd();
+    let fd = socket.as_raw_fd();
+    let is_nonblocking =
+        rustix::fs::fcntl_getfl(socket).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+    let limit = sockopt::socket_timeout(socket, sockopt::Timeout::Recv).ok().flatten();
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        match guard::call_core(|| listener.native.accept(socket)) {
+            Ok(Some((placeholder, stream))) => return Some(publish(placeholder, stream, flags)),
+            Ok(None) => {}
+            Err(e) => return Some(Accepted::Failed(e)),
+        }
+        if is_nonblocking {
+            return Some(Accepted::Kernel(kernel(fd)));
+        }
+        let is_acceptor = listener.become_acceptor();
+        if is_acceptor && is_ready(socket) {
+            let new = kernel(fd);
+            listener.stop_accepting();
+            return Some(Accepted::Kernel(new));
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let waited = guard::call_core(|| listener.wait(is_acceptor, fd, left));
+        if is_acceptor {
+            listener.stop_accepting();
+        }
+        match waited {
+            Ok(0) => return Some(Accepted::Failed(libc::EAGAIN)),
+            Ok(_) => {}
+            Err(libc::EINTR) if !watch.must_end() && deadline.is_none() => watch.restart(),
+            Err(e) => return Some(Accepted::Failed(e)),
+        }
+    }
+}
+
+/// Whether the kernel's queue has a connection.
+fn is_ready(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n != 0)
+}
+
+/// Gives the descriptor of a native stream to the program.
+fn publish(placeholder: OwnedFd, stream: AcceleratedStream, flags: c_int) -> Accepted {
+    let peer = stream.sole_addrs().map(|[_, peer]| peer);
+    let made = guard::call_core(|| {
+        let (fd, is_asked) = (placeholder.as_raw_fd(), |flag| flags & flag != 0);
+        if !is_asked(libc::SOCK_NONBLOCK) {
+            rustix::fs::fcntl_setfl(&placeholder, OFlags::empty())?;
+        }
+        if !is_asked(libc::SOCK_CLOEXEC) {
+            rustix::io::fcntl_setfd(&placeholder, FdFlags::empty())?;
+        }
+        fdtable::note_stream_made(fd, stream).map_err(io::Error::from_raw_os_error)?;
+        Ok((placeholder.into_raw_fd(), peer))
+    });
+    match made {
+        Ok((fd, Some(peer))) => Accepted::Native(fd, peer),
+        Ok((_, None)) => Accepted::Failed(libc::ECONNABORTED),
+        Err(e) => Accepted::Failed(e),
+    }
+}
+
+impl SharedListener {
+    pub(super) fn open(fd: c_int) -> io::Result<Self> {
+        // SAFETY: not negative, since it has an inode; the program's own.
+        let native = NativeListener::open(unsafe { BorrowedFd::borrow_raw(fd) })?;
+        let acceptor_left = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { native, acceptor: AtomicU32::new(0), acceptor_left: HighFd::new(acceptor_left) })
+    }
+
+    /// The native listener, to wait for in `poll`.
+    pub(crate) fn native(&self) -> &NativeListener {
+        &self.native
+    }
+
+    /// Becomes the acceptor; false if another thread is.
+    fn become_acceptor(&self) -> bool {
+        let me = this_thread();
+        match self.acceptor.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                let _ = rustix::io::read(&self.acceptor_left, &mut [0; 8]);
+                true
+            }
+            // Own id: from a call that a signal handler has left by longjmp.
+            Err(acceptor) => acceptor == me,
+        }
+    }
+
+    fn stop_accepting(&self) {
+        self.acceptor.store(0, Ordering::Release);
+        // The write can only fail when the counter is full, and the descriptor is readable then.
+        let _ = rustix::io::write(&self.acceptor_left, &1u64.to_ne_bytes());
+    }
+
+    /// Sleeps: the acceptor until a connection comes, another thread until there is no acceptor.
+    fn wait(&self, is_acceptor: bool, fd: c_int, left: Option<Duration>) -> io::Result<usize> {
+        let (fd, door) = if is_acceptor {
+            (fd, Some(&self.native))
+        } else {
+            (self.acceptor_left.as_fd().as_raw_fd(), None)
+        };
+        let events = PollFlags::IN;
+        let revents = PollFlags::empty();
+        let mut entries =
+            [PollEntry { fd, twin: None, door, udp: None, call: None, events, revents }];
+        accelerate::poll(&mut entries, left, None)
+    }
+}
+
+fn this_thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
+}
+
+impl Accepted {
+    /// As C has it: the descriptor, or -1 and `errno`.
+    pub(crate) fn answer(&self) -> c_int {
+        match self {
+            Self::Kernel(new) | Self::Native(new, _) => *new,
+            Self::Failed(e) => errno::fail_int(*e),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! An in-flight call on a slot.
+
+use super::{Direction, FOR_CHILD, Key, PINNED, Slot, Socket};
+use rsock_core::accelerate::{AcceleratedStream, FallbackReason};
+use rsock_core::closing::{Call, Descriptor};
+use rsock_core::datagram::kernel_udp::Udp;
+use rustix::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+/// An in-flight call on a slot: keeps the socket alive.
+///
+/// # Invariants
+/// Counted once in the gate of `direction`, under the generation with which the call entered.
+#[must_use]
+pub(crate) struct Handle {
+    pub(super) slot: &'static Slot,
+    pub(super) direction: Direction,
+    pub(super) index: u32,
+    pub(super) fd: i32,
+    /// How often the socket's descriptors had been closed when the call began.
+    pub(super) seen: u32,
+}
+
+impl Handle {
+    /// The stream, in a slot that holds one.
+    ///
+    /// # Panics
+    /// If the slot holds a UDP socket: the table's words keep the two apart.
+    #[inline]
+    pub(crate) fn stream(&self) -> &AcceleratedStream {
+        match self.socket() {
+            Socket::Stream(stream) => stream,
+            Socket::Udp(_) => unreachable!("a word of the table says which"),
+        }
+    }
+
+    /// The UDP socket, in a slot that holds one.
+    #[inline]
+    pub(crate) fn udp(&self) -> Option<&Udp> {
+        match self.socket() {
+            Socket::Udp(udp) => Some(udp),
+            Socket::Stream(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn socket(&self) -> &Socket {
+        let stream = self.slot.shared.socket.load(Ordering::Relaxed);
+        // SAFETY: by the invariants of `Slot` and `Handle`: this call is a user of its gate, so the
+        // pointer is a live box until the call leaves, and only shared references to it exist.
+        unsafe { &*stream }
+    }
+
+    /// The descriptor of this call, for immediate use. A use that may sleep takes
+    /// [`Self::descriptor`] or [`Self::call`].
+    #[inline]
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: never -1 (the table has no such entry). The program owns the descriptor; if
+        // another thread closes it at this moment, calls on it fail with EBADF or reach its
+        // successor, as they would without this library.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// The descriptor of this call, with the count by which the core notices that another thread
+    /// has closed it.
+    #[inline]
+    pub(crate) fn descriptor(&self) -> Descriptor<'_> {
+        Descriptor::new(self.fd(), self.seen)
+    }
+
+    /// This call as the core knows it: it stays with its socket when the descriptor is closed.
+    #[inline]
+    pub(crate) fn call(&self) -> Call<'_> {
+        Call::begin(self.socket().closings(), self.descriptor())
+    }
+
+    /// In-flight calls on this socket other than this one.
+    fn n_other_calls(&self) -> u64 {
+        (self.slot.send.users() + self.slot.recv.users()).saturating_sub(1)
+    }
+
+    /// The program is about to close the descriptor of this call, or has done so: the socket stays
+    /// open for the other in-flight calls.
+    pub(crate) fn keep_for_calls(&self) {
+        if self.n_other_calls() == 0 {
+            return;
+        }
+        let is_same = match self.socket() {
+            Socket::Stream(stream) => stream.is_same_socket(self.fd()) != Some(false),
+            Socket::Udp(udp) => udp.is_same_socket(self.fd()),
+        };
+        let fd = is_same.then(|| self.fd());
+        match self.socket() {
+            Socket::Stream(stream) => stream.keep_for_calls(fd, || self.n_other_calls()),
+            Socket::Udp(udp) => udp.closings().keep(fd, || {}, || self.n_other_calls()),
+        }
+    }
+
+    /// Whether this stream is on TCP in both directions and stays there.
+    #[inline]
+    pub(crate) fn stays_on_tcp(&self) -> bool {
+        self.stream().is_plain()
+    }
+
+    /// Pins the stream to TCP, unless that has been done.
+    pub(crate) fn pin(&self, reason: FallbackReason) {
+        if self.slot.shared.flags.load(Ordering::Relaxed) & PINNED == 0 {
+            self.stream().pin(self.fd(), reason);
+            self.slot.shared.flags.fetch_or(PINNED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the descriptor still refers to the socket that was adopted: a system call. `None`
+    /// where it makes no difference, as for [`AcceleratedStream::is_same_socket`].
+    pub(crate) fn is_same_socket(&self) -> Option<bool> {
+        self.stream().is_same_socket(self.fd())
+    }
+
+    /// Whether `fd` refers to the socket that was adopted, as far as is known: a system call.
+    pub(crate) fn is_socket_of(&self, fd: BorrowedFd<'_>) -> bool {
+        self.stream().is_same_socket(fd) == Some(true)
+    }
+
+    /// Whether both are calls on the same stream.
+    pub(crate) fn is_same_stream(&self, other: &Self) -> bool {
+        self.index == other.index
+    }
+
+    /// The key by which this call entered.
+    pub(crate) fn key(&self) -> Key {
+        Key { index: self.index, generation: self.slot.gate(self.direction).generation() }
+    }
+
+    /// Lets no further call begin, if this one is the only call in flight. All table entries of the
+    /// socket must have been claimed before, or calls would take the stream for a retired one.
+    pub(crate) fn pause(&self) -> bool {
+        let inside = self.slot.send.pause() + self.slot.recv.pause();
+        if inside != 1 {
+            self.resume();
+        }
+        inside == 1
+    }
+
+    /// Ends [`Self::pause`].
+    pub(crate) fn resume(&self) {
+        self.slot.send.resume();
+        self.slot.recv.resume();
+    }
+
+    /// Notes that a program which this one is to start inherits the stream: [`Self::is_for_child`].
+    pub(crate) fn mark_for_child(&self) {
+        self.slot.shared.flags.fetch_or(FOR_CHILD, Ordering::Relaxed);
+    }
+
+    /// Whether the program has asked that a program which it is to start inherits this stream.
+    pub(crate) fn is_for_child(&self) -> bool {
+        self.slot.shared.flags.load(Ordering::Relaxed) & FOR_CHILD != 0
+    }
+
+    /// Counts one more descriptor of this socket. False if its last one is being closed.
+    pub(crate) fn add_descriptor(&self) -> bool {
+        let more = |n: u32| (n != 0).then_some(n + 1);
+        self.slot
+            .shared
+            .n_descriptors
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    /// Counts one descriptor less; returns whether it was the last.
+    pub(crate) fn remove_descriptor(&self) -> bool {
+        self.slot.shared.n_descriptors.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+impl Drop for Handle {
+    #[inline]
+    fn drop(&mut self) {
+        if self.slot.gate(self.direction).leave() {
+            self.slot.note_gate_closed(self.index);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a call sees of the two channels, and takes from them.
+
+use super::channel::{START, is_urgent};
+use super::model::{Result, Stage};
+use crate::switch::{Fact, Look, Peeked};
+
+impl Stage<'_> {
+    pub(super) fn look(&mut self, look: Look) -> Fact {
+        let e = self.e;
+        match look {
+            Look::Mail => Fact::Mail(self.world.ends[e].heard),
+            Look::News => {
+                self.world.pump_all(e);
+                Fact::Mail(self.world.ends[e].heard)
+            }
+            Look::Messages => {
+                self.world.pump_all(e);
+                Fact::Messages(self.world.ends[e].heard)
+            }
+            Look::Queued => Fact::Queued(self.world.tcp[1 - e].queued()),
+            Look::KernelRead => {
+                let fin = u64::from(self.world.tcp[1 - e].arrived_end().is_some());
+                let read = u64::from(self.world.tcp[1 - e].read);
+                Fact::KernelCount(Some(START + read + fin))
+            }
+            Look::KernelWritten => {
+                let is_over = self.world.ends[e].socket.was_reset;
+                let written = START + u64::from(self.world.tcp[e].written);
+                Fact::KernelCount((!is_over).then_some(written))
+            }
+            Look::TcpEnded => Fact::TcpEnded(self.world.tcp_has_ended(e)),
+            Look::Peek => Fact::Peeked(self.peek()),
+            // No call here goes on after it has received something.
+            Look::TcpGoesOn | Look::TcpStops => unreachable!("{look:?}"),
+            Look::RingBytes => {
+                self.world.pump_all(e);
+                Fact::RingBytes(self.world.ends[e].inbox.len().into())
+            }
+            Look::RingEnd => {
+                self.world.pump_all(e);
+                Fact::RingEnd(self.world.ends[e].inbox_ended)
+            }
+            Look::Drained => {
+                let lane = &self.world.lanes[e];
+                Fact::Drained(lane.n_arrived == lane.queue.len())
+            }
+            Look::LeftUnread => Fact::LeftUnread(self.world.left_unread(e)),
+            Look::PeerGone => {
+                self.world.pump_all(e);
+                let has_end = self.world.ends[e].inbox_ended;
+                Fact::PeerGone(self.world.tcp_has_ended(e) && !has_end)
+            }
+        }
+    }
+
+    fn peek(&mut self) -> Peeked {
+        let has_bytes = !self.world.tcp[1 - self.e].arrived().is_empty();
+        let has_ended = self.world.tcp_has_ended(self.e);
+        let socket = &mut self.world.ends[self.e].socket;
+        if has_bytes {
+            Peeked::Bytes
+        } else if std::mem::take(&mut socket.owes_error) {
+            Peeked::Error
+        } else if has_ended {
+            Peeked::End
+        } else {
+            Peeked::Nothing
+        }
+    }
+
+    /// Reads the kernel's socket; what came of it if that is no byte.
+    pub(super) fn read_tcp(&mut self, most: u64) -> Result<Option<Fact>> {
+        let e = self.e;
+        let mut n = 0;
+        while n < most.min(self.config.buffer.into()) {
+            let first = self.world.tcp[1 - e].arrived().first().copied();
+            // A read ends before an urgent byte.
+            if first.is_some_and(is_urgent) && n != 0 {
+                break;
+            }
+            let Some(byte) = self.world.tcp[1 - e].take() else { break };
+            self.say(|| format!("byte {byte:#x} of TCP"));
+            self.world.receive(e, byte)?;
+            n += 1;
+        }
+        if n != 0 {
+            if self.world.ends[e].receiver.took_tcp(n) {
+                self.world.ring(e);
+            }
+            return Ok(None);
+        }
+        if std::mem::take(&mut self.world.ends[e].socket.owes_error) {
+            self.world.ends[e].has_met_end = true;
+            return Ok(None);
+        }
+        let has_ended = self.world.tcp_has_ended(e);
+        Ok(Some(if has_ended { Fact::TcpEnd } else { Fact::TcpEmpty }))
+    }
+
+    pub(super) fn read_ring(&mut self) -> Result<Option<Fact>> {
+        let e = self.e;
+        self.world.pump_all(e);
+        let mut n = 0;
+        while n < u64::from(self.config.buffer) {
+            let Some(byte) = self.world.ends[e].inbox.pop() else { break };
+            self.say(|| format!("byte {byte:#x} of the ring"));
+            self.world.receive(e, byte)?;
+            self.world.credit(e);
+            n += 1;
+        }
+        if n != 0 {
+            self.world.ends[e].receiver.took_ring(n);
+            return Ok(None);
+        }
+        let lane = &self.world.lanes[1 - e];
+        Ok(Some(if self.world.ends[e].inbox_ended {
+            Fact::RingEnds
+        } else if lane.is_dead && lane.n_arrived == 0 {
+            Fact::RingBroke
+        } else {
+            Fact::RingEmpty
+        }))
+    }
+}

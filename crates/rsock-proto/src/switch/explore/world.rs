@@ -1,0 +1,315 @@
+//! Both ends of a stream and the two channels between them, as one value.
+
+use super::channel::{FIN, FOREIGN, Item, Lane, OFFSET_BITS, RST, START, Tcp};
+use super::config::Config;
+use super::queue::Queue;
+use super::thread::{Job, Thread};
+use crate::switch::mistake::Mistake;
+use crate::switch::{Heard, Message, Receiver, Rules, Sender};
+use std::cell::Cell;
+
+thread_local! {
+    /// The mistake that the explored rules contain.
+    pub(super) static MISTAKE: Cell<Option<Mistake>> = const { Cell::new(None) };
+}
+
+/// The rules of the wire with narrow offsets, and with the mistake of this thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Narrow;
+
+impl Rules for Narrow {
+    const OFFSET_BITS: u32 = OFFSET_BITS;
+
+    fn has(mistake: Mistake) -> bool {
+        MISTAKE.get() == Some(mistake)
+    }
+}
+
+/// Everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    pub(super) ends: [Endpoint; 2],
+    /// From each end to the other.
+    pub(super) tcp: [Tcp; 2],
+    pub(super) lanes: [Lane; 2],
+}
+
+/// One end of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Endpoint {
+    pub(super) sender: Sender<Narrow>,
+    pub(super) receiver: Receiver<Narrow>,
+    pub(super) is_sending_locked: bool,
+    pub(super) is_receiving_locked: bool,
+    pub(super) is_paired: bool,
+    pub(super) is_pinned: bool,
+    pub(super) sending_ended: bool,
+    pub(super) receiving_ended: bool,
+    pub(super) kernel_only_waiters: u8,
+    /// What was taken from the ring.
+    pub(super) heard: Heard,
+    pub(super) inbox: Queue,
+    pub(super) inbox_ended: bool,
+    /// The kernel's socket.
+    pub(super) socket: Socket,
+    /// Bytes that the program has written, and read.
+    pub(super) n_sent: u8,
+    pub(super) n_read: u8,
+    /// The reading program has met the end of the stream, or an error.
+    pub(super) has_met_end: bool,
+    pub(super) threads: [Thread; 3],
+    /// What may still happen.
+    pub(super) left: Left,
+}
+
+/// The kernel's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub(super) struct Socket {
+    pub(super) is_shut: bool,
+    pub(super) is_closed: bool,
+    /// A reset has come; the error is told once.
+    pub(super) was_reset: bool,
+    pub(super) owes_error: bool,
+    /// The process was killed, or reset the connection: bytes may be lost.
+    pub(super) may_lose: bool,
+    /// Nothing is missed of what this end has not read.
+    pub(super) has_renounced: bool,
+}
+
+/// What may still happen to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Left {
+    pub(super) pin: bool,
+    pub(super) handover: bool,
+    pub(super) counts: u8,
+    pub(super) second_reads: u8,
+    pub(super) foreign: u8,
+    pub(super) shut_reading: bool,
+}
+
+pub(super) const WRITER: usize = 0;
+pub(super) const READER: usize = 1;
+pub(super) const OTHER: usize = 2;
+
+impl World {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            ends: [0, 1].map(|e| Endpoint::new(config, e)),
+            tcp: Default::default(),
+            lanes: Default::default(),
+        }
+    }
+
+    /// The kernel of `e` takes a byte for the peer, or says why not.
+    pub(super) fn tcp_write(&mut self, e: usize, byte: u8, room: u8) -> Written {
+        let socket = &mut self.ends[e].socket;
+        if socket.was_reset || socket.is_shut || socket.is_closed {
+            socket.owes_error = false;
+            return Written::Error;
+        }
+        let tcp = &mut self.tcp[e];
+        if tcp.queue.len() >= room {
+            return Written::Full;
+        }
+        tcp.queue.push(byte);
+        tcp.written += 1;
+        Written::Taken
+    }
+
+    /// The kernel's socket ends its sending direction.
+    pub(super) fn tcp_shut(&mut self, e: usize) {
+        let socket = &mut self.ends[e].socket;
+        if !socket.is_shut && !socket.was_reset {
+            self.tcp[e].queue.push(FIN);
+        }
+        socket.is_shut = true;
+    }
+
+    /// The kernel's socket of `e` closes; `linger` makes it a reset, and so does what is unread.
+    pub(super) fn tcp_close(&mut self, e: usize, linger: bool) {
+        let has_unread = !self.tcp[1 - e].arrived().is_empty();
+        if linger || has_unread {
+            self.send_reset(e);
+        } else {
+            self.tcp_shut(e);
+        }
+        self.ends[e].socket.is_closed = true;
+    }
+
+    fn send_reset(&mut self, e: usize) {
+        let tcp = &mut self.tcp[e];
+        if !tcp.queue.as_slice().contains(&RST) {
+            // What has not arrived is lost.
+            tcp.queue.truncate(tcp.n_arrived);
+            tcp.queue.push(RST);
+            self.ends[e].socket.may_lose = true;
+        }
+    }
+
+    /// The network brings the next of what the kernel of `e` has sent.
+    pub(super) fn tcp_deliver(&mut self, e: usize) -> bool {
+        if !self.tcp[e].deliver() {
+            return false;
+        }
+        let at = usize::from(self.tcp[e].n_arrived) - 1;
+        let entry = self.tcp[e].queue.as_slice()[at];
+        let peer = &mut self.ends[1 - e].socket;
+        if entry == RST {
+            (peer.was_reset, peer.owes_error) = (true, true);
+            let back = &mut self.tcp[1 - e];
+            back.queue.truncate(back.n_arrived);
+        } else if peer.is_closed && entry != FIN {
+            self.send_reset(1 - e);
+        }
+        true
+    }
+
+    /// A post to the device of `e`, if it takes it.
+    pub(super) fn post(&mut self, e: usize, item: Item, lane_room: u8, is_far: bool) -> bool {
+        let lane = &mut self.lanes[e];
+        if lane.is_dead || item != Item::End && lane.queue.len() >= lane_room {
+            return false;
+        }
+        lane.queue.push(item.encode());
+        if let Item::Byte(_) = item {
+            lane.unread += 1;
+        }
+        if !is_far {
+            lane.n_arrived = lane.queue.len();
+            self.ring(1 - e);
+        }
+        true
+    }
+
+    /// The network brings the next of what the device of `e` was given.
+    pub(super) fn lane_deliver(&mut self, e: usize) -> bool {
+        let lane = &mut self.lanes[e];
+        if lane.n_arrived == lane.queue.len() {
+            return false;
+        }
+        lane.n_arrived += 1;
+        self.ring(1 - e);
+        // The sender hears that its device has it.
+        self.ring(e);
+        true
+    }
+
+    /// Takes the next of what has arrived at `e` from its device.
+    pub(super) fn pump(&mut self, e: usize) -> bool {
+        let lane = &mut self.lanes[1 - e];
+        if lane.n_arrived == 0 {
+            return false;
+        }
+        lane.n_arrived -= 1;
+        let entry = lane.queue.pop().expect("it has arrived");
+        let end = &mut self.ends[e];
+        match Item::decode(entry) {
+            Item::Byte(byte) => end.inbox.push(byte),
+            Item::End => end.inbox_ended = true,
+            Item::Message(message) => {
+                end.heard.counts = end.heard.counts.after(message);
+                if let Message::Up { offset } = message {
+                    end.heard.up_offset = offset;
+                }
+            }
+        }
+        true
+    }
+
+    pub(super) fn pump_all(&mut self, e: usize) {
+        while self.pump(e) {}
+    }
+
+    /// Something has happened on the ring that sleepers of `e` are woken by.
+    pub(super) fn ring(&mut self, e: usize) {
+        self.ends[e].threads.iter_mut().for_each(|thread| thread.hear_news());
+    }
+
+    /// The program of `e` has read a byte from the ring, so that there is room again.
+    pub(super) fn credit(&mut self, e: usize) {
+        self.lanes[1 - e].unread -= 1;
+        self.ring(1 - e);
+    }
+
+    /// Whether `POLLRDHUP` or worse holds.
+    pub(super) fn tcp_has_ended(&self, e: usize) -> bool {
+        let end = &self.ends[e];
+        self.tcp[1 - e].arrived_end().is_some() || end.receiving_ended || end.socket.was_reset
+    }
+
+    /// Whether a read of the kernel's socket would return something.
+    pub(super) fn tcp_is_readable(&self, e: usize) -> bool {
+        !self.tcp[1 - e].arrived().is_empty() || self.tcp_has_ended(e)
+    }
+
+    /// Whether what `e` wrote to the ring is unread by a peer that has gone.
+    pub(super) fn left_unread(&self, e: usize) -> bool {
+        let peer = &self.ends[1 - e].socket;
+        let is_read = self.lanes[e].unread == 0 || peer.has_renounced;
+        peer.is_closed && !is_read && !self.ends[e].inbox_ended
+    }
+
+    /// Whether an error may be told to the programs.
+    pub(super) fn may_break(&self) -> bool {
+        self.ends.iter().any(|end| end.socket.may_lose)
+    }
+
+    /// The program of `e` gets a byte.
+    pub(super) fn receive(&mut self, e: usize, byte: u8) -> Result<(), String> {
+        if byte == FOREIGN {
+            return Ok(());
+        }
+        let end = &mut self.ends[e];
+        let byte = byte & 0x1f;
+        if byte != end.n_read + 1 {
+            return Err(format!("byte {byte} was read after byte {}", end.n_read));
+        }
+        end.n_read = byte;
+        Ok(())
+    }
+}
+
+/// What came of a write to the kernel's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    Taken,
+    Full,
+    Error,
+}
+
+impl Endpoint {
+    /// Whether its program has closed the stream, or is dead.
+    pub(super) fn is_retired(&self) -> bool {
+        self.threads.iter().all(|thread| thread.job == Job::Over)
+    }
+
+    fn new(config: &Config, e: usize) -> Self {
+        Self {
+            sender: Sender::after(START),
+            receiver: Receiver::after(START),
+            is_sending_locked: false,
+            is_receiving_locked: false,
+            is_paired: !config.pairs_late,
+            is_pinned: false,
+            sending_ended: false,
+            receiving_ended: false,
+            kernel_only_waiters: 0,
+            heard: Heard::default(),
+            inbox: Queue::default(),
+            inbox_ended: false,
+            socket: Socket::default(),
+            n_sent: 0,
+            n_read: 0,
+            has_met_end: false,
+            threads: [Thread::IDLE, Thread::at(config.first_read(e)), Thread::IDLE],
+            left: Left {
+                pin: config.pins[e],
+                handover: config.hands_over[e],
+                counts: config.counts[e],
+                second_reads: config.second_reads[e],
+                foreign: config.foreign[e],
+                shut_reading: config.shuts_reading[e],
+            },
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Mistakes that the explorer has to find: each is a rule that is left out, or wrong, in one place.
+
+/// A mistake in the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(unnameable_types, reason = "only tests name it")]
+pub enum Mistake {
+    /// Invites the peer while a thread sleeps where only the kernel can wake it.
+    InviteWhileKernelOnlyWaits,
+    /// An invited receiver reads whatever TCP has, not what it had before the look for `Up`.
+    InvitedReadsAll,
+    /// The look at the queue comes after the look for `Up`.
+    QueueAfterMessages,
+    /// The end of TCP counts without another look at the ring.
+    NoSecondLookAtEnd,
+    /// The receiver reads TCP past the offset of `Up`.
+    ClampIgnored,
+    /// `Down` counts before the ring is empty.
+    DownBeforeRingIsEmpty,
+    /// The low bits of an offset count as all of it.
+    OffsetNotUnwrapped,
+    /// The sender counts the bytes of the ring among those of TCP.
+    OffsetOfRingAndTcp,
+    /// The sender does not compare the kernel's count with its own.
+    KernelNotAsked,
+    /// The sender moves to the ring uninvited.
+    UpWithoutReady,
+    /// An invitation serves twice.
+    ReadyUsedTwice,
+    /// A sender on TCP does not answer `Leave`.
+    LeaveNotAnswered,
+    /// A pinned sender leaves the ring, and does not say that it will not come back.
+    RefusedByOneDown,
+    /// The end on the ring counts although the sender went back to TCP before it.
+    RingEndIsTheEnd,
+    /// The end of the stream reaches the kernel's socket alone.
+    EndOnTcpFirst,
+    /// Between hosts: the sender does not wait for the ring before it goes on with TCP.
+    TcpOvertakesRing,
+    /// Between hosts: the end of TCP counts without an end on the ring.
+    EndOfTcpBetweenHosts,
+    /// All `Down` messages that have arrived count as one.
+    DownsMerge,
+    /// A call for the kernel's socket does not wait until the ring has been left.
+    KernelCallOvertakes,
+    /// The lock of the direction is free between the end on the ring and the end of TCP.
+    EndWithoutLock,
+    /// A thread that reads the last byte before the ring does not wake the others.
+    SeamWakesNoOther,
+    /// A handover takes a ring for left that is empty at the moment.
+    LeaveUnasked,
+}
+
+impl Mistake {
+    /// All of them.
+    pub(super) const ALL: [Self; 22] = [
+        Self::InviteWhileKernelOnlyWaits,
+        Self::InvitedReadsAll,
+        Self::QueueAfterMessages,
+        Self::NoSecondLookAtEnd,
+        Self::ClampIgnored,
+        Self::DownBeforeRingIsEmpty,
+        Self::OffsetNotUnwrapped,
+        Self::OffsetOfRingAndTcp,
+        Self::KernelNotAsked,
+        Self::UpWithoutReady,
+        Self::ReadyUsedTwice,
+        Self::LeaveNotAnswered,
+        Self::RefusedByOneDown,
+        Self::RingEndIsTheEnd,
+        Self::EndOnTcpFirst,
+        Self::TcpOvertakesRing,
+        Self::EndOfTcpBetweenHosts,
+        Self::DownsMerge,
+        Self::KernelCallOvertakes,
+        Self::EndWithoutLock,
+        Self::SeamWakesNoOther,
+        Self::LeaveUnasked,
+    ];
+}

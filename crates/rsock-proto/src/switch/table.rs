@@ -1,0 +1,362 @@
+//! The table as a text: what every query asks and answers, in every place, in every situation.
+
+use super::receive::Source;
+use super::send::Sink;
+use super::{
+    Cause, Conditions, Counts, Fact, Heard, Look, Message, Peeked, Read, Receiver, Rules, Seen,
+    Sender, Step, Wire, Write,
+};
+use std::fmt::{Debug, Write as _};
+
+const SNAPSHOT: &str = include_str!("table.snap");
+
+/// What the two channels hold while a query is asked.
+#[derive(Clone, Copy)]
+struct Situation {
+    name: &'static str,
+    now: Conditions,
+    heard: Option<Message>,
+    queued: u64,
+    peeked: Peeked,
+    ring: u64,
+    /// Beside what our own count says.
+    foreign: u64,
+    has_tcp_ended: bool,
+    has_ring_ended: bool,
+    is_drained: bool,
+    is_unread: bool,
+    has_room: bool,
+    says: bool,
+}
+
+const CALM: Situation = Situation {
+    name: "nothing",
+    now: Conditions::PAIRED,
+    heard: None,
+    queued: 0,
+    peeked: Peeked::Nothing,
+    ring: 0,
+    foreign: 0,
+    has_tcp_ended: false,
+    has_ring_ended: false,
+    is_drained: true,
+    is_unread: false,
+    has_room: false,
+    says: true,
+};
+
+const FAR: Conditions = Conditions::PAIRED.with(Conditions::BETWEEN_HOSTS);
+const ENDED: Situation =
+    Situation { name: "TCP ended", has_tcp_ended: true, peeked: Peeked::End, ..CALM };
+
+fn on(condition: Conditions) -> Conditions {
+    CALM.now.with(condition)
+}
+
+fn receiving() -> Vec<Situation> {
+    use Conditions as C;
+    let down = Some(Message::Down);
+    vec![
+        CALM,
+        Situation { name: "no ring", now: C::NONE, ..CALM },
+        Situation { name: "2 on TCP", queued: 2, peeked: Peeked::Bytes, ..CALM },
+        Situation { name: "2 on the ring", ring: 2, ..CALM },
+        Situation { name: "Up at 3", heard: Some(Message::Up { offset: 3 }), ring: 2, ..CALM },
+        Situation { name: "Up behind", heard: Some(Message::Up { offset: 0 }), ..CALM },
+        Situation { name: "Down", heard: down, ..CALM },
+        Situation { name: "Down, 2 on the ring", heard: down, ring: 2, ..CALM },
+        Situation { name: "no room for messages", says: false, ..CALM },
+        Situation { name: "pinned", now: on(C::PINNED), ..CALM },
+        Situation { name: "pinned, Down", now: on(C::PINNED), heard: down, ..CALM },
+        Situation { name: "kernel-only waiter", now: on(C::KERNEL_ONLY_WAITER), ..CALM },
+        Situation { name: "foreign use", foreign: 1, ..CALM },
+        Situation { name: "urgent byte", peeked: Peeked::Mark, ..CALM },
+        Situation {
+            name: "seam crossed, 2 on TCP",
+            now: on(C::SEAM_CROSSED.with(C::HAS_RECEIVED)),
+            queued: 2,
+            peeked: Peeked::Bytes,
+            ..CALM
+        },
+        Situation {
+            name: "received, urgent byte",
+            now: on(C::HAS_RECEIVED),
+            peeked: Peeked::Mark,
+            ..CALM
+        },
+        Situation { name: "look due", now: on(C::LOOK_DUE), ..CALM },
+        Situation { now: on(C::LOOK_DUE), ..ENDED },
+        Situation { name: "TCP ended, unread", now: on(C::LOOK_DUE), is_unread: true, ..ENDED },
+        Situation { name: "both ended", has_ring_ended: true, ..ENDED },
+        Situation { name: "ring ended", has_ring_ended: true, ..CALM },
+        Situation {
+            name: "ring ended, 2 on TCP",
+            has_ring_ended: true,
+            queued: 2,
+            peeked: Peeked::Bytes,
+            ..CALM
+        },
+        Situation { name: "shut reading", now: on(C::RECEIVING_ENDED), ..ENDED },
+        Situation { name: "far, TCP ended", now: FAR.with(C::LOOK_DUE), ..ENDED },
+        Situation { name: "far, both ended", now: FAR, has_ring_ended: true, ..ENDED },
+        Situation {
+            name: "far, grace over",
+            now: FAR.with(C::GRACE_OVER).with(C::LOOK_DUE),
+            ..ENDED
+        },
+        Situation { name: "broken", now: on(C::BROKEN), ..ENDED },
+    ]
+}
+
+fn sending() -> Vec<Situation> {
+    use Conditions as C;
+    let (ready, leave) = (Some(Message::Ready), Some(Message::Leave));
+    vec![
+        CALM,
+        Situation { name: "no ring", now: C::NONE, ..CALM },
+        Situation { name: "room", has_room: true, ..CALM },
+        Situation { name: "Ready", heard: ready, has_room: true, ..CALM },
+        Situation { name: "Ready, no room for Up", heard: ready, says: false, ..CALM },
+        Situation { name: "Ready, foreign use", heard: ready, foreign: 1, ..CALM },
+        Situation { name: "Ready, ended", now: on(C::SENDING_ENDED), heard: ready, ..CALM },
+        Situation { name: "Leave", heard: leave, has_room: true, ..CALM },
+        Situation { name: "pinned", now: on(C::PINNED), has_room: true, ..CALM },
+        Situation { name: "pinned, no room", now: on(C::PINNED), says: false, ..CALM },
+        Situation { name: "patience over", now: on(C::PATIENCE_OVER), ..CALM },
+        Situation { name: "kernel call", now: on(C::KERNEL_CALL), has_room: true, ..CALM },
+        Situation { name: "look due", now: on(C::LOOK_DUE), has_room: true, ..CALM },
+        Situation { now: on(C::LOOK_DUE), has_room: true, ..ENDED },
+        Situation { name: "unread", is_unread: true, ..CALM },
+        Situation { name: "ring closed", has_ring_ended: true, ..CALM },
+        Situation { name: "far, ring closed", now: FAR, has_ring_ended: true, ..CALM },
+        Situation {
+            name: "far, patience over",
+            now: FAR.with(C::PATIENCE_OVER),
+            is_drained: false,
+            ..CALM
+        },
+        Situation { name: "far, drained", now: FAR, ..CALM },
+        Situation {
+            name: "far, silent",
+            now: FAR.with(C::DEVICE_SILENT),
+            is_drained: false,
+            ..CALM
+        },
+    ]
+}
+
+impl Situation {
+    fn look(&self, look: Look, counted: u64) -> Fact {
+        let counts = self.heard.map_or(Counts::default(), |m| Counts::default().after(m));
+        let up_offset = match self.heard {
+            Some(Message::Up { offset }) => offset,
+            _ => 0,
+        };
+        let heard = Heard { counts, up_offset };
+        match look {
+            Look::Mail | Look::News => Fact::Mail(heard),
+            Look::Messages => Fact::Messages(heard),
+            Look::Queued => Fact::Queued(self.queued),
+            Look::KernelRead | Look::KernelWritten => {
+                Fact::KernelCount(Some(counted + self.foreign))
+            }
+            Look::TcpEnded => Fact::TcpEnded(self.has_tcp_ended),
+            Look::TcpGoesOn => Fact::TcpGoesOn(self.queued != 0),
+            Look::TcpStops => Fact::TcpStops(self.peeked == Peeked::Mark),
+            Look::Peek => Fact::Peeked(self.peeked),
+            Look::RingBytes => Fact::RingBytes(self.ring),
+            Look::RingEnd => Fact::RingEnd(self.has_ring_ended),
+            Look::Drained => Fact::Drained(self.is_drained),
+            Look::LeftUnread => Fact::LeftUnread(self.is_unread),
+            Look::PeerGone => Fact::PeerGone(self.has_tcp_ended),
+        }
+    }
+
+    /// What a read that was asked for comes to; `None` if it returns bytes.
+    fn read(&self, read: Read) -> Option<Fact> {
+        match read {
+            Read::Tcp { .. } if self.peeked == Peeked::Bytes => None,
+            Read::Tcp { .. } if self.has_tcp_ended => Some(Fact::TcpEnd),
+            Read::Tcp { .. } => Some(Fact::TcpEmpty),
+            Read::Ring if self.ring != 0 => None,
+            Read::Ring if self.has_ring_ended => Some(Fact::RingEnds),
+            Read::Ring => Some(Fact::RingEmpty),
+            _ => None,
+        }
+    }
+
+    fn write(&self, write: Write) -> Option<Fact> {
+        match write {
+            Write::Tcp if !self.has_room => Some(Fact::TcpFull),
+            Write::Ring if self.has_ring_ended => Some(Fact::RingClosed),
+            Write::Ring if !self.has_room => Some(Fact::RingFull),
+            _ => None,
+        }
+    }
+}
+
+/// Both directions, as far as following their steps goes.
+trait Direction: Copy {
+    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
+    fn counted(&self) -> u64;
+    fn place(&self) -> String;
+}
+
+impl<R: Rules> Direction for Receiver<R> {
+    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        self.said(message, is_sent, seen);
+    }
+
+    fn counted(&self) -> u64 {
+        self.tcp_bytes
+    }
+
+    fn place(&self) -> String {
+        let declined = if self.is_declined != 0 { ", refused" } else { "" };
+        format!("{:?}{declined}", self.source)
+    }
+}
+
+impl<R: Rules> Direction for Sender<R> {
+    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        self.said(message, is_sent, seen);
+    }
+
+    fn counted(&self) -> u64 {
+        self.tcp_bytes
+    }
+
+    fn place(&self) -> String {
+        let refused = if self.has_refused != 0 { ", refused" } else { "" };
+        format!("{:?}{refused}", self.sink)
+    }
+}
+
+/// The steps of a query until its answer, and where the direction is then.
+fn follow<T: Direction, D: Debug + Copy>(
+    mut at: T,
+    situation: &Situation,
+    query: impl Fn(&mut T, &mut Seen) -> Step<D>,
+    outcome: impl Fn(D) -> Option<Fact>,
+) -> String {
+    let mut seen = Seen::new(situation.now);
+    let mut text = String::new();
+    for _ in 0..40 {
+        match query(&mut at, &mut seen) {
+            Step::Look(look) => {
+                write!(text, "{look:?} ").unwrap();
+                seen.note::<Wire>(situation.look(look, at.counted()));
+            }
+            Step::Say(message) => {
+                write!(text, "say-{message:?} ").unwrap();
+                at.said(message, situation.says, &mut seen);
+            }
+            Step::Pin(cause) => {
+                write!(text, "pin-{} ", pin(cause)).unwrap();
+                seen.now = seen.now.with(Conditions::PINNED);
+            }
+            Step::Done(done) => match outcome(done) {
+                Some(fact) => {
+                    write!(text, "{done:?}:{fact:?} ").unwrap();
+                    seen.note::<Wire>(fact);
+                }
+                None => return format!("{text}=> {done:?} [{}]", at.place()),
+            },
+        }
+    }
+    panic!("{}: no answer: {text}", situation.name);
+}
+
+fn pin(cause: Cause) -> &'static str {
+    match cause {
+        Cause::ForeignUse => "foreign-use",
+        Cause::Urgent => "urgent",
+        Cause::RingFailed => "ring-failed",
+    }
+}
+
+fn line(out: &mut String, place: impl Debug, situation: &Situation, steps: &str) {
+    writeln!(out, "{place:?} | {} | {steps}", situation.name).unwrap();
+}
+
+fn receivers() -> [Receiver; 4] {
+    let at = |source, limit| {
+        let mut at = Receiver::after(1);
+        (at.source, at.limit) = (source, limit);
+        at
+    };
+    [at(Source::Tcp, 0), at(Source::Invited, 0), at(Source::Clamped, 3), at(Source::Ring, 0)]
+}
+
+fn senders() -> [Sender; 3] {
+    [Sink::Tcp, Sink::Ring, Sink::Leaving].map(|sink| {
+        let mut at = Sender::after(1);
+        (at.sink, at.ring_bytes) = (sink, 1);
+        at
+    })
+}
+
+fn print_receiving<D: Debug + Copy>(
+    out: &mut String,
+    title: &str,
+    query: impl Fn(&mut Receiver, &mut Seen) -> Step<D>,
+    outcome: impl Fn(&Situation, D) -> Option<Fact>,
+) {
+    writeln!(out, "\n## {title}\n").unwrap();
+    for at in receivers() {
+        for situation in receiving() {
+            let steps = follow(at, &situation, &query, |done| outcome(&situation, done));
+            line(out, at.source, &situation, &steps);
+        }
+    }
+}
+
+fn print_sending<D: Debug + Copy>(
+    out: &mut String,
+    title: &str,
+    query: impl Fn(&mut Sender, &mut Seen) -> Step<D>,
+    outcome: impl Fn(&Situation, D) -> Option<Fact>,
+) {
+    writeln!(out, "\n## {title}\n").unwrap();
+    for at in senders() {
+        for situation in sending() {
+            let steps = follow(at, &situation, &query, |done| outcome(&situation, done));
+            line(out, at.sink, &situation, &steps);
+        }
+    }
+}
+
+fn print() -> String {
+    let mut out = String::from(
+        "The switch, as its test prints it:\n\
+         place | situation | observations and messages => answer [place after it].\n\
+         One byte has come by TCP; the peer moved at byte 3 where it matters.\n",
+    );
+    print_receiving(&mut out, "read", Receiver::read, |s, read| s.read(read));
+    print_receiving(&mut out, "poll_input", Receiver::poll_input, |_, _| None);
+    print_receiving(&mut out, "count_readable", Receiver::count_readable, |_, _| None);
+    print_receiving(&mut out, "leave", Receiver::leave, |_, _| None);
+    print_receiving(&mut out, "look_ahead", |at, seen| at.look_ahead(seen), |_, _| None);
+    print_receiving(&mut out, "reads_on", |at, seen| at.reads_on(seen), |_, _| None);
+    print_sending(&mut out, "write", Sender::write, |s, write| s.write(write));
+    print_sending(&mut out, "poll_output", Sender::poll_output, |s, output| match output {
+        super::Output::Ring if !s.has_room => Some(Fact::RingFull),
+        _ => None,
+    });
+    print_sending(&mut out, "settle", Sender::settle, |_, _| None);
+    out
+}
+
+#[test]
+fn the_table_is_the_reviewed_one() {
+    let table = print();
+    assert!(table == SNAPSHOT, "table.snap should be:\n{table}");
+}
+
+/// The sizes are those that the documentation names.
+#[test]
+fn directions_are_as_large_as_documented() {
+    assert_eq!(size_of::<Receiver>(), 48);
+    assert_eq!(size_of::<Sender>(), 32);
+    assert_eq!((align_of::<Receiver>(), align_of::<Sender>()), (8, 8));
+}

@@ -1,0 +1,505 @@
+//! Submits a request: copies its payload to the peer, then publishes an entry in the peer's lane.
+//!
+//! Everything here runs under the send lock. Numbers that the peer wrote (its table of regions, its
+//! progress) are read once and checked; a peer that writes false ones corrupts its own lane.
+
+use super::QpCore;
+use super::lane::LaneProducer;
+use super::shared::{ROOM_REQUESTED, Tx};
+use crate::fault;
+use crate::soft::copy;
+use crate::soft::layout::{CHUNK, Entry};
+use crate::soft::regions::{Refusal, RemoteRegion, Target};
+use crate::sync::slot::INLINE;
+use crate::types::{Access, RKey, RemoteAddr};
+use crate::wc::WcStatus;
+use crate::wr::{SendOp, Sge};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+/// Outcome of an attempt to submit a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Submitted {
+    /// Copied without an entry (RDMA WRITE).
+    Silent,
+    /// An entry was published.
+    Announced,
+    /// A part of a long SEND was published; the rest needs room.
+    Partly,
+    /// No free slot, or no room on the stage.
+    NoRoom,
+    /// The peer has posted no receive.
+    NoReceive,
+    /// The request cannot be executed; the queue pair fails with this status.
+    Failed(WcStatus),
+    /// The payload is not mapped; nothing was published.
+    Fault,
+}
+
+impl QpCore {
+    /// Tries to submit one request. `sent` is how many bytes of a SEND have been submitted already;
+    /// `whole` forbids submitting only a part.
+    ///
+    /// # Safety
+    /// The pieces name readable memory, `len` bytes in all.
+    #[expect(clippy::too_many_arguments, reason = "a request's parts, and the lane's")]
+    pub(super) unsafe fn submit(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        op: &SendOp,
+        sges: &[Sge],
+        len: u64,
+        whole: bool,
+        sent: &mut u32,
+    ) -> Submitted {
+        match *op {
+            SendOp::Write { remote, rkey } => {
+                let write = |tx: &mut Tx| {
+                    // SAFETY: the caller's promise is the same.
+                    let write =
+                        |tx: &mut Tx| unsafe { self.write(tx, send_lane, remote, rkey, sges, len) };
+                    self.with_copy_guard(tx, send_lane, write)
+                };
+                match self.retry_once_if_paused(tx, send_lane, write) {
+                    Ok(()) => Submitted::Silent,
+                    Err(short) => short,
+                }
+            }
+            SendOp::WriteImm { remote, rkey, imm } => {
+                if let Some(short) = self.shortage(tx, send_lane, 1) {
+                    return short;
+                }
+                // The entry is published before the copy guard ends: an owner that sees no copy
+                // under way and an empty lane may take the memory for unused.
+                let announce = |tx: &mut Tx| {
+                    // SAFETY: the caller's promise is the same.
+                    let made = unsafe { self.write_imm(tx, send_lane, remote, rkey, sges, len) };
+                    let (entry, words) = made?;
+                    send_lane.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
+                    Ok(())
+                };
+                let write = |tx: &mut Tx| self.with_copy_guard(tx, send_lane, announce);
+                if let Err(short) = self.retry_once_if_paused(tx, send_lane, write) {
+                    return short;
+                }
+                tx.tail = tx.tail.wrapping_add(1);
+                tx.msgs = tx.msgs.wrapping_add(1);
+                Submitted::Announced
+            }
+            // SAFETY: the caller's promise is the same.
+            SendOp::Send => unsafe { self.submit_send(tx, send_lane, sges, len, whole, sent) },
+        }
+    }
+
+    /// Runs `write`. If the region's owner keeps writers out, asks it to ring and runs `write` once
+    /// more.
+    #[inline(always)]
+    pub(super) fn retry_once_if_paused<R>(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        write: impl Fn(&mut Tx) -> Result<R, Refusal>,
+    ) -> Result<R, Submitted> {
+        let refusal = match write(tx) {
+            Ok(written) => return Ok(written),
+            Err(refusal) => refusal,
+        };
+        let refusal = if refusal == Refusal::Paused {
+            // SYNC(room-request): if the peer opened the region before it could see the request,
+            // the region is open for this second attempt.
+            self.request_room(send_lane);
+            match write(tx) {
+                Ok(written) => return Ok(written),
+                Err(refusal) => refusal,
+            }
+        } else {
+            refusal
+        };
+        Err(match refusal {
+            Refusal::Status(status) => Submitted::Failed(status),
+            Refusal::Fault => Submitted::Fault,
+            Refusal::Paused => Submitted::NoRoom,
+        })
+    }
+
+    /// Checks for room for `slots` more entries and one more message. If there is none, says what
+    /// is short; the peer has then been asked to ring when there is room.
+    #[inline(always)]
+    pub(super) fn shortage(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        slots: u32,
+    ) -> Option<Submitted> {
+        if tx.slot_end.wrapping_sub(tx.tail) >= slots && tx.msgs != tx.posted {
+            return None;
+        }
+        self.shortage_slow(tx, send_lane, slots)
+    }
+
+    #[cold]
+    pub(super) fn shortage_slow(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        slots: u32,
+    ) -> Option<Submitted> {
+        if let fits @ None = read_progress(tx, send_lane, slots) {
+            return fits;
+        }
+        self.request_room(send_lane);
+        // SYNC(room-request): see `request_room`; room that was made before the peer could see the
+        // request is seen here.
+        let short = read_progress(tx, send_lane, slots);
+        if short.is_none() {
+            self.withdraw_room_request(send_lane);
+        }
+        short
+    }
+
+    /// As [`Self::shortage`], for bytes on the stage.
+    pub(super) fn stage_shortage(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        bytes: u64,
+    ) -> Option<Submitted> {
+        let stage = send_lane.lane.stage_len();
+        let fits = |tx: &mut Tx| {
+            // SYNC(stage): the peer has copied the staged bytes below. Pairs with the Release in
+            // `QpCore::scatter`. A peer that stores a false value corrupts its own stage.
+            tx.stage_head = send_lane.lane.head().consumer.stage_head.load(Ordering::Acquire);
+            tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage
+        };
+        if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage || fits(tx) {
+            return None;
+        }
+        self.request_room(send_lane);
+        // SYNC(room-request): as in `shortage_slow`.
+        if fits(tx) {
+            self.withdraw_room_request(send_lane);
+            return None;
+        }
+        Some(Submitted::NoRoom)
+    }
+
+    /// Asks the peer to ring when it has taken entries or posted receives.
+    #[cold]
+    pub(super) fn request_room(&self, send_lane: &LaneProducer) {
+        let events = self.shared.events.load(Ordering::Relaxed);
+        let want = &send_lane.lane.head().producer.room_request;
+        if events & ROOM_REQUESTED != 0 && want.is_open() {
+            return;
+        }
+        self.shared.events.store(events | ROOM_REQUESTED, Ordering::Relaxed);
+        want.ask(|| self.heavy_fence());
+    }
+
+    #[cold]
+    pub(super) fn withdraw_room_request(&self, send_lane: &LaneProducer) {
+        send_lane.lane.head().producer.room_request.withdraw();
+        let events = self.shared.events.load(Ordering::Relaxed);
+        self.shared.events.store(events & !ROOM_REQUESTED, Ordering::Relaxed);
+    }
+
+    /// Copies the payload of a WRITE WITH IMMEDIATE, or puts it into the slot if it is small;
+    /// returns the entry and the slot's payload.
+    ///
+    /// # Safety
+    /// As [`Self::submit`].
+    #[inline]
+    pub(super) unsafe fn write_imm(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        remote: RemoteAddr,
+        rkey: RKey,
+        sges: &[Sge],
+        len: u64,
+    ) -> Result<(Entry, [u64; INLINE / 8]), Refusal> {
+        let none = [0; INLINE / 8];
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MSG")]
+        let short = len as u32;
+        if len == 0 {
+            return Ok((Entry::WriteImm { len: 0 }, none));
+        }
+        if len <= INLINE as u64
+            && let Target::Segment(at) = self.target(tx, send_lane, remote, rkey, len)?
+        {
+            // SAFETY: the caller's promise; at most INLINE bytes.
+            let words = unsafe { gather_small(sges) }.ok_or(Refusal::Fault)?;
+            return Ok((Entry::WriteImmInline { at, len: short }, words));
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.write(tx, send_lane, remote, rkey, sges, len) }?;
+        Ok((Entry::WriteImm { len: short }, none))
+    }
+
+    /// Copies a payload to its target in the peer's memory; the last byte is stored last. The
+    /// caller holds the copy guard.
+    ///
+    /// # Safety
+    /// As [`Self::submit`].
+    pub(super) unsafe fn write(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        remote: RemoteAddr,
+        rkey: RKey,
+        sges: &[Sge],
+        len: u64,
+    ) -> Result<(), Refusal> {
+        if len == 0 {
+            return Ok(());
+        }
+        match self.target(tx, send_lane, remote, rkey, len)? {
+            Target::Segment(at) => {
+                let to = self.link.peer_segment().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
+                let answered = self.is_answered(tx);
+                let total = usize::try_from(len).unwrap_or(usize::MAX);
+                let from = tx.copy_policy.stream_from(total, answered);
+                // SAFETY: the pieces are readable by the caller's promise, and `len` bytes are
+                // writable at `to`.
+                let is_there = unsafe { gather(sges, to.as_ptr(), from) };
+                if is_there { Ok(()) } else { Err(Refusal::Fault) }
+            }
+            Target::Foreign(at) => {
+                // SAFETY: the caller's promise is the same.
+                let written = unsafe { self.link.foreign().write(at, sges, len) };
+                if written { Ok(()) } else { Err(WcStatus::REM_ACCESS.into()) }
+            }
+        }
+    }
+
+    /// Looks the target of a WRITE up in the peer's table.
+    #[inline(always)]
+    pub(super) fn target(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        remote: RemoteAddr,
+        rkey: RKey,
+        len: u64,
+    ) -> Result<Target, Refusal> {
+        let peer_segment = self.link.peer_segment();
+        if !tx.region.is_current(peer_segment, rkey) {
+            // A region is cached only if the peer's queue pair is open to writes.
+            if !send_lane.access.contains(Access::REMOTE_WRITE) {
+                return Err(WcStatus::REM_ACCESS.into());
+            }
+            tx.region = RemoteRegion::look_up(peer_segment, rkey)?;
+        }
+        tx.region.target(remote.0, len).ok_or(Refusal::Status(WcStatus::REM_ACCESS))
+    }
+
+    /// Whether the peer has sent anything since the last copy: then its program reads the payload
+    /// soon, so it should be in the cache.
+    #[inline(always)]
+    pub(super) fn is_answered(&self, tx: &mut Tx) -> bool {
+        let taken = self.shared.rx.taken.load(Ordering::Relaxed);
+        let answered = taken != tx.taken_then;
+        tx.taken_then = taken;
+        answered
+    }
+
+    /// Runs `f` inside the lane's copy guard: a region's owner reuses its memory only after the
+    /// guard has ended.
+    #[inline(always)]
+    pub(super) fn with_copy_guard<R>(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        f: impl FnOnce(&mut Tx) -> R,
+    ) -> R {
+        let busy = &send_lane.lane.head().copier.guard;
+        busy.begin(&mut tx.copy_count, || self.light_fence());
+        let done = f(tx);
+        busy.end(&mut tx.copy_count);
+        done
+    }
+
+    /// # Safety
+    /// As [`Self::submit`].
+    pub(super) unsafe fn submit_send(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        sges: &[Sge],
+        len: u64,
+        whole: bool,
+        sent: &mut u32,
+    ) -> Submitted {
+        let none = [0; INLINE / 8];
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MSG")]
+        let len = len as u32;
+        let slots = if whole { len.div_ceil(CHUNK).max(1) } else { 1 };
+        if let Some(short) = self.shortage(tx, send_lane, slots) {
+            return short;
+        }
+        // A receive that is too short is detected before anything is sent, except with a shared
+        // receive queue.
+        if *sent == 0
+            && send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len)
+        {
+            let entry = Entry::SendTooLong.encode();
+            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
+            tx.tail = tx.tail.wrapping_add(1);
+            return Submitted::Failed(WcStatus::REM_INV_REQ);
+        }
+        if *sent == 0 && len as usize <= INLINE {
+            // SAFETY: the caller's promise; at most INLINE bytes.
+            let Some(words) = (unsafe { gather_small(sges) }) else { return Submitted::Fault };
+            let entry = Entry::SendInline { len }.encode();
+            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &words);
+            tx.tail = tx.tail.wrapping_add(1);
+            tx.msgs = tx.msgs.wrapping_add(1);
+            return Submitted::Announced;
+        }
+        let mut any = false;
+        loop {
+            let chunk = (len - *sent).min(CHUNK);
+            let needed = if whole { len - *sent } else { chunk };
+            let short = self
+                .shortage(tx, send_lane, 1)
+                .or_else(|| self.stage_shortage(tx, send_lane, needed.into()));
+            if let Some(short) = short {
+                return if any { Submitted::Partly } else { short };
+            }
+            // SAFETY: the caller's promise; `sent + chunk <= len`; the stage has room.
+            if !unsafe { stage(tx, send_lane, sges, *sent, chunk) } {
+                // The peer cannot use the part that was published before: the queue pair fails.
+                return if any || *sent != 0 {
+                    Submitted::Failed(WcStatus::LOC_PROT)
+                } else {
+                    Submitted::Fault
+                };
+            }
+            *sent += chunk;
+            any = true;
+            let last = *sent == len;
+            let entry = Entry::SendStaged { len: chunk, last }.encode();
+            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
+            tx.tail = tx.tail.wrapping_add(1);
+            if last {
+                tx.msgs = tx.msgs.wrapping_add(1);
+                return Submitted::Announced;
+            }
+        }
+    }
+}
+
+/// Reads the peer's progress again; returns what is short, if anything.
+fn read_progress(tx: &mut Tx, send_lane: &LaneProducer, slots: u32) -> Option<Submitted> {
+    let consumer = &send_lane.lane.head().consumer;
+    // SYNC(slot-free): the peer has read the slots below. Pairs with the Release in
+    // `QpCore::publish_head`. A peer that stores a false value has its own lane overwritten.
+    tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(send_lane.lane.n_slots());
+    // SYNC(posted): the peer is ready for these. Pairs with the Release in `QpCore::post_recv`.
+    tx.posted = consumer.posted.load(Ordering::Acquire);
+    if tx.msgs == tx.posted {
+        Some(Submitted::NoReceive)
+    } else if tx.slot_end.wrapping_sub(tx.tail) < slots {
+        Some(Submitted::NoRoom)
+    } else {
+        None
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "addresses are as wide as usize here")]
+pub(super) fn address(addr: u64) -> usize {
+    const { assert!(size_of::<usize>() == 8) };
+    addr as usize
+}
+
+/// Copies the pieces, in order, to `to`; the last byte is stored last, for readers that spin on it.
+/// False if a piece is not mapped.
+///
+/// # Safety
+/// The pieces name readable memory, or memory that is not mapped; as many bytes as they have
+/// together are writable at `to`.
+#[inline]
+unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) -> bool {
+    let Some(last) = sges.iter().rposition(|sge| sge.len != 0) else { return true };
+    for sge in &sges[..last] {
+        let src = ptr::with_exposed_provenance(address(sge.addr));
+        let len = sge.len as usize;
+        // SAFETY: the caller's promise.
+        if !unsafe { copy::to_peer(src, to, len, stream_from) } {
+            return false;
+        }
+        // SAFETY: the pieces' sum is writable.
+        to = unsafe { to.add(len) };
+    }
+    let src = ptr::with_exposed_provenance(address(sges[last].addr));
+    let len = sges[last].len as usize;
+    // SAFETY: the caller's promise.
+    unsafe { copy::to_peer_last(src, to, len, stream_from) }
+}
+
+/// The pieces' bytes as words; `None` if a piece is not mapped.
+///
+/// # Safety
+/// The pieces name readable memory, or memory that is not mapped, at most INLINE bytes together.
+#[inline]
+unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
+    if let [sge] = sges {
+        let src = ptr::with_exposed_provenance(address(sge.addr));
+        // SAFETY: the caller's promise.
+        return unsafe { copy::try_load_small(src, sge.len as usize) };
+    }
+    let mut bytes = [0u8; INLINE];
+    let mut at = 0;
+    for sge in sges {
+        let part = &mut bytes[at..at + sge.len as usize];
+        let src = ptr::with_exposed_provenance(address(sge.addr));
+        // SAFETY: readable by the caller's promise; `part` is a local array of that length.
+        if !unsafe { fault::copy(src, part.as_mut_ptr(), part.len()) } {
+            return None;
+        }
+        at += part.len();
+    }
+    // SAFETY: the array has INLINE bytes.
+    Some(unsafe { copy::load_small(bytes.as_ptr(), INLINE) })
+}
+
+/// Copies bytes `from..from + len` of the pieces' sequence to the stage. False if a piece is not
+/// mapped: then nothing was staged.
+///
+/// # Safety
+/// The pieces name readable memory, or memory that is not mapped, at least `from + len` bytes
+/// together.
+unsafe fn stage(tx: &mut Tx, send_lane: &LaneProducer, sges: &[Sge], from: u32, len: u32) -> bool {
+    let before = tx.stage_tail;
+    let (mut skip, mut left) = (from as usize, len as usize);
+    let from = tx.copy_policy.stream_from(left, false);
+    for sge in sges {
+        let size = sge.len as usize;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let mut src = ptr::with_exposed_provenance::<u8>(address(sge.addr) + skip);
+        let mut part = (size - skip).min(left);
+        skip = 0;
+        while part > 0 {
+            let (to, run) = send_lane.lane.stage(tx.stage_tail);
+            let n = part.min(run);
+            // SAFETY: `n` readable bytes of this piece, and as many writable ones on the stage.
+            if !unsafe { copy::to_peer(src, to.as_ptr(), n, from) } {
+                tx.stage_tail = before;
+                return false;
+            }
+            // SAFETY: still inside the piece, or at its end.
+            src = unsafe { src.add(n) };
+            tx.stage_tail = tx.stage_tail.wrapping_add(n as u64);
+            part -= n;
+            left -= n;
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    true
+}
