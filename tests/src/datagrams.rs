@@ -1,6 +1,6 @@
 //! Blocking datagram sockets in tests: what is sent and received is whole, or the test ends.
 
-use rsock_core::datagram::{Datagram, Received};
+use rsock_core::datagram::{Datagram, MessageFlags, Received};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -22,7 +22,7 @@ pub fn bound(ip: &str) -> (Datagram, SocketAddr) {
 /// # Panics
 /// If it is not taken whole.
 pub fn send(from: &Datagram, to: SocketAddr, bytes: &[u8]) {
-    let sent = from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
+    let sent = from.send_to(&[IoSlice::new(bytes)], Some(to), MessageFlags::empty()).expect("sent");
     assert_eq!(sent, bytes.len());
 }
 
@@ -34,7 +34,8 @@ pub fn send(from: &Datagram, to: SocketAddr, bytes: &[u8]) {
 pub fn recv(at: &Datagram) -> (Vec<u8>, SocketAddr) {
     let mut buf = vec![0; LONGEST];
     let bufs = &mut [IoSliceMut::new(&mut buf)];
-    let Received { len, full_len, from } = at.recv_from(bufs, false, false).expect("received");
+    let Received { len, full_len, from } =
+        at.recv_from(bufs, MessageFlags::empty()).expect("received");
     assert_eq!((len, from.is_ipv6()), (full_len, at.is_v6()));
     buf.truncate(len);
     (buf, from)
@@ -47,7 +48,7 @@ pub fn recv(at: &Datagram) -> (Vec<u8>, SocketAddr) {
 #[must_use]
 pub fn try_recv(at: &Datagram) -> Option<Vec<u8>> {
     let mut buf = vec![0; LONGEST];
-    match at.recv_from(&mut [IoSliceMut::new(&mut buf)], false, true) {
+    match at.recv_from(&mut [IoSliceMut::new(&mut buf)], MessageFlags::DONT_WAIT) {
         Ok(received) => {
             buf.truncate(received.len);
             Some(buf)
@@ -67,7 +68,7 @@ pub fn try_recv(at: &Datagram) -> Option<Vec<u8>> {
 pub fn meet([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
     let past_udp = |socket: &Datagram| {
         let counters = socket.counters();
-        counters.local.n_sent + counters.far.n_sent
+        counters.local.n_sent + counters.remote.n_sent
     };
     let before = [a, b].map(past_udp);
     for i in 0u32.. {

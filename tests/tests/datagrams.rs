@@ -3,7 +3,7 @@
 
 mod datagrams_hostile;
 
-use rsock_core::datagram::{Datagram, Received};
+use rsock_core::datagram::{Datagram, MessageFlags, Received};
 use rsock_tests::Watchdog;
 use rsock_tests::datagrams::{bound, meet, ping_pong, recv, send, try_recv};
 use rustix::event::PollFlags;
@@ -88,7 +88,7 @@ fn long_datagrams_go_by_udp_and_longer_ones_are_refused() {
         assert_eq!(recv(&b), (sent, at_a));
     }
     let long = vec![0; most + 1];
-    let refused = a.send_to(&[IoSlice::new(&long)], Some(at_b), false);
+    let refused = a.send_to(&[IoSlice::new(&long)], Some(at_b), MessageFlags::empty());
     assert_eq!(refused.expect_err("too long").raw_os_error(), Some(libc::EMSGSIZE));
 }
 
@@ -102,10 +102,10 @@ fn pieces_are_gathered_and_scattered_and_what_does_not_fit_is_cut() {
         }
         let pieces = [&b"abc"[..], b"", b"defgh"].map(IoSlice::new);
         let exchange = |sizes: [usize; 2]| {
-            assert_eq!(a.send_to(&pieces, Some(at_b), false).expect("sent"), 8);
+            assert_eq!(a.send_to(&pieces, Some(at_b), MessageFlags::empty()).expect("sent"), 8);
             let (mut first, mut second) = (vec![0; sizes[0]], vec![0; sizes[1]]);
             let bufs = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
-            let received = b.recv_from(bufs, false, false).expect("received");
+            let received = b.recv_from(bufs, MessageFlags::empty()).expect("received");
             ([first, second].concat(), received)
         };
         let whole = Received { len: 8, full_len: 8, from: at_a };
@@ -129,7 +129,8 @@ fn peeking_leaves_the_datagram_where_it_is() {
         send(&a, at_b, b"two");
         for _ in 0..3 {
             let mut buf = [0; 2];
-            let seen = b.recv_from(&mut [IoSliceMut::new(&mut buf)], true, false).expect("peek");
+            let seen =
+                b.recv_from(&mut [IoSliceMut::new(&mut buf)], MessageFlags::PEEK).expect("peek");
             assert_eq!((seen, &buf), (Received { len: 2, full_len: 3, from: at_a }, b"on"));
         }
         assert_eq!((recv(&b).0, recv(&b).0), (b"one".to_vec(), b"two".to_vec()));
@@ -149,7 +150,7 @@ fn a_connected_socket_hears_its_peer_alone() {
         send(&c, at_b, b"not for you");
         send(&a, at_b, b"for you");
         assert_eq!(recv(&b), (b"for you".to_vec(), at_a));
-        b.send_to(&[IoSlice::new(b"thanks")], None, false).expect("sent");
+        b.send_to(&[IoSlice::new(b"thanks")], None, MessageFlags::empty()).expect("sent");
         assert_eq!(recv(&a), (b"thanks".to_vec(), at_b));
     }
     assert!(try_recv(&b).is_none());
@@ -159,7 +160,8 @@ fn a_connected_socket_hears_its_peer_alone() {
 #[test]
 fn a_socket_without_a_destination_says_so() {
     let (a, _) = bound("127.0.0.1");
-    let nowhere = a.send_to(&[IoSlice::new(b"x")], None, false).expect_err("no address");
+    let nowhere =
+        a.send_to(&[IoSlice::new(b"x")], None, MessageFlags::empty()).expect_err("no address");
     assert_eq!(nowhere.raw_os_error(), Some(libc::EDESTADDRREQ));
     assert_eq!(a.peer_addr().expect_err("no peer").raw_os_error(), Some(libc::ENOTCONN));
 }
@@ -171,9 +173,9 @@ fn a_closed_port_of_a_connected_peer_is_reported() {
     let (b, at_b) = bound("127.0.0.1");
     drop(b);
     a.connect(at_b).expect("connect");
-    a.send_to(&[IoSlice::new(b"refused?")], None, false).expect("sent");
+    a.send_to(&[IoSlice::new(b"refused?")], None, MessageFlags::empty()).expect("sent");
     let mut buf = [0; 8];
-    let refused = a.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false);
+    let refused = a.recv_from(&mut [IoSliceMut::new(&mut buf)], MessageFlags::empty());
     assert_eq!(refused.expect_err("refused").kind(), ErrorKind::ConnectionRefused);
 }
 
@@ -297,7 +299,7 @@ fn an_empty_socket_fails_at_once_or_after_the_time_limit() {
     assert!(try_recv(&a).is_none());
     a.set_nonblocking(true);
     let mut buf = [0; 8];
-    let mut recv = || a.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false);
+    let mut recv = || a.recv_from(&mut [IoSliceMut::new(&mut buf)], MessageFlags::empty());
     assert_eq!(recv().expect_err("nothing").kind(), ErrorKind::WouldBlock);
     a.set_nonblocking(false);
     a.set_recv_timeout(Some(Duration::from_millis(20))).expect("option");
@@ -315,7 +317,7 @@ fn closing_ends_a_wait_in_another_thread() {
         std::thread::scope(|s| {
             let waiting = s.spawn(|| {
                 let mut buf = [0; 8];
-                a.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false)
+                a.recv_from(&mut [IoSliceMut::new(&mut buf)], MessageFlags::empty())
             });
             a.close();
             let ended: io::Result<Received> = waiting.join().expect("thread");

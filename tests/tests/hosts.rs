@@ -10,7 +10,7 @@ mod hosts_tokio;
 mod malformed;
 
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::metrics::{self, Connection};
+use rsock_core::metrics::{self, StreamMetrics};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{
     Running, Watchdog, assert_worked, await_rdma_listener, await_udp_socket, c_library,
@@ -168,7 +168,7 @@ impl Blocks {
 const BLOCKS: &str = "7500";
 
 /// The connections of this guest's programs with the other.
-fn connections(guest: &Guest) -> Vec<Connection> {
+fn connections(guest: &Guest) -> Vec<StreamMetrics> {
     let peer = guest.peer_ip();
     let (processes, _) = metrics::read_all().expect("the processes");
     let all = processes.into_iter().flat_map(|process| process.connections);
@@ -176,14 +176,14 @@ fn connections(guest: &Guest) -> Vec<Connection> {
 }
 
 /// Waits until `is_meant` holds for one of them.
-fn await_connection(guest: &Guest, is_meant: impl Fn(&Connection) -> bool) {
+fn await_connection(guest: &Guest, is_meant: impl Fn(&StreamMetrics) -> bool) {
     while !connections(guest).iter().any(&is_meant) {
         thread::park_timeout(Duration::from_millis(20));
     }
 }
 
-fn has_used_rdma(c: &Connection) -> bool {
-    let path = metrics::Path::Rdma as usize;
+fn has_used_rdma(c: &StreamMetrics) -> bool {
+    let path = metrics::Transport::Rdma as usize;
     c.tx.bytes[path] + c.rx.bytes[path] > 0
 }
 
@@ -250,7 +250,7 @@ fn hosts_that_do_not_trust_each_other_stay_on_tcp_and_say_so() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin("no-trust");
     let ends = transfer(&guest, Trust::Nothing, "", "send", |guest| {
-        await_connection(guest, |c| c.pin == Some(FallbackReason::NoTrust));
+        await_connection(guest, |c| c.fallback == Some(FallbackReason::NoTrust));
     });
     assert_all_arrived(&ends);
 }
@@ -265,7 +265,7 @@ fn a_host_with_another_key_is_refused() {
     };
     let ends = transfer(&guest, Trust::Key(key), "", "send", |guest| {
         if guest.role == Role::A {
-            await_connection(guest, |c| c.pin == Some(FallbackReason::Untrusted));
+            await_connection(guest, |c| c.fallback == Some(FallbackReason::Untrusted));
         }
     });
     assert_all_arrived(&ends);

@@ -4,7 +4,7 @@
 mod power_quiet;
 
 use power_quiet::Quiet;
-use rsock_core::metrics::{self, Connection};
+use rsock_core::metrics::{self, StreamMetrics};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, preload_library, tools};
 use std::env;
@@ -62,8 +62,8 @@ const PORTS: [&str; 3] = ["7600", "7601", "7602"];
 fn all_are_on_rdma(guest: &Guest) -> bool {
     let (processes, _) = metrics::read_all().expect("the processes");
     let all = processes.into_iter().flat_map(|process| process.connections);
-    let peers: Vec<Connection> = all.filter(|c| c.peer.ip() == guest.peer_ip()).collect();
-    let path = metrics::Path::Rdma as usize;
+    let peers: Vec<StreamMetrics> = all.filter(|c| c.peer.ip() == guest.peer_ip()).collect();
+    let path = metrics::Transport::Rdma as usize;
     PORTS.iter().all(|port| {
         let port: u16 = port.parse().expect("a number");
         let mut ours = peers.iter().filter(|c| [c.local.port(), c.peer.port()].contains(&port));

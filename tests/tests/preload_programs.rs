@@ -58,8 +58,9 @@ fn has_moved(name: &str, process: &mut Running) -> bool {
             _ => Vec::new(),
         };
         let moved = connections.iter().any(|c| {
-            let by = |path: metrics::Path| c.tx.bytes[path as usize] + c.rx.bytes[path as usize];
-            by(metrics::Path::Soft) > by(metrics::Path::Tcp)
+            let by =
+                |path: metrics::Transport| c.tx.bytes[path as usize] + c.rx.bytes[path as usize];
+            by(metrics::Transport::Soft) > by(metrics::Transport::Tcp)
         });
         if moved {
             return true;

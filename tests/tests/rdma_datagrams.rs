@@ -7,7 +7,7 @@ mod rdma_datagrams_hostile;
 mod rdma_datagrams_incast;
 mod rdma_datagrams_many;
 
-use rsock_core::datagram::Datagram;
+use rsock_core::datagram::{Datagram, MessageFlags};
 use rsock_core::rsocket::{PollEntry, Source, poll};
 use rsock_tests::datagrams::{bound, meet, ping_pong, recv, send, try_recv};
 use rsock_tests::{OwnDevice, Running, Watchdog, assert_worked, await_udp_socket, c_library};
@@ -45,7 +45,7 @@ fn the_first_datagram_arrives_and_the_conversation_moves_to_the_device() {
             send(&a, at_b, b"first");
             assert_eq!(recv(&b), (b"first".to_vec(), at_a));
             assert!(try_recv(&b).is_none(), "twice");
-            assert_eq!((a.counters().n_by_udp, a.counters().far.n_sent), (1, 0));
+            assert_eq!((a.counters().n_by_udp, a.counters().remote.n_sent), (1, 0));
             assert_eq!(a.max_past_udp(at_b), None);
             meet([(&a, at_a), (&b, at_b)]);
             assert_eq!(a.counters().local, b.counters().local);
@@ -94,7 +94,7 @@ fn datagrams_of_every_length(ip: &str, longest: usize) {
         send(&a, at_b, &sent);
         assert_eq!(recv(&b), (sent, at_a));
         let after = a.counters();
-        let went = (after.far.n_sent - before.far.n_sent, after.n_by_udp - before.n_by_udp);
+        let went = (after.remote.n_sent - before.remote.n_sent, after.n_by_udp - before.n_by_udp);
         // Now and then one goes by UDP to ask whether the peer is still there.
         assert!(went == (0, 1) || len <= most && went == (1, 0), "{len}: {went:?}");
     }
@@ -103,7 +103,7 @@ fn datagrams_of_every_length(ip: &str, longest: usize) {
     let long = vec![7; most + 1];
     send(&a, at_b, &long[..most]);
     assert_eq!(recv(&b), (long[..most].to_vec(), at_a));
-    let refused = a.send_to(&[IoSlice::new(&long)], Some(at_b), false);
+    let refused = a.send_to(&[IoSlice::new(&long)], Some(at_b), MessageFlags::empty());
     assert_eq!(refused.expect_err("too long").raw_os_error(), Some(libc::EMSGSIZE));
 }
 
@@ -121,9 +121,9 @@ fn sockets_that_sleep_wake_for_what_comes_either_way() {
             try_recv(&a).expect("it says so")
         });
         let (a, b) = (a.counters(), b.counters());
-        assert_eq!(a.n_by_udp + a.far.n_sent, ROUNDS.into());
-        assert!(a.far.n_sent > u64::from(ROUNDS) / 2, "{a:?}");
-        assert_eq!((a.n_bad_packets, b.n_foreign, b.far.n_malformed), (0, 0, 0));
+        assert_eq!(a.n_by_udp + a.remote.n_sent, ROUNDS.into());
+        assert!(a.remote.n_sent > u64::from(ROUNDS) / 2, "{a:?}");
+        assert_eq!((a.n_bad_packets, b.n_foreign, b.remote.n_malformed), (0, 0, 0));
     });
 }
 
@@ -172,8 +172,8 @@ fn a_peer_that_restarts_on_its_port_is_reached_again() {
             }
             while try_recv(&b).is_some() {}
             // By then it knows the new queue.
-            let before = b.counters().far.n_received;
-            while b.counters().far.n_received == before {
+            let before = b.counters().remote.n_received;
+            while b.counters().remote.n_received == before {
                 send(&a, at_b, b"there you are");
                 while try_recv(&b).is_some() {}
             }
@@ -213,10 +213,10 @@ fn a_fast_sender_waits_for_its_device_alone() {
         });
         while try_recv(&b).is_some() {}
         let (sent, got) = (a.counters(), b.counters());
-        assert!(sent.far.n_sent - before[0].far.n_sent > u64::from(N) / 2, "{sent:?}");
-        let n_sent = sent.far.n_sent + sent.n_by_udp;
-        assert!(got.far.n_received + got.n_received_by_udp <= n_sent);
-        assert!(got.far.n_received > before[1].far.n_received);
+        assert!(sent.remote.n_sent - before[0].remote.n_sent > u64::from(N) / 2, "{sent:?}");
+        let n_sent = sent.remote.n_sent + sent.n_by_udp;
+        assert!(got.remote.n_received + got.n_received_by_udp <= n_sent);
+        assert!(got.remote.n_received > before[1].remote.n_received);
     });
 }
 
@@ -235,7 +235,7 @@ fn a_sender_with_unread_input_goes_on_over_its_device() {
             send(&a, at_b, &[7; 100]);
         }
         let after = a.counters();
-        let went = (after.far.n_sent - before.far.n_sent, after.n_by_udp - before.n_by_udp);
+        let went = (after.remote.n_sent - before.remote.n_sent, after.n_by_udp - before.n_by_udp);
         // One in a second goes by UDP and asks whether the peer is still there.
         assert!(went.0 + went.1 == N && went.0 > N / 10 * 9, "{went:?}");
         assert_eq!(recv(&a), (b"unread".to_vec(), at_b));
@@ -256,7 +256,7 @@ fn a_wildcard_socket_of_either_family_has_the_right_source() {
                 }
                 _ => at,
             };
-            while a.counters().far.n_sent == 0 || b.counters().far.n_sent == 0 {
+            while a.counters().remote.n_sent == 0 || b.counters().remote.n_sent == 0 {
                 send(&a, seen(at_b), b"from any");
                 assert_eq!(recv(&b), (b"from any".to_vec(), at_a));
                 send(&b, at_a, b"back");
@@ -277,7 +277,8 @@ fn a_forked_child_uses_udp_and_leaves_the_queue_alone() {
         // test's process has: the test is its only user.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let sent = a.send_to(&[IoSlice::new(b"from the child")], Some(at_b), false);
+            let sent =
+                a.send_to(&[IoSlice::new(b"from the child")], Some(at_b), MessageFlags::empty());
             drop(a);
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(i32::from(sent.is_err())) };

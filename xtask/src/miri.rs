@@ -52,8 +52,8 @@ const TESTS: &[(&str, &[&str], &[&str])] = &[
         &[
             "datagram::header",
             "iov::",
-            "engine::layout",
-            "engine::spin",
+            "engine::buffers::layout",
+            "engine::wait::spin",
             "accelerate::receive::transitions",
         ],
         &[],

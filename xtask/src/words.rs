@@ -195,7 +195,7 @@ const PENDING: &[&str] = &[
     "ARCHITECTURE.md",
     "crates/rsock-capi",
     "crates/rsock-cm",
-    "crates/rsock-core",
+    "crates/rsock-core/src/accelerate",
     "crates/rsock-preload",
     "crates/rsock-tokio",
     "crates/rsock-verbs",

@@ -5,7 +5,7 @@
 
 use crate::errno::error;
 use libc::c_int;
-use rsock_core::datagram::Datagram;
+use rsock_core::datagram::{Datagram, MessageFlags};
 use rsock_core::rsocket::{Socket, Source};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -85,13 +85,12 @@ impl AnySocket {
         to: Option<SocketAddr>,
         flags: c_int,
     ) -> io::Result<usize> {
-        let dont_wait = flags & libc::MSG_DONTWAIT != 0;
         match self {
             Self::Stream(_) if to.is_some() => error(libc::EISCONN),
             Self::Stream(socket) => {
                 socket.send(bufs, SendFlags::from_bits_retain(flags.cast_unsigned()))
             }
-            Self::Datagram(socket) => socket.send_to(bufs, to, dont_wait),
+            Self::Datagram(socket) => socket.send_to(bufs, to, message_flags(flags)),
         }
     }
 
@@ -118,8 +117,7 @@ impl AnySocket {
                 Ok(Received { len, full_len: len, from: socket.peer_addr()? })
             }
             Self::Datagram(socket) => {
-                let peek = flags & libc::MSG_PEEK != 0;
-                let received = socket.recv_from(bufs, peek, flags & libc::MSG_DONTWAIT != 0)?;
+                let received = socket.recv_from(bufs, message_flags(flags))?;
                 let rsock_core::datagram::Received { len, full_len, from } = received;
                 Ok(Received { len, full_len, from })
             }
@@ -167,4 +165,12 @@ impl AsFd for AnySocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         either!(self, socket => socket.as_fd())
     }
+}
+
+/// Those of the flags of C that a datagram socket takes.
+fn message_flags(flags: c_int) -> MessageFlags {
+    let mut result = MessageFlags::empty();
+    result.set(MessageFlags::DONT_WAIT, flags & libc::MSG_DONTWAIT != 0);
+    result.set(MessageFlags::PEEK, flags & libc::MSG_PEEK != 0);
+    result
 }

@@ -9,7 +9,7 @@ use crate::rdma_usage::RdmaUsage;
 use crate::table::{aligned, bytes};
 use datagrams::SocketRow;
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::metrics::{self, Connection, Counters, Path, Process};
+use rsock_core::metrics::{self, DirectionCounters, Process, StreamMetrics, Transport};
 use rsock_verbs::rdma::Usage;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ fn table(processes: &[Process]) -> String {
     out
 }
 
-fn cells(process: &Process, c: &Connection) -> [String; 11] {
+fn cells(process: &Process, c: &StreamMetrics) -> [String; 11] {
     [
         process.pid.to_string(),
         process.program.clone(),
@@ -109,25 +109,25 @@ fn cells(process: &Process, c: &Connection) -> [String; 11] {
 }
 
 /// The path of both directions if it is the same, else that of sending and that of receiving.
-fn path_pair(c: &Connection) -> String {
-    let name = |path: Option<Path>| path.map_or("?".to_owned(), |path| path.to_string());
-    let (tx, rx) = (name(c.tx_path), name(c.rx_path));
+fn path_pair(c: &StreamMetrics) -> String {
+    let name = |path: Option<Transport>| path.map_or("?".to_owned(), |path| path.to_string());
+    let (tx, rx) = (name(c.tx_transport), name(c.rx_transport));
     if tx == rx { tx } else { format!("{tx}/{rx}") }
 }
 
-fn why(c: &Connection) -> &'static str {
-    match c.pin {
+fn why(c: &StreamMetrics) -> &'static str {
+    match c.fallback {
         Some(FallbackReason::None)
-            if c.tx_path == Some(Path::Tcp) && c.rx_path == Some(Path::Tcp) =>
+            if c.tx_transport == Some(Transport::Tcp) && c.rx_transport == Some(Transport::Tcp) =>
         {
             "not moved yet"
         }
-        Some(reason) => metrics::describe(reason),
+        Some(reason) => reason.describe(),
         None => "a reason that this version does not know",
     }
 }
 
-fn total(counters: &Counters) -> u64 {
+fn total(counters: &DirectionCounters) -> u64 {
     counters.bytes.iter().fold(0, |sum, n| sum.saturating_add(*n))
 }
 
@@ -176,14 +176,14 @@ impl<'a> ProcessRow<'a> {
 }
 
 impl ConnectionRow {
-    fn new(c: &Connection) -> Self {
+    fn new(c: &StreamMetrics) -> Self {
         Self {
             local: c.local.to_string(),
             peer: c.peer.to_string(),
             peer_pid: c.peer_pid,
             inode: c.inode,
-            sends_over: c.tx_path.map(|path| path.to_string()),
-            receives_over: c.rx_path.map(|path| path.to_string()),
+            sends_over: c.tx_transport.map(|path| path.to_string()),
+            receives_over: c.rx_transport.map(|path| path.to_string()),
             why_on_tcp: Some(why(c)).filter(|text| !text.is_empty()),
             keepalive_probes: c.probes,
             sent: DirectionRow::new(&c.tx),
@@ -193,8 +193,8 @@ impl ConnectionRow {
 }
 
 impl DirectionRow {
-    fn new(counters: &Counters) -> Self {
-        let named = Path::ALL.iter().map(Path::to_string).zip(counters.bytes);
+    fn new(counters: &DirectionCounters) -> Self {
+        let named = Transport::ALL.iter().map(Transport::to_string).zip(counters.bytes);
         Self { bytes: named.collect(), wakeups: counters.wakeups, spins: counters.spins }
     }
 }
@@ -205,22 +205,22 @@ mod tests {
 
     #[test]
     fn a_connection_that_moved_one_way_shows_both_paths() {
-        let mut c = Connection {
+        let mut c = StreamMetrics {
             local: "127.0.0.1:1".parse().unwrap(),
             peer: "127.0.0.1:2".parse().unwrap(),
             peer_pid: None,
             inode: 1,
-            tx_path: Some(Path::Soft),
-            rx_path: Some(Path::Tcp),
+            tx_transport: Some(Transport::Soft),
+            rx_transport: Some(Transport::Tcp),
             probes: 0,
-            pin: Some(FallbackReason::None),
-            tx: Counters::default(),
-            rx: Counters::default(),
+            fallback: Some(FallbackReason::None),
+            tx: DirectionCounters::default(),
+            rx: DirectionCounters::default(),
         };
         assert_eq!((path_pair(&c).as_str(), why(&c)), ("soft/tcp", ""));
-        c.tx_path = Some(Path::Tcp);
+        c.tx_transport = Some(Transport::Tcp);
         assert_eq!((path_pair(&c).as_str(), why(&c)), ("tcp", "not moved yet"));
-        c.pin = Some(FallbackReason::Epoll);
+        c.fallback = Some(FallbackReason::Epoll);
         assert_eq!(why(&c), "in an epoll set");
     }
 }

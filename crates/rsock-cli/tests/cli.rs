@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::metrics::{Datagrams, Direction, Happened, Path, Receives, Slot};
+use rsock_core::metrics::{DatagramEvent, Direction, ReceivePath, StreamSlot, Transport, UdpSlot};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -245,11 +245,11 @@ fn perf_fails_with_status_1_without_a_server() {
 
 #[test]
 fn stat_shows_the_connections_of_a_process() {
-    let slot = Slot::open("127.0.0.1:5".parse().unwrap(), "[::1]:6".parse().unwrap(), 99);
-    slot.set_path(Direction::Send, Path::Soft);
-    slot.add_bytes(Direction::Send, Path::Soft, 2048);
-    slot.add_bytes(Direction::Recv, Path::Tcp, 7);
-    slot.set_pin(FallbackReason::Remote);
+    let slot = StreamSlot::open("127.0.0.1:5".parse().unwrap(), "[::1]:6".parse().unwrap(), 99);
+    slot.set_transport(Direction::Send, Transport::Soft);
+    slot.add_bytes(Direction::Send, Transport::Soft, 2048);
+    slot.add_bytes(Direction::Recv, Transport::Tcp, 7);
+    slot.set_fallback(FallbackReason::Remote);
     let pid = std::process::id().to_string();
 
     let output = rsock(&["stat", &pid]).output().unwrap();
@@ -280,19 +280,19 @@ fn stat_shows_the_connections_of_a_process() {
 #[test]
 fn stat_shows_the_udp_sockets_of_a_process() {
     let local = "127.0.0.1:7".parse().unwrap();
-    let socket = Datagrams::open(local, Some("[::1]:8".parse().unwrap()), 98);
+    let socket = UdpSlot::open(local, Some("[::1]:8".parse().unwrap()), 98);
     socket.set_peers(2, 5);
-    socket.set_receives(Receives::SharedPort);
+    socket.set_receives(ReceivePath::SharedPort);
     for (what, n) in [
-        (Happened::Sent, 70),
-        (Happened::Dropped, 3),
-        (Happened::Rescued, 1),
-        (Happened::ByKernel, 10),
-        (Happened::Received, 60),
-        (Happened::Foreign, 4),
-        (Happened::ReceivedByKernel, 20),
+        (DatagramEvent::Sent, 70),
+        (DatagramEvent::Dropped, 3),
+        (DatagramEvent::Rescued, 1),
+        (DatagramEvent::ByKernel, 10),
+        (DatagramEvent::Received, 60),
+        (DatagramEvent::Foreign, 4),
+        (DatagramEvent::ReceivedByKernel, 20),
     ] {
-        socket.count_many(what, n);
+        (0..n).for_each(|_| socket.count(what));
     }
     let pid = std::process::id();
     let output = rsock(&["stat", &pid.to_string()]).output().unwrap();

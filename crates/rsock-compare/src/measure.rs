@@ -169,7 +169,7 @@ fn fast_share_of(pid: u32) -> Option<f64> {
     let counters = process.connections.iter().flat_map(|c| [c.tx, c.rx]);
     let (fast, all) = counters.fold((0.0, 0.0), |(fast, all), counters| {
         let sum: f64 = counters.bytes.iter().map(|n| *n as f64).sum();
-        (fast + sum - counters.bytes[metrics::Path::Tcp as usize] as f64, all + sum)
+        (fast + sum - counters.bytes[metrics::Transport::Tcp as usize] as f64, all + sum)
     });
     (all > 0.0).then(|| fast / all)
 }

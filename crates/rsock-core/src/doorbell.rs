@@ -1,7 +1,8 @@
-//! Doorbells: what an event loop watches while it waits for something past the kernel's sockets.
+//! Doorbells: descriptors that an event loop polls for data that does not come through the kernel's
+//! sockets.
 //!
-//! Below twins, pure sockets and datagram sockets, which arm them and take that back. A doorbell is of one
-//! device, and rings for what is on that device alone.
+//! Accelerated streams, rsockets and datagram sockets arm and disarm them. A doorbell belongs to
+//! one device, and rings for data on that device alone.
 
 #![forbid(unsafe_code)]
 
@@ -10,13 +11,13 @@ use rsock_verbs::rdma::RdmaBell;
 use rsock_verbs::soft::SoftBell;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-/// A descriptor that becomes readable when something comes for what it is armed for.
+/// A descriptor that becomes readable when data arrives for the sockets that it is armed for.
 ///
-/// One that rang is armed no more: disarm it, and arm it again.
+/// A doorbell that rang is no longer armed: disarm it, and arm it again.
 #[derive(Debug)]
 pub struct Doorbell(Kind);
 
-/// A doorbell's device.
+/// A doorbell, by its device.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Soft(SoftBell),
@@ -28,14 +29,14 @@ impl Doorbell {
         &self.0
     }
 
-    /// Whether it is of shared memory: then it is armed and disarmed without a word to a device.
+    /// Whether it belongs to the soft device, where arming and disarming take no system call.
     #[must_use]
     pub fn is_soft(&self) -> bool {
         matches!(self.0, Kind::Soft(_))
     }
 
-    /// Empties it, once it has rung. A doorbell holds a few unread rings only, and a full one
-    /// cannot be rung.
+    /// Empties the descriptor after it has rung. It holds a few unread rings only, and rings no
+    /// more once it is full.
     pub fn drain(&self) {
         match &self.0 {
             Kind::Soft(bell) => bell.drain(),

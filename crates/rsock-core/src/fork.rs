@@ -1,20 +1,22 @@
-//! What a fork must find unlocked, and descriptors that agree with memory ([`fork_gate`]).
+//! The locks around a fork, and descriptors that agree with memory ([`fork_gate`]).
 //!
-//! A child has one thread. A lock that another thread of its parent held at the fork stays locked in
-//! the child for ever. These are the locks that a child may want, and why it gets them:
+//! A child has one thread. A lock that another thread of its parent held at the fork stays locked
+//! in the child for ever. These are the locks that a child may need, and why they do not block it:
 //!
-//! * The arena of family memory and the list of streams that are trimmed: [`prepare`] holds them. The lists
-//!   of signal actions and of doors: the preload library does.
-//! * The list of opened devices: a child tries, and does without.
-//! * Locks in family memory tell the id of their owner: one that the child does not have is waited
-//!   for, since it runs on in the parent.
-//! * `AcceleratedStream::search`, `stand_in`, and what is computed once under `search`: a child only tries. A path
-//!   between hosts is never used by a child, and neither are its locks.
-//! * `Link::state`, the list of links, the free numbers, the feeds: a child makes a device of its own,
-//!   and tries only where it meets an inherited link.
+//! * The arena of family memory and the list of streams whose pages are reclaimed: [`prepare`]
+//!   holds them. The preload library holds its lists of signal actions and of native listeners.
+//! * The list of opened devices: a child uses `try_lock`, and works without the list if that fails.
+//! * Locks in family memory record the id of their owner. A child waits for an owner that it does
+//!   not have, because that owner keeps running in the parent.
+//! * `AcceleratedStream::search`, the epoll proxy, and what is computed once under `search`: a
+//!   child uses `try_lock`. A child never uses a connection between hosts, so it does not take its
+//!   locks either.
+//! * `Link::state`, the list of links, the free numbers, the submit locks: a child opens a device
+//!   of its own, and uses `try_lock` on an inherited link.
 //! * The ports and queue pairs of a queue beyond the first: streams have one of each.
-//! * What is read once (environment, trusted hosts): cells that no thread waits for.
-//! * The inlets of datagram queues: tried only. Datagram sockets go back to UDP before a fork.
+//! * Values that are read once (environment, trusted hosts): cells that no thread waits for.
+//! * The receivers of datagram queues: `try_lock` only. Datagram sockets go back to UDP before a
+//!   fork.
 
 use crate::{engine, fork_gate};
 use rsock_verbs::family;
@@ -24,28 +26,29 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// The locks, held from before a fork until after it, in both processes.
 #[must_use]
 #[derive(Debug)]
-pub struct Held {
+pub struct ForkGuard {
     _gate: fork_gate::Held,
-    _streams: engine::HeldStreams,
+    _streams: engine::LockedStreams,
     _memory: family::ForkHold,
 }
 
-/// To be called by the thread that forks, last of what it prepares; what it returns is to be dropped first
-/// after the fork, in both processes.
-pub fn prepare() -> Held {
-    // In the order in which they are taken elsewhere: who has the list may want memory.
-    let _streams = engine::hold_for_fork();
+/// Takes the locks. The thread that forks calls this as its last preparation, and drops the result
+/// first after the fork, in both processes.
+pub fn prepare() -> ForkGuard {
+    // In the order in which they are taken elsewhere: a thread that has locked the list may
+    // allocate memory.
+    let _streams = engine::lock_for_fork();
     let _memory = family::hold_for_fork();
-    Held { _gate: fork_gate::hold(), _streams, _memory }
+    ForkGuard { _gate: fork_gate::hold(), _streams, _memory }
 }
 
-/// Something calls [`prepare`] around every fork.
+/// Whether something calls [`prepare`] around every fork.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 /// What [`prepare`] returned to the handlers of [`watch`].
-static HELD: AtomicPtr<Held> = AtomicPtr::new(ptr::null_mut());
+static HELD: AtomicPtr<ForkGuard> = AtomicPtr::new(ptr::null_mut());
 
-/// To be called once, before anything else of this crate, by a program that calls [`prepare`]
-/// around every fork itself.
+/// A program that calls [`prepare`] around every fork itself calls this once, before anything else
+/// of this crate.
 pub fn note_program_prepares() {
     IS_WATCHED.store(true, Ordering::Relaxed);
 }
@@ -62,7 +65,8 @@ pub(crate) fn watch() {
     extern "C" fn after() {
         let held = HELD.swap(ptr::null_mut(), Ordering::Relaxed);
         if !held.is_null() {
-            // SAFETY: stored by `before` on this very thread (in a child, its copy), and taken once.
+            // SAFETY: stored by `before` on this very thread (in a child, its copy), and taken
+            // once.
             drop(unsafe { Box::from_raw(held) });
         }
     }

@@ -35,8 +35,8 @@ pub(crate) struct Inside {
     _section: Section,
 }
 
-/// Enters the gate, after a fork of another thread that is under way. Nestable only in a thread that
-/// forks.
+/// Enters the gate, after a fork of another thread that is under way. Nestable only in a thread
+/// that forks.
 pub(crate) fn enter() -> Inside {
     let section = Section::enter();
     loop {

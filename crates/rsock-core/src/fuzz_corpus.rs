@@ -1,4 +1,4 @@
-//! The fuzzers' committed inputs, and changes of them, through the fuzzers' own functions.
+//! Runs the fuzzers' functions on their committed inputs and on mutations of them.
 
 use crate::datagram::header;
 use crate::{accelerate, metrics};
@@ -7,26 +7,26 @@ use crate::{accelerate, metrics};
 mod driver;
 
 #[test]
-fn datagrams_pass() {
+fn datagram_headers_are_decoded_without_panic() {
     driver::run("dgram", 20_000, header::check_any);
 }
 
 #[test]
-fn messages_of_the_exchange_pass() {
+fn messages_of_local_discovery_are_decoded_without_panic() {
     driver::run("pair_message", 5_000, accelerate::fuzz::pair_message);
 }
 
 #[test]
-fn words_between_hosts_pass() {
+fn auth_messages_between_hosts_are_decoded_without_panic() {
     driver::run("far_words", 5_000, accelerate::fuzz::far_words);
 }
 
 #[test]
-fn answers_of_the_kernel_pass() {
+fn sock_diag_answers_are_decoded_without_panic() {
     driver::run("sock_diag", 20_000, accelerate::fuzz::sock_diag);
 }
 
 #[test]
-fn tables_of_other_processes_pass() {
+fn metrics_of_other_processes_are_decoded_without_panic() {
     driver::run("stat_table", 200, metrics::fuzz::stat_table);
 }

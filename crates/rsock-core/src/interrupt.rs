@@ -2,12 +2,12 @@
 //!
 //! A handler may run between any two instructions, may call `send` on the very stream that the
 //! interrupted code is working on, and may leave by `longjmp`. So the data path runs in
-//! [`Section`]s, and whoever interposes `sigaction` (the preload library) keeps handlers out of
-//! them: it asks [`is_inside`], and if so puts the signal off until [`Section`] ends, which calls
-//! the function registered with [`on_leave`]. Sleeping happens outside sections.
+//! [`Section`]s, and the preload library, which interposes `sigaction`, keeps handlers out of them:
+//! if [`is_inside`] holds, it defers the signal until the [`Section`] ends, which calls the
+//! function registered with [`on_leave`]. Calls sleep outside of sections.
 //!
 //! A blocking call also has to know that a handler ran, and whether it asked for `SA_RESTART`:
-//! [`note_handler`] counts, [`handlers_run`] reads.
+//! [`note_handler`] counts the handlers, [`handlers_run`] reads the counts.
 
 use std::cell::Cell;
 use std::io;
@@ -31,17 +31,17 @@ thread_local! {
 struct State {
     depth: Cell<u32>,
     pending: Cell<bool>,
-    /// Handlers run on this thread.
+    /// Handlers that ran on this thread.
     handlers: Cell<u32>,
     /// Those of them that did not ask for `SA_RESTART`.
     interrupting: Cell<u32>,
-    /// Where on the stack the outermost handler of the program's began; 0 outside.
+    /// Stack address where the program's outermost handler began; 0 outside of handlers.
     handler_at: Cell<usize>,
 }
 
 static ON_LEAVE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// Registers what runs when a section ends during which a signal was put off.
+/// Registers the function that runs when a section ends in which a signal was deferred.
 pub fn on_leave(f: fn()) {
     ON_LEAVE.store(f as *mut (), Ordering::Release);
 }
@@ -54,7 +54,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// Enters.
+    /// Begins a section.
     #[inline]
     pub fn enter() -> Self {
         STATE.with(|s| s.depth.set(s.depth.get() + 1));
@@ -91,8 +91,8 @@ pub fn is_inside() -> bool {
     STATE.with(|s| s.depth.get() != 0)
 }
 
-/// A handler of the program's, while it runs. What it interrupted may be anything, libc's allocator too: the calls
-/// that it makes allocate nothing, so they leave for later whatever would.
+/// A handler of the program, while it runs. It may have interrupted any code, libc's allocator too,
+/// so the calls that it makes postpone everything that allocates.
 #[derive(Debug)]
 #[must_use]
 pub struct InHandler {
@@ -101,7 +101,7 @@ pub struct InHandler {
 }
 
 impl InHandler {
-    /// From now on.
+    /// Marks the beginning of a handler.
     #[inline(always)]
     pub fn begin() -> Self {
         let here = here();
@@ -119,7 +119,7 @@ impl Drop for InHandler {
     }
 }
 
-/// Whether this thread is inside a handler of the program's.
+/// Whether this thread is inside a handler of the program.
 #[inline]
 #[must_use]
 pub fn is_in_handler() -> bool {
@@ -127,10 +127,11 @@ pub fn is_in_handler() -> bool {
     handler_at != 0 && is_below(here(), handler_at)
 }
 
-/// Whether a frame at `here` can be one of what a handler at `handler_at` calls. A handler that left by longjmp did
-/// not say so: then the stack is above it, or is another one.
+/// Whether a frame at `here` can belong to a function that a handler at `handler_at` called. A
+/// handler that left by `longjmp` did not end its [`InHandler`]: then the frame lies above it, or
+/// on another stack.
 fn is_below(here: usize, handler_at: usize) -> bool {
-    /// Far away is another stack.
+    /// A frame that is further away lies on another stack.
     const FAR: usize = 64 << 20;
     handler_at.checked_sub(here).is_some_and(|below| below < FAR)
 }
@@ -142,12 +143,12 @@ fn here() -> usize {
     std::hint::black_box(&raw const here).addr()
 }
 
-/// Says that a signal was put off: the function given to [`on_leave`] runs when the section ends.
-pub fn put_off() {
+/// Notes that a signal was deferred: the function given to [`on_leave`] runs when the section ends.
+pub fn note_deferred() {
     STATE.with(|s| s.pending.set(true));
 }
 
-/// Counts a handler that is about to run; `restart` is whether it asked for `SA_RESTART`.
+/// Counts a handler that is about to run. `restart` says whether it asked for `SA_RESTART`.
 pub fn note_handler(restart: bool) {
     STATE.with(|s| {
         s.handlers.set(s.handlers.get().wrapping_add(1));
@@ -157,46 +158,78 @@ pub fn note_handler(restart: bool) {
     });
 }
 
-/// How many handlers ran on this thread: all, and those without `SA_RESTART`. Compare two
-/// readings; both wrap.
-#[must_use]
-pub fn handlers_run() -> (u32, u32) {
-    STATE.with(|s| (s.handlers.get(), s.interrupting.get()))
+/// Numbers of handlers that ran on a thread. Both wrap; callers compare two readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandlerCounts {
+    /// All of them.
+    pub all: u32,
+    /// Those without `SA_RESTART`.
+    pub interrupting: u32,
 }
 
-/// Whether somebody interposes signals, so that [`Watch`] means something.
+/// The handlers that ran on this thread.
+#[must_use]
+pub fn handlers_run() -> HandlerCounts {
+    STATE.with(|s| HandlerCounts { all: s.handlers.get(), interrupting: s.interrupting.get() })
+}
+
+/// Whether signals are interposed, so that a [`Watch`] sees handlers.
 #[must_use]
 pub fn is_interposed() -> bool {
     !ON_LEAVE.load(Ordering::Relaxed).is_null()
 }
 
+/// Whether an interrupted call may restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restart {
+    /// If every handler that ran asked for `SA_RESTART`.
+    Allowed,
+    /// Not at all: the call has a timeout, or bytes to return.
+    Never,
+}
+
+impl Restart {
+    /// [`Self::Allowed`] if `may_restart`.
+    pub(crate) fn of(may_restart: bool) -> Self {
+        if may_restart { Self::Allowed } else { Self::Never }
+    }
+}
+
 /// The handlers that had run when a call began.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
-    at: (u32, u32),
+    at: HandlerCounts,
 }
 
 impl Watch {
-    /// From now on.
+    /// Watches for handlers from now on.
     #[must_use]
     pub fn begin() -> Self {
         Self { at: handlers_run() }
     }
 
-    /// Forgets the handlers that ran so far and asked for `SA_RESTART`: the call goes on.
+    /// Forgets the handlers that ran so far and asked for `SA_RESTART`: the call continues.
     pub fn restart(&mut self) {
-        self.at.0 = handlers_run().0;
+        self.at.all = handlers_run().all;
     }
 
-    /// What a sleep of a call comes to: nothing, too, if it was ended by handlers that asked for `SA_RESTART`, which
-    /// are forgotten. Not where `may_restart` is false: a time-out, or bytes in hand, make a call end whatever the
-    /// handler asked for (signal(7)).
+    /// The result of a sleep for the call: a sleep that only handlers with `SA_RESTART` interrupted
+    /// counts as a success, and those handlers are forgotten. With [`Restart::Never`] the call ends
+    /// whatever the handler asked for (`signal(7)`).
     ///
     /// # Errors
     /// That of the sleep: `EINTR` if the call must end.
-    pub(crate) fn settle(&mut self, slept: io::Result<()>, may_restart: bool) -> io::Result<()> {
+    pub(crate) fn after_sleep(
+        &mut self,
+        slept: io::Result<()>,
+        restart: Restart,
+    ) -> io::Result<()> {
         match slept {
-            Err(e) if e.raw_os_error() == Some(libc::EINTR) && may_restart && !self.must_end() => {
+            Err(e)
+                if e.raw_os_error() == Some(libc::EINTR)
+                    && restart == Restart::Allowed
+                    && !self.must_end() =>
+            {
                 self.restart();
                 Ok(())
             }
@@ -204,18 +237,18 @@ impl Watch {
         }
     }
 
-    /// Whether a handler has run since.
+    /// Whether a handler has run since this was begun.
     #[must_use]
     pub fn has_fired(self) -> bool {
-        handlers_run().0 != self.at.0
+        handlers_run().all != self.at.all
     }
 
-    /// Whether a call that restarts after `SA_RESTART` handlers must end with `EINTR` nevertheless:
-    /// a handler without `SA_RESTART` has run since. Where nobody interposes signals, any
+    /// Whether a call that restarts after `SA_RESTART` handlers must end with `EINTR` nevertheless,
+    /// because a handler without `SA_RESTART` has run since. Where signals are not interposed, any
     /// interruption ends the call.
     #[must_use]
     pub fn must_end(self) -> bool {
-        !is_interposed() || handlers_run().1 != self.at.1
+        !is_interposed() || handlers_run().interrupting != self.at.interrupting
     }
 }
 
@@ -233,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_handler_calls_is_inside_and_what_follows_a_jump_out_of_it_is_not() {
+    fn calls_of_a_handler_are_inside_it_and_code_after_a_longjmp_out_of_it_is_not() {
         assert!(!is_in_handler());
         let seen = deeper(|| {
             let handler = InHandler::begin();
@@ -243,7 +276,7 @@ mod tests {
                 drop(nested);
                 seen && deeper(is_in_handler)
             });
-            // As if by longjmp.
+            // As if the handler left by longjmp.
             mem::forget(handler);
             seen
         });
@@ -252,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_put_off_is_delivered_once_when_the_outer_section_ends() {
+    fn a_deferred_signal_is_delivered_once_when_the_outer_section_ends() {
         static CALLS: AtomicU32 = AtomicU32::new(0);
         on_leave(|| {
             CALLS.fetch_add(1, Ordering::Relaxed);
@@ -260,7 +293,7 @@ mod tests {
         let outer = Section::enter();
         let inner = Section::enter();
         assert!(is_inside());
-        put_off();
+        note_deferred();
         drop(inner);
         assert_eq!(CALLS.load(Ordering::Relaxed), 0);
         drop(outer);

@@ -1,4 +1,4 @@
-//! Gather and scatter lists that are worked off piece by piece.
+//! Gather and scatter lists that are processed piece by piece.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -6,9 +6,9 @@ use std::io::{IoSlice, IoSliceMut};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest<'a> {
     bufs: &'a [IoSlice<'a>],
-    /// Bytes of the first buffer that are done.
+    /// Bytes of the first buffer that have been sent.
     skip: usize,
-    /// Bytes left in all.
+    /// Bytes left in total.
     pub(crate) len: usize,
 }
 
@@ -17,7 +17,8 @@ impl<'a> Rest<'a> {
         Self { bufs, skip: 0, len: bufs.iter().map(|b| b.len()).sum() }
     }
 
-    /// The first `want` bytes, as far as `out` has room: how many pieces and bytes there are.
+    /// Stores the first `want` bytes in `out`, as far as it has room. Returns the pieces and bytes
+    /// stored.
     pub(crate) fn pieces(&self, want: usize, out: &mut [IoSlice<'a>]) -> (usize, usize) {
         let (mut n, mut len, mut skip) = (0, 0, self.skip);
         for buf in self.bufs {
@@ -35,12 +36,13 @@ impl<'a> Rest<'a> {
         (n, len)
     }
 
-    /// All that is left, as pieces, if that takes no new ones and the kernel takes that many.
+    /// All that is left as the program's own list, if no buffer of it is partly sent and the kernel
+    /// takes that many.
     pub(crate) fn whole(&self) -> Option<&'a [IoSlice<'a>]> {
-        (self.skip == 0 && self.bufs.len() <= MOST_PIECES).then_some(self.bufs)
+        (self.skip == 0 && self.bufs.len() <= MAX_KERNEL_PIECES).then_some(self.bufs)
     }
 
-    /// Strikes out the first `n` bytes.
+    /// Removes the first `n` bytes.
     pub(crate) fn advance(&mut self, mut n: usize) {
         self.len -= n;
         while let Some(first) = self.bufs.first() {
@@ -57,20 +59,20 @@ impl<'a> Rest<'a> {
 }
 
 /// Pieces that the kernel takes in one call (`UIO_MAXIOV`).
-pub(crate) const MOST_PIECES: usize = 1024;
+pub(crate) const MAX_KERNEL_PIECES: usize = 1024;
 
-/// Calls `f` with the part of `bufs` that begins `skip` bytes in and is at most `limit` bytes
-/// long. At most sixteen buffers are handed on: a shorter transfer is always allowed.
+/// Calls `f` with the part of `bufs` that begins `skip` bytes in and is at most `limit` bytes long.
+/// At most sixteen buffers are passed: a shorter transfer is always allowed.
 pub(crate) fn with_tail<R>(
     bufs: &mut [IoSliceMut<'_>],
     skip: usize,
     limit: usize,
     f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
 ) -> R {
-    let mut out: [IoSliceMut<'_>; MOST] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+    let mut out: [IoSliceMut<'_>; MAX_PIECES] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
     let (mut n, mut skip, mut left) = (0, skip, limit);
     for buf in bufs.iter_mut() {
-        if n == MOST || left == 0 {
+        if n == MAX_PIECES || left == 0 {
             break;
         }
         if skip >= buf.len() {
@@ -86,15 +88,15 @@ pub(crate) fn with_tail<R>(
     f(&mut out[..n])
 }
 
-/// Calls `f` with all of `bufs` but the bytes from `from` to `to`. At most sixteen buffers are handed
-/// on: a shorter transfer is always allowed.
+/// Calls `f` with all of `bufs` but the bytes from `from` to `to`. At most sixteen buffers are
+/// passed: a shorter transfer is always allowed.
 pub(crate) fn with_gap<R>(
     bufs: &mut [IoSliceMut<'_>],
     from: usize,
     to: usize,
     f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
 ) -> R {
-    let mut out: [IoSliceMut<'_>; MOST] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+    let mut out: [IoSliceMut<'_>; MAX_PIECES] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
     let (mut n, mut at) = (0, 0);
     for buf in bufs.iter_mut() {
         let len = buf.len();
@@ -103,7 +105,7 @@ pub(crate) fn with_gap<R>(
         at += len;
         let (head, tail) = buf.split_at_mut(second);
         for part in [&mut head[..first], tail] {
-            if !part.is_empty() && n < MOST {
+            if !part.is_empty() && n < MAX_PIECES {
                 out[n] = IoSliceMut::new(part);
                 n += 1;
             }
@@ -112,8 +114,8 @@ pub(crate) fn with_gap<R>(
     f(&mut out[..n])
 }
 
-/// Pieces that are handed on at once.
-const MOST: usize = 16;
+/// Most pieces passed at once.
+const MAX_PIECES: usize = 16;
 
 #[cfg(test)]
 mod tests {

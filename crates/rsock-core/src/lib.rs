@@ -1,8 +1,8 @@
 //! The engine of rsock and the sockets below its faces.
 //!
 //! **This crate promises nothing**: its modules are public so that the faces of rsock can use them,
-//! and they change without notice and without a new major version. Rust programs depend on the crate
-//! `rsock`, Tokio programs on its feature `tokio`, C programs on `librsock.so`.
+//! and they change without notice and without a new major version. Rust programs depend on the
+//! crate `rsock`, Tokio programs on its feature `tokio`, C programs on `librsock.so`.
 //!
 //! * [`accelerate`]: a TCP socket and its faster connection.
 //! * [`rsocket`]: stream sockets of the rsockets API.
@@ -23,6 +23,7 @@ mod fuzz_corpus;
 pub mod interrupt;
 mod iov;
 pub mod metrics;
+mod rdma_options;
 pub mod rsocket;
 mod sync;
 mod sys;

@@ -2,7 +2,7 @@
 
 pub(crate) use std::sync::atomic;
 
-/// Stands between two accesses whose order `Ordering::SeqCst` keeps, for loom, which knows sequential
-/// consistency of fences only.
+/// A fence under loom between two accesses that `Ordering::SeqCst` orders here: loom models
+/// sequential consistency for fences only.
 #[inline(always)]
 pub(crate) fn sequential() {}

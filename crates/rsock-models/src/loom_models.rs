@@ -1,12 +1,12 @@
 //! A module for each algorithm, which includes the file that it explores.
 
 mod claim;
+mod event_count;
 mod free_list;
 mod gate;
 mod kernel_only_waiter;
-mod marks;
 mod opening;
-mod trim;
+mod release;
 mod wait_state;
 
 use loom::sync::{Condvar, Mutex};

@@ -9,7 +9,7 @@ mod fdinfo;
 
 use crate::hook::{PROXIED, SUPPORTED};
 use fdinfo::Entry;
-use rsock_core::datagram::kernel_udp::Watching;
+use rsock_core::datagram::kernel_udp::{EpollTrigger, ProxyChange};
 use rsock_verbs::raw;
 use rustix::fd::RawFd;
 use std::fs;
@@ -31,17 +31,21 @@ pub(crate) fn interests_of(fds: &[RawFd]) -> Vec<Interest> {
     find_interests(|interest| fds.contains(&interest.fd)).unwrap_or_default()
 }
 
-/// Adds `proxy` to all sets that have the socket with `inode` (`is_in`), or removes it from them;
-/// `None` if the sets are not as they should be then. It is not added where only the kernel can
-/// report the events that such a set asks for.
-pub(crate) fn set_epoll_proxy(inode: u64, proxy: RawFd, is_in: bool) -> Option<Watching> {
+/// Adds `proxy` to all sets that have the socket with `inode`, or removes it from them; `None` if
+/// the sets are not as they should be then. It is not added where only the kernel can report the
+/// events that such a set asks for.
+pub(crate) fn set_epoll_proxy(
+    inode: u64,
+    proxy: RawFd,
+    change: ProxyChange,
+) -> Option<EpollTrigger> {
     let is_of_socket = |interest: &Interest| interest.inode.is_none_or(|found| found == inode);
     let found = find_interests(is_of_socket).ok()?;
-    if !is_in {
+    if change == ProxyChange::Remove {
         for interest in &found {
             Interest { fd: proxy, ..*interest }.remove();
         }
-        return Some(Watching::Levels);
+        return Some(EpollTrigger::Level);
     }
     let is_shared =
         |interest: &Interest| interest.inode.is_some() && interest.events & !SUPPORTED == 0;
@@ -61,7 +65,7 @@ pub(crate) fn set_epoll_proxy(inode: u64, proxy: RawFd, is_in: bool) -> Option<W
         found.iter().for_each(|interest| Interest { fd: proxy, ..*interest }.remove());
     }
     let has_edges = found.iter().any(|interest| interest.events & EDGES != 0);
-    are_in.then_some(if has_edges { Watching::Edges } else { Watching::Levels })
+    are_in.then_some(if has_edges { EpollTrigger::Edge } else { EpollTrigger::Level })
 }
 
 const EDGES: u32 = libc::EPOLLET.cast_unsigned();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What [`prepare`] holds until the fork is over.
 struct ForkLocks {
-    _locks: fork::Held,
+    _locks: fork::ForkGuard,
     /// Otherwise a stream could move to the ring after [`fdtable::prepare_fork`] without knowing of
     /// the child.
     _halt: Halt,

@@ -16,7 +16,7 @@ use free_list::FreeList;
 use gate::{Gate, OpenGates};
 use rsock_core::accelerate::AcceleratedStream;
 use rsock_core::closing::Closings;
-use rsock_core::datagram::kernel_udp::Udp;
+use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_core::interrupt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ pub(crate) enum Direction {
 #[expect(clippy::large_enum_variant, reason = "boxed as a whole, and most are streams")]
 pub(crate) enum Socket {
     Stream(AcceleratedStream),
-    Udp(Box<Udp>),
+    Udp(Box<AcceleratedUdp>),
 }
 
 impl Socket {

@@ -10,7 +10,7 @@ use crate::builder::default_spin;
 use crate::source::Source;
 use crate::waiter::Waiter;
 use crate::waiting::{Direction, Waitable, readiness, retry, retry_interrupted};
-use rsock_core::datagram::{self, Counters};
+use rsock_core::datagram::{self, MessageFlags, SocketCounters};
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -93,7 +93,7 @@ impl Datagram {
     pub fn from_blocking(socket: datagram::Datagram) -> io::Result<Self> {
         socket.set_nonblocking(true);
         let both = Interest::READABLE | Interest::WRITABLE;
-        let udp = async_fd::register_for(socket.watched()?, both)?;
+        let udp = async_fd::register_for(socket.watchable_fd()?, both)?;
         let socket = Arc::new(socket);
         let waiter = Waiter::new(Source::Datagram(Arc::clone(&socket)), default_spin());
         Ok(Self { socket, udp, waiter })
@@ -136,7 +136,7 @@ impl Datagram {
 
     /// How many datagrams were sent, received and lost, by route.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> SocketCounters {
         self.socket.counters()
     }
 
@@ -204,7 +204,7 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        retry(self, Direction::Read, || self.recv_now(buf, Take::Peek)).await
+        retry(self, Direction::Read, || self.recv_now(buf, MessageFlags::PEEK)).await
     }
 
     /// As [`Self::send`], without waiting.
@@ -228,7 +228,7 @@ impl Datagram {
     /// # Errors
     /// `WouldBlock` if nothing has come; otherwise as [`Self::recv`].
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(self.recv_now(buf, Take::Remove)?.0)
+        Ok(self.recv_now(buf, MessageFlags::empty())?.0)
     }
 
     /// As [`Self::recv_from`], without waiting.
@@ -236,13 +236,12 @@ impl Datagram {
     /// # Errors
     /// As [`Self::try_recv`].
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.recv_now(buf, Take::Remove)
+        self.recv_now(buf, MessageFlags::empty())
     }
 
-    fn recv_now(&self, buf: &mut [u8], take: Take) -> io::Result<(usize, SocketAddr)> {
-        let peek = take == Take::Peek;
+    fn recv_now(&self, buf: &mut [u8], flags: MessageFlags) -> io::Result<(usize, SocketAddr)> {
         let received =
-            self.attempt(|| self.socket.try_recv_from(&mut [IoSliceMut::new(&mut *buf)], peek))?;
+            self.attempt(|| self.socket.try_recv_from(&mut [IoSliceMut::new(&mut *buf)], flags))?;
         Ok((received.len, received.from))
     }
 
@@ -294,7 +293,7 @@ impl Datagram {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        self.poll_recv_now(cx, buf, Take::Remove)
+        self.poll_recv_now(cx, buf, MessageFlags::empty())
     }
 
     /// As [`Self::peek_from`]. Of the tasks that call receiving `poll` methods,
@@ -307,17 +306,17 @@ impl Datagram {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        self.poll_recv_now(cx, buf, Take::Peek)
+        self.poll_recv_now(cx, buf, MessageFlags::PEEK)
     }
 
     fn poll_recv_now(
         &self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
-        take: Take,
+        flags: MessageFlags,
     ) -> Poll<io::Result<SocketAddr>> {
         let room = buf.initialize_unfilled();
-        let receive = || self.recv_now(&mut *room, take);
+        let receive = || self.recv_now(&mut *room, flags);
         let received = self.poll_io(cx, Direction::Read, Direction::Read.task(), receive);
         let (n, from) = ready!(received)?;
         buf.advance(n);
@@ -373,15 +372,6 @@ impl Datagram {
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_ready(cx, Direction::Write)
     }
-}
-
-/// What a receive does with the datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Take {
-    /// It takes it from the queue.
-    Remove,
-    /// It leaves it for the next receive.
-    Peek,
 }
 
 impl Drop for Datagram {

@@ -119,7 +119,7 @@ pub use datagram::Datagram;
 pub use hyper::{Connector, Io};
 pub use listener::{Incoming, Listener};
 pub use rsock_core::accelerate::FallbackReason;
-pub use rsock_core::datagram::{Counters, Received};
+pub use rsock_core::datagram::{Received, SocketCounters};
 pub use stream::{
     Acceleration, ExposedRegion, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, Stream,
     WriteHalf,

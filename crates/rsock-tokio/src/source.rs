@@ -46,7 +46,7 @@ impl Source {
         match self {
             Self::Accelerated(stream) => stream.is_paired().into(),
             Self::Rsockets(_) => 0,
-            Self::Datagram(socket) => socket.n_far_queues(),
+            Self::Datagram(socket) => socket.n_remote_queues(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Source {
             (Self::Accelerated(stream), 0) => stream.create_doorbell().map(Some),
             (Self::Rsockets(socket), 0) => socket.doorbell().map(Some),
             (Self::Datagram(socket), 0) => socket.local_doorbell(),
-            (Self::Datagram(socket), 1) => socket.far_doorbell(),
+            (Self::Datagram(socket), 1) => socket.remote_doorbell(),
             _ => Ok(None),
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::builder::first;
 use crate::rsockets::Source;
-use crate::{Counters, Received};
-use rsock_core::datagram;
+use crate::{Received, SocketCounters};
+use rsock_core::datagram::{self, MessageFlags};
 use rustix::net::sockopt::{self, Timeout};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -69,7 +69,7 @@ impl Datagram {
         let to = to.ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidInput, "there is no address to send to")
         })?;
-        self.socket.send_to(&[IoSlice::new(buf)], Some(to), false)
+        self.socket.send_to(&[IoSlice::new(buf)], Some(to), MessageFlags::empty())
     }
 
     /// Sends one datagram to the peer of a [connected](Self::connect) socket. Returns its length.
@@ -77,7 +77,7 @@ impl Datagram {
     /// # Errors
     /// As [`Self::send_to`]; `EDESTADDRREQ` without a peer.
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        self.socket.send_to(&[IoSlice::new(buf)], None, false)
+        self.socket.send_to(&[IoSlice::new(buf)], None, MessageFlags::empty())
     }
 
     /// Sends each of `batch` as one datagram to the peer of a connected socket, and wakes the
@@ -114,7 +114,7 @@ impl Datagram {
     /// # Errors
     /// As [`Self::recv_from`].
     pub fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
-        self.socket.recv_from(bufs, false, false)
+        self.socket.recv_from(bufs, MessageFlags::empty())
     }
 
     /// Receives as many datagrams as there are, one into each of `bufs`, and waits for the first,
@@ -136,7 +136,7 @@ impl Datagram {
     /// # Errors
     /// As [`Self::recv_from`].
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self.socket.recv_from(&mut [IoSliceMut::new(buf)], true, false)?;
+        let received = self.socket.recv_from(&mut [IoSliceMut::new(buf)], MessageFlags::PEEK)?;
         Ok((received.len, received.from))
     }
 
@@ -246,7 +246,7 @@ impl Datagram {
 
     /// What was sent, received and lost so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> SocketCounters {
         self.socket.counters()
     }
 

@@ -78,7 +78,7 @@ pub use builder::{Acceleration, Builder};
 pub use datagram::Datagram;
 pub use listener::{Incoming, Listener};
 pub use rsock_core::accelerate::{FallbackReason, Side};
-pub use rsock_core::datagram::{Counters, Received};
+pub use rsock_core::datagram::{Received, SocketCounters};
 pub use rsock_core::rsocket::KeepaliveSettings;
 #[cfg(feature = "tokio")]
 pub use rsock_tokio as tokio;

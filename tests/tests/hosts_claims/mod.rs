@@ -144,7 +144,7 @@ fn another_user_at_the_address_of_a_client_is_not_believed() {
         Role::A => {
             let blocks = Blocks::serve(&guest, python(), &server, "");
             guest.meet("listening");
-            await_connection(&guest, |c| c.pin == Some(FallbackReason::Untrusted));
+            await_connection(&guest, |c| c.fallback == Some(FallbackReason::Untrusted));
             guest.meet("refused");
             blocks.end(&guest)
         }

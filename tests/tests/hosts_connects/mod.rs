@@ -7,7 +7,7 @@
 use super::hosts_faults::{REMOVE, bring_device_back, start};
 use super::{Blocks, Trust, config, connections, has_used_rdma, with_shim};
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::metrics::{Path, describe};
+use rsock_core::metrics::Transport;
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, assert_worked, rsock_command, run, tools};
 use std::fs;
@@ -83,11 +83,11 @@ fn await_that(mut is_meant: impl FnMut() -> bool) {
 
 /// Waits until both connections have given RDMA up for `reason`, unused, and `rsock stat` says so.
 fn await_pinned(guest: &Guest, reason: FallbackReason) {
-    await_that(|| connections(guest).iter().filter(|c| c.pin == Some(reason)).count() == 2);
+    await_that(|| connections(guest).iter().filter(|c| c.fallback == Some(reason)).count() == 2);
     assert!(!connections(guest).iter().any(has_used_rdma));
     let out = Command::new(rsock_command()).arg("stat").output().expect("rsock runs");
     let said = assert_worked("rsock stat", &out);
-    assert_eq!(said.matches(describe(reason)).count(), 2, "{said}");
+    assert_eq!(said.matches(reason.describe()).count(), 2, "{said}");
 }
 
 /// Waits until the kernel lists two `objects` of which `word` is said.
@@ -118,7 +118,7 @@ fn assert_out_of_the_way(process: &Running) {
 /// Waits until no end has sent anything for a moment: there is no room.
 fn await_full(guest: &Guest) {
     let sent = || -> Vec<_> {
-        connections(guest).iter().map(|c| c.tx.bytes[Path::Tcp as usize]).collect()
+        connections(guest).iter().map(|c| c.tx.bytes[Transport::Tcp as usize]).collect()
     };
     let mut before = Vec::new();
     await_that(|| {

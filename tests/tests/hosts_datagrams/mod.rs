@@ -3,7 +3,7 @@
 
 use super::*;
 use rsock_core::datagram::header::{UdpHeader, UdpOp};
-use rsock_core::datagram::{Counters, Datagram};
+use rsock_core::datagram::{Datagram, MessageFlags, SocketCounters};
 use rsock_tests::{datagrams, run};
 use rsock_verbs::{DatagramCounters, QpNum};
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ trait Socket {
     fn bound(ip: IpAddr, port: u16) -> Self;
     fn send(&self, to: SocketAddr, bytes: &[u8]);
     fn recv(&self) -> Option<(Vec<u8>, SocketAddr)>;
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> SocketCounters;
 }
 
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -36,13 +36,13 @@ impl Socket for Datagram {
 
     fn recv(&self) -> Option<(Vec<u8>, SocketAddr)> {
         let mut buf = [0; 4096];
-        match self.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false) {
+        match self.recv_from(&mut [IoSliceMut::new(&mut buf)], MessageFlags::empty()) {
             Ok(received) => Some((buf[..received.len].to_vec(), received.from)),
             Err(e) => is_nothing(&e),
         }
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> SocketCounters {
         self.counters()
     }
 }
@@ -78,7 +78,7 @@ impl Socket for OfTasks {
         }
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> SocketCounters {
         self.socket.counters()
     }
 }
@@ -119,10 +119,10 @@ fn ask(from: &impl Socket, to: SocketAddr, question: &[u8]) {
 
 /// Asks until questions and answers go over the device.
 fn ask_until_over_rdma(from: &impl Socket, to: SocketAddr) {
-    let before = from.counters().far;
+    let before = from.counters().remote;
     for i in 0u32.. {
         ask(from, to, &i.to_ne_bytes());
-        let after = from.counters().far;
+        let after = from.counters().remote;
         if after.n_sent > before.n_sent && after.n_received > before.n_received {
             return;
         }
@@ -183,22 +183,22 @@ fn first<S: Socket>(name: &'static str, port: u16) {
             echo(&socket);
         } else {
             socket.send(to, b"first");
-            assert_eq!((socket.counters().n_by_udp, socket.counters().far.n_sent), (1, 0));
+            assert_eq!((socket.counters().n_by_udp, socket.counters().remote.n_sent), (1, 0));
             ask_until_over_rdma(&socket, to);
             for len in [0, 1, 48, 49, 1400, 2000] {
                 ask(&socket, to, &vec![9; len]);
             }
             let few = |far: DatagramCounters| far.n_sent.min(far.n_received) < 100;
-            while few(socket.counters().far) {
+            while few(socket.counters().remote) {
                 ask(&socket, to, b"once more");
             }
             end(&socket, to);
         }
         guest.meet(&format!("done-{v6}"));
         let counters = socket.counters();
-        assert!(counters.far.n_sent > 50 && counters.far.n_received > 50, "{counters:?}");
+        assert!(counters.remote.n_sent > 50 && counters.remote.n_received > 50, "{counters:?}");
         // It says so itself.
-        assert!(received_by_device() - before >= counters.far.n_received, "{counters:?}");
+        assert!(received_by_device() - before >= counters.remote.n_received, "{counters:?}");
         assert_eq!((counters.local.n_sent, counters.n_bad_packets, counters.n_foreign), (0, 0, 0));
     }
 }
@@ -247,7 +247,7 @@ fn stream<S: Socket>(name: &'static str, port: u16) {
             socket.send(to, &bytes);
         }
         let after = socket.counters();
-        let sent = after.far.n_sent - before.far.n_sent + after.n_by_udp - before.n_by_udp;
+        let sent = after.remote.n_sent - before.remote.n_sent + after.n_by_udp - before.n_by_udp;
         assert_eq!(sent, N.into());
         end(&socket, to);
         guest.meet("counted");
@@ -426,7 +426,7 @@ fn is_over_second(socket: &impl Socket) -> bool {
         }
     }
     let (after, now) = (socket.counters(), devices());
-    let came = after.far.n_received - before.far.n_received;
+    let came = after.remote.n_received - before.remote.n_received;
     came > N / 2 && now.0 == first && now.1 > second + N / 2
 }
 

@@ -46,16 +46,16 @@ fn last_line(mut process: Running) -> String {
 
 /// The bytes that process `pid` has sent, then received, over RDMA, in connections with this
 /// address; and why one of them stays on TCP, if one does.
-fn over_rdma(pid: u32) -> ([u64; 2], Option<metrics::Connection>) {
+fn over_rdma(pid: u32) -> ([u64; 2], Option<metrics::StreamMetrics>) {
     let process = metrics::read_process(pid).expect("its table");
     let connections = process.map(|process| process.connections).unwrap_or_default();
-    let rdma = metrics::Path::Rdma as usize;
+    let rdma = metrics::Transport::Rdma as usize;
     let mut bytes = [0; 2];
     for c in connections.iter().filter(|c| c.peer.ip().to_string() == IPV4) {
         bytes[0] += c.tx.bytes[rdma];
         bytes[1] += c.rx.bytes[rdma];
     }
-    (bytes, connections.into_iter().find(|c| c.tx.bytes[metrics::Path::Soft as usize] != 0))
+    (bytes, connections.into_iter().find(|c| c.tx.bytes[metrics::Transport::Soft as usize] != 0))
 }
 
 /// More than could have been on its way when the stream moved.

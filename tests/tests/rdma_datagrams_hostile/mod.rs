@@ -116,7 +116,7 @@ fn datagrams_with_short_or_lying_headers_are_dropped_and_counted() {
             }
             send(&b, at_a, b"as before");
             assert_eq!(recv(&a), (b"as before".to_vec(), at_b));
-            assert_eq!(a.counters().far.n_malformed, 0);
+            assert_eq!(a.counters().remote.n_malformed, 0);
         },
     );
 }
@@ -128,13 +128,13 @@ fn datagrams_with_another_key_do_not_arrive() {
         let x = Stranger::new();
         let number = x.number_of(&a, at_a);
         let [wrong, right] = [QKey(1), KEY].map(|key| x.way(number, key));
-        let before = a.counters().far.n_received;
+        let before = a.counters().remote.n_received;
         for _ in 0..50 {
             x.post(&wrong, &header(x.at));
         }
         x.post(&right, &[&header(x.at)[..], b"right"].concat());
         assert_eq!(recv(&a), (b"right".to_vec(), x.at));
-        assert_eq!(a.counters().far.n_received, before + 1);
+        assert_eq!(a.counters().remote.n_received, before + 1);
     });
 }
 
@@ -255,8 +255,8 @@ fn a_flood_from_many_sources_disturbs_no_other_peer() {
 
 /// As [`meet`], with stragglers of a flood in between.
 fn meet_again(a: &Datagram, at_a: SocketAddr, b: &Datagram, at_b: SocketAddr) {
-    let before = a.counters().far.n_sent;
-    while a.counters().far.n_sent == before {
+    let before = a.counters().remote.n_sent;
+    while a.counters().remote.n_sent == before {
         send(a, at_b, b"still there?");
         assert_eq!(recv(b), (b"still there?".to_vec(), at_a));
     }

@@ -18,7 +18,7 @@ fn a_wildcard_socket_talks_over_several_devices_in_turn() {
         let peers = ips.map(bound);
         let before = devices.each_ref().map(OwnDevice::received);
         let over_device = |socket: &Datagram| {
-            let far = socket.counters().far;
+            let far = socket.counters().remote;
             (far.n_sent, far.n_received)
         };
         let mut n_trips = 0;
@@ -112,11 +112,11 @@ fn a_thousand_destinations_are_reached_from_one_socket() {
             }
         }
         let after = a.counters();
-        assert_eq!(after.far.n_sent - before.far.n_sent, 3 * N as u64);
+        assert_eq!(after.remote.n_sent - before.remote.n_sent, 3 * N as u64);
         assert!(after.n_by_udp - before.n_by_udp >= N as u64);
         until(|| {
             while x.ud.try_recv(&mut |_| taken += 1) {}
-            taken == a.counters().far.n_sent
+            taken == a.counters().remote.n_sent
         });
     });
 }

@@ -162,11 +162,11 @@ fn netperf_runs_between_librdmacms_preload_library_and_rsocks() {
 
 /// Whether `rsock stat` would show a stream without TCP that has carried something.
 fn has_plain_peer() -> bool {
-    let rdma = metrics::Path::Rdma as usize;
+    let rdma = metrics::Transport::Rdma as usize;
     let (processes, _) = metrics::read_all().expect("the processes");
     processes.iter().flat_map(|process| &process.connections).any(|c| {
-        c.pin == Some(FallbackReason::PlainRsockets)
-            && c.tx_path == Some(metrics::Path::Rdma)
+        c.fallback == Some(FallbackReason::PlainRsockets)
+            && c.tx_transport == Some(metrics::Transport::Rdma)
             && c.tx.bytes[rdma] + c.rx.bytes[rdma] != 0
             && c.peer.ip().to_string() == IPV4
     })

@@ -2,7 +2,7 @@
 //! Connections that begin on TCP need either to leave it; programs that use RDMA themselves do not.
 
 use super::{Device, Findings};
-use rsock_core::config::trusted_hosts::{self, Fault, Summary};
+use rsock_core::config::trusted_hosts::{self, ConfigError, Summary};
 use std::io;
 
 pub(super) fn look() -> Findings {
@@ -38,13 +38,15 @@ fn report(findings: &mut Findings, summary: &Summary) {
 }
 
 /// Returns what is wrong with a configuration, and what to do.
-fn explain(fault: &Fault) -> (String, String) {
+fn explain(fault: &ConfigError) -> (String, String) {
     match fault {
-        Fault::File { file, source } if source.kind() == io::ErrorKind::NotFound => {
+        ConfigError::File { file, source } if source.kind() == io::ErrorKind::NotFound => {
             (format!("there is no {}", file.display()), MAKE_KEY.to_owned())
         }
-        Fault::File { file, .. } => (fault.to_string(), format!("chmod 644 {}", file.display())),
-        Fault::Key { file, source } => {
+        ConfigError::File { file, .. } => {
+            (fault.to_string(), format!("chmod 644 {}", file.display()))
+        }
+        ConfigError::Key { file, source } => {
             let file = file.display();
             let fix = match source.kind() {
                 io::ErrorKind::PermissionDenied => {
@@ -82,19 +84,19 @@ mod tests {
     use super::*;
     use crate::doctor::State;
 
-    fn fault(kind: io::ErrorKind) -> Fault {
-        Fault::Key { file: "/k".into(), source: kind.into() }
+    fn fault(kind: io::ErrorKind) -> ConfigError {
+        ConfigError::Key { file: "/k".into(), source: kind.into() }
     }
 
     #[test]
     fn what_a_configuration_lacks_decides_the_fix() {
-        let none = Fault::File { file: "/c".into(), source: io::ErrorKind::NotFound.into() };
+        let none = ConfigError::File { file: "/c".into(), source: io::ErrorKind::NotFound.into() };
         for (fault, why, fix) in [
             (none, "there is no /c", "key_file"),
             (fault(io::ErrorKind::PermissionDenied), "not ours to read", "chmod 640 /k"),
             (fault(io::ErrorKind::InvalidData), "shorter than 16", "/dev/urandom"),
             (fault(io::ErrorKind::NotFound), "/k", "copy it"),
-            (Fault::Line { file: "/c".into(), line: 3 }, "/c: line 3", "trust_fabric"),
+            (ConfigError::Line { file: "/c".into(), line: 3 }, "/c: line 3", "trust_fabric"),
         ] {
             let (what, how) = explain(&fault);
             assert!(what.contains(why) && how.contains(fix), "{what}; {how}");

@@ -2,7 +2,7 @@
 
 use super::{Device, Findings};
 use crate::library;
-use rsock_core::metrics::{self, Path};
+use rsock_core::metrics::{self, FallbackReason, Transport};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with, sockopt};
 use rustix::process::{Resource, getrlimit};
@@ -217,10 +217,10 @@ fn why_on_tcp() -> io::Result<Option<&'static str>> {
         let process = metrics::read_process(std::process::id())?;
         let own = process.into_iter().flat_map(|p| p.connections).find(|c| c.local == local);
         let Some(own) = own else { continue };
-        if [own.tx_path, own.rx_path] == [Some(Path::Soft); 2] {
+        if [own.tx_transport, own.rx_transport] == [Some(Transport::Soft); 2] {
             return Ok(None);
         }
-        why = match own.pin.map_or("", metrics::describe) {
+        why = match own.fallback.map_or("", FallbackReason::describe) {
             "" => "it had not moved after many round trips",
             pinned => pinned,
         };

@@ -2,7 +2,7 @@
 
 use crate::table::aligned;
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::metrics::{self, DatagramSocket, Happened, Process, Receives};
+use rsock_core::metrics::{DatagramEvent, Process, ReceivePath, UdpSocketMetrics};
 use serde::Serialize;
 
 /// The table of all sockets; empty if there are none.
@@ -31,7 +31,7 @@ pub(super) fn table(processes: &[Process]) -> String {
     aligned(&rows, |column| column == 0 || (4..11).contains(&column))
 }
 
-fn cells(process: &Process, socket: &DatagramSocket) -> [String; 12] {
+fn cells(process: &Process, socket: &UdpSocketMetrics) -> [String; 12] {
     let count = |what| socket.count(what).to_string();
     [
         process.pid.to_string(),
@@ -40,43 +40,43 @@ fn cells(process: &Process, socket: &DatagramSocket) -> [String; 12] {
         socket.peer.map_or_else(|| "-".to_owned(), |peer| peer.to_string()),
         socket.n_queue_peers.to_string(),
         socket.n_kernel_peers.to_string(),
-        count(Happened::Sent),
-        count(Happened::ByKernel),
-        count(Happened::Received),
-        count(Happened::ReceivedByKernel),
+        count(DatagramEvent::Sent),
+        count(DatagramEvent::ByKernel),
+        count(DatagramEvent::Received),
+        count(DatagramEvent::ReceivedByKernel),
         dropped(socket).to_string(),
         why(socket).to_owned(),
     ]
 }
 
 /// Datagrams that found no room, and received ones that were malformed or from a foreign sender.
-fn dropped(socket: &DatagramSocket) -> u64 {
-    [Happened::Dropped, Happened::Foreign, Happened::Malformed]
+fn dropped(socket: &UdpSocketMetrics) -> u64 {
+    [DatagramEvent::Dropped, DatagramEvent::Foreign, DatagramEvent::Malformed]
         .into_iter()
         .fold(0, |sum, what| sum.saturating_add(socket.count(what)))
 }
 
 /// Why datagrams travel by UDP; empty if nothing prevents a queue.
-fn why(socket: &DatagramSocket) -> &'static str {
-    match (socket.pin, socket.receives) {
+fn why(socket: &UdpSocketMetrics) -> &'static str {
+    match (socket.fallback, socket.receives) {
         (None, _) => "a reason that this version does not know",
-        (_, Some(Receives::SharedPort)) => "other sockets might get what is sent to its port",
-        (Some(FallbackReason::None), Some(Receives::Address)) => {
+        (_, Some(ReceivePath::SharedPort)) => "other sockets might get what is sent to its port",
+        (Some(FallbackReason::None), Some(ReceivePath::Address)) => {
             "its address is of one link, or of many sockets"
         }
-        (Some(FallbackReason::None), Some(Receives::Watched)) => {
-            metrics::describe(FallbackReason::Epoll)
+        (Some(FallbackReason::None), Some(ReceivePath::Watched)) => {
+            FallbackReason::Epoll.describe()
         }
-        (Some(FallbackReason::None), Some(Receives::Exhausted)) => {
-            metrics::describe(FallbackReason::Resources)
+        (Some(FallbackReason::None), Some(ReceivePath::Exhausted)) => {
+            FallbackReason::Resources.describe()
         }
-        (Some(FallbackReason::None), Some(Receives::Kernel)) if socket.n_queue_peers == 0 => {
+        (Some(FallbackReason::None), Some(ReceivePath::Kernel)) if socket.n_queue_peers == 0 => {
             "no peer with a queue yet"
         }
         (Some(FallbackReason::Option), _) => {
             "an option or a later connect that only the kernel can honour"
         }
-        (Some(reason), _) => metrics::describe(reason),
+        (Some(reason), _) => reason.describe(),
     }
 }
 
@@ -117,10 +117,10 @@ struct Received {
 }
 
 impl SocketRow {
-    pub(super) fn new(socket: &DatagramSocket) -> Self {
+    pub(super) fn new(socket: &UdpSocketMetrics) -> Self {
         let count = |what| socket.count(what);
-        let is_open =
-            socket.receives == Some(Receives::Queue) && socket.pin == Some(FallbackReason::None);
+        let is_open = socket.receives == Some(ReceivePath::Queue)
+            && socket.fallback == Some(FallbackReason::None);
         Self {
             local: socket.local.to_string(),
             connected_to: socket.peer.map(|peer| peer.to_string()),
@@ -129,17 +129,20 @@ impl SocketRow {
             why_on_udp: Some(why(socket)).filter(|text| !text.is_empty()),
             peers: ByPath { soft: socket.n_queue_peers.into(), udp: socket.n_kernel_peers.into() },
             sent: Sent {
-                by_path: ByPath { soft: count(Happened::Sent), udp: count(Happened::ByKernel) },
-                dropped: count(Happened::Dropped),
-                rescued_by_udp: count(Happened::Rescued),
+                by_path: ByPath {
+                    soft: count(DatagramEvent::Sent),
+                    udp: count(DatagramEvent::ByKernel),
+                },
+                dropped: count(DatagramEvent::Dropped),
+                rescued_by_udp: count(DatagramEvent::Rescued),
             },
             received: Received {
                 by_path: ByPath {
-                    soft: count(Happened::Received),
-                    udp: count(Happened::ReceivedByKernel),
+                    soft: count(DatagramEvent::Received),
+                    udp: count(DatagramEvent::ReceivedByKernel),
                 },
-                foreign: count(Happened::Foreign),
-                malformed: count(Happened::Malformed),
+                foreign: count(DatagramEvent::Foreign),
+                malformed: count(DatagramEvent::Malformed),
             },
         }
     }

@@ -243,7 +243,8 @@ impl AcceleratedStream {
             }
         };
         if at.is_on_ring() != was_on_ring {
-            let kind = subject.path.filter(|_| !was_on_ring).map_or(metrics::Path::Tcp, Path::kind);
+            let kind =
+                subject.path.filter(|_| !was_on_ring).map_or(metrics::Transport::Tcp, Path::kind);
             self.note_path(T::DIRECTION, kind);
         }
         if at.is_settled(seen.now) && !self.has(T::PLAIN) {

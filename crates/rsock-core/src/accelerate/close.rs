@@ -154,7 +154,7 @@ impl AcceleratedStream {
         self.dirs.raise(FLAG_ENDED);
         let mut tx = self.dirs.tx.0.lock();
         tx.switch.break_off();
-        self.note_path(Direction::Send, metrics::Path::Tcp);
+        self.note_path(Direction::Send, metrics::Transport::Tcp);
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
         rustix::io::Errno::CONNRESET.into()
     }

@@ -23,11 +23,11 @@ impl AcceleratedStream {
                 Tuple::of(fd).ok().flatten().map_or([none; 2], |t| [t.local, t.peer])
             });
             let inode = *sys::get_or_make(&self.inode, || inode_of(fd));
-            let slot = metrics::Slot::open(local, peer, inode);
+            let slot = metrics::StreamSlot::open(local, peer, inode);
             let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());
             if let (Some(tx), Some(rx)) = (tx, rx) {
-                slot.add_bytes(Direction::Send, metrics::Path::Tcp, tx.switch.tcp_bytes());
-                slot.add_bytes(Direction::Recv, metrics::Path::Tcp, rx.switch.tcp_bytes());
+                slot.add_bytes(Direction::Send, metrics::Transport::Tcp, tx.switch.tcp_bytes());
+                slot.add_bytes(Direction::Recv, metrics::Transport::Tcp, rx.switch.tcp_bytes());
             }
             slot
         });
@@ -35,7 +35,7 @@ impl AcceleratedStream {
 
     /// Counts bytes moved.
     #[inline]
-    pub(super) fn count_bytes(&self, direction: Direction, path: metrics::Path, n: usize) {
+    pub(super) fn count_bytes(&self, direction: Direction, path: metrics::Transport, n: usize) {
         if let Some(stat) = self.stat.get() {
             stat.add_bytes(direction, path, n as u64);
         }
@@ -52,9 +52,9 @@ impl AcceleratedStream {
     }
 
     /// Notes how a direction travels from now on.
-    pub(super) fn note_path(&self, direction: Direction, path: metrics::Path) {
+    pub(super) fn note_path(&self, direction: Direction, path: metrics::Transport) {
         if let Some(stat) = self.stat.get() {
-            stat.set_path(direction, path);
+            stat.set_transport(direction, path);
         }
     }
 }

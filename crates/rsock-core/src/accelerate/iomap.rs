@@ -7,7 +7,7 @@
 
 use crate::accelerate::path::Path;
 use crate::accelerate::{AcceleratedStream, FIRST_LOOK};
-use crate::engine::{IomapError, SendError, Stream};
+use crate::engine::{IomapError, QpStream, SendError};
 use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
 use rsock_verbs::soft::Soft;
@@ -34,7 +34,7 @@ impl AcceleratedStream {
         }
     }
 
-    fn found(&self) -> io::Result<&Stream<Soft>> {
+    fn found(&self) -> io::Result<&QpStream<Soft>> {
         self.path().and_then(Path::soft).ok_or_else(|| Errno::NOTCONN.into())
     }
 
@@ -45,7 +45,7 @@ impl AcceleratedStream {
     /// `ENOTCONN` before the peer is found; `ENOMEM` if it has no entry left for us; `EINVAL` for
     /// more than 4 GiB.
     pub fn open(self: &Arc<Self>, len: usize, offset: u64) -> io::Result<Opened> {
-        let (region, _) = self.found()?.open_region(len, Some(offset)).map_err(|e| match e {
+        let (region, _) = self.found()?.expose(len, Some(offset)).map_err(|e| match e {
             IomapError::NoEntry => io::Error::from(Errno::NOMEM),
             IomapError::TooLong => Errno::INVAL.into(),
             IomapError::Device(e) => e.into(),
@@ -69,10 +69,10 @@ impl AcceleratedStream {
     /// `EFAULT` if nothing is open there; `EAGAIN` if the peer keeps writers out now; `ENOTCONN` before it is
     /// found; `ECONNRESET` and others once the connection has failed.
     pub fn try_put(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        match self.found()?.try_put(bytes, offset).map_err(errno)? {
+        match self.found()?.try_write_remote(bytes, offset).map_err(errno)? {
             0 if !bytes.is_empty() => Err(Errno::FAULT.into()),
             n => {
-                self.count_bytes(Direction::Send, metrics::Path::Soft, n);
+                self.count_bytes(Direction::Send, metrics::Transport::Soft, n);
                 Ok(n)
             }
         }
@@ -129,7 +129,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(path) = self.twin.path().and_then(Path::soft) {
-            path.close_region(&self.region);
+            path.unexpose(&self.region);
         }
     }
 }

@@ -38,7 +38,6 @@ mod close;
 mod counters;
 mod discovery;
 mod epoll_proxy;
-mod fallback_reason;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod halt;
@@ -55,8 +54,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
-pub use fallback_reason::FallbackReason;
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
 pub use iomap::Opened;
@@ -98,7 +97,7 @@ pub struct AcceleratedStream {
     looking_since: OnceLock<std::time::Instant>,
     /// Inode of the socket, from the first look on: a short connection does not ask for it.
     inode: OnceLock<u64>,
-    stat: OnceLock<metrics::Slot>,
+    stat: OnceLock<metrics::StreamSlot>,
     stand_in: Mutex<Option<epoll_proxy::StandIn>>,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
@@ -310,7 +309,7 @@ impl AcceleratedStream {
         }
         self.dirs.pin(reason);
         if let Some(stat) = self.stat.get() {
-            stat.set_pin(self.pin_reason());
+            stat.set_fallback(self.pin_reason());
         }
     }
 }

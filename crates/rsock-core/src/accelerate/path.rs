@@ -10,10 +10,10 @@
 
 use crate::accelerate::discovery::verify::SocketId;
 use crate::accelerate::{FAR_PATIENCE, PATIENCE};
-use crate::datagram::kernel_udp::Udp;
+use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::doorbell::{Doorbell, Kind};
 use crate::engine::{
-    Armed, Interest, RecvError, SendError, Stream, ThreadBell, WITHOUT_BELL, Wake,
+    Armed, Interest, QpStream, ReadMode, RecvError, SendError, ThreadBell, WITHOUT_BELL, Wake,
 };
 use crate::interrupt::Watch;
 use crate::metrics;
@@ -60,7 +60,7 @@ pub(super) enum Path {
 /// A stream in memory that is shared with a process of this host.
 #[derive(Debug)]
 pub(super) struct Near {
-    pub(super) stream: Stream<Soft>,
+    pub(super) stream: QpStream<Soft>,
     /// The peer's TCP socket.
     pub(super) peer: SocketId,
 }
@@ -68,7 +68,7 @@ pub(super) struct Near {
 /// A stream on an RDMA device. Declared in the order in which the parts must go.
 #[derive(Debug)]
 pub(super) struct Far {
-    stream: Stream<Rdma>,
+    stream: QpStream<Rdma>,
     connection: Connection,
     ctx: RdmaContext,
     owner: ProcessId,
@@ -88,7 +88,7 @@ pub(super) enum Fate {
 }
 
 impl Far {
-    pub(super) fn new(stream: Stream<Rdma>, connection: Connection, ctx: RdmaContext) -> Self {
+    pub(super) fn new(stream: QpStream<Rdma>, connection: Connection, ctx: RdmaContext) -> Self {
         Self { stream, connection, ctx, owner: process(), is_cut: AtomicBool::new(false) }
     }
 }
@@ -138,12 +138,12 @@ impl Path {
 
     /// What `rsock stat` calls it.
     #[inline]
-    pub(super) fn kind(&self) -> metrics::Path {
-        if self.is_far() { metrics::Path::Rdma } else { metrics::Path::Soft }
+    pub(super) fn kind(&self) -> metrics::Transport {
+        if self.is_far() { metrics::Transport::Rdma } else { metrics::Transport::Soft }
     }
 
     /// The stream on the soft device, if it is one.
-    pub(super) fn soft(&self) -> Option<&Stream<Soft>> {
+    pub(super) fn soft(&self) -> Option<&QpStream<Soft>> {
         match self {
             Self::Soft(near) => Some(&near.stream),
             Self::Rdma(_) => None,
@@ -251,7 +251,7 @@ impl Path {
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
     ) -> Result<usize, RecvError> {
-        on!(self, stream => stream.try_recv(bufs, peek))
+        on!(self, stream => stream.try_recv(bufs, ReadMode::of(peek)))
     }
 
     pub(super) fn has_input(&self) -> bool {
@@ -267,7 +267,7 @@ impl Path {
     }
 
     pub(super) fn was_ended(&self) -> bool {
-        on!(self, stream => stream.was_ended())
+        on!(self, stream => stream.peer_has_ended())
     }
 
     pub(super) fn is_unread(&self, sent: Option<u64>) -> bool {
@@ -280,7 +280,7 @@ impl Path {
     }
 
     pub(super) fn renounce(&self) {
-        on!(self, stream => stream.renounce());
+        on!(self, stream => stream.ignore_unread());
     }
 
     pub(super) fn bytes_readable(&self) -> usize {
@@ -333,8 +333,8 @@ impl Path {
     /// Arms `bell`, one of this path's device, until [`Self::disarm`].
     pub(super) fn arm_standing(&self, bell: &Doorbell) -> bool {
         match (self, bell.kind()) {
-            (Self::Soft(near), Kind::Soft(bell)) => near.stream.arm_standing(bell),
-            (Self::Rdma(far), Kind::Rdma(bell)) => far.stream.arm_standing(bell),
+            (Self::Soft(near), Kind::Soft(bell)) => near.stream.arm_persistent(bell),
+            (Self::Rdma(far), Kind::Rdma(bell)) => far.stream.arm_persistent(bell),
             _ => false,
         }
     }
@@ -363,7 +363,7 @@ pub(super) enum Arming<'a> {
     Changed,
     Soft(Armed<'a, Soft>),
     Rdma(Armed<'a, Rdma>),
-    Udp(crate::datagram::kernel_udp::Armed<'a>),
+    Udp(crate::datagram::kernel_udp::ArmedQueue<'a>),
     /// There is no doorbell.
     Without,
 }
@@ -432,7 +432,7 @@ impl<'a> Bells<'a> {
     }
 
     /// Arms the bell of the soft device for the queue of `udp`.
-    pub(super) fn arm_udp<'b>(self, udp: &'b Udp) -> Arming<'b>
+    pub(super) fn arm_udp<'b>(self, udp: &'b AcceleratedUdp) -> Arming<'b>
     where
         'a: 'b,
     {

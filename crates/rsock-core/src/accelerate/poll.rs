@@ -14,7 +14,7 @@ use crate::accelerate::send::meet;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_PINNED, Receiving};
 use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, Waited};
 use crate::closing::{Call, notice};
-use crate::datagram::kernel_udp::{self, Udp};
+use crate::datagram::kernel_udp::{self, AcceleratedUdp};
 use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
@@ -36,7 +36,7 @@ pub struct PollEntry<'a> {
     /// The door beside it, if it listens.
     pub door: Option<&'a NativeListener>,
     /// What there is beside it, if it is a UDP socket of ours.
-    pub udp: Option<&'a Udp>,
+    pub udp: Option<&'a AcceleratedUdp>,
     /// Keeps to the socket of `twin` or `udp` if another thread closes `fd` meanwhile.
     pub call: Option<Call<'a>>,
     /// Events asked for.
@@ -88,8 +88,8 @@ struct State<'a> {
     impatient: bool,
     deaf: Option<KernelOnlyWaiter<'a>>,
     /// The queue to be armed.
-    queue: Option<&'a Udp>,
-    udp_deaf: Option<kernel_udp::KernelOnlyWaiter<'a>>,
+    queue: Option<&'a AcceleratedUdp>,
+    udp_deaf: Option<kernel_udp::KernelWait<'a>>,
 }
 
 impl AcceleratedStream {
@@ -263,11 +263,11 @@ impl<'a> State<'a> {
     }
 
     /// What a UDP socket says that may have something in its queue.
-    fn of_udp(udp: &'a Udp, events: PollFlags) -> Self {
+    fn of_udp(udp: &'a AcceleratedUdp, events: PollFlags) -> Self {
         let mut state = Self::of_kernel(events);
         if events.intersects(INPUT) && !udp.is_plain() {
-            if !udp.may_bring() {
-                state.udp_deaf = udp.deafen();
+            if !udp.queue_may_receive() {
+                state.udp_deaf = udp.begin_kernel_wait();
             }
             if state.udp_deaf.is_none() {
                 state.queue = Some(udp);
@@ -579,7 +579,7 @@ fn sleep_armed<'a>(
     for entry in entries {
         let door = entry.door.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
         let door = door.map(|door| door.as_fd().as_raw_fd());
-        let udp = || entry.udp.and_then(Udp::side_fd);
+        let udp = || entry.udp.and_then(AcceleratedUdp::listener_fd);
         if let Some(fd) =
             door.or_else(|| entry.twin.and_then(AcceleratedStream::side_fd)).or_else(udp)
         {
@@ -598,10 +598,11 @@ fn sleep_armed<'a>(
     armed.fill_with(|| None);
     bells.drain(&fds[n..n + Bells::MOST]);
     for search in fds[n + OURS..end].iter().filter(|f| f.revents != 0) {
-        let asked = |e: &&PollEntry<'_>| e.udp.and_then(Udp::side_fd) == Some(search.fd);
+        let asked =
+            |e: &&PollEntry<'_>| e.udp.and_then(AcceleratedUdp::listener_fd) == Some(search.fd);
         if let Some((entry, udp)) = entries.iter().find(asked).and_then(|e| Some((e, e.udp?))) {
             // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
-            udp.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
+            udp.on_listener_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
             continue;
         }
         // What a door shows the next look takes care of.

@@ -1,5 +1,7 @@
-//! Settings from the environment, read once. Cells of [`once_cell::race`] here and wherever a process keeps what it has
-//! read: nobody waits for another thread, which a child of `fork(2)` would not have.
+//! Settings from the environment, which are read once.
+//!
+//! They are kept in cells of [`once_cell::race`], where no thread waits for another: a forked child
+//! may not have that thread.
 
 use once_cell::race::{OnceBool, OnceBox};
 
@@ -13,7 +15,7 @@ fn number(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.trim().parse().ok()
 }
 
-/// What `RSOCK_DEVICE` chooses for pure sockets.
+/// The device that `RSOCK_DEVICE` selects for rsockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     /// Shared memory only.
@@ -22,7 +24,7 @@ pub(crate) enum Device {
     Rdma,
 }
 
-/// `RSOCK_DEVICE`: the one device that is used, if it names one.
+/// `RSOCK_DEVICE`: the only device to use, if it names one.
 pub(crate) fn device() -> Option<Device> {
     static VALUE: OnceBox<Option<Device>> = OnceBox::new();
     *VALUE.get_or_init(|| {
@@ -34,20 +36,20 @@ pub(crate) fn device() -> Option<Device> {
     })
 }
 
-/// `RSOCK_DEVICE`: `tcp` switches every faster path off.
+/// `RSOCK_DEVICE`: `tcp` switches every faster connection off.
 pub(crate) fn is_enabled() -> bool {
     static VALUE: OnceBool = OnceBool::new();
     VALUE.get_or_init(|| std::env::var_os("RSOCK_DEVICE").is_none_or(|v| v != "tcp"))
 }
 
 /// `RSOCK_DGRAM`: `on` lets kernel UDP sockets have queues in shared memory beside them.
-pub(crate) fn has_dgram_twins() -> bool {
+pub(crate) fn has_udp_queues() -> bool {
     static VALUE: OnceBool = OnceBool::new();
     VALUE.get_or_init(|| std::env::var_os("RSOCK_DGRAM").is_some_and(|v| v == "on"))
 }
 
-/// `RSOCK_WIRE`: `send` makes pure sockets use the soft device as one without write-with-immediate,
-/// as iWARP adapters are. Both ends must say so.
+/// `RSOCK_WIRE`: `send` makes rsockets use the soft device like one without write-with-immediate,
+/// such as an iWARP adapter. Both ends must set it.
 pub(crate) fn is_message_send() -> bool {
     static VALUE: OnceBool = OnceBool::new();
     VALUE.get_or_init(|| std::env::var_os("RSOCK_WIRE").is_some_and(|v| v == "send"))

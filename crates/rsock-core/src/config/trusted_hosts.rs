@@ -1,15 +1,16 @@
-//! Who on other hosts may carry a connection over RDMA: whoever has our key, and whoever speaks from a
-//! network that a rule trusts.
+//! Trusted hosts: the peers on other hosts that may carry a connection over RDMA. They have this
+//! host's key, or send from a network that a rule trusts.
 //!
-//! Nothing on a fabric says which user of a host is behind a connection manager's port. So a host that
-//! has neither a key nor a rule stays on TCP with others. Programs of rsockets that are not ours have no
-//! key and no TCP connection to claim: they get their own list. All of it comes from a file that is read
-//! once, in the part of TOML that these settings need: a string, and a list of strings on one line.
+//! A fabric does not tell which user of a host uses a port of the connection manager. So a host
+//! that has neither a key nor a rule stays on TCP with other hosts. Programs that use rsockets
+//! without rsock have no key and no TCP connection to claim: they have a list of their own. All of
+//! it comes from a file that is read once, in the part of TOML that these settings need: a string,
+//! and a list of strings on one line.
 //!
 //! ```toml
-//! key_file = "/etc/rsock.key"          # at least 16 bytes, for nobody else to read
-//! trust_fabric = ["192.168.7.0/24"]    # networks whose every user may claim any connection
-//! plain_rsockets = ["192.168.7.0/24"]  # networks whose programs may speak rsockets alone, without TCP
+//! key_file = "/etc/rsock.key"          # at least 16 bytes, not readable by others
+//! trust_fabric = ["192.168.7.0/24"]    # networks where every user may claim any connection
+//! plain_rsockets = ["192.168.7.0/24"]  # networks with programs that use rsockets without TCP
 //! ```
 
 #![forbid(unsafe_code)]
@@ -30,7 +31,7 @@ pub(crate) const CODE_LEN: usize = 12;
 pub(crate) struct Trust {
     key: Option<Key>,
     rules: Vec<Network>,
-    /// Where peers without TCP may be.
+    /// Networks of peers without TCP.
     plain: Vec<Network>,
 }
 
@@ -44,47 +45,48 @@ struct Network {
     mask: u128,
 }
 
-/// What a code vouches for: that its maker has the key, and means this connection and these objects.
+/// The claim that a code authenticates: its sender has the key, and means this connection and these
+/// objects.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claim<'a> {
+pub(crate) struct AuthClaim<'a> {
     /// The address that connected.
     pub(crate) client: SocketAddr,
     /// The address that accepted.
     pub(crate) server: SocketAddr,
-    /// The queue pair of the code's maker.
+    /// The queue pair of the code's sender.
     pub(crate) qp_num: u32,
-    /// The connection data of its maker.
+    /// The connection data of its sender.
     pub(crate) conn_data: &'a [u8],
-    /// In an answer: the code of the request, which makes the answer one to it.
+    /// In an answer: the code of the request that it answers.
     pub(crate) request: Option<&'a [u8; CODE_LEN]>,
 }
 
-/// What a configuration says of other hosts, for people.
+/// A summary of the configuration, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Where it was read.
+    /// The file that was read.
     pub file: PathBuf,
     /// Whether it names a key.
     pub has_key: bool,
-    /// Networks that it trusts without one.
+    /// Number of networks that it trusts without a key.
     pub n_rules: usize,
-    /// Networks whose programs may speak rsockets alone.
+    /// Number of networks with programs that may use rsockets without TCP.
     pub n_plain: usize,
 }
 
-/// Why a configuration trusts nobody.
+/// Why a configuration was rejected, so that no host is trusted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
-    /// It cannot be read; most often there is none.
+pub enum ConfigError {
+    /// The file cannot be read; most often there is none.
     #[error("{}: {source}", file.display())]
     File {
-        /// Where it was looked for.
+        /// The file.
         file: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
-    /// A line is no setting, or its value makes no sense.
+    /// A line is no setting, or has an invalid value.
     #[error("{}: line {line} is no setting", file.display())]
     Line {
         /// The file.
@@ -92,22 +94,22 @@ pub enum Fault {
         /// Counted from 1.
         line: usize,
     },
-    /// The key cannot be read or used: `PermissionDenied` also if everybody could read it, `InvalidData`
-    /// if it is too short.
+    /// The key cannot be read or used: `PermissionDenied` also if all users may read it,
+    /// `InvalidData` if it is too short.
     #[error("{}: {source}", file.display())]
     Key {
         /// The key's file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// Reads this host's configuration, as programs do when they first need it.
+/// Reads this host's configuration, as a program does when it first needs it.
 ///
 /// # Errors
-/// [`Fault`]; then connections to other hosts stay on TCP.
-pub fn examine() -> Result<Summary, Fault> {
+/// [`ConfigError`]; then connections to other hosts stay on TCP.
+pub fn examine() -> Result<Summary, ConfigError> {
     let file = file();
     let trust = Trust::read(&file)?;
     let (n_rules, n_plain) = (trust.rules.len(), trust.plain.len());
@@ -118,23 +120,23 @@ fn file() -> PathBuf {
     std::env::var_os("RSOCK_CONFIG").map_or_else(|| DEFAULT_FILE.into(), PathBuf::from)
 }
 
-/// The configuration of this host, read at the first call. What cannot be read, or is no configuration,
-/// trusts nobody.
+/// The configuration of this host, read at the first call. If it cannot be read, or is invalid, no
+/// host is trusted.
 pub(crate) fn trust() -> &'static Trust {
     static TRUST: OnceBox<Trust> = OnceBox::new();
     TRUST.get_or_init(|| Box::new(Trust::read(&file()).unwrap_or_default()))
 }
 
 impl Trust {
-    fn read(file: &Path) -> Result<Self, Fault> {
+    fn read(file: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(file)
-            .map_err(|source| Fault::File { file: file.to_owned(), source })?;
+            .map_err(|source| ConfigError::File { file: file.to_owned(), source })?;
         let mut this = Self::default();
         for (i, line) in text.lines().map(str::trim).enumerate() {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let invalid = || Fault::Line { file: file.to_owned(), line: i + 1 };
+            let invalid = || ConfigError::Line { file: file.to_owned(), line: i + 1 };
             let (name, value) = line.split_once('=').ok_or_else(invalid)?;
             match (name.trim_end(), Value::parse(value.trim_start()).ok_or_else(invalid)?) {
                 (list @ ("trust_fabric" | "plain_rsockets"), Value::List(rules)) => {
@@ -146,41 +148,41 @@ impl Trust {
                 ("key_file", Value::Text(name)) => {
                     let key = Key::read(Path::new(name));
                     this.key =
-                        Some(key.map_err(|source| Fault::Key { file: name.into(), source })?);
+                        Some(key.map_err(|source| ConfigError::Key { file: name.into(), source })?);
                 }
-                // A misspelt name must not pass for a setting.
+                // A misspelt name is an error, not ignored.
                 _ => return Err(invalid()),
             }
         }
         Ok(this)
     }
 
-    /// Whether anything can be proved to a peer at `ip`, or need not.
+    /// Whether a peer at `ip` can be authenticated, or is trusted by a rule.
     pub(crate) fn knows(&self, ip: IpAddr) -> bool {
         self.key.is_some() || self.covers(ip)
     }
 
-    /// The code for a claim; zeros without a key.
-    pub(crate) fn code(&self, claim: Claim<'_>) -> [u8; CODE_LEN] {
+    /// The code of a claim; zeros without a key.
+    pub(crate) fn code(&self, claim: AuthClaim<'_>) -> [u8; CODE_LEN] {
         self.key.as_ref().map_or([0; CODE_LEN], |key| key.code(claim))
     }
 
-    /// Whether to believe a peer at `ip` which gives this code for its claim.
-    pub(crate) fn believes(&self, ip: IpAddr, claim: Claim<'_>, code: &[u8; CODE_LEN]) -> bool {
+    /// Whether to accept the claim of a peer at `ip` with this code.
+    pub(crate) fn believes(&self, ip: IpAddr, claim: AuthClaim<'_>, code: &[u8; CODE_LEN]) -> bool {
         let is_right = self.key.as_ref().is_some_and(|key| {
-            // All of it, whatever the first difference: the time must not tell where it is.
+            // Compares all bytes, so that the time does not depend on where they differ.
             let right = key.code(claim);
             right.iter().zip(code).fold(0, |all, (a, b)| all | (a ^ b)) == 0
         });
         is_right || self.covers(ip)
     }
 
-    /// Whether a program at `ip` may be spoken to by rsockets alone.
+    /// Whether a program at `ip` may use rsockets without TCP.
     pub(crate) fn admits(&self, ip: IpAddr) -> bool {
         covers(&self.plain, ip)
     }
 
-    /// Whether there is anybody whom [`Self::admits`] admits.
+    /// Whether [`Self::admits`] holds for any address.
     pub(crate) fn admits_any(&self) -> bool {
         !self.plain.is_empty()
     }
@@ -213,7 +215,7 @@ enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Up to the end of the line; a comment may follow.
+    /// Parses `text` up to the end of the line; a comment may follow the value.
     fn parse(text: &'a str) -> Option<Self> {
         let (value, rest) = match text.strip_prefix('[') {
             None => {
@@ -263,7 +265,7 @@ impl Key {
         Ok(Self::new(bytes))
     }
 
-    /// As HMAC has it: a long key is hashed, a short one filled up.
+    /// The key as HMAC uses it: a long key is hashed, a short one padded.
     fn new(bytes: &[u8]) -> Self {
         let mut key = [0; BLOCK];
         if bytes.len() > BLOCK {
@@ -274,11 +276,11 @@ impl Key {
         Self(key)
     }
 
-    /// HMAC-SHA256 of the claim, cut short.
+    /// HMAC-SHA256 of the claim, truncated.
     ///
     /// # Source
     /// RFC 2104.
-    fn code(&self, claim: Claim<'_>) -> [u8; CODE_LEN] {
+    fn code(&self, claim: AuthClaim<'_>) -> [u8; CODE_LEN] {
         // WIRE: everything of fixed length but for the last, and all of one protocol.
         let mut inner = Sha256::new_with_prefix(self.0.map(|byte| byte ^ 0x36));
         inner.update(b"rsock pair 1");
@@ -311,12 +313,12 @@ impl Network {
         let most = if ip.is_ipv4() { 32 } else { 128 };
         let host = 128_u32.checked_sub(len + (128 - most)).filter(|_| len <= most)?;
         let mask = u128::MAX.checked_shl(host).unwrap_or(0);
-        // Bits beyond the length would make a rule that says one thing and means another.
+        // A base with bits beyond the length is rejected: the rule would not mean what it says.
         (bits(ip) & !mask == 0).then_some(Self { base: bits(ip), mask })
     }
 }
 
-/// An address as a number, IPv4 ones mapped.
+/// An address as a number; IPv4 addresses are mapped.
 fn bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -336,8 +338,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn claim(conn_data: &[u8]) -> Claim<'_> {
-        Claim {
+    fn claim(conn_data: &[u8]) -> AuthClaim<'_> {
+        AuthClaim {
             client: "10.9.0.1:1000".parse().expect("address"),
             server: "10.9.0.2:80".parse().expect("address"),
             qp_num: 17,
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_good_for_one_claim_and_one_key() {
+    fn a_code_is_valid_for_one_claim_and_one_key() {
         let trust = Trust::of_key(b"0123456789abcdef");
         let peer: IpAddr = "10.9.0.2".parse().expect("address");
         let data = [7; 40];
@@ -368,11 +370,11 @@ mod tests {
         assert!(!trust.believes(peer, claim(&[8; 40]), &code));
         assert!(!trust.believes(peer, claim(&data), &[0; CODE_LEN]));
         let swapped =
-            Claim { client: claim(&data).server, server: claim(&data).client, ..claim(&data) };
+            AuthClaim { client: claim(&data).server, server: claim(&data).client, ..claim(&data) };
         let others = [
             swapped,
-            Claim { qp_num: 18, ..claim(&data) },
-            Claim { request: Some(&code), ..claim(&data) },
+            AuthClaim { qp_num: 18, ..claim(&data) },
+            AuthClaim { request: Some(&code), ..claim(&data) },
         ];
         for other in others {
             assert!(!trust.believes(peer, other, &code), "{other:?}");
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_believed_without_key_or_rule() {
+    fn no_claim_is_accepted_without_a_key_or_a_rule() {
         let trust = Trust::default();
         let peer: IpAddr = "10.9.0.2".parse().expect("address");
         assert!(!trust.knows(peer));
@@ -405,7 +407,7 @@ mod tests {
         ] {
             let ip: IpAddr = ip.parse().expect("address");
             assert_eq!(trust.knows(ip), is_covered, "{ip}");
-            // Who may speak without TCP may claim nobody's connection, and the other way round.
+            // A network without TCP may not claim connections, and the other way round.
             assert_eq!(plain.admits(ip), is_covered, "{ip}");
             assert!(!plain.knows(ip) && !trust.admits(ip), "{ip}");
         }
@@ -416,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_it_and_a_key_that_others_can_read_is_none() {
+    fn a_file_is_parsed_and_a_key_that_others_can_read_is_rejected() {
         let dir = std::env::temp_dir().join(format!("rsock-trust-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a directory");
         let (file, key) = (dir.join("rsock.toml"), dir.join("key"));
@@ -431,12 +433,12 @@ mod tests {
         let trust = Trust::read(&file).expect("a configuration");
         assert!(trust.key.is_some() && trust.rules.len() == 1 && trust.plain.len() == 2);
         let data = [1; 40];
-        // The line's end is not part of it.
+        // The newline is not part of the key.
         assert_eq!(trust.code(claim(&data)), Trust::of_key(b"0123456789abcdef").code(claim(&data)));
         mode(0o604).expect("mode");
         let fault = Trust::read(&file).expect_err("open to all");
         let is_denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;
-        assert!(matches!(&fault, Fault::Key { source, .. } if is_denied(source)), "{fault}");
+        assert!(matches!(&fault, ConfigError::Key { source, .. } if is_denied(source)), "{fault}");
         for bad in [
             "trust_fabric = \"10.9.0.0/24\"",
             "trust_fabric = [1]",
@@ -448,7 +450,7 @@ mod tests {
         ] {
             fs::write(&file, bad).expect("a file");
             let fault = Trust::read(&file).expect_err(bad);
-            assert!(matches!(fault, Fault::Line { line: 1, .. }), "{bad}: {fault}");
+            assert!(matches!(fault, ConfigError::Line { line: 1, .. }), "{bad}: {fault}");
         }
         fs::remove_dir_all(&dir).expect("removed");
     }

@@ -1,10 +1,11 @@
-//! Meeting peers on this host: whoever sends to us asks for a lane of our queue, and we ask those
-//! that we send to. The handshake is the connection manager's, in the port space of datagrams; it
-//! makes progress in calls that the program makes anyway.
+//! Handshakes with peers on this host. A sender asks its peer for a lane of the peer's queue.
+//!
+//! The handshake is the connection manager's, in the port space of datagrams. It advances in calls
+//! that the program makes anyway.
 
 use crate::datagram::header::QueueHeader;
-use crate::datagram::route::{Over, Way};
-use crate::datagram::sources::Sources;
+use crate::datagram::route::{Medium, Route};
+use crate::datagram::source_check::SourceCheck;
 use crate::sys;
 use rsock_cm::soft::{
     SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
@@ -21,25 +22,25 @@ use std::time::{Duration, Instant};
 
 /// WIRE: the Q_Key of every datagram rsocket.
 pub(super) const KEY: QKey = QKey(0x0123_4567);
-/// How long a peer has for its part of a handshake: it takes part when it receives or polls.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Handshakes under way at the same time. Others wait for their turn, on UDP.
+/// Time that a peer has for its part of a handshake: it takes part when it receives or polls.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Handshakes under way at the same time. Further peers are reached by UDP until their turn.
 const MOST: usize = 16;
 
-/// What came of a handshake that we began.
+/// The result of a handshake that this end began.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) peer: SocketAddr,
     pub(super) number: QpNum,
-    pub(super) way: Option<Arc<Way>>,
+    pub(super) route: Option<Arc<Route>>,
 }
 
-/// What a handshake opens: the queue, and what is known of who may send to it from where.
-type NativeListener<'a> = (&'a SoftUd, &'a Sources);
+/// What a handshake needs to admit a peer: the queue, and the check of its senders' addresses.
+type AdmittingQueue<'a> = (&'a SoftUd, &'a SourceCheck);
 
 /// The handshakes of one socket.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct Handshakes {
     ctx: SoftContext,
     port: Arc<Port>,
     listener: Listener,
@@ -53,33 +54,36 @@ struct Attempt {
     connecting: Connecting,
 }
 
-impl Meeting {
-    /// From here on peers find us.
+impl Handshakes {
+    /// Makes the socket findable by peers.
     ///
     /// # Errors
-    /// `EADDRINUSE` if somebody else is found under our address; when descriptors run out.
+    /// `EADDRINUSE` if another socket is published under this address; when descriptors run out.
     pub(super) fn new(ctx: &SoftContext, port: &Arc<Port>) -> io::Result<Self> {
         let listener = Listener::listen(ctx, PortSpace::Udp, Arc::clone(port), BACKLOG)?;
         let (ctx, port) = (ctx.clone(), Arc::clone(port));
         Ok(Self { ctx, port, listener, attempts: Vec::new() })
     }
 
-    /// Begins to look for queue `number` at canonical `peer`; false if that cannot be now.
-    pub(super) fn seek(&mut self, peer: SocketAddr, number: QpNum, now: Instant) -> bool {
+    /// Begins a handshake with queue `number` at canonical `peer`. False if that is not possible
+    /// now.
+    pub(super) fn begin(&mut self, peer: SocketAddr, number: QpNum, now: Instant) -> bool {
         if self.attempts.len() >= MOST {
             return false;
         }
         let port = Arc::clone(&self.port);
-        let started = Connecting::start(&self.ctx, PortSpace::Udp, port, peer, now, now + PATIENCE);
+        let started =
+            Connecting::start(&self.ctx, PortSpace::Udp, port, peer, now, now + HANDSHAKE_TIMEOUT);
         let Ok(connecting) = started else { return false };
         self.attempts.push(Attempt { peer, number, connecting });
         true
     }
 
-    /// Makes what progress there is; never waits. What came of our own handshakes goes to `done`.
+    /// Advances the handshakes; never waits. The results of handshakes that this end began go to
+    /// `done`.
     pub(super) fn progress(
         &mut self,
-        to: NativeListener<'_>,
+        to: AdmittingQueue<'_>,
         now: Instant,
         mut done: impl FnMut(Outcome),
     ) {
@@ -88,15 +92,15 @@ impl Meeting {
         self.attempts.retain_mut(|attempt| match attempt.progress(port, to, now) {
             Ok(None) => true,
             result => {
-                let way = result.ok().flatten();
-                done(Outcome { peer: attempt.peer, number: attempt.number, way });
+                let route = result.ok().flatten();
+                done(Outcome { peer: attempt.peer, number: attempt.number, route });
                 false
             }
         });
     }
 
-    /// Lets those in who ask.
-    fn serve(&mut self, (ud, sources): NativeListener<'_>, now: Instant) {
+    /// Admits the peers that have asked for a lane.
+    fn serve(&mut self, (ud, sources): AdmittingQueue<'_>, now: Instant) {
         // An error is a shortage, which passes.
         while let Ok(Some(event)) = self.listener.try_next(now) {
             if let Event::Request(request) = event {
@@ -112,7 +116,7 @@ impl Meeting {
         }
     }
 
-    /// What to poll, for both roles.
+    /// The descriptors to poll, for both roles.
     pub(super) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) {
         out.push(entry(&self.listener, libc::POLLIN));
         for Attempt { connecting, .. } in &self.attempts {
@@ -123,48 +127,49 @@ impl Meeting {
         }
     }
 
-    /// When to call [`Self::progress`] at the latest.
+    /// The latest time at which [`Self::progress`] must be called.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.attempts.iter().map(|attempt| attempt.connecting.next_timeout()).min()
     }
 }
 
 impl Attempt {
-    /// `None` while it is under way.
+    /// Advances this handshake; `None` while it is under way.
     fn progress(
         &mut self,
         port: &Port,
-        (ud, sources): NativeListener<'_>,
+        (ud, sources): AdmittingQueue<'_>,
         now: Instant,
-    ) -> Result<Option<Arc<Way>>, io::Error> {
+    ) -> Result<Option<Arc<Route>>, io::Error> {
         loop {
             match self.connecting.progress(now)? {
                 Progress::Pending => return Ok(None),
                 Progress::Rejected(_) => return refused(),
                 Progress::Path(_, path) => {
-                    // It will want to answer.
+                    // The peer needs a lane of the local queue for its answers.
                     admit(port, ud, &path)?;
                     self.connecting.send_request(ud.qp_num(), &[])?;
                 }
                 Progress::Accepted(answer) => {
-                    // What is found under the address is not who answered from it.
+                    // The socket that answers under the address is not the one that told its number
+                    // by UDP.
                     if answer.qp_num != self.number {
                         return refused();
                     }
                     let source = self.connecting.local_addr();
                     let met = self.connecting.establish()?;
-                    // It told the number by UDP, from that address.
+                    // The peer told this number by UDP, from that address.
                     sources.remember(met.path().sender(), self.peer);
                     let to = ud.destination(met.path(), self.number, KEY)?;
                     let header = QueueHeader { source }.encode();
-                    return Ok(Some(Arc::new(Way { over: Over::Memory(to), header })));
+                    return Ok(Some(Arc::new(Route { medium: Medium::SharedMemory(to), header })));
                 }
             }
         }
     }
 }
 
-/// Lets a peer in, with as much room as the UDP socket has.
+/// Admits a peer, with as much room as the UDP socket's receive buffer.
 fn admit(port: &Port, ud: &SoftUd, path: &Path) -> Result<(), rsock_verbs::Error> {
     ud.set_room(sys::receive_buffer(port.as_fd()));
     ud.admit(path)
@@ -178,5 +183,5 @@ fn entry(of: &impl AsFd, events: i16) -> libc::pollfd {
     libc::pollfd { fd: of.as_fd().as_raw_fd(), events, revents: 0 }
 }
 
-/// Peers that may wait for us to look.
+/// Peers that may wait for [`Handshakes::progress`].
 const BACKLOG: u32 = 64;

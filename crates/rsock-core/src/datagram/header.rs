@@ -1,6 +1,6 @@
-//! The two headers of datagrams: one on packets of the UDP socket, one on those of queue pairs.
+//! The two headers of datagrams: one on packets of the UDP socket, one on datagrams of queue pairs.
 //!
-//! Parsing is total: any bytes are a header or nothing. What follows a header is payload.
+//! Parsing is total: any bytes are either a header or rejected. The payload follows the header.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `struct ds_udp_header`, `struct ds_header`.
@@ -17,26 +17,26 @@ pub const MAX_UDP_HEADER: usize = 28;
 /// Longest header in front of a queue pair's payload, in bytes.
 pub const MAX_QUEUE_HEADER: usize = 24;
 
-/// What a UDP packet is for.
+/// The purpose of a UDP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpOp {
-    /// It carries a datagram, and asks for the receiver's queue pair.
+    /// The packet carries a datagram, and asks for the receiver's queue pair.
     #[doc(alias = "RS_OP_DATA")]
     Data,
-    /// It tells the sender's queue pair, and nothing else.
+    /// The packet tells the sender's queue pair, and carries no datagram.
     #[doc(alias = "RS_OP_CTRL")]
     Control,
 }
 
-/// Front of a UDP packet.
+/// The header of a UDP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ds_udp_header")]
 pub struct UdpHeader {
-    /// What follows.
+    /// The purpose of the packet.
     pub op: UdpOp,
-    /// The sender's queue pair; 0 if it has none, which nobody answers over.
+    /// The sender's queue pair; 0 if it has none.
     pub qp_num: QpNum,
-    /// The sender's address. Nobody trusts it: the packet's own source counts.
+    /// The sender's address. Receivers ignore it: the packet's own source counts.
     pub addr: IpAddr,
 }
 
@@ -78,7 +78,7 @@ impl<const N: usize> HeaderBytes<N> {
 }
 
 impl UdpHeader {
-    /// As it travels: 16 bytes for an IPv4 address, 28 for an IPv6 one.
+    /// The wire format: 16 bytes for an IPv4 address, 28 for an IPv6 one.
     #[must_use]
     pub fn encode(&self) -> HeaderBytes<MAX_UDP_HEADER> {
         let (version, len) = match self.addr {
@@ -106,8 +106,9 @@ impl UdpHeader {
         out
     }
 
-    /// From a packet whose source has an IPv6 address if `v6`; the header, and where the payload
-    /// begins. Tag, version, length and operation are checked; the high byte of the number is not.
+    /// Parses a packet, whose source has an IPv6 address if `v6`. Returns the header and the offset
+    /// of the payload. Tag, version, length and operation are checked; the high byte of the number
+    /// is not.
     #[must_use]
     pub fn parse(packet: &[u8], v6: bool) -> Option<(Self, usize)> {
         let (front, rest) = WireUdp::read_from_prefix(packet).ok()?;
@@ -133,11 +134,12 @@ impl UdpHeader {
 /// A queue pair's number on the wire has 24 bits.
 const QP_BITS: u32 = 0xff_ffff;
 
-/// Front of a datagram that a queue pair carries: who sent it.
+/// The header of a datagram that a queue pair carries: it names the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ds_header")]
 pub struct QueueHeader {
-    /// Address and port of the sender's UDP socket. The scope of an IPv6 address does not travel.
+    /// Address and port of the sender's UDP socket. The scope of an IPv6 address is not
+    /// transmitted.
     pub source: SocketAddr,
 }
 
@@ -161,7 +163,7 @@ struct WireV6 {
 }
 
 impl QueueHeader {
-    /// As it travels: 8 bytes for an IPv4 address, 24 for an IPv6 one.
+    /// The wire format: 8 bytes for an IPv4 address, 24 for an IPv6 one.
     #[must_use]
     pub fn encode(&self) -> HeaderBytes<MAX_QUEUE_HEADER> {
         let mut out = HeaderBytes::EMPTY;
@@ -180,8 +182,8 @@ impl QueueHeader {
         out
     }
 
-    /// From the front of a datagram, of which at most [`MAX_QUEUE_HEADER`] bytes count; the header,
-    /// and where the payload begins.
+    /// Parses the front of a datagram, of which at most [`MAX_QUEUE_HEADER`] bytes count. Returns
+    /// the header and the offset of the payload.
     #[must_use]
     pub fn parse(front: &[u8]) -> Option<(Self, usize)> {
         match front.get(..2)? {
@@ -206,7 +208,7 @@ const _: () = {
     assert!(size_of::<WireV4>() == 8 && size_of::<WireV6>() == MAX_QUEUE_HEADER);
 };
 
-/// What the fuzzer feeds: whatever parses says what it said.
+/// The fuzzer's function: every header that parses encodes to the bytes it was parsed from.
 ///
 /// # Panics
 /// If it does not.
@@ -230,7 +232,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A packet as C sends it on a little-endian host: number 0x123456, from 10.9.0.1.
+    /// A packet as rdma-core sends it on a little-endian host: number 0x123456, from 10.9.0.1.
     const C_DATA: [u8; 18] =
         [0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0x00, 0x12, 0x34, 0x56, 10, 9, 0, 1, b'h', b'i'];
 
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_of_a_c_host_is_understood_and_reproduced() {
+    fn a_packet_of_rdma_core_is_parsed_and_reproduced() {
         let (header, at) = UdpHeader::parse(&C_DATA, false).expect("header");
         let expected =
             UdpHeader { op: UdpOp::Data, qp_num: QpNum(0x12_3456), addr: addr("10.9.0.1") };
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damage_to_a_packet_s_front_is_noticed() {
+    fn a_damaged_packet_header_is_rejected() {
         for at in 0..7 {
             let mut packet = C_DATA;
             packet[at] ^= 0x40;
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_queue_pairs_look_as_c_has_them() {
+    fn headers_of_queue_pairs_match_rdma_core() {
         let v4 = QueueHeader { source: "10.9.0.1:7174".parse().expect("address") };
         assert_eq!(v4.encode().as_bytes(), [4, 8, 0x1c, 0x06, 10, 9, 0, 1]);
         let v6 = QueueHeader { source: "[fd09::1]:7174".parse().expect("address") };
@@ -292,12 +294,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_header_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn any_bytes_are_parsed_or_rejected(
+            bytes in proptest::collection::vec(any::<u8>(), 0..64),
+        ) {
             check_any(&bytes);
         }
 
         #[test]
-        fn nearly_right_packets_too(
+        fn nearly_valid_packets_are_parsed_or_rejected(
             version in 3u8..8, op in 0u8..9, len in 0u8..32, v6: bool, cut in 0usize..40,
         ) {
             let mut packet = vec![0x55; 4];
@@ -312,9 +316,12 @@ mod tests {
         }
 
         #[test]
-        fn headers_survive_the_wire(ip: u128, v4: bool, port: u16, number in 0u32..1 << 24) {
+        fn encoded_headers_parse_to_themselves(
+            ip: u128, v4: bool, port: u16, number in 0u32..1 << 24,
+        ) {
             #[expect(clippy::cast_possible_truncation, reason = "any address will do")]
-            let addr: IpAddr = if v4 { (ip as u32).to_be_bytes().into() } else { ip.to_be_bytes().into() };
+            let short = (ip as u32).to_be_bytes();
+            let addr: IpAddr = if v4 { short.into() } else { ip.to_be_bytes().into() };
             let udp = UdpHeader { op: UdpOp::Control, qp_num: QpNum(number), addr };
             let bytes = udp.encode();
             let back = UdpHeader::parse(bytes.as_bytes(), !v4);

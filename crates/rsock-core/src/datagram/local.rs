@@ -1,11 +1,11 @@
-//! The part of a datagram socket that peers on this host reach: a queue in shared memory, and the
-//! handshakes that lead to it and from it.
+//! The part of a datagram socket for peers on this host: a queue in shared memory, and the
+//! handshakes with peers.
 //!
-//! It belongs to the process that made it. A child forked from that one goes on receiving from the lanes
-//! that exist and sending over the ways that exist, meets nobody new, and has UDP for the rest.
+//! It belongs to the process that created it. A forked child keeps receiving from the existing
+//! lanes and sending over the existing routes, makes no new handshakes, and uses UDP for the rest.
 
-use crate::datagram::handshake::{KEY, Meeting, Outcome};
-use crate::datagram::sources::Sources;
+use crate::datagram::handshake::{Handshakes, KEY, Outcome};
+use crate::datagram::source_check::SourceCheck;
 use rsock_cm::Port;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::{Soft, SoftContext, SoftUd};
@@ -22,20 +22,20 @@ use std::time::Instant;
 pub(super) struct Local {
     pub(super) ctx: SoftContext,
     pub(super) ud: SoftUd,
-    pub(super) sources: Sources,
+    pub(super) sources: SourceCheck,
     owner: ProcessId,
-    meeting: Mutex<Meeting>,
-    /// Whether anything has come this way: then it pays to look here first.
+    handshakes: Mutex<Handshakes>,
+    /// Whether any datagram has come this way: then receivers spin for it.
     is_active: AtomicBool,
-    /// When the peers were last asked whether they live.
+    /// When the peers were last checked for exited processes.
     swept: AtomicU32,
 }
 
-/// Milliseconds between two looks for peers that died.
+/// Milliseconds between two such checks.
 const SWEEP_EVERY: u32 = 200;
 
 impl Local {
-    /// For the socket at `port`, which is bound; `None` where peers on this host use UDP too.
+    /// For the socket at `port`, which is bound. `None` where peers on this host use UDP too.
     pub(super) fn new(port: &Arc<Port>) -> Option<Self> {
         if !crate::config::environment::is_enabled()
             || crate::config::environment::device()
@@ -49,13 +49,13 @@ impl Local {
         let made = || -> io::Result<Self> {
             let ctx = SoftContext::open()?;
             let ud = Soft::create_datagrams(&ctx, KEY)?;
-            let meeting = Mutex::new(Meeting::new(&ctx, port)?);
+            let handshakes = Mutex::new(Handshakes::new(&ctx, port)?);
             Ok(Self {
                 ctx,
                 ud,
-                sources: Sources::new(),
+                sources: SourceCheck::new(),
                 owner: process(),
-                meeting,
+                handshakes,
                 is_active: AtomicBool::new(false),
                 swept: AtomicU32::new(crate::sys::tick()),
             })
@@ -63,8 +63,8 @@ impl Local {
         made().ok()
     }
 
-    /// Whether the calling process may meet peers.
-    pub(super) fn is_ours(&self) -> bool {
+    /// Whether the calling process created it, and so may make handshakes.
+    pub(super) fn is_own_process(&self) -> bool {
         self.owner == process()
     }
 
@@ -72,34 +72,35 @@ impl Local {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// Begins to look for a peer's queue; false if that cannot be now.
-    pub(super) fn seek(&self, peer: SocketAddr, number: rsock_verbs::QpNum, now: Instant) -> bool {
-        // Whoever holds the lock makes handshakes progress: not a moment to wait for.
-        let Ok(mut meeting) = self.meeting.try_lock() else { return false };
-        self.is_ours() && meeting.seek(peer, number, now)
+    /// Begins a handshake with a peer's queue. False if that is not possible now.
+    pub(super) fn begin(&self, peer: SocketAddr, number: rsock_verbs::QpNum, now: Instant) -> bool {
+        // The holder of the lock advances the handshakes: this call does not wait for it.
+        let Ok(mut handshakes) = self.handshakes.try_lock() else { return false };
+        self.is_own_process() && handshakes.begin(peer, number, now)
     }
 
-    /// Makes handshakes progress, unless another thread does.
+    /// Advances the handshakes, unless another thread does.
     pub(super) fn progress(&self, now: Instant, done: impl FnMut(Outcome)) {
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return;
         }
-        if let Ok(mut meeting) = self.meeting.try_lock() {
-            meeting.progress((&self.ud, &self.sources), now, done);
+        if let Ok(mut handshakes) = self.handshakes.try_lock() {
+            handshakes.progress((&self.ud, &self.sources), now, done);
         }
     }
 
-    /// What to poll besides the bell; and when to call [`Self::progress`] at the latest.
+    /// The descriptors to poll besides the bell. Returns the latest time at which
+    /// [`Self::progress`] must be called.
     pub(super) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) -> Option<Instant> {
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return None;
         }
-        let meeting = self.meeting.try_lock().ok()?;
-        meeting.poll_entries(out);
-        meeting.next_timeout()
+        let handshakes = self.handshakes.try_lock().ok()?;
+        handshakes.poll_entries(out);
+        handshakes.next_timeout()
     }
 
-    /// Now and then lets go of what belongs to peers that died.
+    /// Now and then releases the memory of peers that have exited.
     pub(super) fn sweep(&self) {
         let (now, last) = (crate::sys::tick(), self.swept.load(Ordering::Relaxed));
         if now.wrapping_sub(last) >= SWEEP_EVERY {
@@ -108,7 +109,7 @@ impl Local {
         }
     }
 
-    /// Hands the next datagrams to `take`, `most` at most; how many.
+    /// Passes the next datagrams to `take`, at most `most`. Returns how many.
     #[inline]
     pub(super) fn try_recv_up_to(&self, most: usize, take: &mut dyn FnMut(&dyn Arrived)) -> usize {
         let n = self.ud.try_recv_up_to(most, take);
@@ -119,8 +120,8 @@ impl Local {
     }
 }
 
-/// Whether several sockets may have one address: who of them gets a datagram is the kernel's to say then,
-/// so all of them stay on UDP.
+/// Whether several sockets may share the address. Then the kernel decides which of them receives a
+/// datagram, so all of them stay on UDP.
 pub(super) fn is_shared(fd: BorrowedFd<'_>) -> bool {
     use rustix::net::sockopt::{socket_reuseaddr, socket_reuseport};
     socket_reuseaddr(fd).unwrap_or(true) || socket_reuseport(fd).unwrap_or(true)

@@ -1,26 +1,27 @@
-//! A map of bounded size that forgets what was used least lately, roughly: two generations.
+//! A map of bounded size that forgets roughly the least recently used entries, by two generations.
 //!
-//! Invariant: each generation has at most half of the capacity, and no key is in both. When the young
-//! one is full it becomes the old one, and what nobody looked at since the last time goes.
+//! INVARIANT: each generation has at most half of the capacity, and no key is in both. When the
+//! young generation is full it becomes the old one, and the entries of the previous old one are
+//! dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 /// The map.
 #[derive(Debug)]
-pub(super) struct Generations<K, V> {
+pub(super) struct LruMap<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
     half: usize,
 }
 
-impl<K: Eq + Hash + Copy, V> Generations<K, V> {
-    /// Room for `capacity` entries, two at least.
+impl<K: Eq + Hash + Copy, V> LruMap<K, V> {
+    /// A map for `capacity` entries, at least two.
     pub(super) fn new(capacity: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), half: (capacity / 2).max(1) }
     }
 
-    /// The entry, which counts as used.
+    /// The entry, which counts as used now.
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         if let Some(value) = self.old.remove(key) {
             self.insert(*key, value);
@@ -28,7 +29,7 @@ impl<K: Eq + Hash + Copy, V> Generations<K, V> {
         self.young.get_mut(key)
     }
 
-    /// Adds or replaces an entry; others may go for it.
+    /// Adds or replaces an entry; the oldest entries may be dropped for it.
     pub(super) fn insert(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.half && !self.young.contains_key(&key) {
@@ -37,11 +38,12 @@ impl<K: Eq + Hash + Copy, V> Generations<K, V> {
         self.young.insert(key, value);
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
@@ -53,14 +55,14 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is done, the map is bounded, what it has is what was put in last, and the entries
-        /// used last are there.
+        /// After any operations the map is bounded, each entry has the value inserted last, and the
+        /// most recently used entries are present.
         #[test]
-        fn bounded_and_faithful(
+        fn the_map_is_bounded_and_returns_what_was_inserted_last(
             capacity in 2usize..12,
             ops in proptest::collection::vec((0u8..3, 0u8..20, any::<u16>()), 0..200),
         ) {
-            let mut map = Generations::new(capacity);
+            let mut map = LruMap::new(capacity);
             let mut all = HashMap::new();
             let mut recent = Vec::new();
             for (op, key, value) in ops {
@@ -77,14 +79,15 @@ mod tests {
                             recent.retain(|k| *k != key);
                             recent.push(key);
                         } else {
-                            prop_assert!(!recent.iter().rev().take(capacity / 2).any(|k| *k == key));
+                            let mut newest = recent.iter().rev().take(capacity / 2);
+                            prop_assert!(!newest.any(|k| *k == key));
                         }
                     }
                     _ => {
                         let removed = map.remove(&key);
                         prop_assert!(removed.is_none() || removed == all.get(&key).copied());
                         all.remove(&key);
-                        // What is used less lately may be gone already, and does not come back.
+                        // A less recently used entry may be gone already, and does not come back.
                         recent.clear();
                     }
                 }

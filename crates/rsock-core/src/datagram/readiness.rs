@@ -1,17 +1,20 @@
-//! Waiting for a datagram socket in an event loop that is not ours: tasks, not threads, wait.
+//! Readiness of a datagram socket for an event loop, where tasks wait rather than threads.
 //!
-//! The loop watches the UDP socket, edge-triggered, and a [`Doorbell`] for each kind of queue beside it: in
-//! shared memory, and on RDMA devices as soon as there is one. The order is: take a mark, try, and if that
-//! would block, [`Datagram::arm_doorbell`], look whether anything [has changed](Datagram::has_changed) since
-//! the mark, then wait; a `false` of arming means that something came meanwhile. Who waits when another call
-//! makes a [new queue](Datagram::n_far_queues) must arm again. Handshakes need no watching: who asks for a
-//! lane goes on sending by UDP until it is there, and each packet makes a try.
+//! The loop watches the UDP socket, edge-triggered, and a [`Doorbell`] for each kind of queue
+//! beside it: in shared memory, and on RDMA devices as soon as the socket has a queue there. The
+//! order is: take a mark, try, and if that would block, [`Datagram::arm_doorbell`], check whether
+//! anything [has changed](Datagram::has_changed) since the mark, then wait. If arming returns
+//! `false`, a datagram came meanwhile. A task that waits while another call creates a [new
+//! queue](Datagram::n_remote_queues) must arm again. Handshakes need no watching: a peer that asks
+//! for a lane sends by UDP until it has the lane, and each packet makes the task try again.
 //!
-//! A send finds no room in the UDP socket, or on a device: [`Datagram::patience`] tells which.
+//! A send may find no room in the UDP socket, or on a device: [`Datagram::patience`] tells which.
 
 use crate::Doorbell;
-use crate::datagram::remote::Far;
+use crate::datagram::flags::MessageFlags;
+use crate::datagram::remote::Remote;
 use crate::datagram::socket::{Datagram, Received};
+use crate::datagram::waiting::PollUdp;
 use crate::doorbell::Kind;
 use crate::interrupt::Section;
 use rsock_verbs::{Context, DatagramQueue};
@@ -22,20 +25,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Looks at UDP in one try. Each takes a batch of packets, of which none may be for the program.
-const LOOKS: u32 = 64;
+/// Most receives in one try. Each takes a batch of packets, of which none may be for the program.
+const MAX_TRIES: u32 = 64;
 
 impl Datagram {
-    /// As [`Self::recv_from`], and never waits. `WouldBlock` means that the UDP socket was empty, so
-    /// that the next packet shows as an event.
+    /// As [`Self::recv_from`], and never waits. `WouldBlock` means that the UDP socket was empty,
+    /// so that the next packet is an edge.
     ///
     /// # Errors
     /// As [`Self::recv_from`].
-    pub fn try_recv_from(&self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
-        self.until_udp_is_empty(|| self.recv_from(bufs, peek, true))
+    pub fn try_recv_from(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: MessageFlags,
+    ) -> io::Result<Received> {
+        let flags = flags | MessageFlags::DONT_WAIT;
+        self.until_udp_is_empty(|| self.recv_from(bufs, flags))
     }
 
-    /// As [`Self::recv_batch`], and never waits. `WouldBlock` means the same as [`Self::try_recv_from`]'s.
+    /// As [`Self::recv_batch`], and never waits. `WouldBlock` means the same as
+    /// [`Self::try_recv_from`]'s.
     ///
     /// # Errors
     /// As [`Self::recv_from`].
@@ -44,11 +53,11 @@ impl Datagram {
         bufs: &mut [IoSliceMut<'_>],
         out: &mut [Option<Received>],
     ) -> io::Result<usize> {
-        self.until_udp_is_empty(|| self.recv_up_to(bufs, out, true))
+        self.until_udp_is_empty(|| self.recv_up_to(bufs, out, MessageFlags::DONT_WAIT))
     }
 
     fn until_udp_is_empty<R>(&self, mut receive: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        for _ in 1..LOOKS {
+        for _ in 1..MAX_TRIES {
             match receive() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.has_packets() => {}
                 done => return done,
@@ -62,7 +71,7 @@ impl Datagram {
     /// # Errors
     /// As [`Self::send_to`].
     pub fn try_send_to(&self, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
-        self.send_to(&[IoSlice::new(bytes)], to, true)
+        self.send_to(&[IoSlice::new(bytes)], to, MessageFlags::DONT_WAIT)
     }
 
     fn has_packets(&self) -> bool {
@@ -70,61 +79,63 @@ impl Datagram {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n == 1)
     }
 
-    /// A mark to take before trying: how often RDMA devices that were full have had room again.
+    /// The mark to take before a try: how often full RDMA devices have had room again.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        let far = self.far.get().and_then(Option::as_ref);
-        far.map_or(0, |far| far.queues().fold(0, |sum, queue| sum.wrapping_add(queue.n_moves())))
+        let remote = self.remote.get().and_then(Option::as_ref);
+        remote.map_or(0, |remote| {
+            remote.queues().fold(0, |sum, queue| sum.wrapping_add(queue.n_moves()))
+        })
     }
 
-    /// Whether anything has come that a receive would find without looking at UDP, or there was room since
-    /// `mark` where there had been none. A few loads, for spinning.
+    /// Whether a datagram has come that a receive would find without polling UDP, or there has been
+    /// room since `mark` where there had been none. A few loads, for spinning.
     #[must_use]
     pub fn has_changed(&self, mark: u32) -> bool {
         if self.has_input() {
             return true;
         }
-        // Asking finds out whether there is room.
+        // This call notices room on a device.
         let _ = self.patience();
         self.mark() != mark
     }
 
-    /// Whether anything has come that a receive would find without looking at UDP.
+    /// Whether a datagram has come that a receive would find without polling UDP.
     #[must_use]
     pub fn has_input(&self) -> bool {
-        self.n_waiting.load(Ordering::Acquire) != 0 || self.is_ready_past_udp()
+        self.n_pending.load(Ordering::Acquire) != 0 || self.is_ready_past_udp()
     }
 
     /// Whether peers have sent past UDP so far.
     #[must_use]
     pub fn has_peers_past_udp(&self) -> bool {
         matches!(self.local.get(), Some(Some(local)) if local.is_active())
-            || matches!(self.far.get(), Some(Some(far)) if far.is_active())
+            || matches!(self.remote.get(), Some(Some(remote)) if remote.is_active())
     }
 
-    /// How many queues on RDMA devices it has. What comes for a new one rings no doorbell that was armed
-    /// before.
+    /// Number of queues on RDMA devices. A datagram for a new queue does not ring a doorbell that
+    /// was armed before.
     #[must_use]
-    pub fn n_far_queues(&self) -> usize {
-        self.far.get().and_then(Option::as_ref).map_or(0, Far::n_queues)
+    pub fn n_remote_queues(&self) -> usize {
+        self.remote.get().and_then(Option::as_ref).map_or(0, Remote::n_queues)
     }
 
-    /// After a send that would have blocked: how long to wait for a doorbell of an RDMA device at most before
-    /// trying again. `None` if it is UDP that has no room, unless the [mark](Self::mark) is another one by
-    /// now.
+    /// After a send that would have blocked: how long to wait for a doorbell of an RDMA device, at
+    /// most, before the next try. `None` if the UDP socket has no room, or if the
+    /// [mark](Self::mark) has changed.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
-        let far = self.far.get().and_then(Option::as_ref)?;
-        far.queues().filter_map(|queue| queue.patience()).min()
+        let remote = self.remote.get().and_then(Option::as_ref)?;
+        remote.queues().filter_map(|queue| queue.patience()).min()
     }
 
-    /// Which of `events` hold now, as `poll(2)` tells them; looks at UDP.
+    /// Which of `events` hold now, as `poll(2)` reports them; polls UDP.
     #[must_use]
     pub fn events(&self, events: PollFlags) -> PollFlags {
-        self.readiness(events, true)
+        self.readiness(events, PollUdp::IfNeeded)
     }
 
-    /// A doorbell for what comes through shared memory; `None` where nothing comes that way. Binds the
+    /// A doorbell for datagrams in shared memory; `None` where there is no such queue. Binds the
     /// socket.
     ///
     /// # Errors
@@ -134,17 +145,17 @@ impl Datagram {
         Ok(Some(local.ctx.create_bell()?.into()))
     }
 
-    /// A doorbell for what comes over RDMA devices; `None` as long as the socket talks over none.
+    /// A doorbell for datagrams over RDMA devices; `None` while the socket uses no device.
     ///
     /// # Errors
     /// As [`Self::local_doorbell`].
-    pub fn far_doorbell(&self) -> io::Result<Option<Doorbell>> {
+    pub fn remote_doorbell(&self) -> io::Result<Option<Doorbell>> {
         let Some(queue) = self.queues().next() else { return Ok(None) };
         Ok(Some(queue.context().create_bell()?.into()))
     }
 
-    /// Arms `bell` for what comes its way, until [`Self::disarm_doorbell`]. False, and nothing is armed, if
-    /// there is something already, or too many wait.
+    /// Arms `bell` for the queues of its device, until [`Self::disarm_doorbell`]. False, and
+    /// nothing is armed, if a datagram is there already, or too many tasks wait.
     #[must_use]
     pub fn arm_doorbell(&self, bell: &Doorbell) -> bool {
         let _section = Section::enter();
@@ -158,7 +169,7 @@ impl Datagram {
         is_armed
     }
 
-    /// Takes back an [`Self::arm_doorbell`] that returned true.
+    /// Undoes an [`Self::arm_doorbell`] that returned true.
     pub fn disarm_doorbell(&self, bell: &Doorbell) {
         let _section = Section::enter();
         match bell.kind() {
@@ -167,11 +178,11 @@ impl Datagram {
         }
     }
 
-    /// Another descriptor of the UDP socket, to watch it by.
+    /// A duplicate of the UDP socket's descriptor, for an event loop.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
-    pub fn watched(&self) -> io::Result<OwnedFd> {
+    pub fn watchable_fd(&self) -> io::Result<OwnedFd> {
         self.port.as_fd().try_clone_to_owned()
     }
 }

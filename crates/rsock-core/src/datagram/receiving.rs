@@ -1,8 +1,10 @@
-//! Receiving: from the queues past UDP and from the UDP socket, whose control packets are answered here.
+//! Receiving: from the queues past UDP and from the UDP socket, whose control packets are answered
+//! here.
 
+use crate::datagram::flags::MessageFlags;
 use crate::datagram::header::{MAX_QUEUE_HEADER, QueueHeader, UdpOp};
 use crate::datagram::socket::{Datagram, Received, errno};
-use crate::datagram::sources::Sources;
+use crate::datagram::source_check::SourceCheck;
 use crate::datagram::udp::Inbox;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
@@ -15,61 +17,55 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What came by UDP, or was peeked at, and waits.
+/// Datagrams that came by UDP, or were peeked at, and wait for a receive.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingDatagrams {
     pub(super) inbox: Inbox,
     pub(super) datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// What the UDP socket reported, for the next call.
+    /// An error of the UDP socket, for the next call.
     pub(super) error: Option<io::Error>,
 }
 
-/// Datagrams kept at most between the UDP socket and the program.
-const MOST_WAITING: usize = 256;
-/// Receptions from the queue before UDP and handshakes get their turn.
+/// Most datagrams kept between the UDP socket and the program.
+const MAX_PENDING: usize = 256;
+/// Receptions from the queues before UDP and handshakes are polled.
 const UDP_EVERY: u32 = 64;
-/// Datagrams that one look drops at most.
-const MOST_DROPPED: u32 = 1024;
+/// Most datagrams that one receive drops.
+const MAX_DROPPED: u32 = 1024;
 
 impl Datagram {
-    /// As `recvfrom(2)` into several buffers. `peek` as `MSG_PEEK`, `dont_wait` as `MSG_DONTWAIT`. A
-    /// datagram that is longer than the buffers is cut, and [`Received::full_len`] says so.
+    /// As `recvfrom(2)` into several buffers. A datagram that is longer than the buffers is
+    /// truncated, which [`Received::full_len`] shows.
     ///
     /// # Errors
-    /// `EAGAIN`, `EINTR`; what UDP reports, for instance `ECONNREFUSED`.
+    /// `EAGAIN`, `EINTR`; errors of UDP, for instance `ECONNREFUSED`.
     #[doc(alias = "rrecvfrom")]
     pub fn recv_from(
         &self,
         bufs: &mut [IoSliceMut<'_>],
-        peek: bool,
-        dont_wait: bool,
+        flags: MessageFlags,
     ) -> io::Result<Received> {
-        let mut received = match self.try_recv_local(bufs, peek)? {
+        let mut received = match self.try_recv_local(bufs, flags.is_peek())? {
             Some(received) => received,
-            None => self.recv_slow(bufs, peek, dont_wait)?,
+            None => self.recv_slow(bufs, flags)?,
         };
         received.from = in_family(received.from, self.is_v6());
         Ok(received)
     }
 
-    fn recv_slow(
-        &self,
-        bufs: &mut [IoSliceMut<'_>],
-        peek: bool,
-        dont_wait: bool,
-    ) -> io::Result<Received> {
-        let nonblocking = dont_wait || self.is_nonblocking();
+    fn recv_slow(&self, bufs: &mut [IoSliceMut<'_>], flags: MessageFlags) -> io::Result<Received> {
+        let nonblocking = flags.is_dont_wait() || self.is_nonblocking();
         let watch = Watch::begin();
         self.local()?;
-        // Asked for when it is needed: it is a system call.
+        // Read when it is first needed: it takes a system call.
         let mut deadline = None;
         loop {
-            // PERF: who was served past UDP looks there for a while before a system call.
+            // PERF: a socket that receives past UDP spins there for a while before a system call.
             let spun = !nonblocking && self.spin();
             if !spun {
-                self.look_at_udp();
+                self.poll_udp();
             }
-            if let Some(received) = self.try_recv_local(bufs, peek)? {
+            if let Some(received) = self.try_recv_local(bufs, flags.is_peek())? {
                 return Ok(received);
             }
             if self.is_closed.load(Ordering::Acquire) {
@@ -91,8 +87,8 @@ impl Datagram {
     }
 
     /// Receives as many datagrams as there are, one into each of `bufs`; waits for the first as
-    /// [`Self::recv_from`] does. What was received is in the first entries of `out`, whose number is
-    /// returned. As `recvmmsg(2)` with `MSG_WAITFORONE`.
+    /// [`Self::recv_from`] does. Describes them in the first entries of `out`, and returns their
+    /// number. As `recvmmsg(2)` with `MSG_WAITFORONE`.
     ///
     /// # Errors
     /// As [`Self::recv_from`].
@@ -102,25 +98,25 @@ impl Datagram {
         bufs: &mut [IoSliceMut<'_>],
         out: &mut [Option<Received>],
     ) -> io::Result<usize> {
-        self.recv_up_to(bufs, out, false)
+        self.recv_up_to(bufs, out, MessageFlags::empty())
     }
 
-    /// As [`Self::recv_batch`]. `dont_wait` as `MSG_DONTWAIT`.
+    /// As [`Self::recv_batch`], with flags.
     pub(super) fn recv_up_to(
         &self,
         bufs: &mut [IoSliceMut<'_>],
         out: &mut [Option<Received>],
-        dont_wait: bool,
+        flags: MessageFlags,
     ) -> io::Result<usize> {
         let most = bufs.len().min(out.len());
         let (bufs, out) = (&mut bufs[..most], &mut out[..most]);
         let (Some(buf), Some(place)) = (bufs.first_mut(), out.first_mut()) else { return Ok(0) };
-        *place = Some(self.recv_from(&mut [IoSliceMut::new(buf)], false, dont_wait)?);
+        *place = Some(self.recv_from(&mut [IoSliceMut::new(buf)], flags)?);
         let mut n = 1;
-        // Those in shared memory at once.
+        // First those in shared memory, at once.
         n += self.recv_more(&mut bufs[n..], &mut out[n..]);
         for (buf, place) in bufs.iter_mut().zip(out).skip(n) {
-            // An error is the next call's.
+            // An error is left for the next call.
             let Ok(Some(received)) = self.try_recv_local(&mut [IoSliceMut::new(buf)], false) else {
                 break;
             };
@@ -130,12 +126,12 @@ impl Datagram {
         Ok(n)
     }
 
-    /// Receives what has come through shared memory, one into each of `bufs`, unless something from
-    /// elsewhere has to come first; how many.
+    /// Receives datagrams from shared memory, one into each of `bufs`, unless one from elsewhere
+    /// must come first. Returns how many.
     fn recv_more(&self, bufs: &mut [IoSliceMut<'_>], out: &mut [Option<Received>]) -> usize {
         let _section = Section::enter();
         let Some(Some(local)) = self.local.get() else { return 0 };
-        if self.n_waiting.load(Ordering::Acquire) != 0 {
+        if self.n_pending.load(Ordering::Acquire) != 0 {
             return 0;
         }
         let until_udp = UDP_EVERY.saturating_sub(self.since_udp.load(Ordering::Relaxed));
@@ -144,7 +140,7 @@ impl Datagram {
         let is_v6 = self.is_v6();
         let mut places = bufs.iter_mut().zip(out);
         let (mut n, mut n_foreign) = (0, 0);
-        local.try_recv_up_to(most, &mut |arrived| match near_source(arrived, &local.sources) {
+        local.try_recv_up_to(most, &mut |arrived| match local_source(arrived, &local.sources) {
             Some((from, at)) if peer.is_none_or(|peer| peer == from) => {
                 if let Some((buf, place)) = places.next() {
                     let received = scatter(arrived, from, at, &mut [IoSliceMut::new(buf)]);
@@ -161,7 +157,7 @@ impl Datagram {
         n
     }
 
-    /// Receives what is there without a system call, as a rule.
+    /// Receives a datagram that is there, without a system call as a rule.
     #[inline]
     fn try_recv_local(
         &self,
@@ -169,20 +165,20 @@ impl Datagram {
         peek: bool,
     ) -> io::Result<Option<Received>> {
         let _section = Section::enter();
-        if self.n_waiting.load(Ordering::Acquire) != 0
-            && let Some(received) = self.take_waiting(bufs, peek)?
+        if self.n_pending.load(Ordering::Acquire) != 0
+            && let Some(received) = self.take_pending(bufs, peek)?
         {
             return Ok(Some(received));
         }
         if self.since_udp.load(Ordering::Relaxed) >= UDP_EVERY {
-            self.look_at_udp();
+            self.poll_udp();
         }
         if peek {
             return self.peek_past_udp(bufs);
         }
         let peer = self.routes().peer;
-        // Who sends nothing but what is dropped does not keep us.
-        for _ in 0..MOST_DROPPED {
+        // Bounded: a peer whose datagrams are all dropped must not keep the caller here.
+        for _ in 0..MAX_DROPPED {
             let mut received = None;
             let next = self.next(peer, |arrived, from, at| {
                 received = Some(scatter(arrived, from, at, bufs));
@@ -199,8 +195,8 @@ impl Datagram {
         Ok(None)
     }
 
-    /// Takes what comes next past UDP: `take` gets the datagram, its source and where its payload
-    /// begins, if it is from `peer` where there is one.
+    /// Takes the next datagram past UDP. `take` gets the datagram, its source and the offset of its
+    /// payload, if it is from `peer` where there is one.
     #[inline]
     fn next(
         &self,
@@ -219,31 +215,31 @@ impl Datagram {
         };
         if let Some(Some(local)) = self.local.get() {
             let sources = &local.sources;
-            let mut take = |arrived: &dyn Arrived| take(arrived, near_source(arrived, sources));
+            let mut take = |arrived: &dyn Arrived| take(arrived, local_source(arrived, sources));
             if local.try_recv_up_to(1, &mut take) != 0 {
                 return next;
             }
         }
-        if let Some(Some(far)) = self.far.get() {
-            far.try_recv(&mut |arrived| take(arrived, far_source(arrived)));
+        if let Some(Some(remote)) = self.remote.get() {
+            remote.try_recv(&mut |arrived| take(arrived, rdma_source(arrived)));
         }
         next
     }
 
-    /// Moves a datagram where it can be looked at twice.
+    /// Moves a datagram to the pending ones, where it can be read twice.
     fn peek_past_udp(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Option<Received>> {
         let peer = self.routes().peer;
-        for _ in 0..MOST_DROPPED {
-            let mut waiting = self.waiting();
+        for _ in 0..MAX_DROPPED {
+            let mut pending = self.pending();
             let next = self.next(peer, |arrived, from, at| {
                 let mut bytes = vec![0; arrived.len() - at];
                 arrived.copy_out(at, &mut bytes);
-                waiting.datagrams.push_back((from, bytes));
+                pending.datagrams.push_back((from, bytes));
             });
-            self.note_waiting(&waiting);
-            drop(waiting);
+            self.note_pending(&pending);
+            drop(pending);
             match next {
-                Next::Taken => return self.take_waiting(bufs, true),
+                Next::Taken => return self.take_pending(bufs, true),
                 Next::Nothing => return Ok(None),
                 Next::Dropped => _ = self.counts.n_foreign.fetch_add(1, Ordering::Relaxed),
             }
@@ -252,13 +248,13 @@ impl Datagram {
     }
 
     #[cold]
-    fn take_waiting(
+    fn take_pending(
         &self,
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
     ) -> io::Result<Option<Received>> {
-        let mut waiting = self.waiting();
-        let received = match waiting.datagrams.front() {
+        let mut pending = self.pending();
+        let received = match pending.datagrams.front() {
             Some((from, bytes)) => {
                 let mut rest = &bytes[..];
                 for buf in bufs {
@@ -269,39 +265,39 @@ impl Datagram {
                 let full_len = bytes.len();
                 Some(Received { len: full_len - rest.len(), full_len, from: *from })
             }
-            None => match waiting.error.take() {
+            None => match pending.error.take() {
                 Some(e) => {
-                    self.note_waiting(&waiting);
+                    self.note_pending(&pending);
                     return Err(e);
                 }
                 None => None,
             },
         };
         if !peek && received.is_some() {
-            waiting.datagrams.pop_front();
+            pending.datagrams.pop_front();
         }
-        self.note_waiting(&waiting);
+        self.note_pending(&pending);
         Ok(received)
     }
 
-    fn note_waiting(&self, waiting: &Waiting) {
-        let n = waiting.datagrams.len() + usize::from(waiting.error.is_some());
-        self.n_waiting.store(n, Ordering::Release);
+    fn note_pending(&self, pending: &PendingDatagrams) {
+        let n = pending.datagrams.len() + usize::from(pending.error.is_some());
+        self.n_pending.store(n, Ordering::Release);
     }
 
-    /// Takes what came by UDP, answers it, and makes handshakes progress. Never waits.
-    pub(crate) fn look_at_udp(&self) {
+    /// Takes packets from the UDP socket, answers them, and advances the handshakes. Never waits.
+    pub(crate) fn poll_udp(&self) {
         let _section = Section::enter();
         self.since_udp.store(0, Ordering::Relaxed);
         let Ok(local) = self.local() else { return };
         if let Some(local) = local {
-            self.meet(local);
+            self.progress_handshakes(local);
         }
-        // Asked for when there is somebody to answer: it is a system call.
+        // Created when there is a packet to answer: it takes a system call.
         let mut sender = None;
-        let mut waiting = self.waiting();
-        let Waiting { inbox, datagrams, error } = &mut *waiting;
-        if datagrams.len() >= MOST_WAITING || error.is_some() {
+        let mut pending = self.pending();
+        let PendingDatagrams { inbox, datagrams, error } = &mut *pending;
+        if datagrams.len() >= MAX_PENDING || error.is_some() {
             return;
         }
         let taken = inbox.take(self.port.as_fd(), |packet| {
@@ -313,7 +309,7 @@ impl Datagram {
                 UdpOp::Data => {
                     drop(routes.learn(from, |t| t.handle_data(from, number, now)));
                     let own = self.number_for(&mut routes, local, from);
-                    // Who has no queue that we could reach, or none of ours, has nothing to learn.
+                    // A peer that cannot reach a queue of this socket gets no answer.
                     if own != QpNum(0)
                         && let Some(sender) = sender.get_or_insert_with(|| self.sender().ok())
                     {
@@ -323,27 +319,27 @@ impl Datagram {
                     datagrams.push_back((from, packet.payload.to_vec()));
                 }
             }
-            datagrams.len() < MOST_WAITING
+            datagrams.len() < MAX_PENDING
         });
         match taken {
             Ok(n_bad) => _ = self.counts.n_bad_packets.fetch_add(n_bad, Ordering::Relaxed),
             Err(e) => *error = Some(e),
         }
-        self.note_waiting(&waiting);
+        self.note_pending(&pending);
     }
 }
 
-/// What was found past UDP.
+/// The result of taking a datagram past UDP.
 #[derive(Debug)]
 enum Next {
     Nothing,
-    /// A datagram was handed over.
+    /// A datagram was passed on.
     Taken,
-    /// Something that is none for us was dropped.
+    /// A datagram that is not for this socket was dropped.
     Dropped,
 }
 
-/// Who sent it, and where its payload begins, by its own word; nothing if it does not say.
+/// The source that the header names, and the offset of the payload; `None` without a valid header.
 #[inline]
 fn claimed_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
     let mut front = [0; MAX_QUEUE_HEADER];
@@ -353,20 +349,20 @@ fn claimed_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
     Some((canonical(header.source), at))
 }
 
-/// The same of a datagram in shared memory; nothing if its sender may not call itself so.
+/// The same of a datagram in shared memory; `None` if its sender may not use that address.
 #[inline]
-fn near_source(arrived: &dyn Arrived, sources: &Sources) -> Option<(SocketAddr, usize)> {
+fn local_source(arrived: &dyn Arrived, sources: &SourceCheck) -> Option<(SocketAddr, usize)> {
     let sender = arrived.sender()?;
-    claimed_source(arrived).filter(|(from, _)| sources.is_true(sender, *from))
+    claimed_source(arrived).filter(|(from, _)| sources.is_verified(sender, *from))
 }
 
-/// The same of one that came over a network; nothing if the network says that it comes from somebody else.
+/// The same of a datagram from the network; `None` if it came from another address.
 #[inline]
-fn far_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
+fn rdma_source(arrived: &dyn Arrived) -> Option<(SocketAddr, usize)> {
     claimed_source(arrived).filter(|(from, _)| arrived.source() == Some(from.ip()))
 }
 
-/// Stores a datagram, whose bytes begin `at` behind its header, as far as `bufs` have room.
+/// Stores a datagram, whose payload begins at `at`, as far as `bufs` have room.
 pub(crate) fn scatter(
     arrived: &dyn Arrived,
     from: SocketAddr,

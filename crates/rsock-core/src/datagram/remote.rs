@@ -1,14 +1,15 @@
-//! The part of a datagram socket that other hosts reach: a queue on each RDMA device over which it talks.
+//! The part of a datagram socket for peers on other hosts: a queue on each RDMA device that it
+//! uses.
 //!
-//! Which device that is follows from our own address towards a peer, as the routing table has it; so a
-//! socket that is bound to no address may have several queues. Nobody is asked before a datagram is sent
-//! this way, and nobody tells when one is lost.
+//! The device follows from the local address towards a peer, by the routing table; so a socket that
+//! is bound to no address may have several queues. A datagram is sent without a handshake, and its
+//! loss is not reported.
 //!
-//! It belongs to the process that made it. A child forked from that one uses UDP.
+//! It belongs to the process that created it. A forked child uses UDP.
 
 use crate::datagram::handshake::KEY;
 use crate::datagram::header::{HeaderBytes, MAX_QUEUE_HEADER, QueueHeader};
-use crate::datagram::lru::Generations;
+use crate::datagram::lru::LruMap;
 use crate::sys;
 use rsock_cm::Port;
 use rsock_verbs::family::{ProcessId, process};
@@ -23,77 +24,78 @@ use std::time::{Duration, Instant};
 
 /// The queues of one socket on RDMA devices.
 #[derive(Debug)]
-pub(super) struct Far {
+pub(super) struct Remote {
     port: Arc<Port>,
     owner: ProcessId,
-    /// In the order in which they were made; a receiver looks at them without a lock.
-    queues: [OnceLock<Arc<Queue>>; MOST_QUEUES],
+    /// In the order of their creation; receivers read them without a lock.
+    queues: [OnceLock<Arc<Queue>>; MAX_QUEUES],
     known: Mutex<Known>,
-    /// Whether anything has come this way: then it pays to look here first.
+    /// Whether any datagram has come this way: then receivers spin for it.
     is_active: AtomicBool,
 }
 
-/// What was found out about hosts and devices, and is believed for a while.
+/// Cached facts about hosts and devices, which expire.
 #[derive(Debug)]
 struct Known {
-    origins: Generations<IpAddr, (Option<Origin>, Instant)>,
+    origins: LruMap<IpAddr, (Option<Origin>, Instant)>,
     devices: Vec<(IpAddr, Option<Device>, Instant)>,
 }
 
 /// A queue of one device.
 ///
 /// # Invariants
-/// `ud` comes to its end in the process that made it only: what a child has inherited is its parent's.
+/// `ud` is destroyed only by the process that created it: a child inherits its parent's objects.
 #[derive(Debug)]
 pub(super) struct Queue {
     ud: Arc<RdmaUd>,
     ctx: RdmaContext,
     port: u8,
     owner: ProcessId,
-    /// When a datagram found no room, and none has found any since; by the kernel's coarse clock. 0: not so.
+    /// When a datagram found no room, if none has found any since; by the kernel's coarse clock. 0
+    /// otherwise.
     full_since: AtomicU32,
     /// How often there was room again after that; wraps.
     n_moves: AtomicU32,
 }
 
-/// Where one of our addresses is: on the device of a queue.
+/// A local address on the device of a queue.
 #[derive(Clone, Debug)]
 struct Device {
     queue: Arc<Queue>,
     gid: GidEntry,
 }
 
-/// From where a host is talked to.
+/// The local end for datagrams to a host.
 #[derive(Clone, Debug)]
 struct Origin {
     device: Device,
     source: IpAddr,
 }
 
-/// A way to a queue on another host.
+/// A route to a queue on another host.
 #[derive(Debug)]
-pub(super) struct FarWay {
-    /// Goes before its queue does, which keeps what sends still need.
+pub(super) struct RemoteRoute {
+    /// Declared before the queue, which keeps what sends under way still use.
     pub(super) to: RdmaDestination,
     pub(super) queue: Arc<Queue>,
 }
 
-/// Devices that one socket talks over.
-const MOST_QUEUES: usize = 8;
-/// Hosts that are remembered.
+/// Most devices that one socket uses.
+const MAX_QUEUES: usize = 8;
+/// Number of cached hosts.
 const HOSTS: usize = 1024;
-/// How long the routing table is believed.
+/// How long a route is cached.
 const ROUTE_AGE: Duration = Duration::from_secs(1);
-/// How long the place of one of our addresses is believed; and that it has none.
+/// How long the device of a local address is cached; and that an address has none.
 const DEVICE_AGE: Duration = Duration::from_secs(1);
 const NO_DEVICE_AGE: Duration = Duration::from_secs(5);
 
-/// Longest time until a sender looks whether a device has room again.
+/// Longest sleep of a sender before it checks again whether a device has room.
 const FULL_FOR: Duration = Duration::from_millis(1);
-/// How long a device may send nothing, in milliseconds.
+/// After this many milliseconds without progress a device counts as stuck.
 const STUCK_AFTER: u32 = 200;
 
-/// WIRE: bytes of a peer's slots, in which a datagram lies with its header.
+/// WIRE: bytes of a peer's receive slots, which hold a datagram with its header.
 const SLOT: usize = 2048;
 
 impl Queue {
@@ -105,7 +107,7 @@ impl Queue {
         &self.ctx
     }
 
-    /// Whether the calling process may use it, and it works.
+    /// Whether the calling process created it, and it works.
     pub(super) fn is_usable(&self) -> bool {
         self.owner == process() && !self.ud.is_broken()
     }
@@ -128,7 +130,7 @@ impl Queue {
             Ok(_) => self.is_moving(),
             Err(DatagramError::Full) => {
                 let now = sys::tick().max(1);
-                // Who was first has said since when.
+                // The first sender that found no room has stored the time.
                 let _ = self.full_since.compare_exchange(0, now, AcqRel, Relaxed);
             }
             Err(_) => {}
@@ -139,7 +141,7 @@ impl Queue {
     fn is_moving(&self) {
         if self.full_since.load(Acquire) != 0 {
             self.n_moves.fetch_add(1, Release);
-            // SYNC(room): after the count, for who finds this to be 0 and then looks at the count.
+            // SYNC(room): after the count, for a thread that reads 0 here and then reads the count.
             self.full_since.store(0, Release);
         }
     }
@@ -149,14 +151,14 @@ impl Queue {
         self.n_moves.load(Acquire)
     }
 
-    /// Whether it has had no room for so long that it may never have any.
+    /// Whether there has been no room for so long that there may never be any.
     pub(super) fn is_stuck(&self) -> bool {
         let since = self.full_since.load(Relaxed);
         since != 0 && sys::tick().wrapping_sub(since) >= STUCK_AFTER
     }
 
-    /// After a datagram found no room: how long to wait for some, at most. Nothing at all where there is some
-    /// now, or may never be. `None` if there has been some since.
+    /// After a datagram found no room: how long to wait for some, at most. Zero where there is room
+    /// now, or may never be. `None` if there has been room since.
     pub(super) fn patience(&self) -> Option<Duration> {
         // SYNC(room): pairs with `is_moving`.
         if self.full_since.load(Acquire) == 0 {
@@ -169,12 +171,12 @@ impl Queue {
         Some(if self.is_stuck() { Duration::ZERO } else { FULL_FOR })
     }
 
-    /// Waits for room in a thread, for a while.
+    /// Blocks the calling thread until there may be room, for a bounded time.
     pub(super) fn park_for_room(&self) {
         self.ud.park_since(self.ud.wake_epoch(), Some(FULL_FOR));
     }
 
-    /// Longest datagram, with its header.
+    /// Length of the longest datagram, with its header.
     pub(super) fn max_len(&self) -> usize {
         self.ud.max_len().min(SLOT)
     }
@@ -188,21 +190,21 @@ impl Drop for Queue {
     }
 }
 
-impl Far {
-    /// For the socket at `port`, which is bound. Looks for no device yet.
+impl Remote {
+    /// For the socket at `port`, which is bound. Opens no device yet.
     pub(super) fn new(port: &Arc<Port>) -> Self {
-        let known = Known { origins: Generations::new(HOSTS), devices: Vec::new() };
+        let known = Known { origins: LruMap::new(HOSTS), devices: Vec::new() };
         Self {
             port: Arc::clone(port),
             owner: process(),
-            queues: [const { OnceLock::new() }; MOST_QUEUES],
+            queues: [const { OnceLock::new() }; MAX_QUEUES],
             known: Mutex::new(known),
             is_active: AtomicBool::new(false),
         }
     }
 
-    /// Whether the calling process may use it.
-    pub(super) fn is_ours(&self) -> bool {
+    /// Whether the calling process created it.
+    pub(super) fn is_own_process(&self) -> bool {
         self.owner == process()
     }
 
@@ -214,51 +216,52 @@ impl Far {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queues that there are.
+    /// The existing queues.
     pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
         self.queues.iter().map_while(OnceLock::get)
     }
 
-    /// Whether it talks over any device.
+    /// Whether it has any queue.
     pub(super) fn has_queues(&self) -> bool {
         self.queues[0].get().is_some()
     }
 
-    /// How many queues there are; never fewer than before.
+    /// Number of queues; it never decreases.
     pub(super) fn n_queues(&self) -> usize {
         self.queues().count()
     }
 
-    /// The number of the queue that `peer` could answer to.
+    /// The number of the queue to which `peer` can send.
     pub(super) fn number_for(&self, peer: IpAddr) -> Option<QpNum> {
         self.origin(peer).map(|origin| origin.device.queue.ud.qp_num())
     }
 
-    /// A way to queue `number` at canonical `peer`.
+    /// Opens a route to queue `number` at canonical `peer`.
     ///
     /// # Errors
-    /// `ENODEV` if no device leads there; what the device answers.
+    /// `ENODEV` if no device leads there; the device's errors.
     pub(super) fn open(
         &self,
         peer: SocketAddr,
         number: QpNum,
-    ) -> io::Result<(FarWay, HeaderBytes<MAX_QUEUE_HEADER>)> {
+    ) -> io::Result<(RemoteRoute, HeaderBytes<MAX_QUEUE_HEADER>)> {
         let none = || io::Error::from_raw_os_error(libc::ENODEV);
         let Origin { device: Device { queue, gid }, source } =
             self.origin(peer.ip()).ok_or_else(none)?;
-        // Making an address handle would wait for the neighbour to answer. UDP asks it, too, and does not wait.
+        // Creating an address handle would wait until the neighbour is resolved. UDP resolves it
+        // too, and does not wait.
         if !rsock_cm::knows_neighbour(peer.ip()) {
             return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
         }
         let path = queue.ctx.path(&gid, peer.ip().into())?;
         let to = queue.ud.destination(&path, number, KEY)?;
         let source = SocketAddr::new(source, self.port.local_addr()?.port());
-        Ok((FarWay { to, queue }, QueueHeader { source }.encode()))
+        Ok((RemoteRoute { to, queue }, QueueHeader { source }.encode()))
     }
 
-    /// From where `peer` is talked to; nothing where that is not over a device.
+    /// The local end for `peer`; none where no device leads to it.
     fn origin(&self, peer: IpAddr) -> Option<Origin> {
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return None;
         }
         let now = sys::now();
@@ -276,7 +279,8 @@ impl Far {
     fn find(&self, known: &mut Known, peer: IpAddr, now: Instant) -> Option<Origin> {
         let bound = self.port.local_addr().ok()?.ip();
         let source = if bound.is_unspecified() { rsock_cm::route_to(peer)?.source? } else { bound };
-        // Of the other family, a loopback address, or one that means something on one link only.
+        // Addresses of different families, loopback and link-local addresses are not reached by a
+        // device.
         if source.is_ipv4() != peer.is_ipv4() || source.is_loopback() || is_link_local(peer) {
             return None;
         }
@@ -284,7 +288,7 @@ impl Far {
         device.queue.is_usable().then_some(Origin { device, source })
     }
 
-    /// The device that has our address `source`, with a queue there.
+    /// The device that has the local address `source`, with a queue on it.
     fn device(&self, known: &mut Known, source: IpAddr, now: Instant) -> Option<Device> {
         known.devices.retain(|(_, device, asked)| {
             let age = if device.is_some() { DEVICE_AGE } else { NO_DEVICE_AGE };
@@ -301,7 +305,8 @@ impl Far {
         device
     }
 
-    /// The queue on a device's port, made if there is none; under the lock of what is known.
+    /// The queue on a device's port, which is created if there is none. The caller holds the lock
+    /// of `known`.
     fn queue(&self, ctx: &RdmaContext, port: u8) -> io::Result<Arc<Queue>> {
         let is_there = |queue: &&Arc<Queue>| {
             (queue.ctx.name(), queue.port) == (ctx.name(), port) && queue.is_usable()
@@ -318,15 +323,15 @@ impl Far {
         Ok(Arc::clone(place.get_or_init(|| queue)))
     }
 
-    /// Whether something may have come.
+    /// Whether a datagram may have come.
     pub(super) fn is_ready(&self) -> bool {
-        self.is_ours() && self.queues().any(|queue| queue.ud.is_ready())
+        self.is_own_process() && self.queues().any(|queue| queue.ud.is_ready())
     }
 
-    /// Hands the next datagram to `take`; false if there is none.
+    /// Passes the next datagram to `take`. False if there is none.
     #[inline]
     pub(super) fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool {
-        let any = self.is_ours() && self.queues().any(|queue| queue.ud.try_recv(take));
+        let any = self.is_own_process() && self.queues().any(|queue| queue.ud.try_recv(take));
         if any && !self.is_active() {
             self.is_active.store(true, Relaxed);
         }

@@ -1,30 +1,30 @@
-//! Ways past UDP: through shared memory to a peer on this host, or over an RDMA device.
+//! Routes past UDP: through shared memory to a peer on this host, or over an RDMA device.
 
 use crate::datagram::header::{HeaderBytes, MAX_QUEUE_HEADER};
 use crate::datagram::local::Local;
-use crate::datagram::remote::FarWay;
+use crate::datagram::remote::RemoteRoute;
 use crate::datagram::table;
 use rsock_verbs::soft::SoftDestination;
 use rsock_verbs::{DatagramError, DatagramQueue, Posted};
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// A way to a peer's queue.
+/// A route to a peer's queue.
 #[derive(Debug)]
-pub(super) struct Way {
-    pub(super) over: Over,
-    /// What goes before each datagram.
+pub(super) struct Route {
+    pub(super) medium: Medium,
+    /// The header in front of each datagram.
     pub(super) header: HeaderBytes<MAX_QUEUE_HEADER>,
 }
 
 #[derive(Debug)]
-pub(super) enum Over {
-    Memory(SoftDestination),
-    Fabric(FarWay),
+pub(super) enum Medium {
+    SharedMemory(SoftDestination),
+    Rdma(RemoteRoute),
 }
 
-impl Way {
-    /// Sends the pieces as one datagram; who waits for it learns of it by [`Self::ring`].
+impl Route {
+    /// Sends the pieces as one datagram. The caller wakes the receiver with [`Self::ring`].
     pub(super) fn post(
         &self,
         local: Option<&Local>,
@@ -44,33 +44,33 @@ impl Way {
         local: Option<&Local>,
         pieces: &[IoSlice<'_>],
     ) -> Result<Posted, DatagramError> {
-        match (&self.over, local) {
-            (Over::Memory(to), Some(local)) => local.ud.post(to, pieces),
-            (Over::Memory(_), None) => Err(DatagramError::Gone),
-            (Over::Fabric(FarWay { to, queue }), _) => queue.post(to, pieces),
+        match (&self.medium, local) {
+            (Medium::SharedMemory(to), Some(local)) => local.ud.post(to, pieces),
+            (Medium::SharedMemory(_), None) => Err(DatagramError::Gone),
+            (Medium::Rdma(RemoteRoute { to, queue }), _) => queue.post(to, pieces),
         }
     }
 
-    /// Wakes whoever waits for what was posted.
+    /// Wakes the receiver if it waits for what was posted.
     pub(super) fn ring(&self, local: Option<&Local>) {
-        // A device tells by itself.
-        if let (Over::Memory(to), Some(local)) = (&self.over, local) {
+        // A device wakes its receiver by itself.
+        if let (Medium::SharedMemory(to), Some(local)) = (&self.medium, local) {
             local.ud.ring(to);
         }
     }
 
-    /// Bytes of the longest datagram that goes this way.
+    /// Length of the longest datagram that this route carries.
     pub(super) fn max_payload(&self, local: Option<&Local>) -> usize {
-        let most = match &self.over {
-            Over::Memory(_) => local.map_or(0, |local| local.ud.max_len()),
-            Over::Fabric(way) => way.queue.max_len(),
+        let most = match &self.medium {
+            Medium::SharedMemory(_) => local.map_or(0, |local| local.ud.max_len()),
+            Medium::Rdma(route) => route.queue.max_len(),
         };
         most.saturating_sub(self.header.as_bytes().len())
     }
 }
 
-impl table::Way for Arc<Way> {
-    fn notices_its_end(&self) -> bool {
-        matches!(self.over, Over::Memory(_))
+impl table::PeerRoute for Arc<Route> {
+    fn detects_peer_exit(&self) -> bool {
+        matches!(self.medium, Medium::SharedMemory(_))
     }
 }

@@ -1,12 +1,13 @@
-//! Sending: over a way past UDP where one is open, by UDP otherwise.
+//! Sending: by a route past UDP where one is open, by UDP otherwise.
 
+use crate::datagram::flags::MessageFlags;
 use crate::datagram::handshake::Outcome;
 use crate::datagram::local::Local;
-use crate::datagram::remote::{Far, FarWay, Queue};
-use crate::datagram::route::{Over, Way};
+use crate::datagram::remote::{Queue, Remote, RemoteRoute};
+use crate::datagram::route::{Medium, Route};
 use crate::datagram::socket::{Datagram, errno, raw};
-use crate::datagram::table::{Route, Table, Way as _};
-use crate::datagram::udp::Sender;
+use crate::datagram::table::{PeerRoute as _, Selection, Table};
+use crate::datagram::udp::UdpSender;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_cm::canonical;
@@ -17,58 +18,60 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where datagrams go.
+/// The routes of a socket.
 #[derive(Debug)]
 pub(super) struct Routes {
-    pub(super) table: Table<Arc<Way>>,
-    /// The way that was used last, and when it was looked up, in the kernel's coarse milliseconds.
-    pub(super) last: Option<(SocketAddr, Arc<Way>, u32)>,
+    pub(super) table: Table<Arc<Route>>,
+    /// The route that was used last, and when it was looked up, in the kernel's coarse
+    /// milliseconds.
+    pub(super) last: Option<(SocketAddr, Arc<Route>, u32)>,
     /// The canonical peer of a connected socket.
     pub(super) peer: Option<SocketAddr>,
-    /// Whether the address that was asked about last is of this host.
+    /// The last address that was checked, and whether it is of this host.
     pub(super) is_local: Option<(IpAddr, bool)>,
 }
 
 impl Datagram {
-    /// As `sendto(2)`, of several pieces; `None` sends to the peer of a connected socket. What a
-    /// full receiver loses counts as sent. `dont_wait` as `MSG_DONTWAIT`.
+    /// As `sendto(2)`, of several pieces. `None` sends to the peer of a connected socket. A
+    /// datagram that a full receiver loses counts as sent.
     ///
     /// # Errors
-    /// `EDESTADDRREQ` without an address; `EMSGSIZE` for more than UDP carries, less the header (16 or
-    /// 28 bytes); `ECONNREFUSED`, `EAGAIN`, `EINTR`, and others, as for UDP.
+    /// `EDESTADDRREQ` without an address; `EMSGSIZE` for more than UDP carries, less the header (16
+    /// or 28 bytes); `ECONNREFUSED`, `EAGAIN`, `EINTR`, and others, as for UDP.
     #[doc(alias = "rsendto")]
     pub fn send_to(
         &self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-        dont_wait: bool,
+        flags: MessageFlags,
     ) -> io::Result<usize> {
-        if let Some(posted) = self.post(bufs, to, dont_wait)? {
+        if let Some(posted) = self.post(bufs, to, flags)? {
             posted.ring();
         }
         Ok(bufs.iter().map(|b| b.len()).sum())
     }
 
     /// Sends each of `batch` to the peer of a connected socket, or to `to`, and wakes the receiver
-    /// once; how many were sent. As `sendmmsg(2)`, an error after the first is left for the next call.
+    /// once. Returns how many were sent. As with `sendmmsg(2)`, an error after the first datagram
+    /// is left for the next call.
     ///
     /// # Errors
     /// As [`Self::send_to`].
     #[doc(alias = "sendmmsg")]
     pub fn send_batch(&self, batch: &[IoSlice<'_>], to: Option<SocketAddr>) -> io::Result<usize> {
-        let mut last: Option<PostedOver<'_>> = None;
+        let mut last: Option<PostedDatagram<'_>> = None;
         let mut n = 0;
         let mut result = Ok(());
         for datagram in batch {
             let bufs = &[IoSlice::new(datagram)];
-            // PERF: the way of the one before, without looking for it. With what `recv_more` does for the
-            // receiver, 13.8 M/s of 64 B arrive in batches of 32, and 8.0 M/s without the two (`rsock perf
-            // dgram`, two CPUs that share a cache).
+            // PERF: reuses the route of the previous datagram without a lookup. With what
+            // `recv_more` does for the receiver, 13.8 M/s of 64 B arrive in batches of 32, and 8.0
+            // M/s without the two (`rsock perf dgram`, two CPUs that share a cache).
             if last.as_mut().is_some_and(|last| last.post_also(bufs)) {
                 n += 1;
                 continue;
             }
-            match self.post(bufs, to, false) {
+            match self.post(bufs, to, MessageFlags::empty()) {
                 Ok(posted) => last = posted.or(last),
                 Err(e) => {
                     result = Err(e);
@@ -83,20 +86,20 @@ impl Datagram {
         if n == 0 { result.map(|()| 0) } else { Ok(n) }
     }
 
-    /// Sends without waking the receiver; where to ring, if it went past UDP.
+    /// Sends without waking the receiver. Returns what to ring, if the datagram went past UDP.
     fn post(
         &self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-        dont_wait: bool,
-    ) -> io::Result<Option<PostedOver<'_>>> {
+        flags: MessageFlags,
+    ) -> io::Result<Option<PostedDatagram<'_>>> {
         loop {
-            match self.try_post(bufs, to, dont_wait)? {
-                Attempt::Done(posted) => return Ok(posted),
-                Attempt::Full(_) if dont_wait || self.is_nonblocking() => {
+            match self.try_post(bufs, to, flags)? {
+                PostAttempt::Done(posted) => return Ok(posted),
+                PostAttempt::Full(_) if flags.is_dont_wait() || self.is_nonblocking() => {
                     return Err(errno(libc::EAGAIN));
                 }
-                Attempt::Full(queue) => queue.park_for_room(),
+                PostAttempt::Full(queue) => queue.park_for_room(),
             }
         }
     }
@@ -105,73 +108,79 @@ impl Datagram {
         &self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-        dont_wait: bool,
-    ) -> io::Result<Attempt<'_>> {
+        flags: MessageFlags,
+    ) -> io::Result<PostAttempt<'_>> {
         let _section = Section::enter();
-        let (local, far) = (self.local()?, self.far());
-        // Who only sends must read the answers, too: of peers whose way does not notice its end.
-        if far.is_some_and(Far::has_queues) && self.is_look_due() {
-            self.look_at_udp();
+        let (local, remote) = (self.local()?, self.remote());
+        // A program that only sends must process the answers, too: those of peers whose route does
+        // not detect their exit.
+        if remote.is_some_and(Remote::has_queues) && self.is_udp_poll_due() {
+            self.poll_udp();
         }
         let mut routes = self.routes();
         let to = match to.or(routes.peer) {
             Some(to) => canonical(to),
             None => return Err(errno(libc::EDESTADDRREQ)),
         };
-        if local.is_some() || far.is_some() {
-            let mut found = routes.way(to);
-            if let Found::Open(number) = found {
+        if local.is_some() || remote.is_some() {
+            let mut found = routes.select(to);
+            if let Selected::Open(number) = found {
                 drop(routes);
                 self.open(to, number);
                 routes = self.routes();
-                found = routes.way(to);
-                if let Found::Open(number) = found {
-                    // It has told another number meanwhile: for the next one.
+                found = routes.select(to);
+                if let Selected::Open(number) = found {
+                    // The peer has told another number meanwhile: the next datagram opens that
+                    // route.
                     routes.table.failed(to, number, sys::now());
                 }
             }
-            if let Found::Way(way) = found {
-                match way.post(local, bufs) {
+            if let Selected::Route(route) = found {
+                match route.post(local, bufs) {
                     Ok(posted) => {
-                        return Ok(Attempt::Done(Some(PostedOver { local, way, posted })));
+                        return Ok(PostAttempt::Done(Some(PostedDatagram {
+                            local,
+                            route,
+                            posted,
+                        })));
                     }
                     Err(DatagramError::Full) => {
-                        // The device sends what it has, whether anybody waits or not; if it does not, UDP
-                        // may.
-                        match &way.over {
-                            Over::Fabric(FarWay { queue, .. }) if !queue.is_stuck() => {
-                                return Ok(Attempt::Full(Arc::clone(queue)));
+                        // The device sends what is queued whether a caller waits or not. If it is
+                        // stuck, UDP may work.
+                        match &route.medium {
+                            Medium::Rdma(RemoteRoute { queue, .. }) if !queue.is_stuck() => {
+                                return Ok(PostAttempt::Full(Arc::clone(queue)));
                             }
                             _ => routes.forget(to),
                         }
                     }
-                    // More than that way takes, but perhaps not more than UDP does.
+                    // Longer than that route carries, but perhaps not longer than UDP does.
                     Err(DatagramError::TooLong) => {}
                     Err(DatagramError::Gone | DatagramError::Broken) => routes.forget(to),
                 }
-            } else if self.is_look_due() {
-                // As above, of those to whom a way may lead.
+            } else if self.is_udp_poll_due() {
+                // As above, for destinations to which a route may become known.
                 drop(routes);
-                self.look_at_udp();
+                self.poll_udp();
                 routes = self.routes();
             }
         }
         let number = self.number_for(&mut routes, local, to);
         drop(routes);
-        self.send_by_udp(bufs, to, number, dont_wait)?;
-        Ok(Attempt::Done(None))
+        self.send_by_udp(bufs, to, number, flags)?;
+        Ok(PostAttempt::Done(None))
     }
 
-    /// Opens a way to queue `number` of `to`, or begins to.
+    /// Opens a route to queue `number` of `to`, or begins the handshake for it.
     fn open(&self, to: SocketAddr, number: QpNum) {
         let now = sys::now();
         let local = self.local().ok().flatten().filter(|_| self.is_local(&mut self.routes(), to));
         let is_begun = match local {
-            Some(local) => local.seek(to, number, now),
-            None => match self.far().map(|far| far.open(to, number)) {
-                Some(Ok((way, header))) => {
-                    let way = Arc::new(Way { over: Over::Fabric(way), header });
-                    drop(self.routes().table.opened(to, number, way, sys::now()));
+            Some(local) => local.begin(to, number, now),
+            None => match self.remote().map(|remote| remote.open(to, number)) {
+                Some(Ok((route, header))) => {
+                    let route = Arc::new(Route { medium: Medium::Rdma(route), header });
+                    drop(self.routes().table.opened(to, number, route, sys::now()));
                     true
                 }
                 Some(Err(_)) | None => false,
@@ -182,13 +191,14 @@ impl Datagram {
         }
     }
 
-    /// Whether a sender has not looked at UDP and handshakes since the kernel's clock went on.
-    fn is_look_due(&self) -> bool {
+    /// Whether no sender has polled UDP and handshakes since the kernel's coarse clock last
+    /// advanced.
+    fn is_udp_poll_due(&self) -> bool {
         let now = sys::tick();
-        self.looked.swap(now, Ordering::Relaxed) != now
+        self.udp_polled.swap(now, Ordering::Relaxed) != now
     }
 
-    /// The number that a packet to `to` tells: none where it could not be reached.
+    /// The queue number for a packet to `to`: 0 where `to` cannot reach any queue of this socket.
     pub(super) fn number_for(
         &self,
         routes: &mut Routes,
@@ -196,9 +206,9 @@ impl Datagram {
         to: SocketAddr,
     ) -> QpNum {
         match local.filter(|_| self.is_local(routes, to)) {
-            Some(local) if local.is_ours() => local.ud.qp_num(),
+            Some(local) if local.is_own_process() => local.ud.qp_num(),
             Some(_) => QpNum(0),
-            None => self.far().and_then(|far| far.number_for(to.ip())).unwrap_or(QpNum(0)),
+            None => self.remote().and_then(|remote| remote.number_for(to.ip())).unwrap_or(QpNum(0)),
         }
     }
 
@@ -210,17 +220,17 @@ impl Datagram {
         is_local
     }
 
-    /// Bytes of the longest datagram that goes past UDP to `to`; nothing as long as it has no such way,
-    /// which takes a datagram or two in both directions.
+    /// Length of the longest datagram that goes past UDP to `to`. `None` without such a route,
+    /// which a datagram or two in both directions establish.
     #[must_use]
     pub fn max_past_udp(&self, to: SocketAddr) -> Option<usize> {
         let local = self.local().ok()?;
-        self.routes().table.way(canonical(to)).map(|way| way.max_payload(local))
+        self.routes().table.route(canonical(to)).map(|route| route.max_payload(local))
     }
 
-    pub(super) fn sender(&self) -> io::Result<Sender<'_>> {
+    pub(super) fn sender(&self) -> io::Result<UdpSender<'_>> {
         let (udp, is_v6) = (self.port.as_fd(), self.port.is_v6());
-        Ok(Sender { udp, is_v6, local: self.port.local_addr()? })
+        Ok(UdpSender { udp, is_v6, local: self.port.local_addr()? })
     }
 
     fn send_by_udp(
@@ -228,7 +238,7 @@ impl Datagram {
         bufs: &[IoSlice<'_>],
         to: SocketAddr,
         number: QpNum,
-        dont_wait: bool,
+        flags: MessageFlags,
     ) -> io::Result<()> {
         let sender = self.sender()?;
         let watch = Watch::begin();
@@ -239,7 +249,7 @@ impl Datagram {
                     return Ok(());
                 }
                 Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
-                Err(e) if dont_wait || self.is_nonblocking() => return Err(e),
+                Err(e) if flags.is_dont_wait() || self.is_nonblocking() => return Err(e),
                 Err(_) => {
                     let mut fds = [raw(self.port.as_fd(), libc::POLLOUT)];
                     sys::sleep(&mut fds, None, None, watch)?;
@@ -248,13 +258,13 @@ impl Datagram {
         }
     }
 
-    /// Makes handshakes progress.
-    pub(super) fn meet(&self, local: &Local) {
+    /// Advances the handshakes.
+    pub(super) fn progress_handshakes(&self, local: &Local) {
         let now = sys::now();
-        local.progress(now, |Outcome { peer, number, way }| {
+        local.progress(now, |Outcome { peer, number, route }| {
             let mut routes = self.routes();
-            match way {
-                Some(way) => drop(routes.table.opened(peer, number, way, now)),
+            match route {
+                Some(route) => drop(routes.table.opened(peer, number, route, now)),
                 None => routes.table.failed(peer, number, now),
             }
         });
@@ -262,31 +272,31 @@ impl Datagram {
 }
 
 impl Routes {
-    /// How the next datagram to `to` goes.
-    fn way(&mut self, to: SocketAddr) -> Found {
-        if let Some((last, way, looked)) = &self.last
+    /// Selects how the next datagram to `to` is sent.
+    fn select(&mut self, to: SocketAddr) -> Selected {
+        if let Some((last, route, checked)) = &self.last
             && *last == to
-            && (way.notices_its_end() || *looked == sys::tick())
+            && (route.detects_peer_exit() || *checked == sys::tick())
         {
-            return Found::Way(Arc::clone(way));
+            return Selected::Route(Arc::clone(route));
         }
-        match self.table.route(to, sys::now()) {
-            Route::Udp => Found::Udp,
-            Route::Open(number) => Found::Open(number),
-            Route::Way(way) => {
-                let way = Arc::clone(way);
-                self.last = Some((to, Arc::clone(&way), sys::tick()));
-                Found::Way(way)
+        match self.table.select(to, sys::now()) {
+            Selection::Udp => Selected::Udp,
+            Selection::Open(number) => Selected::Open(number),
+            Selection::Route(route) => {
+                let route = Arc::clone(route);
+                self.last = Some((to, Arc::clone(&route), sys::tick()));
+                Selected::Route(route)
             }
         }
     }
 
-    /// Applies `f`, after which the way to `from` may be another one.
+    /// Applies `f`, which may replace the route to `from`.
     pub(super) fn learn(
         &mut self,
         from: SocketAddr,
-        f: impl FnOnce(&mut Table<Arc<Way>>) -> Option<Arc<Way>>,
-    ) -> Option<Arc<Way>> {
+        f: impl FnOnce(&mut Table<Arc<Route>>) -> Option<Arc<Route>>,
+    ) -> Option<Arc<Route>> {
         let old = f(&mut self.table);
         if old.is_some() && self.last.as_ref().is_some_and(|(last, ..)| *last == from) {
             self.last = None;
@@ -296,60 +306,60 @@ impl Routes {
 
     fn forget(&mut self, to: SocketAddr) {
         drop(self.learn(to, |table| table.lost(to, sys::now())));
-        // Also where the table has long forgotten it.
+        // Even if the table has no entry for it any more.
         self.last = None;
     }
 }
 
-/// How a datagram goes.
-enum Found {
+/// How a datagram is sent.
+enum Selected {
     Udp,
-    Way(Arc<Way>),
-    /// By UDP, unless a way to this queue can be opened at once.
+    Route(Arc<Route>),
+    /// By UDP, unless a route to this queue can be opened at once.
     Open(QpNum),
 }
 
-/// What came of an attempt to send.
-enum Attempt<'a> {
-    Done(Option<PostedOver<'a>>),
-    /// The device has not sent yet what came before.
+/// The result of an attempt to send.
+enum PostAttempt<'a> {
+    Done(Option<PostedDatagram<'a>>),
+    /// The device has not sent the previous datagrams yet.
     Full(Arc<Queue>),
 }
 
-/// What was sent past UDP, and has not been rung for.
-struct PostedOver<'a> {
+/// A datagram that was sent past UDP, and whose receiver was not woken yet.
+struct PostedDatagram<'a> {
     local: Option<&'a Local>,
-    way: Arc<Way>,
+    route: Arc<Route>,
     posted: Posted,
 }
 
-impl PostedOver<'_> {
-    /// Sends another datagram the same way, if that can be known to be the right one still.
+impl PostedDatagram<'_> {
+    /// Sends another datagram by the same route, if that route is certainly still valid.
     fn post_also(&mut self, bufs: &[IoSlice<'_>]) -> bool {
-        if !self.way.notices_its_end() {
+        if !self.route.detects_peer_exit() {
             return false;
         }
         let _section = Section::enter();
-        match self.way.post(self.local, bufs) {
+        match self.route.post(self.local, bufs) {
             Ok(posted) => {
                 self.posted = posted;
                 true
             }
-            // Whoever looks for a way deals with it.
+            // The caller selects a route again, and handles the error there.
             Err(_) => false,
         }
     }
 
     fn ring(self) {
-        self.way.ring(self.local);
+        self.route.ring(self.local);
         if self.posted == Posted::Lost {
-            give_way();
+            yield_to_receiver();
         }
     }
 }
 
-/// For a sender whose datagram had no room: the receiver has had no CPU for a while. If it waits for ours,
-/// whatever else we send is lost as well; if it does not, this costs little.
-pub(crate) fn give_way() {
+/// For a sender whose datagram found no room: the receiver has had no CPU for a while. If it waits
+/// for this CPU, further datagrams are lost as well; if it does not, the yield costs little.
+pub(crate) fn yield_to_receiver() {
     rustix::thread::sched_yield();
 }

@@ -1,21 +1,21 @@
-//! Datagram sockets: what `rsocket(2)`'s descriptor stands for if it is of type `SOCK_DGRAM`.
+//! The datagram socket: an `rsocket(2)` of type `SOCK_DGRAM`.
 //!
 //! Every method has the meaning of the system call of its name, and may be called by any thread at
-//! any time. Control packets and handshakes are looked at in calls that receive or poll; a sender
-//! never waits for either.
+//! any time. Calls that receive or poll process control packets and handshakes; a sender never
+//! waits for either.
 //!
-//! Locks: `inbox`, then `routes`, then what `far.rs` knows. Handshakes are made progress under a lock that
-//! nobody waits for.
+//! Locks: `inbox`, then `routes`, then the cache in `remote.rs`. Handshakes advance under a lock
+//! that is only tried, never waited for.
 
 use crate::config::environment;
 use crate::datagram::header::MAX_QUEUE_HEADER;
 use crate::datagram::local::{Local, is_shared};
-use crate::datagram::receiving::Waiting;
-use crate::datagram::remote::Far;
+use crate::datagram::receiving::PendingDatagrams;
+use crate::datagram::remote::Remote;
 use crate::datagram::sending::Routes;
 use crate::datagram::table::{Limits, Table};
 use crate::datagram::udp::Inbox;
-use crate::rsocket::{RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
+use crate::rdma_options::{RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
 use crate::sys;
 use rsock_cm::{Port, canonical, in_family};
 use rsock_verbs::{DatagramCounters, DatagramQueue};
@@ -27,25 +27,26 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// A datagram socket that speaks the rsockets protocol: to peers on this host through shared
-/// memory and to others over RDMA devices, once both know of each other, and to all through UDP.
+/// A datagram socket that speaks the rsockets protocol: to peers on this host through shared memory
+/// and to others over RDMA devices, once both know each other's queues, and to all others through
+/// UDP.
 #[derive(Debug)]
 pub struct Datagram {
     pub(super) port: Arc<Port>,
     nonblocking: AtomicBool,
     pub(super) is_closed: AtomicBool,
-    /// Forks of this process when the socket was made.
+    /// Forks of this process when the socket was created.
     forks: u32,
     pub(super) local: OnceLock<Option<Local>>,
-    pub(super) far: OnceLock<Option<Far>>,
+    pub(super) remote: OnceLock<Option<Remote>>,
     routes: Mutex<Routes>,
-    inbox: Mutex<Waiting>,
-    /// Datagrams that came by UDP, or were peeked at, and wait.
-    pub(super) n_waiting: AtomicUsize,
-    /// Receptions since UDP was looked at.
+    inbox: Mutex<PendingDatagrams>,
+    /// Datagrams that came by UDP, or were peeked at, and wait for a receive.
+    pub(super) n_pending: AtomicUsize,
+    /// Receptions since UDP was last polled.
     pub(super) since_udp: AtomicU32,
-    /// When a sender last looked at it, by the kernel's coarse clock.
-    pub(super) looked: AtomicU32,
+    /// When a sender last polled UDP, by the kernel's coarse clock.
+    pub(super) udp_polled: AtomicU32,
     pub(super) counts: Counts,
 }
 
@@ -57,37 +58,37 @@ pub(super) struct Counts {
     pub(super) n_foreign: AtomicU64,
 }
 
-/// What became of one datagram.
+/// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Bytes that were stored.
     pub len: usize,
-    /// Bytes that it had: more than `len` if it was cut.
+    /// Length of the datagram: more than `len` if it was truncated.
     pub full_len: usize,
-    /// Who sent it.
+    /// The sender's address.
     pub from: SocketAddr,
 }
 
 /// What a socket has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct SocketCounters {
     /// Through shared memory.
     pub local: DatagramCounters,
-    /// Over RDMA devices, which do not tell what is lost.
-    pub far: DatagramCounters,
+    /// Over RDMA devices, which do not report losses.
+    pub remote: DatagramCounters,
     /// Datagrams sent by UDP.
     pub n_by_udp: u64,
     /// Datagrams received by UDP.
     pub n_received_by_udp: u64,
-    /// Packets that the UDP socket had no room for (`SO_RCVBUF`), and those with a wrong checksum: datagrams,
-    /// and control packets. Wraps at 32 bits.
+    /// Packets that the UDP socket had no room for (`SO_RCVBUF`), and those with a wrong checksum:
+    /// datagrams, and control packets. Wraps at 32 bits.
     pub n_dropped_by_udp: u64,
-    /// UDP packets that were none of the protocol's.
+    /// UDP packets that were not of the protocol.
     pub n_bad_packets: u64,
-    /// Datagrams past UDP that were dropped: without a header, from another address than it says, or on
-    /// a connected socket not its peer's.
+    /// Datagrams past UDP that were dropped: without a header, from another address than the header
+    /// names, or, on a connected socket, not from its peer.
     pub n_foreign: u64,
-    /// Control packets from addresses that we never sent to.
+    /// Control packets from addresses that this socket never sent to.
     pub n_unsolicited: u64,
 }
 
@@ -100,24 +101,25 @@ impl Datagram {
     pub fn new(v6: bool) -> io::Result<Self> {
         let routes =
             Routes { table: Table::new(Limits::default()), last: None, peer: None, is_local: None };
-        let waiting = Waiting { inbox: Inbox::new(), datagrams: VecDeque::new(), error: None };
+        let pending =
+            PendingDatagrams { inbox: Inbox::new(), datagrams: VecDeque::new(), error: None };
         Ok(Self {
             port: Arc::new(Port::open_datagrams(v6)?),
             nonblocking: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             forks: sys::forks(),
             local: OnceLock::new(),
-            far: OnceLock::new(),
+            remote: OnceLock::new(),
             routes: Mutex::new(routes),
-            inbox: Mutex::new(waiting),
-            n_waiting: AtomicUsize::new(0),
+            inbox: Mutex::new(pending),
+            n_pending: AtomicUsize::new(0),
             since_udp: AtomicU32::new(0),
-            looked: AtomicU32::new(0),
+            udp_polled: AtomicU32::new(0),
             counts: Counts::default(),
         })
     }
 
-    /// A socket bound to `addr`; port 0 takes a free one.
+    /// A socket bound to `addr`; port 0 selects a free port.
     ///
     /// # Errors
     /// As `socket(2)` and `bind(2)`.
@@ -136,8 +138,8 @@ impl Datagram {
         Ok(self.port.bind(addr)?)
     }
 
-    /// As `connect(2)`: from here on datagrams come from `to` alone, and go there where no other
-    /// destination is named.
+    /// As `connect(2)`: from now on the socket receives datagrams from `to` alone, and sends there
+    /// where no other destination is named.
     ///
     /// # Errors
     /// As `connect(2)` of a UDP socket.
@@ -151,7 +153,7 @@ impl Datagram {
         Ok(())
     }
 
-    /// The part for peers on this host; binds the socket.
+    /// The part for peers on this host. Binds the socket.
     pub(super) fn local(&self) -> io::Result<Option<&Local>> {
         if let Some(local) = self.local.get() {
             return Ok(local.as_ref());
@@ -161,34 +163,35 @@ impl Datagram {
     }
 
     /// The part for peers on other hosts. The socket is bound.
-    pub(super) fn far(&self) -> Option<&Far> {
+    pub(super) fn remote(&self) -> Option<&Remote> {
         let make = || {
             let is_wanted = environment::is_enabled()
                 && environment::device() != Some(environment::Device::Soft);
-            (is_wanted && !is_shared(self.port.as_fd())).then(|| Far::new(&self.port))
+            (is_wanted && !is_shared(self.port.as_fd())).then(|| Remote::new(&self.port))
         };
-        self.far.get_or_init(make).as_ref().filter(|far| far.is_ours())
+        self.remote.get_or_init(make).as_ref().filter(|remote| remote.is_own_process())
     }
 
     pub(super) fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    pub(super) fn pending(&self) -> MutexGuard<'_, PendingDatagrams> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends calls that wait in other threads. The socket itself goes when it is dropped.
+    /// Ends calls that wait in other threads. The socket itself is closed when it is dropped.
     #[doc(alias = "rclose")]
     pub fn close(&self) {
         // SYNC(closed): before the wake-up, whose fence pairs with the one of arming: a thread that
-        // falls asleep looks once more.
+        // falls asleep checks once more.
         self.is_closed.store(true, Ordering::Release);
         match self.local.get() {
             Some(Some(local)) => local.ud.wake_waiters(),
-            // What a child has too is not ours to shut down.
+            // A forked child holds the same UDP socket, so this process must not shut it down.
             _ if sys::forks() != self.forks => {}
-            // An unconnected UDP socket answers ENOTCONN, and wakes its sleepers all the same.
+            // `shutdown` of an unconnected UDP socket fails with ENOTCONN, and wakes its sleepers
+            // all the same.
             _ => _ = rustix::net::shutdown(&*self.port, rustix::net::Shutdown::Both),
         }
     }
@@ -212,9 +215,9 @@ impl Datagram {
         Ok(in_family(peer, self.port.is_v6()))
     }
 
-    /// How many datagrams of `len` bytes that come past UDP it has room for: of each process on this host
-    /// that sends to it, or of all senders together where they come over an RDMA device. Nothing where it
-    /// has no such queue.
+    /// Number of datagrams of `len` bytes that the receive queues have room for: per sending
+    /// process on this host, or for all senders together where datagrams come over an RDMA device.
+    /// `None` where the socket has no such queue.
     #[must_use]
     pub fn room_past_udp(&self, len: usize) -> Option<usize> {
         let len = len.saturating_add(MAX_QUEUE_HEADER);
@@ -222,7 +225,7 @@ impl Datagram {
             local.ud.set_room(sys::receive_buffer(self.port.as_fd()));
             return Some(local.ud.room(len));
         }
-        self.far()?.queues().map(|queue| queue.ud().room(len)).min()
+        self.remote()?.queues().map(|queue| queue.ud().room(len)).min()
     }
 
     /// Whether the socket is of the IPv6 family, which shows IPv4 addresses mapped.
@@ -231,13 +234,13 @@ impl Datagram {
         self.port.is_v6()
     }
 
-    /// Whether calls that cannot go on at once answer `EAGAIN`.
+    /// Whether calls that would wait answer `EAGAIN`.
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// As `O_NONBLOCK`.
+    /// Sets `O_NONBLOCK`.
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(on, Ordering::Relaxed);
     }
@@ -251,9 +254,10 @@ impl Datagram {
         Ok(set_socket_timeout(&*self.port, Timeout::Recv, limit)?)
     }
 
-    /// As `setsockopt(2)`, of the UDP socket. `SO_RCVBUF` is also the room for each process on this host that
-    /// begins to send here after that: as many bytes as the kernel says, rounded up to a power of two, from
-    /// 64 KiB to 4 MiB, and 1024 datagrams. Sizes of queues at level `SOL_RDMA` are taken and have no effect.
+    /// As `setsockopt(2)`, of the UDP socket. `SO_RCVBUF` also sets the room for each process on
+    /// this host that begins to send to this socket afterwards: as many bytes as the kernel
+    /// reports, rounded up to a power of two, from 64 KiB to 4 MiB, and 1024 datagrams. The sizes
+    /// of queues at level `SOL_RDMA` are accepted and have no effect.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -279,15 +283,15 @@ impl Datagram {
         sys::option(self.port.as_fd(), level, name, room)
     }
 
-    /// What was sent and received, and lost.
+    /// Counters of what was sent, received and lost.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> SocketCounters {
         let local = self.local.get().and_then(Option::as_ref);
-        let far = self.far.get().and_then(Option::as_ref);
+        let remote = self.remote.get().and_then(Option::as_ref);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counters {
+        SocketCounters {
             local: local.map(|local| local.ud.counters()).unwrap_or_default(),
-            far: far.map(Far::counters).unwrap_or_default(),
+            remote: remote.map(Remote::counters).unwrap_or_default(),
             n_by_udp: read(&self.counts.n_by_udp),
             n_received_by_udp: read(&self.counts.n_received_by_udp),
             n_dropped_by_udp: sys::n_dropped(self.port.as_fd()),
@@ -299,7 +303,7 @@ impl Datagram {
 }
 
 impl AsFd for Datagram {
-    /// The UDP socket. It does not say whether there is something in shared memory.
+    /// The UDP socket. It does not become readable for datagrams that come past UDP.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.port.as_fd()
     }

@@ -1,32 +1,34 @@
-//! Which destinations a socket knows a faster way to: the resolution of peers, as a value.
+//! The resolution of peers: the destinations to which a socket knows a faster route.
 //!
 //! A destination is unknown until a UDP packet *from its own address and port* tells the number of
-//! its queue; then the caller opens a way there, and keeps using UDP until that is done. No clock, no
-//! descriptor and no way is used here: `now` is an argument, and a way is whatever `W` is ([`Way`]).
+//! its queue. Then the caller opens a route to that queue, and uses UDP until the route is open.
+//! This module uses no clock, no descriptor and no route: `now` is an argument, and a route is any
+//! `W` ([`PeerRoute`]).
 //!
-//! Invariants: the table is bounded. Who only spoke to us displaces nobody that we speak to. A way
-//! leads to the number that its destination told last.
+//! INVARIANT: the table is bounded. A source that this socket has not sent to never displaces a
+//! destination. A route leads to the number that its destination told last.
 
-use crate::datagram::lru::Generations;
+use crate::datagram::lru::LruMap;
 use rsock_verbs::QpNum;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Sizes and times of a [`Table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Destinations that we send to.
-    pub n_spoken: usize,
-    /// Sources that sent to us and that we have not answered.
-    pub n_heard: usize,
-    /// How long a number is believed while a way is in use that does not notice that its end is gone.
-    /// After that, one datagram in this time goes by UDP and so asks again; a destination that has not
-    /// answered for three times as long is unknown, and to one that has the way is opened anew.
-    pub confirm: Duration,
-    /// How long after a failure a way is tried again, at first; doubles up to [`Self::retry_max`].
-    pub retry_min: Duration,
+pub(super) struct Limits {
+    /// Destinations that this socket sends to.
+    pub(super) n_spoken: usize,
+    /// Sources that have sent to this socket and got no answer.
+    pub(super) n_heard: usize,
+    /// How long a number is valid while a route is in use that does not detect the peer's exit.
+    /// After that, one datagram per such time goes by UDP and so asks again. A destination that has
+    /// not answered for three times as long becomes unknown; the route to one that answers is
+    /// opened again.
+    pub(super) confirm: Duration,
+    /// Time from a failure to the next try, at first; doubles up to [`Self::retry_max`].
+    pub(super) retry_min: Duration,
     /// Longest time between two tries.
-    pub retry_max: Duration,
+    pub(super) retry_max: Duration,
 }
 
 impl Default for Limits {
@@ -41,74 +43,73 @@ impl Default for Limits {
     }
 }
 
-/// A way to a destination.
-pub trait Way {
-    /// Whether using it tells that its end is gone, or is somewhere else.
-    fn notices_its_end(&self) -> bool;
+/// A route to a destination.
+pub(super) trait PeerRoute {
+    /// Whether sending by this route reports that the peer is gone, or has moved to another queue.
+    fn detects_peer_exit(&self) -> bool;
 }
 
-/// How a datagram goes.
+/// How the next datagram is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Route<'a, W> {
+pub(super) enum Selection<'a, W> {
     /// Through the UDP socket, which also asks the destination for its number.
     Udp,
-    /// As [`Route::Udp`], and the caller opens a way to this queue: it ends with [`Table::opened`] or
-    /// [`Table::failed`]. Said once.
+    /// As [`Selection::Udp`], and the caller opens a route to this queue, which ends with
+    /// [`Table::opened`] or [`Table::failed`]. Returned once per number.
     Open(QpNum),
-    /// Over this way.
-    Way(&'a W),
+    /// By this route.
+    Route(&'a W),
 }
 
 /// Destinations, and what is known of them.
 #[derive(Debug)]
-pub struct Table<W> {
-    spoken: Generations<SocketAddr, Entry<W>>,
-    heard: Generations<SocketAddr, QpNum>,
+pub(super) struct Table<W> {
+    spoken: LruMap<SocketAddr, Entry<W>>,
+    heard: LruMap<SocketAddr, QpNum>,
     limits: Limits,
     n_unsolicited: u64,
 }
 
 #[derive(Debug)]
 struct Entry<W> {
-    /// What the destination said last; nothing if it never did, or has no queue.
+    /// The number that the destination told last; none if it has told none, or has no queue.
     number: Option<QpNum>,
-    way: State<W>,
-    /// When it said so.
+    state: State<W>,
+    /// When the destination last told its number.
     confirmed: Instant,
-    /// When we asked after that.
+    /// When it was last asked to confirm the number.
     asked: Option<Instant>,
-    /// How long after the next failure the next try is.
+    /// Time from the next failure to the next try.
     pause: Duration,
 }
 
 #[derive(Debug)]
 enum State<W> {
-    /// To be tried, but not before that.
+    /// No route; the next try is not before this time.
     None(Instant),
     Opening,
-    /// Since when, too.
+    /// An open route, and when it was opened.
     Open(W, Instant),
 }
 
-impl<W: Way> Table<W> {
+impl<W: PeerRoute> Table<W> {
     /// An empty table.
-    #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         Self {
-            spoken: Generations::new(limits.n_spoken),
-            heard: Generations::new(limits.n_heard),
+            spoken: LruMap::new(limits.n_spoken),
+            heard: LruMap::new(limits.n_heard),
             limits,
             n_unsolicited: 0,
         }
     }
 
-    /// How the next datagram to `to` goes. It is `now`.
-    pub fn route(&mut self, to: SocketAddr, now: Instant) -> Route<'_, W> {
+    /// Selects how the next datagram to `to` is sent, at time `now`.
+    pub(super) fn select(&mut self, to: SocketAddr, now: Instant) -> Selection<'_, W> {
         if self.spoken.get_mut(&to).is_none() {
             let number = self.heard.remove(&to);
             let entry = Entry {
                 number,
-                way: State::None(now),
+                state: State::None(now),
                 confirmed: now,
                 asked: None,
                 pause: self.limits.retry_min,
@@ -116,40 +117,45 @@ impl<W: Way> Table<W> {
             self.spoken.insert(to, entry);
         }
         let confirm = self.limits.confirm;
-        let Some(entry) = self.spoken.get_mut(&to) else { return Route::Udp };
-        if let State::Open(way, _) = &entry.way
-            && !way.notices_its_end()
+        let Some(entry) = self.spoken.get_mut(&to) else { return Selection::Udp };
+        if let State::Open(route, _) = &entry.state
+            && !route.detects_peer_exit()
         {
             let unheard = now.saturating_duration_since(entry.confirmed);
             if unheard >= confirm * 3 && entry.asked.is_some_and(|asked| now >= asked + confirm) {
                 entry.forget(now);
             } else if unheard >= confirm && entry.asked.is_none_or(|asked| now >= asked + confirm) {
                 entry.asked = Some(now);
-                return Route::Udp;
+                return Selection::Udp;
             }
         }
-        let Some(number) = entry.number else { return Route::Udp };
-        if matches!(entry.way, State::None(not_before) if now >= not_before) {
-            entry.way = State::Opening;
-            return Route::Open(number);
+        let Some(number) = entry.number else { return Selection::Udp };
+        if matches!(entry.state, State::None(not_before) if now >= not_before) {
+            entry.state = State::Opening;
+            return Selection::Open(number);
         }
-        match &entry.way {
-            State::Open(way, _) => Route::Way(way),
-            State::None(_) | State::Opening => Route::Udp,
+        match &entry.state {
+            State::Open(route, _) => Selection::Route(route),
+            State::None(_) | State::Opening => Selection::Udp,
         }
     }
 
-    /// The way to `to`, if one is open. Changes nothing.
-    pub fn way(&mut self, to: SocketAddr) -> Option<&W> {
-        match &self.spoken.get_mut(&to)?.way {
-            State::Open(way, _) => Some(way),
+    /// The route to `to`, if one is open. Does not count as a use.
+    pub(super) fn route(&mut self, to: SocketAddr) -> Option<&W> {
+        match &self.spoken.get_mut(&to)?.state {
+            State::Open(route, _) => Some(route),
             State::None(_) | State::Opening => None,
         }
     }
 
-    /// A UDP packet with a datagram came from `from`, whose queue is `number`. The way that is no
-    /// longer good, if there is one, is returned. The caller answers with a control packet.
-    pub fn handle_data(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
+    /// Handles a UDP packet with a datagram from `from`, whose queue is `number`. Returns a route
+    /// that is no longer valid, if there is one. The caller answers with a control packet.
+    pub(super) fn handle_data(
+        &mut self,
+        from: SocketAddr,
+        number: QpNum,
+        now: Instant,
+    ) -> Option<W> {
         if let Some(entry) = self.spoken.get_mut(&from) {
             return entry.learn(number, now, self.limits.confirm);
         }
@@ -161,9 +167,14 @@ impl<W: Way> Table<W> {
         None
     }
 
-    /// A control packet came from `from`: as [`Self::handle_data`], but only those that we sent to
-    /// have anything to tell.
-    pub fn handle_control(&mut self, from: SocketAddr, number: QpNum, now: Instant) -> Option<W> {
+    /// Handles a control packet from `from`: as [`Self::handle_data`], but only destinations of
+    /// this socket are believed.
+    pub(super) fn handle_control(
+        &mut self,
+        from: SocketAddr,
+        number: QpNum,
+        now: Instant,
+    ) -> Option<W> {
         match self.spoken.get_mut(&from) {
             Some(entry) => entry.learn(number, now, self.limits.confirm),
             None => {
@@ -173,66 +184,66 @@ impl<W: Way> Table<W> {
         }
     }
 
-    /// The caller opened a way to queue `number` of `to`. Returned if it is not wanted any more.
-    pub fn opened(&mut self, to: SocketAddr, number: QpNum, way: W, now: Instant) -> Option<W> {
+    /// Stores the route that the caller opened to queue `number` of `to`. Returns a route that is
+    /// not needed.
+    pub(super) fn opened(
+        &mut self,
+        to: SocketAddr,
+        number: QpNum,
+        route: W,
+        now: Instant,
+    ) -> Option<W> {
         match self.spoken.get_mut(&to) {
             Some(entry) if entry.number == Some(number) => {
                 entry.pause = self.limits.retry_min;
-                match std::mem::replace(&mut entry.way, State::Open(way, now)) {
+                match std::mem::replace(&mut entry.state, State::Open(route, now)) {
                     State::Open(old, _) => Some(old),
                     State::None(_) | State::Opening => None,
                 }
             }
-            _ => Some(way),
+            _ => Some(route),
         }
     }
 
-    /// The caller could not open a way to queue `number` of `to`.
-    pub fn failed(&mut self, to: SocketAddr, number: QpNum, now: Instant) {
+    /// Notes that the caller could not open a route to queue `number` of `to`.
+    pub(super) fn failed(&mut self, to: SocketAddr, number: QpNum, now: Instant) {
         let max = self.limits.retry_max;
         if let Some(entry) = self.spoken.get_mut(&to)
             && entry.number == Some(number)
-            && matches!(entry.way, State::Opening)
+            && matches!(entry.state, State::Opening)
         {
-            entry.way = State::None(now + entry.pause);
+            entry.state = State::None(now + entry.pause);
             entry.pause = (entry.pause * 2).min(max);
         }
     }
 
-    /// The way to `to` has come to its end: the destination is unknown until it speaks again. The way is
-    /// returned.
-    pub fn lost(&mut self, to: SocketAddr, now: Instant) -> Option<W> {
+    /// Notes that the route to `to` has failed: the destination is unknown until it tells a number
+    /// again. Returns the route.
+    pub(super) fn lost(&mut self, to: SocketAddr, now: Instant) -> Option<W> {
         self.spoken.get_mut(&to)?.forget(now)
     }
 
-    /// Destinations and sources that it has, for `rsock stat` and tests.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    /// Number of destinations and sources in the table.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.spoken.len() + self.heard.len()
     }
 
-    /// Whether it has none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Control packets from addresses that we never sent to.
-    #[must_use]
-    pub fn n_unsolicited(&self) -> u64 {
+    /// Control packets from addresses that this socket never sent to.
+    pub(super) fn n_unsolicited(&self) -> u64 {
         self.n_unsolicited
     }
 }
 
-impl<W: Way> Entry<W> {
+impl<W: PeerRoute> Entry<W> {
     fn learn(&mut self, number: QpNum, now: Instant, confirm: Duration) -> Option<W> {
         let number = (number != QpNum(0)).then_some(number);
         self.confirmed = now;
         self.asked = None;
         if self.number == number {
-            // The same number may be found somewhere else by now.
-            return self.close_if(now, |way, opened| {
-                !way.notices_its_end() && now.saturating_duration_since(opened) >= confirm
+            // The same number may belong to another queue by now.
+            return self.close_if(now, |route, opened| {
+                !route.detects_peer_exit() && now.saturating_duration_since(opened) >= confirm
             });
         }
         let old = self.forget(now);
@@ -247,17 +258,17 @@ impl<W: Way> Entry<W> {
         self.close(now)
     }
 
-    /// Closes an open way of which `f` says so.
+    /// Closes an open route if `f` returns true for it.
     fn close_if(&mut self, now: Instant, f: impl FnOnce(&W, Instant) -> bool) -> Option<W> {
-        match &self.way {
-            State::Open(way, opened) if f(way, *opened) => self.close(now),
+        match &self.state {
+            State::Open(route, opened) if f(route, *opened) => self.close(now),
             _ => None,
         }
     }
 
     fn close(&mut self, now: Instant) -> Option<W> {
-        match std::mem::replace(&mut self.way, State::None(now)) {
-            State::Open(way, _) => Some(way),
+        match std::mem::replace(&mut self.state, State::None(now)) {
+            State::Open(route, _) => Some(route),
             State::None(_) | State::Opening => None,
         }
     }

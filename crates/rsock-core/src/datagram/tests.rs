@@ -16,16 +16,17 @@ fn bound() -> (Datagram, SocketAddr) {
 }
 
 fn send(from: &Datagram, bytes: &[u8], to: SocketAddr) {
-    from.send_to(&[IoSlice::new(bytes)], Some(to), false).expect("sent");
+    from.send_to(&[IoSlice::new(bytes)], Some(to), MessageFlags::empty()).expect("sent");
 }
 
 fn recv(at: &Datagram) -> (Vec<u8>, SocketAddr) {
     let mut buf = [0; 16];
-    let got = at.recv_from(&mut [IoSliceMut::new(&mut buf)], false, false).expect("received");
+    let got =
+        at.recv_from(&mut [IoSliceMut::new(&mut buf)], MessageFlags::empty()).expect("received");
     (buf[..got.len].to_vec(), got.from)
 }
 
-/// There and back; whether both went through memory.
+/// Sends a datagram there and one back. Returns whether both went through memory.
 fn exchange((a, at_a): (&Datagram, SocketAddr), (b, at_b): (&Datagram, SocketAddr)) -> bool {
     let sent = || [a, b].map(|socket| socket.counters().local.n_sent);
     let before = sent();
@@ -36,7 +37,8 @@ fn exchange((a, at_a): (&Datagram, SocketAddr), (b, at_b): (&Datagram, SocketAdd
     sent() == before.map(|n| n + 1)
 }
 
-/// Packets of sources that each have another address and tell a number of a queue, as whoever likes can make them.
+/// Packets from sources that each have another address and a queue number, as a hostile sender can
+/// create them.
 fn flood(to: SocketAddr, op: UdpOp, n: usize) -> impl Iterator<Item = (UdpSocket, SocketAddr)> {
     let first = Ipv4Addr::new(127, 1, 0, 1).to_bits();
     (first..).take(n).map(move |ip| {
@@ -50,7 +52,7 @@ fn flood(to: SocketAddr, op: UdpOp, n: usize) -> impl Iterator<Item = (UdpSocket
 }
 
 #[test]
-fn a_flood_of_more_sources_than_are_remembered_is_bounded_counted_and_disturbs_nobody() {
+fn a_flood_of_sources_is_bounded_and_counted_and_disturbs_no_peer() {
     let most = Limits::default().n_heard;
     let n = 2 * most + most / 2;
     let ((a, at_a), (b, at_b)) = (bound(), bound());
@@ -63,7 +65,7 @@ fn a_flood_of_more_sources_than_are_remembered_is_bounded_counted_and_disturbs_n
             assert!(exchange((&a, at_a), (&b, at_b)), "{i}");
         }
     }
-    // Full, that is: the older half goes at once.
+    // The table has been full: the older half is dropped at once.
     assert!(a.routes().table.len() > most / 2);
     let after = a.counters();
     assert_eq!(after.n_received_by_udp - before.n_received_by_udp, n as u64);
@@ -72,7 +74,7 @@ fn a_flood_of_more_sources_than_are_remembered_is_bounded_counted_and_disturbs_n
 }
 
 #[test]
-fn answers_to_a_flood_of_sources_displace_none_that_is_in_use() {
+fn answers_to_a_flood_of_sources_displace_no_peer_in_use() {
     let Limits { n_heard, n_spoken, .. } = Limits::default();
     let n = n_spoken + n_spoken / 2;
     let ((a, at_a), (b, at_b)) = (bound(), bound());
@@ -80,7 +82,7 @@ fn answers_to_a_flood_of_sources_displace_none_that_is_in_use() {
     for (i, (socket, from)) in flood(at_a, UdpOp::Data, n).enumerate() {
         assert_eq!(recv(&a), (b"flood".to_vec(), from));
         send(&a, b"answer", from);
-        // What a source says of its queue is told to it, and then comes the answer.
+        // The source first gets the control packet, then the answer.
         let mut buf = [0; 64];
         let mut got = socket.recv(&mut buf).expect("a packet");
         while !buf[..got].ends_with(b"answer") {
@@ -96,17 +98,17 @@ fn answers_to_a_flood_of_sources_displace_none_that_is_in_use() {
 }
 
 #[test]
-fn a_flood_of_unasked_answers_is_counted_and_not_remembered() {
+fn a_flood_of_unsolicited_control_packets_is_counted_and_not_remembered() {
     let n = 2 * Limits::default().n_heard;
     let ((a, at_a), (b, at_b)) = (bound(), bound());
     while !exchange((&a, at_a), (&b, at_b)) {}
     for (i, _) in flood(at_a, UdpOp::Control, n).enumerate() {
-        // Fewer than one look takes.
+        // Fewer packets than one poll takes.
         if i % 20 == 0 {
-            a.look_at_udp();
+            a.poll_udp();
             assert!(exchange((&a, at_a), (&b, at_b)), "{i}");
         }
     }
-    a.look_at_udp();
+    a.poll_udp();
     assert_eq!((a.counters().n_unsolicited, a.routes().table.len()), (n as u64, 1));
 }

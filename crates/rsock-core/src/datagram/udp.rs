@@ -1,4 +1,5 @@
-//! The kernel UDP socket under a datagram socket: packets with the protocol's header, never waiting.
+//! The kernel UDP socket of a datagram socket: packets with the protocol's header. No call here
+//! waits.
 
 use crate::datagram::header::{UdpHeader, UdpOp};
 use rsock_cm::{canonical, in_family};
@@ -9,18 +10,18 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-/// Longest packet of UDP.
+/// Length of the longest UDP packet.
 const MAX_PACKET: usize = 65_535;
-/// Packets taken at once.
+/// Packets received in one call of [`Inbox::take`].
 const BATCH: usize = 32;
 
-/// What arrived and is not taken yet, and room for the next.
+/// The buffer for one received packet.
 #[derive(Debug)]
 pub(super) struct Inbox {
     buf: Box<[u8]>,
 }
 
-/// A packet that arrived.
+/// A received packet.
 #[derive(Debug)]
 pub(super) struct Packet<'a> {
     /// Its canonical source.
@@ -34,11 +35,11 @@ impl Inbox {
         Self { buf: vec![0; MAX_PACKET].into_boxed_slice() }
     }
 
-    /// Takes up to a batch of packets; `f` says of each whether to go on. Returns how many were no
-    /// packets of the protocol: those are dropped.
+    /// Receives up to a batch of packets; `f` returns whether to continue. Returns how many were no
+    /// packets of the protocol; those are dropped.
     ///
     /// # Errors
-    /// What the socket reports, for instance `ECONNREFUSED` when the peer's port is closed.
+    /// As reported by the socket, for instance `ECONNREFUSED` when the peer's port is closed.
     pub(super) fn take(
         &mut self,
         udp: BorrowedFd<'_>,
@@ -70,16 +71,16 @@ impl Inbox {
     }
 }
 
-/// Who sends: the number that goes into headers, and the socket's canonical address.
+/// The sending socket: its descriptor, and its canonical address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sender<'a> {
+pub(super) struct UdpSender<'a> {
     pub(super) udp: BorrowedFd<'a>,
     pub(super) is_v6: bool,
     pub(super) local: SocketAddr,
 }
 
-impl Sender<'_> {
-    /// Sends a datagram to canonical `to`, with the number of our queue.
+impl UdpSender<'_> {
+    /// Sends a datagram to canonical `to`, with the number of the local queue.
     ///
     /// # Errors
     /// `EAGAIN`, `EMSGSIZE`, and others, as `sendmsg(2)`.
@@ -92,7 +93,8 @@ impl Sender<'_> {
         self.send(UdpOp::Data, to, number, payload)
     }
 
-    /// Tells canonical `to` the number of our queue. A packet that is lost is asked for again.
+    /// Tells canonical `to` the number of the local queue. If the packet is lost, the peer's next
+    /// datagram asks again.
     pub(super) fn control(&self, to: SocketAddr, number: QpNum) {
         let _ = self.send(UdpOp::Control, to, number, &[]);
     }
@@ -104,7 +106,8 @@ impl Sender<'_> {
         number: QpNum,
         payload: &[IoSlice<'_>],
     ) -> io::Result<()> {
-        // WIRE: of the destination's family, as its receiver expects. Nobody reads the address.
+        // WIRE: of the destination's family, as its receiver expects. No receiver reads the
+        // address.
         let same = self.local.is_ipv4() == to.is_ipv4();
         let addr = if same { self.local.ip() } else { to.ip() };
         let header = UdpHeader { op, qp_num: number, addr }.encode();
@@ -126,5 +129,5 @@ impl Sender<'_> {
     }
 }
 
-/// Pieces of a packet that need no allocation.
+/// Number of pieces that a packet may have without an allocation.
 const PIECES: usize = 9;

@@ -1,7 +1,7 @@
-//! Waiting: asleep on the bells that peers in shared memory and RDMA devices ring, the UDP socket, and the
-//! descriptors of handshakes; and what polls of several sockets need to know.
+//! Waiting: a thread sleeps on the bells of the queues in shared memory and on RDMA devices, the
+//! UDP socket, and the descriptors of handshakes. Also what a poll of several sockets needs.
 
-use crate::datagram::remote::{Far, Queue};
+use crate::datagram::remote::{Queue, Remote};
 use crate::datagram::socket::{Datagram, raw};
 use crate::engine::{ThreadBell, spin_on};
 use crate::interrupt::Watch;
@@ -16,8 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// Whether a check of readiness may poll UDP, with a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PollUdp {
+    /// It does, unless a datagram has come past UDP.
+    IfNeeded,
+    /// It does not.
+    Never,
+}
+
 impl Datagram {
-    /// Sleeps until there may be something, or `deadline`.
+    /// Sleeps until there may be a datagram, or until `deadline`.
     pub(super) fn sleep(&self, deadline: Option<Instant>, watch: Watch) -> io::Result<()> {
         armed(&[self], |bells, limit| {
             // SYNC(closed): pairs with `close`.
@@ -25,11 +34,11 @@ impl Datagram {
                 return Ok(());
             }
             let soon = limit.map(|limit| sys::now() + limit);
-            self.doze(bells, [deadline, soon].into_iter().flatten().min(), watch)
+            self.sleep_on(bells, [deadline, soon].into_iter().flatten().min(), watch)
         })
     }
 
-    fn doze(
+    fn sleep_on(
         &self,
         bells: &[libc::pollfd],
         deadline: Option<Instant>,
@@ -45,23 +54,23 @@ impl Datagram {
         }
     }
 
-    /// What a thread that waits to receive polls besides its armed bell, and when it looks again at
-    /// the latest. Whatever it finds, [`Self::look_at_udp`] follows.
+    /// The descriptors that a waiting receiver polls besides its armed bell. Returns the latest
+    /// time at which it polls again. [`Self::poll_udp`] follows in any case.
     pub(crate) fn poll_entries(&self, out: &mut Vec<libc::pollfd>) -> Option<Instant> {
         out.push(raw(self.port.as_fd(), libc::POLLIN));
         let Some(Some(local)) = self.local.get() else { return None };
         local.poll_entries(out)
     }
 
-    /// Which of `events` hold; looks at UDP with a system call if `look`.
-    pub(crate) fn readiness(&self, events: PollFlags, look: bool) -> PollFlags {
+    /// Which of `events` hold.
+    pub(crate) fn readiness(&self, events: PollFlags, udp: PollUdp) -> PollFlags {
         let readable = PollFlags::IN | PollFlags::RDNORM;
         let mut ready = events & (PollFlags::OUT | PollFlags::WRNORM);
         if events.intersects(readable) {
             let has_any =
-                || self.n_waiting.load(Ordering::Acquire) != 0 || self.is_ready_past_udp();
-            if look && !has_any() {
-                self.look_at_udp();
+                || self.n_pending.load(Ordering::Acquire) != 0 || self.is_ready_past_udp();
+            if udp == PollUdp::IfNeeded && !has_any() {
+                self.poll_udp();
             }
             if has_any() {
                 ready |= events & readable;
@@ -70,32 +79,32 @@ impl Datagram {
         ready
     }
 
-    /// Arms `bell` for what comes through shared memory; false if something has come, or there is no
-    /// place for the bell. Nothing where nothing comes that way.
+    /// Arms `bell` for datagrams in shared memory. False if one has come, or there is no room for
+    /// the bell. `None` where there is no queue in shared memory.
     pub(super) fn arm(&self, bell: &SoftBell) -> Option<bool> {
         let local = self.local().ok()??;
         local.sweep();
         Some(local.ud.arm(bell))
     }
 
-    /// Takes back an [`Self::arm`].
+    /// Undoes [`Self::arm`].
     pub(super) fn disarm(&self, bell: &SoftBell) {
         if let Some(Some(local)) = self.local.get() {
             local.ud.disarm(bell);
         }
     }
 
-    /// The queues on RDMA devices that may get something.
+    /// The usable queues on RDMA devices.
     pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
-        let far = self.far.get().and_then(Option::as_ref);
-        let queues = far.into_iter().flat_map(Far::queues);
+        let remote = self.remote.get().and_then(Option::as_ref);
+        let queues = remote.into_iter().flat_map(Remote::queues);
         queues.filter(|queue| queue.is_usable())
     }
 
-    /// Whether something has come past UDP.
+    /// Whether a datagram has come past UDP.
     pub(super) fn is_ready_past_udp(&self) -> bool {
         matches!(self.local.get(), Some(Some(local)) if local.ud.is_ready())
-            || matches!(self.far.get(), Some(Some(far)) if far.is_ready())
+            || matches!(self.remote.get(), Some(Some(remote)) if remote.is_ready())
     }
 
     pub(super) fn receive_timeout(&self) -> Option<Duration> {
@@ -103,72 +112,75 @@ impl Datagram {
         socket_timeout(&*self.port, Timeout::Recv).ok().flatten()
     }
 
-    /// For a thread that waits for this socket alone: spins where that is likely to pay.
+    /// For a thread that waits for this socket alone: spins if spinning is likely to succeed.
     pub(crate) fn spin(&self) -> bool {
         let is_active = matches!(self.local.get(), Some(Some(local)) if local.is_active())
-            || matches!(self.far.get(), Some(Some(far)) if far.is_active());
+            || matches!(self.remote.get(), Some(Some(remote)) if remote.is_active());
         is_active && spin_on(|| self.is_ready_past_udp())
     }
 }
 
-/// Runs `f` with the calling thread's bells armed for what comes past UDP to any of `sockets`: with what to
-/// poll, and how long it sleeps at most. Does not run it if something has come.
+/// Runs `f` with the calling thread's bells armed for datagrams past UDP to any of `sockets`. `f`
+/// gets the descriptors to poll and the longest sleep. It does not run if a datagram has come.
 ///
 /// # Errors
-/// Those of `f`; when no bell can be made.
+/// Those of `f`; when no bell can be created.
 pub(crate) fn armed(
     sockets: &[&Datagram],
     f: impl FnOnce(&[libc::pollfd], Option<Duration>) -> io::Result<()>,
 ) -> io::Result<()> {
     with_local_bell(sockets, |local| {
-        with_far_bell(sockets, |far| {
+        with_remote_bell(sockets, |remote| {
             if sockets.iter().any(|socket| socket.is_ready_past_udp()) {
                 return Ok(());
             }
-            let bells: Vec<_> = [local, far].iter().filter_map(|bell| bell.entry).collect();
-            let is_short = local.is_short || far.is_short;
-            f(&bells, is_short.then_some(CROWDED))
+            let bells: Vec<_> = [local, remote].iter().filter_map(|bell| bell.entry).collect();
+            let is_short = local.is_short || remote.is_short;
+            f(&bells, is_short.then_some(WITHOUT_BELL))
         })
     })
 }
 
-/// A bell that is armed.
+/// An armed bell.
 #[derive(Clone, Copy, Default)]
-struct Rung {
-    /// To be polled.
+struct ArmedBell {
+    /// The descriptor to poll.
     entry: Option<libc::pollfd>,
-    /// Not armed everywhere: for lack of room, or because something has come.
+    /// Not armed everywhere: for lack of room, or because a datagram has come.
     is_short: bool,
 }
 
 fn with_local_bell(
     sockets: &[&Datagram],
-    f: impl FnOnce(Rung) -> io::Result<()>,
+    f: impl FnOnce(ArmedBell) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut locals = sockets.iter().filter_map(|socket| socket.local().ok().flatten());
-    let Some(local) = locals.next() else { return f(Rung::default()) };
+    let Some(local) = locals.next() else { return f(ArmedBell::default()) };
     Soft::with_bell(&local.ctx, |bell| {
         let armed: Vec<_> = sockets.iter().map(|socket| socket.arm(bell)).collect();
         let is_short = armed.contains(&Some(false));
-        let result = f(Rung { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
+        let result = f(ArmedBell { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
         sockets.iter().for_each(|socket| socket.disarm(bell));
         bell.drain();
         result
     })?
 }
 
-fn with_far_bell(sockets: &[&Datagram], f: impl FnOnce(Rung) -> io::Result<()>) -> io::Result<()> {
+fn with_remote_bell(
+    sockets: &[&Datagram],
+    f: impl FnOnce(ArmedBell) -> io::Result<()>,
+) -> io::Result<()> {
     let queues: Vec<_> = sockets.iter().flat_map(|socket| socket.queues()).collect();
-    let Some(queue) = queues.first() else { return f(Rung::default()) };
+    let Some(queue) = queues.first() else { return f(ArmedBell::default()) };
     Rdma::with_bell(queue.context(), |bell| {
         let n_armed = queues.iter().filter(|queue| queue.ud().arm(bell)).count();
         let is_short = n_armed < queues.len();
-        let result = f(Rung { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
+        let result = f(ArmedBell { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
         queues.iter().for_each(|queue| queue.ud().disarm(bell));
         bell.drain();
         result
     })?
 }
 
-/// How long a thread sleeps for which there is no place for a bell.
-pub(crate) const CROWDED: Duration = Duration::from_millis(1);
+/// Longest sleep of a thread for whose bell there was no room.
+pub(crate) const WITHOUT_BELL: Duration = Duration::from_millis(1);

@@ -9,24 +9,23 @@ pub enum Wire {
     MsgSend,
 }
 
-/// Sizes of a new stream. Everything here is this end's own business: the peer is told by the
-/// connection data and may have chosen differently.
+/// Sizes of a new stream. Each end chooses its own; the connection data tells them to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Bytes of one receive buffer.
     pub buf_len: u32,
-    /// Receive buffers; two are announced at a time, the others are filled or free.
+    /// Number of receive buffers. Two are announced at a time, the others are filled or free.
     pub n_bufs: u8,
-    /// Data messages that may be on their way to us.
+    /// Data messages that may be under way to this end.
     pub window: u16,
     /// Largest message to send, in bytes.
     pub max_message: usize,
     /// First message of a large write, in bytes; each next one is twice as large, so that the
     /// receiver starts copying early.
     pub first_message: usize,
-    /// Slots for the peer's iomaps.
+    /// Entries for the peer's iomaps.
     pub iomap_slots: u16,
-    /// Offer the extension messages to a peer that knows them.
+    /// Whether to offer the extension messages to the peer.
     pub extensions: bool,
 }
 

@@ -1,75 +1,76 @@
-//! Doubt whether what was sent arrives, on a device that has to be asked.
+//! Delivery timeout: fails a stream whose device stops reporting on posted work requests.
 //!
-//! A device repeats a request a few times, for some seconds, and then says that it failed. But the kernel's
-//! soft RoCE (seen in Linux 6.1) may forget to, when its interface goes down with requests under way. A
-//! sender notices when no room comes back; who sent and then waits for an answer would wait for ever. So
-//! whoever sleeps for long looks now and then what is known of the requests, asks the device for a word
-//! where nothing will tell, and gives the stream up when [`MOST`] looks found none.
+//! A device retries a request a few times, for some seconds, and then completes it with an error.
+//! But the kernel's soft RoCE (seen in Linux 6.1) may never complete it when its interface goes
+//! down with requests under way. A sender notices, because no room comes back; a program that has
+//! sent a request and waits for the answer would wait for ever. So a thread that sleeps for long
+//! checks now and then how many requests have completed. Where none under way is signaled, it posts
+//! one that is. It fails the stream after [`MAX_CHECKS`] checks without a completion.
 
-use crate::engine::stream::Stream;
+use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use rsock_verbs::{Backend, QueuePair, RKey, RemoteAddr, SendFlags, SendOp, WrId};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_secs(5);
-/// Looks without a word from the device, of which the first makes it speak: 30 seconds. Counted rather than
-/// timed, for a process that was stopped meanwhile looks once.
-const MOST: u32 = 6;
+/// Time between two checks.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Checks without a completion: 30 seconds. They are counted rather than timed, because a process
+/// that was stopped meanwhile checks once.
+const MAX_CHECKS: u32 = 6;
 
-/// What is not known to have arrived.
+/// The requests that are not known to have arrived.
 #[derive(Debug, Default)]
-pub(super) struct Doubt(Mutex<Option<Silence>>);
+pub(super) struct DeliveryTimeout(Mutex<Option<Outstanding>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Silence {
-    /// Requests that had completed when it began.
+struct Outstanding {
+    /// Requests that had completed at the first check.
     n_done: u64,
-    n_looks: u32,
-    /// The last look, or its beginning.
-    looked: Instant,
+    n_checks: u32,
+    /// The last check, or the first.
+    checked: Instant,
 }
 
-impl<B: Backend> Stream<B> {
-    /// For who is about to sleep: how long it may, `None` for as long as it likes. Fails the stream if
-    /// there has been no word for too long, which shows as a change.
-    pub(super) fn doubt(&self) -> Option<Duration> {
+impl<B: Backend> QpStream<B> {
+    /// For a caller that is about to sleep: how long it may sleep before it must call again, `None`
+    /// without limit. Fails the stream if no request has completed for too long, which shows as a
+    /// change.
+    pub(super) fn check_delivery(&self) -> Option<Duration> {
         if !B::SENDS_WAIT {
             return None;
         }
         let _section = Section::enter();
-        let mut doubt = self.doubt.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((n_done, nothing_tells)) = self.parts.qp.unsettled() else {
-            *doubt = None;
+        let mut watched = self.delivery.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((n_done, none_is_signaled)) = self.resources.qp.unsettled() else {
+            *watched = None;
             return None;
         };
         let now = Instant::now();
-        let mut silence = doubt.filter(|silence| silence.n_done == n_done).unwrap_or(Silence {
-            n_done,
-            n_looks: 0,
-            looked: now,
-        });
-        let since = now.duration_since(silence.looked);
-        let left = LOOK.saturating_sub(since);
+        let mut outstanding = watched
+            .filter(|outstanding| outstanding.n_done == n_done)
+            .unwrap_or(Outstanding { n_done, n_checks: 0, checked: now });
+        let since = now.duration_since(outstanding.checked);
+        let left = INTERVAL.saturating_sub(since);
         if left.is_zero() {
-            silence = Silence { n_looks: silence.n_looks + 1, looked: now, ..silence };
-            if silence.n_looks >= MOST {
+            outstanding =
+                Outstanding { n_checks: outstanding.n_checks + 1, checked: now, ..outstanding };
+            if outstanding.n_checks >= MAX_CHECKS {
                 self.ring.shared.mail.fail(libc::ETIMEDOUT);
                 self.announce();
-            } else if nothing_tells {
-                self.ask();
+            } else if none_is_signaled {
+                self.post_signaled();
             }
         }
-        *doubt = Some(silence);
-        Some(if left.is_zero() { LOOK } else { left })
+        *watched = Some(outstanding);
+        Some(if left.is_zero() { INTERVAL } else { left })
     }
 
-    /// Asks the device for a word about everything that was posted: with a write of nothing, of which the
-    /// peer hears nothing.
-    fn ask(&self) {
+    /// Posts a signaled write of length zero, which completes after every request before it. The
+    /// peer's software does not see it.
+    fn post_signaled(&self) {
         let op = SendOp::Write { remote: RemoteAddr::default(), rkey: RKey::default() };
-        // If there is no room now, some later look finds it, or that there never is.
-        let _ = self.parts.qp.post_copy(WrId(0), op, &[], SendFlags::SIGNALED);
+        // If the queue has no room now, a later check posts it, or fails the stream.
+        let _ = self.resources.qp.post_copy(WrId(0), op, &[], SendFlags::SIGNALED);
     }
 }

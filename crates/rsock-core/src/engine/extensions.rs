@@ -1,13 +1,13 @@
-//! Extension messages: what ends that are both rsock tell each other beside the bytes.
+//! Extension messages: rsock's own control messages, between two ends that both know them.
 
 use crate::engine::resources::PLAIN;
-use crate::engine::stream::Stream;
+use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use rsock_proto::switch::Heard;
 use rsock_proto::{Ext, UP_BITS, UP_MASK};
 use rsock_verbs::{Backend, CompletionQueue, SendFlags};
 
-impl<B: Backend> Stream<B> {
+impl<B: Backend> QpStream<B> {
     /// Whether both ends know the extension messages.
     #[must_use]
     pub fn has_extensions(&self) -> bool {
@@ -18,35 +18,38 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn try_send_ext(&self, ext: Ext) -> bool {
         let _section = Section::enter();
-        // The last word before bytes take another way, which must not be faster: see `is_drained`.
+        // The last message before the bytes go by TCP, which must not overtake it: see
+        // `is_drained`.
         let is_last = B::SENDS_WAIT && ext == Ext::Down;
         let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
         let word = rsock_proto::Msg::Ext(ext).encode();
-        self.parts.post_flagged(PLAIN, None, &[], word, flags).is_ok()
+        self.resources.post_flagged(PLAIN, None, &[], word, flags).is_ok()
     }
 
-    /// Ends every sleep on this stream in this process family: the sleepers look again.
+    /// Ends every sleep on this stream in this process and its forked children: each sleeper tries
+    /// again.
     pub fn wake_waiters(&self) {
         let _section = Section::enter();
         self.announce();
     }
 
-    /// Says that this direction moves to the stream at byte `offset`. False if there is no room now;
-    /// then all of it has to be sent again.
+    /// Tells the peer that this direction moves to the stream at byte `offset`. False if there is
+    /// no room now; then the caller sends the whole message again.
     #[must_use]
     pub fn try_send_up(&self, offset: u64) -> bool {
         let bits = |n: u64| u32::try_from(n & u64::from(UP_MASK)).unwrap_or(0);
         let (high26, offset26) = (bits(offset >> UP_BITS), bits(offset));
-        // INVARIANT: `offset` only grows, so bits that are zero now were zero in every message before.
+        // INVARIANT: `offset` only grows, so bits that are zero now were zero in every message
+        // before.
         (high26 == 0 || self.try_send_ext(Ext::UpHigh { high26 }))
             && self.try_send_ext(Ext::Up { offset26 })
     }
 
-    /// Messages of the switch that have arrived; takes what waits on the device first, unless another thread is
-    /// doing so now.
+    /// The messages of the switch that have arrived. Dispatches completions first if there are any,
+    /// unless another thread does so now.
     #[must_use]
     pub fn heard_now(&self) -> Heard {
-        if self.parts.cq.is_ready() {
+        if self.resources.cq.is_ready() {
             let _section = Section::enter();
             if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
                 self.pump(&mut recv);
@@ -55,7 +58,7 @@ impl<B: Backend> Stream<B> {
         self.heard()
     }
 
-    /// Messages of the switch that anything has taken from the device so far.
+    /// The messages of the switch that were dispatched so far, by any thread.
     #[must_use]
     pub fn heard(&self) -> Heard {
         self.ring.shared.mail.heard()

@@ -1,46 +1,41 @@
-//! The engine: pumps the sans-IO protocol over a verbs device, and waits.
+//! The engine: runs the sans-I/O protocol over a verbs device, and waits.
 //!
-//! One [`Stream`] is one connected queue pair with the receive memory behind it. It offers
-//! non-blocking calls and a way to wait; blocking, timeouts and descriptors belong to the faces
-//! above it. [`Preparing`] is a stream before its peer is known.
+//! One [`QpStream`] is one connected queue pair with the receive memory behind it. It has
+//! non-blocking calls and ways to wait; blocking calls, timeouts and descriptors belong to the
+//! modules above. [`Preparing`] is a stream before its peer is known.
 //!
 //! # Locks
 //!
-//! Two, one per direction, in this order: `send`, then `recv`. The holder of `recv` is also the one
-//! who polls the completion queue (the *pump*) and dispatches for both directions: data to
-//! the receive half that it holds, credits through atomics to the send half, so a sender with
-//! credit never touches `recv`. Neither lock is held while sleeping.
+//! There are two, one per direction, taken in this order: `send`, then `recv`. The holder of `recv`
+//! is also the *pump*: it polls the completion queue and dispatches for both directions. Data goes
+//! to the receive half that it has locked, credits go through atomics to the send half. So a sender
+//! with credit never takes `recv`. Neither lock is held during a sleep.
 
-mod adaptive_buffer;
+mod buffers;
 mod config;
 mod delivery_timeout;
 mod extensions;
-mod iomap;
 mod keepalive;
-mod layout;
-mod marks;
-mod page_reclaim;
 mod progress;
 mod ready;
+mod recv;
+mod remote_memory;
 mod resources;
-mod ring;
+mod send;
 mod setup;
 mod shared;
-mod spin;
 mod stream;
-mod trim;
 mod wait;
-mod wake_coalescing;
 
 #[cfg(test)]
-pub(crate) use page_reclaim::total as resident_total;
-
+pub(crate) use buffers::reclaim::total as resident_total;
+pub(crate) use buffers::reclaim::{LockedStreams, lock_for_fork};
 pub use config::{Config, Wire};
-pub use iomap::{CallerMemory, IomapError};
-pub(crate) use page_reclaim::{Held as HeldStreams, hold_for_fork};
 pub use ready::Ready;
+pub use recv::{ReadMode, RecvError};
+pub use remote_memory::{CallerMemory, IomapError, RemoteAccess};
+pub use send::SendError;
 pub use setup::Preparing;
-pub use spin::{longest_spin, spin_on};
-pub use stream::{RecvError, SendError, Stream};
+pub use stream::QpStream;
 pub(crate) use wait::WITHOUT_BELL;
-pub use wait::{Armed, Interest, ThreadBell, Wake};
+pub use wait::{Armed, Interest, ThreadBell, Wake, longest_spin, spin_on};

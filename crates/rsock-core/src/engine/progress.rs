@@ -1,9 +1,9 @@
-//! The pump: completions in, dispatch to both directions, receives and credits out.
+//! The pump: takes completions, dispatches them to both directions, posts receives, grants credits.
 
 use crate::engine::config::Wire;
 use crate::engine::resources::{CONTROL, PLAIN};
-use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvSide};
-use crate::engine::stream::Stream;
+use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvState};
+use crate::engine::stream::QpStream;
 use rsock_proto::switch::Message;
 use rsock_proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
 use rsock_verbs::{
@@ -11,22 +11,23 @@ use rsock_verbs::{
 };
 use std::io::IoSlice;
 
-/// Messages that one call takes, as a multiple of the receives kept posted.
-const MOST: usize = 4;
-/// Receives that may be owed to the queue: few beside what a peer without credit needs.
-const MOST_OWED: u32 = 8;
+/// Messages that one call takes at most, as a multiple of the receives kept posted.
+const MAX_BATCHES: usize = 4;
+/// Receives that may be owed to the queue: few compared with those that a peer without credit
+/// needs.
+const MAX_OWED: u32 = 8;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
-impl<B: Backend> Stream<B> {
+impl<B: Backend> QpStream<B> {
     /// Takes every completion there is. The caller holds the `recv` lock.
-    pub(super) fn pump(&self, recv: &mut RecvSide) {
+    pub(super) fn pump(&self, recv: &mut RecvState) {
         let mut batch = [Completion::BLANK; BATCH];
         let mut taken = 0;
         let mut failed = None;
         let under_way = recv.ctrl;
         loop {
-            let n = self.parts.cq.poll(&mut batch);
+            let n = self.resources.cq.poll(&mut batch);
             for wc in &batch[..n] {
                 match wc.result() {
                     Ok(wc) => self.complete(recv, wc),
@@ -37,18 +38,19 @@ impl<B: Backend> Stream<B> {
             if n < BATCH {
                 break;
             }
-            if taken >= MOST * self.config.recv_depth() as usize {
-                // Credit is given outside this loop: an honest peer has run out of it long before.
+            if taken >= MAX_BATCHES * self.config.recv_depth() as usize {
+                // Credit is granted outside this loop: an honest peer has run out of it long
+                // before.
                 self.ring.shared.mail.fail(libc::EPROTO);
                 break;
             }
         }
         if recv.ctrl != under_way {
-            // A grant may have waited for that. Not inside the loop: see there.
+            // A grant may have waited for such a completion. Not inside the loop: see there.
             self.grant(recv);
         }
         if let Some(status) = failed {
-            // Only now: what explains it may have been among the later completions.
+            // Only now: a later completion of the batch may have carried the cause.
             self.completion_failed(status);
         }
         if taken != 0 {
@@ -56,13 +58,13 @@ impl<B: Backend> Stream<B> {
         }
     }
 
-    fn complete(&self, recv: &mut RecvSide, wc: &Completion) {
+    fn complete(&self, recv: &mut RecvState, wc: &Completion) {
         let word = match wc.op {
             WcOp::RecvWriteImm => wc.imm,
-            WcOp::Recv if self.parts.wire == Wire::MsgSend && wc.len == 4 => {
+            WcOp::Recv if self.resources.wire == Wire::MsgSend && wc.len == 4 => {
                 let slot = usize::try_from(wc.id.0).unwrap_or(0);
                 let mut word = [0; 4];
-                self.parts.region.copy_out(self.parts.layout.words + 4 * slot, &mut word);
+                self.resources.region.copy_out(self.resources.layout.words + 4 * slot, &mut word);
                 u32::from_ne_bytes(word)
             }
             WcOp::Recv => return self.ring.shared.mail.fail(libc::EPROTO),
@@ -73,12 +75,14 @@ impl<B: Backend> Stream<B> {
                 return;
             }
         };
-        let is_posted = match self.parts.wire {
+        let is_posted = match self.resources.wire {
             Wire::WriteImm => {
                 recv.n_owed += 1;
-                recv.n_owed < MOST_OWED || self.repost(recv)
+                recv.n_owed < MAX_OWED || self.repost(recv)
             }
-            Wire::MsgSend => self.parts.post_receive(u32::try_from(wc.id.0).unwrap_or(0)).is_ok(),
+            Wire::MsgSend => {
+                self.resources.post_receive(u32::try_from(wc.id.0).unwrap_or(0)).is_ok()
+            }
         };
         if !is_posted || self.dispatch(recv, Imm(word)).is_err() {
             self.ring.shared.mail.fail(libc::EPROTO);
@@ -87,11 +91,12 @@ impl<B: Backend> Stream<B> {
 
     /// Posts the receives that are owed; false if the queue takes none.
     ///
-    /// INVARIANT: never more than [`MOST_OWED`], and none once the peer may send that much more: credit
-    /// is only given after this, and what is no data (which needs no credit) is made up for at once.
-    pub(super) fn repost(&self, recv: &mut RecvSide) -> bool {
+    /// INVARIANT: never more than [`MAX_OWED`] are owed, and none once the peer may send that many
+    /// more: credit is granted only after this, and the receive of a control message, which needs
+    /// no credit, is posted again at once.
+    pub(super) fn repost(&self, recv: &mut RecvState) -> bool {
         while recv.n_owed != 0 {
-            if self.parts.post_receive(0).is_err() {
+            if self.resources.post_receive(0).is_err() {
                 return false;
             }
             recv.n_owed -= 1;
@@ -99,12 +104,12 @@ impl<B: Backend> Stream<B> {
         true
     }
 
-    fn dispatch(&self, recv: &mut RecvSide, word: Imm) -> Result<(), PeerError> {
+    fn dispatch(&self, recv: &mut RecvState, word: Imm) -> Result<(), PeerError> {
         let mail = &self.ring.shared.mail;
         match word.decode()? {
             Msg::Data { len } => {
                 recv.half.handle_data(len)?;
-                recv.dirty = (recv.dirty + len as usize).min(self.parts.layout.ring_len());
+                recv.dirty = (recv.dirty + len as usize).min(self.resources.layout.ring_len());
                 return Ok(());
             }
             Msg::Credit { limit } => mail.put_credit(limit.0),
@@ -122,7 +127,8 @@ impl<B: Backend> Stream<B> {
                     self.advance(recv, event);
                 }
             }
-            // A word of rsock's own from a peer with which none were agreed on means nothing.
+            // The word of an extension message means nothing from a peer with which none were
+            // agreed on.
             Msg::Ext(_) if !self.has_extensions() => {}
             Msg::Ext(ext) => {
                 let message = match ext {
@@ -149,9 +155,9 @@ impl<B: Backend> Stream<B> {
         Ok(())
     }
 
-    /// Moves the lifecycle, and does what the move asks for.
-    pub(super) fn advance(&self, recv: &mut RecvSide, event: LifecycleEvent) {
-        // A shutdown of what is over already changes nothing.
+    /// Advances the lifecycle, and takes the actions of the transition.
+    pub(super) fn advance(&self, recv: &mut RecvState, event: LifecycleEvent) {
+        // A shutdown of a direction that has ended changes nothing.
         let Ok((mut next, send)) = recv.life.on(event) else { return };
         if let Some(ctrl) = send {
             self.send_ctrl(recv, ctrl);
@@ -179,10 +185,11 @@ impl<B: Backend> Stream<B> {
     fn completion_failed(&self, status: WcStatus) {
         let mail = &self.ring.shared.mail;
         match status {
-            // After an orderly end the peer takes its queue pair and memory away, whatever is posted.
+            // After an orderly end the peer destroys its queue pair and memory, whatever is posted.
             _ if mail.has(FLAG_DISCONNECTED) => {}
-            WcStatus::RETRY_EXC if self.prober.is_asking() => mail.fail(libc::ETIMEDOUT),
-            // Its queue pair goes first and its memory next: a writer may meet either.
+            WcStatus::RETRY_EXC if self.prober.is_probing() => mail.fail(libc::ETIMEDOUT),
+            // The peer destroys its queue pair first and its memory next: a write may fail by
+            // either.
             WcStatus::WR_FLUSH | WcStatus::RETRY_EXC | WcStatus::REM_ACCESS => {
                 mail.fail(libc::ECONNRESET);
             }
@@ -190,24 +197,24 @@ impl<B: Backend> Stream<B> {
         }
     }
 
-    /// Gives the peer credits and buffers that are due.
-    pub(super) fn grant(&self, recv: &mut RecvSide) {
-        // A peer that keeps receives for control messages is told at once, without asking what became of it.
+    /// Grants the peer the credits and buffers that are due.
+    pub(super) fn grant(&self, recv: &mut RecvState) {
+        // A peer that keeps receives posted for control messages needs no count of those under way.
         let (id, flags) = match self.limits_ctrl {
             true => (CONTROL, SendFlags::SIGNALED),
             false => (PLAIN, SendFlags::empty()),
         };
         while let Some(grant) = recv.half.next_grant() {
-            if B::SENDS_WAIT && self.parts.qp.is_full() {
-                // The places that are left are for the ends of directions.
+            if B::SENDS_WAIT && self.resources.qp.is_full() {
+                // The entries that are left are reserved for the ends of the two directions.
                 break;
             }
             if !recv.life.is_connected() {
-                // Nothing comes any more, and C takes no message after its end.
+                // Nothing more arrives, and librdmacm takes no message after its end.
                 break;
             }
             if !recv.ctrl.has_room_for_grant() {
-                // What completes makes room, and the pump tries again.
+                // A completion makes room, and the pump tries again.
                 break;
             }
             if !self.repost(recv) {
@@ -216,9 +223,9 @@ impl<B: Backend> Stream<B> {
             let posted = match &grant.entry {
                 Some((addr, rkey, entry)) => {
                     let (at, entry) = (Some((*addr, *rkey)), [IoSlice::new(entry)]);
-                    self.parts.post_flagged(id, at, &entry, grant.imm, flags)
+                    self.resources.post_flagged(id, at, &entry, grant.imm, flags)
                 }
-                None => self.parts.post_flagged(id, None, &[], grant.imm, flags),
+                None => self.resources.post_flagged(id, None, &[], grant.imm, flags),
             };
             if posted.is_err() {
                 // The peer takes no control message now; the next call tries again.
@@ -227,13 +234,13 @@ impl<B: Backend> Stream<B> {
             recv.half.commit_grant();
             if self.limits_ctrl {
                 let had_room = recv.ctrl.post();
-                debug_assert!(had_room, "looked for above");
+                debug_assert!(had_room, "checked above");
             }
         }
     }
 
-    /// Tells every waiter of this process family that something changed.
+    /// Wakes every waiter in this process and its forked children: something changed.
     pub(super) fn announce(&self) {
-        self.ring.shared.mail.marks.announce(|| self.parts.cq.wake_waiters());
+        self.ring.shared.mail.events.announce(|| self.resources.cq.wake_waiters());
     }
 }

@@ -1,7 +1,7 @@
 //! What a stream can do now.
 
 use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED};
-use crate::engine::stream::Stream;
+use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use rsock_verbs::{Backend, CompletionQueue, QueuePair};
 use std::sync::atomic::Ordering;
@@ -20,8 +20,9 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// An end may have come since input and room were looked for. It is the end of both: who asks for
-    /// input alone, as `select(2)` over `poll(2)` does, must not see it without input.
+    /// Makes the end of the stream readable and writable: it may have come after input and room
+    /// were checked. A caller that asks for input alone, as `select(2)` over `poll(2)` does, must
+    /// see it as input.
     fn with_end(mut self) -> Self {
         self.readable |= self.hung_up || self.failed;
         self.writable |= self.hung_up || self.failed;
@@ -29,8 +30,8 @@ impl Ready {
     }
 }
 
-impl<B: Backend> Stream<B> {
-    /// What could be done now. Makes progress first.
+impl<B: Backend> QpStream<B> {
+    /// What the stream can do now. Dispatches completions first.
     #[must_use]
     pub fn readiness(&self) -> Ready {
         let mail = &self.ring.shared.mail;
@@ -44,14 +45,14 @@ impl<B: Backend> Stream<B> {
     pub fn has_input(&self) -> bool {
         let _section = Section::enter();
         let mut recv = self.ring.lock_recv();
-        if self.parts.cq.is_ready() {
+        if self.resources.cq.is_ready() {
             self.pump(&mut recv);
         }
         recv.half.readable() != 0 || self.ring.shared.mail.has(FLAG_EOF)
     }
 
-    /// Whether the peer has said that it writes nothing more, or the stream is over. Takes what waits
-    /// to be dispatched first.
+    /// Whether the peer has ended its direction, or the stream is over. Dispatches completions
+    /// first.
     #[must_use]
     pub fn has_eof(&self) -> bool {
         let _section = Section::enter();
@@ -60,37 +61,39 @@ impl<B: Backend> Stream<B> {
         self.ring.shared.mail.has(FLAG_EOF)
     }
 
-    /// Whether the peer itself has ended its direction. Takes what waits to be dispatched first.
+    /// Whether the peer itself has ended its direction, not a failure. Dispatches completions
+    /// first.
     #[must_use]
-    pub fn was_ended(&self) -> bool {
+    pub fn peer_has_ended(&self) -> bool {
         let _section = Section::enter();
         let mut recv = self.ring.lock_recv();
         self.pump(&mut recv);
         !recv.life.is_readable()
     }
 
-    /// Whether a send would take something, or fail at once.
+    /// Whether a send would take bytes, or fail at once.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let _section = Section::enter();
         let mut send = self.ring.lock_send();
-        self.refill(&mut send);
+        self.poll_credits(&mut send);
         send.half.room() != 0 && !self.queue_is_full()
             || self.ring.shared.mail.has(FLAG_SEND_CLOSED)
     }
 
-    /// Whether the device takes no data now. Looks for completions first.
+    /// Whether the send queue has no room now. Dispatches completions first.
     pub(super) fn queue_is_full(&self) -> bool {
-        if !B::SENDS_WAIT || !self.parts.qp.is_full() {
+        if !B::SENDS_WAIT || !self.resources.qp.is_full() {
             return false;
         }
         if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
             self.pump(&mut recv);
         }
-        self.parts.qp.is_full()
+        self.resources.qp.is_full()
     }
 
-    /// Whether everything that was sent is at the peer, the last word included; or will never be.
+    /// Whether everything that was sent has reached the peer, the last control message included; or
+    /// never will.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         if !B::SENDS_WAIT {
@@ -98,16 +101,17 @@ impl<B: Backend> Stream<B> {
         }
         let _section = Section::enter();
         self.pump(&mut self.ring.lock_recv());
-        self.parts.qp.is_idle() || self.ring.shared.mail.error.load(Ordering::Acquire) != 0
+        self.resources.qp.is_idle() || self.ring.shared.mail.error.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the peer's program has not received all of the first `sent` bytes, or of all that were sent, as far
-    /// as the device can tell: of a peer that has been killed as well.
+    /// Whether the peer's program has left some of the first `sent` bytes unread (of all that were
+    /// sent without a number), as far as the device reports it. That includes a peer that was
+    /// killed.
     #[must_use]
     pub fn is_unread(&self, sent: Option<u64>) -> bool {
         let _section = Section::enter();
         let sent = sent.unwrap_or_else(|| self.ring.lock_send().sent);
-        self.parts.qp.consumed_by_peer().is_some_and(|consumed| consumed < sent)
+        self.resources.qp.consumed_by_peer().is_some_and(|consumed| consumed < sent)
     }
 
     /// Whether the peer's process has ended; see
@@ -115,18 +119,17 @@ impl<B: Backend> Stream<B> {
     #[must_use]
     pub fn is_peer_dead(&self) -> bool {
         let _section = Section::enter();
-        self.parts.qp.is_peer_dead()
+        self.resources.qp.is_peer_dead()
     }
 
-    /// Tells the peer that nothing is missed of what it may send from now on: that nobody will read it is
-    /// known otherwise.
-    pub fn renounce(&self) {
+    /// Marks future data as unneeded, so that unread bytes do not become a reset.
+    pub fn ignore_unread(&self) {
         let _section = Section::enter();
         let _recv = self.ring.lock_recv();
-        self.parts.qp.note_consumed(u64::MAX);
+        self.resources.qp.note_consumed(u64::MAX);
     }
 
-    /// Bytes that a receive could return now.
+    /// Number of bytes that a receive could return now.
     #[must_use]
     pub fn bytes_readable(&self) -> usize {
         let _section = Section::enter();
@@ -141,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_that_came_while_we_looked_is_input_and_room() {
+    fn the_end_of_a_stream_is_readable_and_writable() {
         let seen_before = Ready::default();
         let ends = [Ready { hung_up: true, ..seen_before }, Ready { failed: true, ..seen_before }];
         for end in ends {

@@ -1,7 +1,7 @@
-//! The objects behind a stream, and what is posted to them.
+//! The verbs objects of a stream, and the posting of messages to them.
 
+use crate::engine::buffers::layout::Layout;
 use crate::engine::config::Wire;
-use crate::engine::layout::Layout;
 use rsock_verbs::{
     Backend, MemoryRegion, PostError, QueuePair, RKey, RecvWr, RemoteAddr, SendFlags, SendOp, Sge,
     WrId,
@@ -9,26 +9,26 @@ use rsock_verbs::{
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// The name of a control message whose completion counts.
+/// Work request id of a control message whose completion is counted.
 pub(super) const CONTROL: WrId = WrId(1);
-/// The name of everything else.
+/// Work request id of everything else.
 pub(super) const PLAIN: WrId = WrId(0);
 
-/// The objects behind a stream. Declared in the order in which they must go.
+/// The verbs objects of a stream. They are declared in the order in which they must be dropped.
 #[derive(Debug)]
-pub(super) struct Parts<B: Backend> {
-    /// First: nothing may arrive once the region is gone.
+pub(super) struct Resources<B: Backend> {
+    /// First: nothing may arrive once the region is freed.
     pub(super) qp: B::Qp,
     pub(super) cq: Arc<B::Cq>,
     pub(super) region: Arc<B::Mr>,
     pub(super) layout: Layout,
     pub(super) wire: Wire,
-    /// Keeps the domain, and with it the peer's mapping.
+    /// Keeps the protection domain, and with it the peer's mapping.
     pub(super) pd: Arc<B::Pd>,
     pub(super) path: B::Path,
 }
 
-impl<B: Backend> Parts<B> {
+impl<B: Backend> Resources<B> {
     /// Posts receive `i`: empty, or with room for a message word.
     pub(super) fn post_receive(&self, i: u32) -> Result<(), PostError> {
         match self.wire {
@@ -58,7 +58,7 @@ impl<B: Backend> Parts<B> {
         self.post_flagged(PLAIN, remote, payload, word, SendFlags::empty())
     }
 
-    /// As [`Self::post_message`]; a completion that `flags` ask for is called `id`.
+    /// As [`Self::post_message`], with `flags`; the work request has id `id`.
     pub(super) fn post_flagged(
         &self,
         id: WrId,

@@ -1,8 +1,8 @@
-//! The mutable state of a stream, in family memory: parent and forked child work on the same.
+//! The mutable state of a stream, in family memory: parent and forked child share it.
 
-use crate::engine::marks::Marks;
-use crate::engine::spin::Spin;
-use crate::engine::wake_coalescing::Moderation;
+use crate::engine::wait::coalesce::WakeCoalescing;
+use crate::engine::wait::event_count::EventCount;
+use crate::engine::wait::spin::Spin;
 use rsock_proto::switch::{Counts, Heard, Message};
 use rsock_proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
@@ -10,35 +10,36 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// State of the sending direction, behind the `send` lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SendSide {
+pub(super) struct SendState {
     pub(super) half: SendHalf,
-    /// Last value of [`Mailbox::credits`] that was taken over.
+    /// Value of [`Mailbox::credits`] that was taken last.
     pub(super) credits_seen: u64,
-    /// Bytes of the program's that were sent.
+    /// Bytes of the program that were sent.
     pub(super) sent: u64,
 }
 
 /// State of the receiving direction and of the pump, behind the `recv` lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RecvSide {
+pub(super) struct RecvState {
     pub(super) half: RecvHalf,
     pub(super) life: Lifecycle,
-    /// Bytes of the ring that have been written since its pages were given back, at most all.
+    /// Bytes of the ring that have been written since its pages were released, at most all.
     pub(super) dirty: usize,
-    /// Receives that data has taken and that are not posted again yet.
+    /// Receives that messages have used and that are not posted again yet.
     pub(super) n_owed: u32,
-    /// Control messages under way, where their number is [limited](crate::engine::stream::Stream::limits_ctrl).
+    /// Control messages under way, where their number is
+    /// [limited](crate::engine::stream::QpStream::limits_ctrl).
     pub(super) ctrl: CtrlWindow,
-    pub(super) moderation: Moderation,
+    pub(super) coalescing: WakeCoalescing,
 }
 
-/// What the pump leaves for everybody else, readable without its lock.
+/// What the pump leaves for other threads, readable without its lock.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     /// Number of credit messages (upper 48 bits) and the newest limit (lower 16).
     pub(super) credits: AtomicU64,
-    pub(super) marks: Marks,
+    pub(super) events: EventCount,
     /// Bits of `FLAG_*`.
     pub(super) flags: AtomicU32,
     /// `errno` of a failure, or 0.
@@ -52,19 +53,19 @@ pub(super) struct Mailbox {
     pub(super) send_spin: Spin,
 }
 
-/// The peer reads nothing more, or we said that we write nothing more.
+/// The peer reads nothing more, or this end has ended its writing direction.
 pub(super) const FLAG_SEND_CLOSED: u32 = 1;
 /// The peer writes nothing more.
 pub(super) const FLAG_EOF: u32 = 1 << 1;
 /// Both directions are over.
 pub(super) const FLAG_DISCONNECTED: u32 = 1 << 2;
 
-/// All of it.
+/// The state of both directions.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) send: Line<Lock<SendSide>>,
-    pub(super) recv: Line<Lock<RecvSide>>,
+    pub(super) send: CacheAligned<Lock<SendState>>,
+    pub(super) recv: CacheAligned<Lock<RecvState>>,
     pub(super) mail: Mailbox,
 }
 
@@ -74,7 +75,7 @@ unsafe impl FamilySafe for Shared {}
 /// Keeps a value on cache lines of its own (two: neighbouring lines are fetched in pairs).
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(super) struct Line<T>(pub(super) T);
+pub(super) struct CacheAligned<T>(pub(super) T);
 
 impl Mailbox {
     pub(super) fn raise(&self, flag: u32) {
@@ -88,7 +89,8 @@ impl Mailbox {
     /// Counts a message of the switch. The caller holds the lock of the pump.
     pub(super) fn put_message(&self, message: Message) {
         let counts = Counts::from_bits(self.messages.load(Ordering::Relaxed)).after(message);
-        // SYNC(switch): the offset that an `Up` names is stored before. Pairs with the Acquire in `heard`.
+        // SYNC(switch): the offset that an `Up` names is stored before. Pairs with the Acquire in
+        // `heard`.
         self.messages.store(counts.to_bits(), Ordering::Release);
     }
 
@@ -110,23 +112,23 @@ impl Mailbox {
         self.raise(FLAG_DISCONNECTED | FLAG_SEND_CLOSED | FLAG_EOF);
     }
 
-    /// Takes the upper half of an offset that an `Ext::Up` is going to complete. Only the pump calls this.
+    /// Stores the upper half of an offset that an `Ext::Up` completes. Only the pump calls this.
     pub(super) fn put_up_high(&self, high26: u32) {
         self.ext_up.store(u64::from(high26) << UP_BITS, Ordering::Release);
     }
 
-    /// Completes an offset. Only the pump calls this.
+    /// Stores the lower half of an offset, which completes it. Only the pump calls this.
     pub(super) fn put_up_low(&self, offset26: u32) {
         let high = self.ext_up.load(Ordering::Relaxed) & !u64::from(UP_MASK);
-        // SYNC(up): stored before the flag that says so. Pairs with the Acquire in `ext_up_offset`.
+        // SYNC(up): stored before the count that announces it. Pairs with the Acquire in `heard`.
         self.ext_up.store(high | u64::from(offset26), Ordering::Release);
     }
 
-    /// Puts a credit message where the sender finds it. Only the pump calls this.
+    /// Leaves a credit message for the sender. Only the pump calls this.
     pub(super) fn put_credit(&self, limit: u16) {
         let count = (self.credits.load(Ordering::Relaxed) >> 16).wrapping_add(1);
         // SYNC(credit): publishes the table entry that the completion announced. Pairs with the
-        // Acquire in `Stream::absorb`.
+        // Acquire in `QpStream::take_credits`.
         self.credits.store((count << 16) | u64::from(limit), Ordering::Release);
     }
 }

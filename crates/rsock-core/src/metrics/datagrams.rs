@@ -1,66 +1,66 @@
-//! The line of a UDP socket with a queue beside it: written by its process, read by others.
+//! The slot of a UDP socket with a queue beside it: written by its process, read by others.
 //!
-//! It lies in the same table as those of connections, and is told apart by its state.
+//! It lies in the same table as the slots of connections, and differs from them by its state.
 
-use crate::accelerate::FallbackReason;
 use crate::metrics::reader::Bytes;
-use crate::metrics::writer::{Place, add, as_datagrams, go_live, put_ends};
-use crate::metrics::{RawSlot, SLOT_LEN, STATE_DATAGRAMS, pin_reason};
+use crate::metrics::writer::{SlotClaim, add, as_udp_slot, go_live, put_ends};
+use crate::metrics::{FallbackReason, RawSlot, SLOT_LEN, STATE_DATAGRAMS};
 use std::mem::offset_of;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// By which ways datagrams come to a socket, and why not by the queue.
+/// How datagrams reach a socket, and why not by its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Receives {
-    /// By the kernel: not enough has come from this host.
+pub enum ReceivePath {
+    /// By the kernel: too few datagrams have come from this host.
     Kernel = 0,
-    /// By the queue from those that have it, by the kernel from others.
+    /// By the queue from senders that have found it, by the kernel from others.
     Queue = 1,
-    /// By the kernel: other sockets might get what is sent to the port.
+    /// By the kernel: other sockets could receive datagrams for the port.
     SharedPort = 2,
-    /// By the kernel: an address that means something on one link only, or many sockets.
+    /// By the kernel: the address is link-local, or that of several sockets.
     Address = 3,
     /// By the kernel: memory or descriptors ran out.
     Exhausted = 4,
-    /// By the kernel: an epoll set watches the socket as only the kernel can.
+    /// By the kernel: an epoll set watches the socket in a way that only the kernel supports.
     Watched = 5,
 }
 
-/// What may happen to a datagram.
+/// An event that is counted per datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Happened {
+pub enum DatagramEvent {
     /// It went into a peer's queue.
     Sent = 0,
     /// It was dropped: the peer's queue was full.
     Dropped = 1,
     /// It went by the kernel because the peer's queue was full.
     Rescued = 2,
-    /// It was left to the kernel to send.
+    /// It was sent by the kernel.
     ByKernel = 3,
     /// It came by the queue.
     Received = 8,
-    /// It came by the queue and was dropped: not of the peer that the socket is connected to.
+    /// It came by the queue and was dropped: not from the peer that the socket is connected to.
     Foreign = 9,
-    /// Something came by the queue that was none.
+    /// It came by the queue and was no valid datagram.
     Malformed = 10,
     /// It came by the kernel.
     ReceivedByKernel = 11,
 }
 
-/// A UDP socket's line in the table, freed when dropped.
+/// A UDP socket's slot in the table, freed when dropped.
 ///
-/// As [`Slot`](crate::metrics::Slot): keep it in private memory; calls that race with each other may lose a count.
+/// As with [`StreamSlot`](crate::metrics::StreamSlot), keep it in private memory; calls that race
+/// with each other may lose a count.
 #[derive(Debug)]
-pub struct Datagrams {
+pub struct UdpSlot {
     ends: Ends,
     inode: u64,
-    place: Place,
+    claim: SlotClaim,
 }
 
-/// The ends, as a line has them: for a line that is taken later, after a fork.
+/// The addresses of both ends as a slot stores them: for the slot that a forked child claims later.
 #[derive(Debug)]
 struct Ends {
     local: [AtomicU64; 2],
@@ -68,36 +68,36 @@ struct Ends {
     ports: AtomicU32,
 }
 
-/// A UDP socket, as its line tells.
+/// The metrics of a UDP socket, as read from its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatagramSocket {
-    /// What it is bound to.
+pub struct UdpSocketMetrics {
+    /// The address that it is bound to.
     pub local: SocketAddr,
-    /// What it is connected to.
+    /// The address that it is connected to.
     pub peer: Option<SocketAddr>,
     /// Inode of the kernel socket.
     pub inode: u64,
-    /// By which way datagrams come; `None` is one this build does not know.
-    pub receives: Option<Receives>,
-    /// Why nothing goes past the kernel any more; `None` is a reason this build does not know.
-    pub pin: Option<FallbackReason>,
-    /// Destinations that are reached by their queue.
+    /// How datagrams reach it; `None` is a way that this build does not know.
+    pub receives: Option<ReceivePath>,
+    /// Why it stays with the kernel; `None` is a reason that this build does not know.
+    pub fallback: Option<FallbackReason>,
+    /// Destinations that it reaches by their queue.
     pub n_queue_peers: u32,
-    /// Destinations that are remembered, and reached by the kernel.
+    /// Remembered destinations that it reaches by the kernel.
     pub n_kernel_peers: u32,
     counts: [u64; N_COUNTS],
 }
 
 const N_COUNTS: usize = 16;
 
-/// A line of the table, as one of a UDP socket has it. What it shares with [`RawSlot`] lies where it does there.
+/// The slot of a UDP socket. The fields that it shares with [`RawSlot`] have the same offsets.
 #[repr(C, align(64))]
-pub(super) struct RawDatagrams {
+pub(super) struct RawUdpSlot {
     seq: AtomicU32,
     receives: AtomicU8,
     /// Reserved, zero.
     spare: AtomicU8,
-    pin: AtomicU8,
+    fallback: AtomicU8,
     flags: AtomicU8,
     local: [AtomicU64; 2],
     peer: [AtomicU64; 2],
@@ -106,28 +106,28 @@ pub(super) struct RawDatagrams {
     inode: AtomicU64,
     n_kernel_peers: AtomicU32,
     spare_too: AtomicU32,
-    /// Indexed by [`Happened`]: the sending direction has a line, the receiving one another.
+    /// Indexed by [`DatagramEvent`]. Each direction has a cache line of its own.
     counts: [AtomicU64; N_COUNTS],
 }
 
 const _: () = {
-    assert!(size_of::<RawDatagrams>() == SLOT_LEN);
-    assert!(align_of::<RawDatagrams>() == align_of::<RawSlot>());
-    assert!(offset_of!(RawDatagrams, pin) == offset_of!(RawSlot, pin));
-    assert!(offset_of!(RawDatagrams, local) == offset_of!(RawSlot, local));
-    assert!(offset_of!(RawDatagrams, peer) == offset_of!(RawSlot, peer));
-    assert!(offset_of!(RawDatagrams, ports) == offset_of!(RawSlot, ports));
-    assert!(offset_of!(RawDatagrams, inode) == offset_of!(RawSlot, inode));
-    assert!(offset_of!(RawDatagrams, n_kernel_peers) == 56);
-    assert!(offset_of!(RawDatagrams, counts) == 64);
+    assert!(size_of::<RawUdpSlot>() == SLOT_LEN);
+    assert!(align_of::<RawUdpSlot>() == align_of::<RawSlot>());
+    assert!(offset_of!(RawUdpSlot, fallback) == offset_of!(RawSlot, fallback));
+    assert!(offset_of!(RawUdpSlot, local) == offset_of!(RawSlot, local));
+    assert!(offset_of!(RawUdpSlot, peer) == offset_of!(RawSlot, peer));
+    assert!(offset_of!(RawUdpSlot, ports) == offset_of!(RawSlot, ports));
+    assert!(offset_of!(RawUdpSlot, inode) == offset_of!(RawSlot, inode));
+    assert!(offset_of!(RawUdpSlot, n_kernel_peers) == 56);
+    assert!(offset_of!(RawUdpSlot, counts) == 64);
 };
 
-/// What stands for no peer.
-const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+/// Stands for the absence of a peer.
+const NO_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
-impl RawDatagrams {
-    fn fill(&self, socket: &Datagrams) {
-        for byte in [&self.receives, &self.spare, &self.pin, &self.flags] {
+impl RawUdpSlot {
+    fn fill(&self, socket: &UdpSlot) {
+        for byte in [&self.receives, &self.spare, &self.fallback, &self.flags] {
             byte.store(0, Ordering::Relaxed);
         }
         self.copy_ends(&socket.ends);
@@ -142,9 +142,9 @@ impl RawDatagrams {
     }
 
     fn copy_ends(&self, ends: &Ends) {
-        let mine = self.local.iter().chain(&self.peer);
-        for (mine, known) in mine.zip(ends.local.iter().chain(&ends.peer)) {
-            mine.store(known.load(Ordering::Relaxed), Ordering::Relaxed);
+        let words = self.local.iter().chain(&self.peer);
+        for (word, known) in words.zip(ends.local.iter().chain(&ends.peer)) {
+            word.store(known.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.ports.store(ends.ports.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -159,20 +159,21 @@ impl Ends {
     }
 
     fn put(&self, local: SocketAddr, peer: Option<SocketAddr>) {
-        put_ends(&self.local, &self.peer, &self.ports, [local, peer.unwrap_or(NOBODY)]);
+        put_ends(&self.local, &self.peer, &self.ports, [local, peer.unwrap_or(NO_PEER)]);
     }
 }
 
-impl Datagrams {
-    /// Opens a line for a socket. Never fails: without memory, descriptors or a free line it is not shown.
+impl UdpSlot {
+    /// Claims a slot for a socket. Never fails: without memory, descriptors or a free slot the
+    /// socket is not shown.
     #[must_use]
     pub fn open(local: SocketAddr, peer: Option<SocketAddr>, inode: u64) -> Self {
-        let this = Self { ends: Ends::new(local, peer), inode, place: Place::new() };
+        let this = Self { ends: Ends::new(local, peer), inode, claim: SlotClaim::new() };
         this.raw();
         this
     }
 
-    /// Says what the socket is bound and connected to from now on.
+    /// Sets the addresses that the socket is bound and connected to.
     pub fn set_ends(&self, local: SocketAddr, peer: Option<SocketAddr>) {
         self.ends.put(local, peer);
         if let Some(raw) = self.raw() {
@@ -180,21 +181,21 @@ impl Datagrams {
         }
     }
 
-    /// Says by which way datagrams come from now on.
-    pub fn set_receives(&self, receives: Receives) {
+    /// Sets how datagrams reach the socket.
+    pub fn set_receives(&self, receives: ReceivePath) {
         if let Some(raw) = self.raw() {
             raw.receives.store(receives as u8, Ordering::Relaxed);
         }
     }
 
-    /// Says why nothing goes past the kernel any more.
-    pub fn set_pin(&self, reason: FallbackReason) {
+    /// Sets why the socket stays with the kernel.
+    pub fn set_fallback(&self, reason: FallbackReason) {
         if let Some(raw) = self.raw() {
-            raw.pin.store(reason as u8, Ordering::Relaxed);
+            raw.fallback.store(reason as u8, Ordering::Relaxed);
         }
     }
 
-    /// Says how many destinations are reached by their queue, and how many by the kernel.
+    /// Sets how many destinations are reached by their queue, and how many by the kernel.
     pub fn set_peers(&self, n_queue: usize, n_kernel: usize) {
         if let Some(raw) = self.raw() {
             let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -205,51 +206,45 @@ impl Datagrams {
 
     /// Counts a datagram.
     #[inline]
-    pub fn count(&self, what: Happened) {
-        self.count_many(what, 1);
-    }
-
-    /// Counts `n` datagrams.
-    #[inline]
-    pub fn count_many(&self, what: Happened, n: u64) {
+    pub fn count(&self, what: DatagramEvent) {
         if let Some(raw) = self.raw() {
-            add(&raw.counts[what as usize], n);
+            add(&raw.counts[what as usize], 1);
         }
     }
 
     #[inline]
-    fn raw(&self) -> Option<&'static RawDatagrams> {
-        self.place.raw(|raw| as_datagrams(raw).fill(self)).map(as_datagrams)
+    fn raw(&self) -> Option<&'static RawUdpSlot> {
+        self.claim.raw(|raw| as_udp_slot(raw).fill(self)).map(as_udp_slot)
     }
 }
 
-impl DatagramSocket {
-    /// How often that has happened.
+impl UdpSocketMetrics {
+    /// How often `what` has happened.
     #[must_use]
-    pub fn count(&self, what: Happened) -> u64 {
+    pub fn count(&self, what: DatagramEvent) -> u64 {
         self.counts[what as usize]
     }
 
     pub(super) fn read(line: &Bytes<'_>) -> Self {
         let [local, peer] = line.ends();
-        let at = |i: usize| offset_of!(RawDatagrams, counts) + i * size_of::<u64>();
+        let at = |i: usize| offset_of!(RawUdpSlot, counts) + i * size_of::<u64>();
         let all = [
-            Receives::Kernel,
-            Receives::Queue,
-            Receives::SharedPort,
-            Receives::Address,
-            Receives::Exhausted,
-            Receives::Watched,
+            ReceivePath::Kernel,
+            ReceivePath::Queue,
+            ReceivePath::SharedPort,
+            ReceivePath::Address,
+            ReceivePath::Exhausted,
+            ReceivePath::Watched,
         ];
-        let receives = line.byte(offset_of!(RawDatagrams, receives));
+        let receives = line.byte(offset_of!(RawUdpSlot, receives));
         Self {
             local,
-            peer: (peer != NOBODY).then_some(peer),
-            inode: line.word(offset_of!(RawDatagrams, inode)),
+            peer: (peer != NO_PEER).then_some(peer),
+            inode: line.word(offset_of!(RawUdpSlot, inode)),
             receives: all.into_iter().find(|one| *one as u8 == receives),
-            pin: pin_reason(line.byte(offset_of!(RawDatagrams, pin))),
-            n_queue_peers: line.half(offset_of!(RawDatagrams, n_queue_peers)),
-            n_kernel_peers: line.half(offset_of!(RawDatagrams, n_kernel_peers)),
+            fallback: FallbackReason::known(line.byte(offset_of!(RawUdpSlot, fallback))),
+            n_queue_peers: line.half(offset_of!(RawUdpSlot, n_queue_peers)),
+            n_kernel_peers: line.half(offset_of!(RawUdpSlot, n_kernel_peers)),
             counts: std::array::from_fn(|i| line.word(at(i))),
         }
     }

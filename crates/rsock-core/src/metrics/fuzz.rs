@@ -1,15 +1,15 @@
-//! What a fuzzer calls: a table as another process may show it.
+//! The fuzzer's function: decodes a table as another process may show it.
 
 use crate::metrics::{MAGIC, N_SLOTS, SLOT_LEN_WORD, SLOTS_AT, TABLE_LEN, VERSION, reader};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Reads a table with `data` in it: the first byte says how much of a right header it has, the next two where
-/// the rest goes, line after line.
+/// Decodes a table with `data` in it: the first byte selects how much of a valid header it has, the
+/// next two the offset of the rest.
 ///
 /// # Panics
-/// If more is found in it than it has lines.
+/// If more sockets are found in it than it has slots.
 pub fn stat_table(data: &[u8]) {
     let Some((&[mode, low, high], rest)) = data.split_first_chunk::<3>() else { return };
     let Ok(file) = memfd_create("table", MemfdFlags::CLOEXEC).map(File::from) else { return };
@@ -30,7 +30,7 @@ pub fn stat_table(data: &[u8]) {
     if let Ok(Some(table)) = reader::read_table(&file) {
         assert!(table.connections.len() + table.datagrams.len() <= N_SLOTS as usize);
         for line in &table.connections {
-            // What `rsock stat` does with it.
+            // `rsock stat` prints it.
             assert!(!format!("{line:?}").is_empty());
         }
         assert!(!format!("{:?}", table.datagrams).is_empty());

@@ -1,13 +1,12 @@
-//! The reading side: copies another process's table through `/proc/PID/fd` and makes values of it.
+//! The reading side: copies another process's table through `/proc/PID/fd` and decodes it.
 //!
-//! Any process of the same user can show any bytes, so every number is taken from a private copy
-//! and unknown values stay representable. A line counts only if it was live with the same use
-//! count before and after the copy.
+//! Any process of the same user can show any bytes, so every number is read from a private copy,
+//! and unknown values stay representable. A slot counts only if it was live with the same use count
+//! before and after the copy.
 
-use crate::accelerate::FallbackReason;
 use crate::metrics::{
-    DatagramSocket, MAGIC, MEMFD_NAME, Path, RawCounters, RawHeader, RawSlot, SLOTS_AT,
-    STATE_DATAGRAMS, STATE_LIVE, STATE_MASK, TABLE_LEN, VERSION, pin_reason,
+    FallbackReason, MAGIC, MEMFD_NAME, RawCounters, RawHeader, RawSlot, SLOTS_AT, STATE_DATAGRAMS,
+    STATE_LIVE, STATE_MASK, TABLE_LEN, Transport, UdpSocketMetrics, VERSION,
 };
 use rsock_verbs::rdma::Usage;
 use std::fs::{self, File, OpenOptions};
@@ -23,45 +22,45 @@ pub struct Process {
     pub pid: u32,
     /// Its command name, with control characters replaced.
     pub program: String,
-    /// Connections that found no free line, since the start.
+    /// Sockets that found no free slot, since the start.
     pub n_dropped: u64,
-    /// What it has on RDMA devices.
+    /// Its objects on RDMA devices.
     pub rdma: Usage,
     /// Its live connections.
-    pub connections: Vec<Connection>,
-    /// Its UDP sockets that may go past the kernel, or might have.
-    pub datagrams: Vec<DatagramSocket>,
+    pub connections: Vec<StreamMetrics>,
+    /// Its UDP sockets that rsock may accelerate, or might have.
+    pub datagrams: Vec<UdpSocketMetrics>,
 }
 
-/// A live connection.
+/// The metrics of a live connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
-    /// Our end.
+pub struct StreamMetrics {
+    /// The end of the process.
     pub local: SocketAddr,
-    /// The other end.
+    /// The peer's end.
     pub peer: SocketAddr,
-    /// Process at the other end, if it is known to be on this host.
+    /// The peer's process, if it is known to be on this host.
     pub peer_pid: Option<u32>,
     /// Inode of the kernel socket.
     pub inode: u64,
-    /// How sent bytes travel; `None` is a path this build does not know.
-    pub tx_path: Option<Path>,
-    /// How received bytes travel; `None` is a path this build does not know.
-    pub rx_path: Option<Path>,
-    /// Keepalive probes sent on an RDMA device. Those of TCP are the kernel's.
+    /// The transport of sent bytes; `None` is one that this build does not know.
+    pub tx_transport: Option<Transport>,
+    /// The transport of received bytes; `None` is one that this build does not know.
+    pub rx_transport: Option<Transport>,
+    /// Keepalive probes sent on an RDMA device. The kernel's probes on TCP are not counted.
     pub probes: u64,
-    /// Why it is on TCP; `None` is a reason this build does not know.
-    pub pin: Option<FallbackReason>,
+    /// Why it is on TCP; `None` is a reason that this build does not know.
+    pub fallback: Option<FallbackReason>,
     /// Counters of the sending direction.
-    pub tx: Counters,
+    pub tx: DirectionCounters,
     /// Counters of the receiving direction.
-    pub rx: Counters,
+    pub rx: DirectionCounters,
 }
 
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Bytes by path, in the order of [`Path::ALL`].
+pub struct DirectionCounters {
+    /// Bytes by transport, in the order of [`Transport::ALL`].
     pub bytes: [u64; 3],
     /// Returns from a sleep in the kernel.
     pub wakeups: u64,
@@ -78,7 +77,7 @@ pub fn read_process(pid: u32) -> io::Result<Option<Process>> {
     let own_pid = innermost_pid(&fs::read_to_string(format!("/proc/{pid}/status"))?);
     for link in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let path = link?.path();
-        // Descriptors close while we look.
+        // The process may close descriptors meanwhile.
         let Ok(target) = fs::read_link(&path) else { continue };
         let is_table = target
             .to_str()
@@ -102,8 +101,8 @@ pub fn read_process(pid: u32) -> io::Result<Option<Process>> {
     Ok(None)
 }
 
-/// Reads the tables of all processes that we may look into, by process id. The second value is how
-/// many processes were refused to us.
+/// Reads the tables of all processes that this process may read, ordered by process id. The second
+/// value is the number of processes that it may not read.
 ///
 /// # Errors
 /// When `/proc` cannot be listed.
@@ -119,7 +118,7 @@ pub fn read_all() -> io::Result<(Vec<Process>, usize)> {
         match read_process(pid) {
             Ok(process) => found.extend(process),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => refused += 1,
-            // It ended while we looked.
+            // The process ended meanwhile.
             Err(_) => {}
         }
     }
@@ -131,11 +130,11 @@ pub(super) struct Table {
     pub(super) owner: u32,
     pub(super) n_dropped: u64,
     pub(super) rdma: Usage,
-    pub(super) connections: Vec<Connection>,
-    pub(super) datagrams: Vec<DatagramSocket>,
+    pub(super) connections: Vec<StreamMetrics>,
+    pub(super) datagrams: Vec<UdpSocketMetrics>,
 }
 
-/// `None` if this is no table that we understand.
+/// `None` if the file is no table of a known version.
 pub(super) fn read_table(file: &File) -> io::Result<Option<Table>> {
     let meta = file.metadata()?;
     if !meta.is_file() || meta.size() != TABLE_LEN as u64 {
@@ -162,7 +161,7 @@ pub(super) fn read_table(file: &File) -> io::Result<Option<Table>> {
         }
         match seq & STATE_MASK {
             STATE_LIVE => connections.push(connection(Bytes(slot))),
-            STATE_DATAGRAMS => datagrams.push(DatagramSocket::read(&Bytes(slot))),
+            STATE_DATAGRAMS => datagrams.push(UdpSocketMetrics::read(&Bytes(slot))),
             _ => {}
         }
     }
@@ -183,18 +182,18 @@ fn copy(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn connection(slot: Bytes<'_>) -> Connection {
+fn connection(slot: Bytes<'_>) -> StreamMetrics {
     let [local, peer] = slot.ends();
     let peer_pid = slot.half(offset_of!(RawSlot, peer_pid));
-    Connection {
+    StreamMetrics {
         local,
         peer,
         peer_pid: (peer_pid != 0).then_some(peer_pid),
         inode: slot.word(offset_of!(RawSlot, inode)),
-        tx_path: Path::from_byte(slot.byte(offset_of!(RawSlot, tx_path))),
-        rx_path: Path::from_byte(slot.byte(offset_of!(RawSlot, rx_path))),
+        tx_transport: Transport::from_byte(slot.byte(offset_of!(RawSlot, tx_transport))),
+        rx_transport: Transport::from_byte(slot.byte(offset_of!(RawSlot, rx_transport))),
         probes: slot.word(offset_of!(RawSlot, probes)),
-        pin: pin_reason(slot.byte(offset_of!(RawSlot, pin))),
+        fallback: FallbackReason::known(slot.byte(offset_of!(RawSlot, fallback))),
         tx: slot.counters(offset_of!(RawSlot, tx)),
         rx: slot.counters(offset_of!(RawSlot, rx)),
     }
@@ -216,7 +215,7 @@ impl Bytes<'_> {
         u64::from_ne_bytes(self.array(at))
     }
 
-    /// The local end and the peer, which lie at the same place in every kind of line.
+    /// The local end and the peer's, which have the same offsets in every kind of slot.
     pub(super) fn ends(&self) -> [SocketAddr; 2] {
         let ports = self.half(offset_of!(RawSlot, ports));
         let port = |half: u32| u16::try_from(half & 0xffff).unwrap_or(0);
@@ -230,10 +229,10 @@ impl Bytes<'_> {
         Ipv6Addr::from(self.array::<16>(at)).to_canonical()
     }
 
-    fn counters(&self, at: usize) -> Counters {
+    fn counters(&self, at: usize) -> DirectionCounters {
         let word = |field: usize| self.word(at + field);
         let bytes = offset_of!(RawCounters, bytes);
-        Counters {
+        DirectionCounters {
             bytes: [word(bytes), word(bytes + 8), word(bytes + 16)],
             wakeups: word(offset_of!(RawCounters, wakeups)),
             spins: word(offset_of!(RawCounters, spins)),
@@ -247,7 +246,7 @@ impl Bytes<'_> {
     }
 }
 
-/// The pid that a process sees itself under: the last one of `NSpid`.
+/// The process's id in its innermost namespace: the last one of `NSpid`.
 fn innermost_pid(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().next_back()?.parse().ok()

@@ -1,14 +1,14 @@
-//! The writing side: a [`Slot`] per connection (and a [`Datagrams`](crate::metrics::Datagrams) per UDP socket), in a table that
-//! the process makes when it opens its first one.
+//! The writing side: a [`StreamSlot`] per connection (and a [`UdpSlot`](crate::metrics::UdpSlot)
+//! per UDP socket), in a table that the process creates with its first socket.
 //!
-//! Invariant: a process writes only the table whose header carries its own pid. A forked child
-//! finds its parent's and makes its own, one slot at a time, as its connections are used.
+//! INVARIANT: a process writes only the table whose header carries its own pid. A forked child
+//! finds its parent's table and creates its own; its sockets claim slots there as they are used.
 
-use crate::accelerate::FallbackReason;
-use crate::metrics::datagrams::RawDatagrams;
+use crate::metrics::datagrams::RawUdpSlot;
 use crate::metrics::{
-    MAGIC, MEMFD_NAME, N_SLOTS, Path, RawCounters, RawHeader, RawSlot, SEQ_STEP, SLOT_LEN,
-    SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING, TABLE_LEN, VERSION,
+    FallbackReason, MAGIC, MEMFD_NAME, N_SLOTS, RawCounters, RawHeader, RawSlot, SEQ_STEP,
+    SLOT_LEN, SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING,
+    TABLE_LEN, Transport, VERSION,
 };
 use rsock_verbs::rdma::show_usage;
 use rsock_verbs::{family, own_fd};
@@ -30,40 +30,40 @@ pub enum Direction {
     Recv,
 }
 
-/// A connection's line in the table, freed when dropped.
+/// A connection's slot in the table, freed when dropped.
 ///
-/// Keep it in memory that is private to the process. Counting costs a few loads and one store;
+/// Keep it in memory that is private to the process. Counting takes a few loads and one store;
 /// calls for the same direction that race with each other may lose a count, never more.
 #[derive(Debug)]
-pub struct Slot {
+pub struct StreamSlot {
     local: SocketAddr,
     peer: SocketAddr,
     inode: u64,
-    place: Place,
+    claim: SlotClaim,
 }
 
-/// A line of the table, freed when dropped.
+/// A claim to a slot of the table, which is freed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SlotClaim {
     /// Owning process in the upper half, slot number plus one in the lower; 0 before the first use.
     at: AtomicU64,
 }
 
-impl Slot {
-    /// Opens a line for a connection on TCP. Never fails: without memory, descriptors or a free
-    /// line the connection is not shown.
+impl StreamSlot {
+    /// Claims a slot for a connection on TCP. Never fails: without memory, descriptors or a free
+    /// slot the connection is not shown.
     #[must_use]
     pub fn open(local: SocketAddr, peer: SocketAddr, inode: u64) -> Self {
-        let slot = Self { local, peer, inode, place: Place::new() };
+        let slot = Self { local, peer, inode, claim: SlotClaim::new() };
         slot.raw();
         slot
     }
 
-    /// Counts `n` bytes moved over `path`.
+    /// Counts `n` bytes that `transport` moved.
     #[inline]
-    pub fn add_bytes(&self, direction: Direction, path: Path, n: u64) {
+    pub fn add_bytes(&self, direction: Direction, transport: Transport, n: u64) {
         if let Some(counters) = self.counters(direction) {
-            add(&counters.bytes[path as usize], n);
+            add(&counters.bytes[transport as usize], n);
         }
     }
 
@@ -83,32 +83,32 @@ impl Slot {
         }
     }
 
-    /// Says how bytes of one direction travel from now on.
-    pub fn set_path(&self, direction: Direction, path: Path) {
+    /// Sets the transport of one direction.
+    pub fn set_transport(&self, direction: Direction, transport: Transport) {
         if let Some(raw) = self.raw() {
             let field = match direction {
-                Direction::Send => &raw.tx_path,
-                Direction::Recv => &raw.rx_path,
+                Direction::Send => &raw.tx_transport,
+                Direction::Recv => &raw.rx_transport,
             };
-            field.store(path as u8, Ordering::Relaxed);
+            field.store(transport as u8, Ordering::Relaxed);
         }
     }
 
-    /// Says why the connection is on TCP, [`FallbackReason::None`] if it is not.
-    pub fn set_pin(&self, reason: FallbackReason) {
+    /// Sets why the connection is on TCP, [`FallbackReason::None`] if it is not.
+    pub fn set_fallback(&self, reason: FallbackReason) {
         if let Some(raw) = self.raw() {
-            raw.pin.store(reason as u8, Ordering::Relaxed);
+            raw.fallback.store(reason as u8, Ordering::Relaxed);
         }
     }
 
-    /// Names the process at the other end.
+    /// Sets the peer's process.
     pub fn set_peer_pid(&self, pid: u32) {
         if let Some(raw) = self.raw() {
             raw.peer_pid.store(pid, Ordering::Relaxed);
         }
     }
 
-    /// Where keepalive probes are counted, for as long as this value lives.
+    /// The counter of keepalive probes, valid while this value lives.
     #[must_use]
     pub fn probes(&self) -> Option<&'static AtomicU64> {
         self.raw().map(|raw| &raw.probes)
@@ -125,28 +125,28 @@ impl Slot {
 
     #[inline]
     fn raw(&self) -> Option<&'static RawSlot> {
-        self.place.raw(|raw| fill(raw, self))
+        self.claim.raw(|raw| fill(raw, self))
     }
 }
 
-impl Place {
+impl SlotClaim {
     pub(super) fn new() -> Self {
         Self { at: AtomicU64::new(0) }
     }
 
-    /// The line of this process, which `fill` makes live if it is a new one.
+    /// The slot of this process, which `fill` makes live if it is newly claimed.
     #[inline]
     pub(super) fn raw(&self, fill: impl FnOnce(&RawSlot)) -> Option<&'static RawSlot> {
         let at = self.at.load(Ordering::Relaxed);
         let (owner, index) = split(at);
         if owner == family::process().0 {
-            // The table of a process never changes once it has handed out a slot.
+            // A process keeps its table once a slot of it was claimed.
             return Table::current()?.slot(index.checked_sub(1)?);
         }
         self.register(fill)
     }
 
-    /// Takes a line in this process's table; what it is for may have been inherited.
+    /// Claims a slot in this process's table, for a socket that may be inherited.
     #[cold]
     fn register(&self, fill: impl FnOnce(&RawSlot)) -> Option<&'static RawSlot> {
         let pid = family::process().0;
@@ -157,7 +157,7 @@ impl Place {
         }
         let number = taken.as_ref().map_or(0, |(index, _)| index + 1);
         let new = u64::from(pid) << 32 | u64::from(number);
-        // Two threads may register at once: the second gives its line back.
+        // Two threads may register at once: the second frees its slot.
         if self.at.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             if let Some((_, raw)) = taken {
                 release(raw);
@@ -168,10 +168,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotClaim {
     fn drop(&mut self) {
         let (owner, index) = split(*self.at.get_mut());
-        // An inherited line is the parent's to free.
+        // The parent frees an inherited slot.
         if index != 0
             && owner == family::process().0
             && let Some(raw) = Table::current().and_then(|table| table.slot(index - 1))
@@ -181,7 +181,8 @@ impl Drop for Place {
     }
 }
 
-/// The table's descriptor, if there is one: to be kept from the program's `close` and its kin.
+/// The table's descriptor, if there is one. The preload library protects it from the program's
+/// `close`.
 #[must_use]
 pub fn descriptor() -> Option<RawFd> {
     let fd = DESCRIPTOR.load(Ordering::Relaxed);
@@ -200,18 +201,18 @@ impl Table {
         NonNull::new(TABLE.load(Ordering::Acquire)).map(|base| Self { base })
     }
 
-    /// This process's table, made if need be.
+    /// This process's table, which is created if there is none.
     fn obtain(pid: u32) -> Option<Self> {
         let is_ours = |table: &Self| table.header().pid.load(Ordering::Relaxed) == pid;
         let found = Self::current();
         let table = found
             .filter(is_ours)
             .or_else(|| Self::create(found, pid).ok())
-            // Another thread may have made it meanwhile.
+            // Another thread may have created it meanwhile.
             .or_else(|| Self::current().filter(is_ours))?;
-        // Not before it is the one table of the process: a reader that finds another first, which a thread has made that
-        // came too late, must not take it for this.
-        // SYNC(stat-magic): the header is complete. A reader takes the magic first.
+        // Only once this is the table of the process: a reader may find the file of a thread that
+        // lost the race, and must not take that for the table. SYNC(stat-magic): the header is
+        // complete. A reader checks the magic first.
         table.header().magic.store(MAGIC, Ordering::Release);
         Some(table)
     }
@@ -229,7 +230,7 @@ impl Table {
         // SYNC(stat-table): publishes the mapping. Pairs with the Acquire in `current`.
         if TABLE.compare_exchange(old, base.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
         {
-            // SAFETY: mapped above with this length and shared with nobody.
+            // SAFETY: mapped above with this length, and no other thread has its address.
             let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), TABLE_LEN) };
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -259,7 +260,7 @@ impl Table {
         Some(unsafe { raw.cast::<RawSlot>().as_ref() })
     }
 
-    /// Takes a free line, now in the opening state.
+    /// Claims a free slot, which is in the opening state then.
     fn take(&self) -> Option<(u32, &'static RawSlot)> {
         let start = NEXT.load(Ordering::Relaxed);
         for offset in 0..N_SLOTS {
@@ -270,7 +271,8 @@ impl Table {
                 continue;
             }
             let opening = seq.wrapping_add(SEQ_STEP) & !STATE_MASK | STATE_OPENING;
-            // SYNC(stat-slot): whoever takes a line sees it released. Pairs with `release`.
+            // SYNC(stat-slot): the thread that claims a slot sees it released. Pairs with
+            // `release`.
             if raw.seq.compare_exchange(seq, opening, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 NEXT.store(index.wrapping_add(1), Ordering::Relaxed);
@@ -285,7 +287,7 @@ impl Table {
 static TABLE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 static INODE: AtomicU64 = AtomicU64::new(0);
-/// Where to look for a free line first.
+/// Where the search for a free slot begins.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
@@ -294,14 +296,14 @@ fn split(at: u64) -> (u32, u32) {
     ((at >> 32) as u32, at as u32)
 }
 
-/// One writer at a time by contract, so no locked instruction.
+/// There is one writer at a time by contract, so no locked instruction is needed.
 #[inline]
 pub(super) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-fn fill(raw: &RawSlot, slot: &Slot) {
-    for byte in [&raw.tx_path, &raw.rx_path, &raw.pin, &raw.flags] {
+fn fill(raw: &RawSlot, slot: &StreamSlot) {
+    for byte in [&raw.tx_transport, &raw.rx_transport, &raw.fallback, &raw.flags] {
         byte.store(0, Ordering::Relaxed);
     }
     put_ends(&raw.local, &raw.peer, &raw.ports, [slot.local, slot.peer]);
@@ -337,27 +339,28 @@ pub(super) fn put_ends(
     ports.store(local << 16 | peer, Ordering::Relaxed);
 }
 
-/// A line as that of a UDP socket.
-pub(super) fn as_datagrams(raw: &RawSlot) -> &RawDatagrams {
-    // SAFETY: both are made of atomics only, of one size and alignment, as is asserted where they are laid out.
+/// A slot as that of a UDP socket.
+pub(super) fn as_udp_slot(raw: &RawSlot) -> &RawUdpSlot {
+    // SAFETY: both are made of atomics only, of one size and alignment, as is asserted where they
+    // are laid out.
     unsafe { &*ptr::from_ref(raw).cast() }
 }
 
-/// Lets readers see a line that has been filled, as one of the kind that `state` says.
+/// Lets readers see a slot that has been filled, in the state `state`.
 pub(super) fn go_live(seq: &AtomicU32, state: u32) {
     let old = seq.load(Ordering::Relaxed);
-    // SYNC(stat-live): all that was stored before is visible to a reader that sees the line live.
+    // SYNC(stat-live): all that was stored before is visible to a reader that sees the slot live.
     seq.store(old & !STATE_MASK | state, Ordering::Release);
 }
 
 fn release(raw: &RawSlot) {
     let seq = raw.seq.load(Ordering::Relaxed);
-    // SYNC(stat-slot): our last counts precede the next owner's. Pairs with `Table::take`.
+    // SYNC(stat-slot): this owner's last counts precede the next owner's. Pairs with `Table::take`.
     raw.seq.store(seq & !STATE_MASK | STATE_FREE, Ordering::Release);
 }
 
 fn map_table() -> io::Result<(NonNull<u8>, OwnedFd)> {
-    // The kernel answers a file beyond the limit with SIGXFSZ, which ends a program.
+    // The kernel sends SIGXFSZ for a file beyond the limit, which ends the program.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < TABLE_LEN as u64) {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
@@ -381,7 +384,7 @@ fn map_table() -> io::Result<(NonNull<u8>, OwnedFd)> {
     Ok((base, fd))
 }
 
-/// Closes the parent's table in a forked child, unless the program has put something else there.
+/// Closes the parent's table in a forked child, unless the program has reused the number.
 fn close_inherited(fd: RawFd, inode: u64) {
     // SAFETY: used for one `fstat`, which answers EBADF if the number is not open.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };

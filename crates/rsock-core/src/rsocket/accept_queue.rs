@@ -3,7 +3,7 @@
 //! There is no service thread. Each call that accepts from or polls a listener advances all of its
 //! handshakes.
 
-use crate::engine::{Preparing, Stream, ThreadBell};
+use crate::engine::{Preparing, QpStream, ThreadBell};
 use crate::metrics;
 use crate::rsocket::connection::Connection;
 use crate::rsocket::options::Options;
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// What a listening socket has on one device.
 #[derive(Debug)]
 pub(super) struct AcceptQueue<M: Manager> {
-    path: metrics::Path,
+    path: metrics::Transport,
     options: Arc<Mutex<Options>>,
     local: SocketAddr,
     /// Number of forks of this process before it began to listen.
@@ -39,7 +39,7 @@ struct Queue<M: Manager> {
     /// `None` after a shutdown.
     listener: Option<M::Listener>,
     /// Answered, and waiting for the client to confirm.
-    half_open: HashMap<RequestId, (ContextOf<M>, Stream<M::Backend>)>,
+    half_open: HashMap<RequestId, (ContextOf<M>, QpStream<M::Backend>)>,
     ready: VecDeque<Connection<M>>,
     backlog: usize,
 }
@@ -55,7 +55,7 @@ where
     /// Listens on `port`.
     pub(super) fn listen(
         manager: &M,
-        path: metrics::Path,
+        path: metrics::Transport,
         port: Arc<Port>,
         backlog: u32,
         options: Arc<Mutex<Options>>,
@@ -192,7 +192,7 @@ where
         &self,
         listener: &mut M::Listener,
         request: &Request<M>,
-    ) -> io::Result<Stream<M::Backend>> {
+    ) -> io::Result<QpStream<M::Backend>> {
         let peer = ConnData::decode(request.private_data.as_bytes())
             .map_err(crate::rsocket::pending_connect::peer_error)?;
         let config = lock(&self.options).config();

@@ -8,7 +8,7 @@
 use crate::config::environment::{self, Device};
 use crate::engine::{Armed, CallerMemory, Interest, Ready, ThreadBell};
 use crate::interrupt::Watch;
-use crate::metrics::Path;
+use crate::metrics::Transport;
 use crate::rsocket::RemoteAccess;
 use crate::rsocket::accept_queue::AcceptQueue;
 use crate::rsocket::connection::{Connection, WaitPolicy};
@@ -57,14 +57,15 @@ impl AnyPendingConnect {
         times: [Instant; 2],
     ) -> io::Result<Self> {
         let rdma = || {
-            let pending = PendingConnect::start(&RdmaManager, Path::Rdma, port, to, config, times);
+            let pending =
+                PendingConnect::start(&RdmaManager, Transport::Rdma, port, to, config, times);
             pending.map(Self::Rdma)
         };
         if environment::device() == Some(Device::Rdma) {
             return Ok(rdma()?);
         }
         let manager = SoftManager::new(soft_device::open()?);
-        match PendingConnect::start(&manager, Path::Soft, port, to, config, times) {
+        match PendingConnect::start(&manager, Transport::Soft, port, to, config, times) {
             Ok(pending) => Ok(Self::Soft(pending)),
             // The peer is on another host, or a program over C rsockets on this one.
             Err(e) if environment::device().is_none() && is_no_peer(&e) => match rdma() {
@@ -133,11 +134,11 @@ impl AnyAcceptQueue {
         if chosen != Some(Device::Rdma) {
             let manager = SoftManager::new(soft_device::open()?);
             let (port, options) = (Arc::clone(&port), Arc::clone(&options));
-            let soft = AcceptQueue::listen(&manager, Path::Soft, port, backlog, options)?;
+            let soft = AcceptQueue::listen(&manager, Transport::Soft, port, backlog, options)?;
             this.soft = Some(soft);
         }
         if chosen != Some(Device::Soft) {
-            match AcceptQueue::listen(&RdmaManager, Path::Rdma, port, backlog, options) {
+            match AcceptQueue::listen(&RdmaManager, Transport::Rdma, port, backlog, options) {
                 Ok(rdma) => this.rdma = Some(rdma),
                 // There is no RDMA device with this address.
                 Err(_) if this.soft.is_some() => {}

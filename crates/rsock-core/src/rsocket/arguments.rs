@@ -22,12 +22,3 @@ impl Family {
         self == Self::V6
     }
 }
-
-/// What the peer may do with memory given to [`Socket::iomap`](super::Socket::iomap).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RemoteAccess {
-    /// The peer may write it (`PROT_WRITE`).
-    Write,
-    /// The memory is registered with the device; the peer does not learn of it (`PROT_NONE`).
-    None,
-}

@@ -139,8 +139,8 @@ impl Socket {
     pub fn arm(&self, bell: &Doorbell, mark: u32) -> bool {
         let _section = Section::enter();
         let is_armed = match (self.connection(), bell.kind()) {
-            (Some(AnyConnection::Soft(e)), Kind::Soft(bell)) => e.stream.arm_standing(bell),
-            (Some(AnyConnection::Rdma(e)), Kind::Rdma(bell)) => e.stream.arm_standing(bell),
+            (Some(AnyConnection::Soft(e)), Kind::Soft(bell)) => e.stream.arm_persistent(bell),
+            (Some(AnyConnection::Rdma(e)), Kind::Rdma(bell)) => e.stream.arm_persistent(bell),
             // The bell was made for a socket on another device.
             _ => return false,
         };

@@ -1,9 +1,10 @@
 //! Sockets of the rsockets API, and what the faces of rsock build theirs from.
 //!
 //! [`Socket`] is the stream socket behind `rsocket(3)`, the rsockets streams of the crate `rsock`
-//! and those of `rsock-tokio`: it speaks the rsockets protocol from the first byte. [`poll()`] waits
-//! for sockets, datagram sockets and ordinary descriptors together. [`AcceleratedSocket`] owns the
-//! other kind of stream, a TCP socket and its faster connection; the faces hand it to each other.
+//! and those of `rsock-tokio`: it speaks the rsockets protocol from the first byte. [`poll()`]
+//! waits for sockets, datagram sockets and ordinary descriptors together. [`AcceleratedSocket`]
+//! owns the other kind of stream, a TCP socket and its faster connection; the faces hand it to each
+//! other.
 //!
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c; rsocket(7).
@@ -26,9 +27,9 @@ mod system_defaults;
 #[cfg(test)]
 mod tests;
 
-pub use crate::engine::CallerMemory;
+pub use crate::engine::{CallerMemory, RemoteAccess};
 pub use accelerated_socket::AcceleratedSocket;
-pub use arguments::{Family, RemoteAccess};
+pub use arguments::Family;
 pub use async_wait::WaitSet;
 pub use exposed_region::ExposedRegion;
 pub use options::{

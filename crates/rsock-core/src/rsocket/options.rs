@@ -22,18 +22,9 @@ pub(super) fn is_of_keepalive(level: i32, name: i32) -> bool {
     )
 }
 
-/// Level of the options that are specific to RDMA.
-pub const SOL_RDMA: i32 = 0x10000;
-/// Send queue entries (`u32`).
-pub const RDMA_SQSIZE: i32 = 0;
-/// Receive queue entries (`u32`).
-pub const RDMA_RQSIZE: i32 = 1;
-/// Inline bytes (`u32`).
-pub const RDMA_INLINE: i32 = 2;
-/// How many regions the peer may expose to this socket (`int`).
-pub const RDMA_IOMAPSIZE: i32 = 3;
-/// Path records, which are stored and returned.
-pub const RDMA_ROUTE: i32 = 4;
+pub use crate::rdma_options::{
+    RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA,
+};
 
 /// Options of one socket.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(127);
 pub(super) struct PendingConnect<M: Manager> {
     connecting: M::Connecting,
     config: Config,
-    path: metrics::Path,
+    path: metrics::Transport,
     /// Made once the path is known, consumed when the peer has answered.
     half: Option<(ContextOf<M>, Preparing<M::Backend>)>,
 }
@@ -33,7 +33,7 @@ where
     /// Starts to connect to `to`, until `deadline`.
     pub(super) fn start(
         manager: &M,
-        path: metrics::Path,
+        path: metrics::Transport,
         port: &Arc<Port>,
         to: SocketAddr,
         config: Config,

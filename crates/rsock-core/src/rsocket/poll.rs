@@ -4,7 +4,7 @@
 //! doorbells, which every stream of the set rings, and on descriptors, which are those of listeners
 //! and connects, the hang-up descriptors of streams, and the program's own.
 
-use crate::datagram::{self, Datagram};
+use crate::datagram::{self, Datagram, PollUdp};
 use crate::engine::Interest;
 use crate::interrupt::Watch;
 use crate::rsocket::any_device::{AnyArmed, AnyConnection, ThreadBells};
@@ -111,7 +111,7 @@ fn check_sockets(entries: &mut [PollEntry<'_>]) -> usize {
     for entry in entries.iter_mut() {
         entry.revents = match entry.source {
             Source::Socket(socket) => socket.readiness(entry.events),
-            Source::Datagram(socket) => socket.readiness(entry.events, false),
+            Source::Datagram(socket) => socket.readiness(entry.events, PollUdp::Never),
             Source::Fd(_) => PollFlags::empty(),
         };
     }
@@ -136,7 +136,7 @@ fn check_all(entries: &mut [PollEntry<'_>]) -> io::Result<usize> {
     for (entry, fd) in entries.iter_mut().zip(&fds) {
         entry.revents = match entry.source {
             Source::Fd(_) => sys::poll_flags(fd.revents),
-            Source::Datagram(socket) => socket.readiness(entry.events, true),
+            Source::Datagram(socket) => socket.readiness(entry.events, PollUdp::IfNeeded),
             Source::Socket(socket) => {
                 if let Some(connection) = socket.connection() {
                     connection.note_hang_up(fd.revents);
@@ -181,7 +181,10 @@ fn sleep(
         return sleep_on_streams(entries, marks, left, sigmask, watch, &[]);
     }
     datagram::armed(&datagrams, |bells, limit| {
-        if datagrams.iter().any(|socket| !socket.readiness(PollFlags::IN, false).is_empty()) {
+        if datagrams
+            .iter()
+            .any(|socket| !socket.readiness(PollFlags::IN, PollUdp::Never).is_empty())
+        {
             return Ok(());
         }
         let left = [left, limit].into_iter().flatten().min();

@@ -8,10 +8,10 @@ use super::explore;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use opening::{OPEN, OVER, Opening, Tried};
+use opening::{ENDED, OPEN, OpenAttempt, Opening};
 
 #[test]
-fn a_socket_does_not_open_past_a_thread_that_sleeps_in_the_kernel() {
+fn a_queue_does_not_open_while_a_thread_sleeps_in_the_kernel() {
     explore(|| {
         let socket = Arc::new((Opening::new(), AtomicBool::new(false)));
         let opening = {
@@ -19,37 +19,37 @@ fn a_socket_does_not_open_past_a_thread_that_sleeps_in_the_kernel() {
             thread::spawn(move || {
                 let (opening, has_opened) = &*socket;
                 match opening.attempt(false) {
-                    // From here on senders find it.
-                    Tried::Open => has_opened.store(true, Ordering::Relaxed),
-                    Tried::Unheard => opening.give_up(),
-                    Tried::NotShut => unreachable!("one thread opens"),
+                    // From here on senders find the queue.
+                    OpenAttempt::Open => has_opened.store(true, Ordering::Relaxed),
+                    OpenAttempt::WouldMissWakeups => opening.give_up(),
+                    OpenAttempt::AlreadyDecided => unreachable!("one thread opens"),
                 }
             })
         };
         let (opening_words, has_opened) = &*socket;
-        if opening_words.deafen() {
+        if opening_words.begin_kernel_wait() {
             // Asleep until the other thread wakes it.
             opening.join().expect("a thread");
             assert!(!has_opened.load(Ordering::Relaxed), "asleep although the queue is open");
-            opening_words.hear();
+            opening_words.end_kernel_wait();
         } else {
-            opening_words.hear();
+            opening_words.end_kernel_wait();
             opening.join().expect("a thread");
         }
     });
 }
 
 #[test]
-fn a_socket_does_not_open_past_an_epoll_set_that_begins_to_watch_it() {
+fn a_queue_does_not_open_unknown_to_an_epoll_set_that_begins_to_watch_its_socket() {
     explore(|| {
         let opening = Arc::new(Opening::new());
         let opener = {
             let opening = Arc::clone(&opening);
             thread::spawn(move || {
-                let was_watched = opening.is_watched();
-                // Here the epoll sets get their second descriptor, if there are any.
-                match opening.attempt(was_watched) {
-                    Tried::Open => Some(was_watched),
+                let was_in_epoll_set = opening.is_in_epoll_set();
+                // Here the epoll proxy is added to the sets, if there are any.
+                match opening.attempt(was_in_epoll_set) {
+                    OpenAttempt::Open => Some(was_in_epoll_set),
                     _ => {
                         opening.give_up();
                         None
@@ -57,39 +57,39 @@ fn a_socket_does_not_open_past_an_epoll_set_that_begins_to_watch_it() {
                 }
             })
         };
-        opening.note_watched();
-        let is_shut = opening.deafen();
-        // Here the set begins to watch; what opens later puts itself into it.
-        opening.hear();
+        opening.note_in_epoll_set();
+        let is_shut = opening.begin_kernel_wait();
+        // Here the set begins to watch; a queue that opens later adds its epoll proxy.
+        opening.end_kernel_wait();
         let opened = opener.join().expect("a thread");
         if is_shut {
-            assert_ne!(opened, Some(false), "open, and a set does not know");
+            assert_ne!(opened, Some(false), "open, and a set lacks the epoll proxy");
         }
     });
 }
 
 #[test]
-fn a_closed_socket_does_not_open_again() {
+fn a_queue_that_has_ended_does_not_open_again() {
     explore(|| {
         let opening = Arc::new(Opening::new());
         let opener = {
             let opening = Arc::clone(&opening);
             thread::spawn(move || {
-                if opening.attempt(false) == Tried::Unheard {
+                if opening.attempt(false) == OpenAttempt::WouldMissWakeups {
                     opening.give_up();
                 }
             })
         };
-        let deaf = {
+        let waiter = {
             let opening = Arc::clone(&opening);
             thread::spawn(move || {
-                opening.deafen();
-                opening.hear();
+                opening.begin_kernel_wait();
+                opening.end_kernel_wait();
             })
         };
         let was_open = opening.end();
         opener.join().expect("a thread");
-        deaf.join().expect("a thread");
-        assert_eq!(opening.state(), OVER, "was it open: {was_open}, and not {OPEN}");
+        waiter.join().expect("a thread");
+        assert_eq!(opening.state(), ENDED, "was it open: {was_open}, and not {OPEN}");
     });
 }

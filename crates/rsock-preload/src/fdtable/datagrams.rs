@@ -21,7 +21,7 @@ use super::{entry, entry_or_map};
 use crate::slot::{self, Direction, Handle};
 use crate::{guard, tcp_only};
 use libc::c_int;
-use rsock_core::datagram::kernel_udp::{self, Udp};
+use rsock_core::datagram::kernel_udp::{self, AcceleratedUdp};
 use rsock_core::interrupt::Section;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -80,7 +80,7 @@ fn is_candidate(fd: c_int) -> bool {
     })
 }
 
-fn with(fd: c_int, f: impl FnOnce(&Udp, BorrowedFd<'_>)) {
+fn with(fd: c_int, f: impl FnOnce(&AcceleratedUdp, BorrowedFd<'_>)) {
     if let Some(handle) = find(fd, Direction::Send)
         && let Some(udp) = handle.udp()
     {

@@ -8,7 +8,7 @@ use crate::slot::Direction;
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, c_void};
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::datagram::kernel_udp::Udp;
+use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_verbs::raw::SIOCATMARK;
 
 /// As `fcntl(2)`. C passes its third argument, if any, as it would pass a pointer.
@@ -116,7 +116,8 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
     match options::ioctl(request) {
         Ioctl::Readable => {
             let handle = datagrams::begin_call(fd, Direction::Recv)?;
-            let n = guard::call_core(|| Ok(handle.udp().and_then(Udp::bytes_readable))).ok()??;
+            let n = guard::call_core(|| Ok(handle.udp().and_then(AcceleratedUdp::bytes_readable)))
+                .ok()??;
             if arg.is_null() {
                 return Some(errno::fail_int(libc::EFAULT));
             }

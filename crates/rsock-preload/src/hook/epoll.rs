@@ -119,7 +119,7 @@ fn epoll_proxy(fd: c_int) -> Result<Option<RawFd>, c_int> {
     if let Some(handle) = fdtable::datagrams::find(fd, Direction::Recv)
         && let Some(udp) = handle.udp()
     {
-        return guard::call_core(|| udp.stand_in());
+        return guard::call_core(|| udp.epoll_proxy());
     }
     let Some(handle) = fdtable::begin_call(fd, Direction::Recv) else { return Ok(None) };
     guard::call_core(|| handle.stream().stand_in(handle.fd()))

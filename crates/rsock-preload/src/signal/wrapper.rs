@@ -41,7 +41,7 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     if interrupt::is_inside() && !is_synchronous {
         // SAFETY: the kernel's own arguments.
         unsafe { deferral::defer(signal, info, context) };
-        interrupt::put_off();
+        interrupt::note_deferred();
         return;
     }
     let handler = record.handler.load(Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use super::{Direction, FOR_CHILD, Key, PINNED, Slot, Socket};
 use rsock_core::accelerate::{AcceleratedStream, FallbackReason};
 use rsock_core::closing::{Call, Descriptor};
-use rsock_core::datagram::kernel_udp::Udp;
+use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
@@ -36,7 +36,7 @@ impl Handle {
 
     /// The UDP socket, in a slot that holds one.
     #[inline]
-    pub(crate) fn udp(&self) -> Option<&Udp> {
+    pub(crate) fn udp(&self) -> Option<&AcceleratedUdp> {
         match self.socket() {
             Socket::Udp(udp) => Some(udp),
             Socket::Stream(_) => None,

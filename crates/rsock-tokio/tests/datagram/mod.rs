@@ -75,8 +75,8 @@ struct Past {
 fn past_udp(socket: &Datagram) -> Past {
     let counters = socket.counters();
     let (past, other) = match is_rdma() {
-        true => (counters.far, counters.local),
-        false => (counters.local, counters.far),
+        true => (counters.remote, counters.local),
+        false => (counters.local, counters.remote),
     };
     assert_eq!((other.n_sent, other.n_received, counters.n_foreign), (0, 0, 0));
     Past { sent: past.n_sent, received: past.n_received, lost: past.n_full }

@@ -388,6 +388,38 @@ pub(crate) fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
+/// A thread that has not been joined.
+pub(crate) struct Joining(libc::pthread_t);
+
+/// A thread that runs `run`; `None` if there can be none now. (A thread of the standard library's
+/// takes a lock as it begins and as it ends, and a child that is forked meanwhile could begin none.)
+pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> Option<Joining> {
+    extern "C" fn start(run: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the box that `spawn` gave away for this thread.
+        let run = unsafe { Box::from_raw(run.cast::<Box<dyn FnOnce() + Send>>()) };
+        run();
+        std::ptr::null_mut()
+    }
+    let run: Box<dyn FnOnce() + Send> = Box::new(run);
+    let run = Box::into_raw(Box::new(run));
+    let mut thread = 0;
+    // SAFETY: `start` takes the box that `run` points to, once.
+    let status =
+        unsafe { libc::pthread_create(&raw mut thread, std::ptr::null(), start, run.cast()) };
+    if status == 0 {
+        return Some(Joining(thread));
+    }
+    // SAFETY: no thread has begun that would take it.
+    drop(unsafe { Box::from_raw(run) });
+    None
+}
+
+/// Waits for the end of a thread.
+pub(crate) fn join(thread: Joining) {
+    // SAFETY: joined once, as `thread` is given away.
+    unsafe { libc::pthread_join(thread.0, std::ptr::null_mut()) };
+}
+
 /// 0 in the child.
 pub(crate) fn fork() -> Returned {
     // SAFETY: the child makes its own threads and takes no lock of its parent's other threads:

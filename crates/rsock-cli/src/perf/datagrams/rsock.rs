@@ -2,7 +2,7 @@
 
 use super::{Batch, Counters, Socket, host};
 use crate::rdma_devices;
-use rsock_core::datagram::Datagram;
+use rsock_core::datagram::{Datagram, MessageFlags};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -27,11 +27,11 @@ impl Socket for Datagram {
     }
 
     fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
-        self.send_to(&[IoSlice::new(bytes)], Some(to), false).map(drop)
+        self.send_to(&[IoSlice::new(bytes)], Some(to), MessageFlags::empty()).map(drop)
     }
 
     fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self.recv_from(&mut [IoSliceMut::new(buf)], false, false)?;
+        let received = self.recv_from(&mut [IoSliceMut::new(buf)], MessageFlags::empty())?;
         Ok((received.len, received.from))
     }
 
@@ -72,7 +72,7 @@ impl Socket for Datagram {
     fn lost_in_receiving(&self) -> Counters {
         let counters = self.counters();
         let named = [
-            ("malformed", counters.local.n_malformed + counters.far.n_malformed),
+            ("malformed", counters.local.n_malformed + counters.remote.n_malformed),
             ("malformed, by UDP", counters.n_bad_packets),
             ("foreign", counters.n_foreign),
             (host::UDP_DROPS, counters.n_dropped_by_udp),

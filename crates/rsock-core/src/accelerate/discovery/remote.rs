@@ -18,7 +18,7 @@ use crate::accelerate::path::{Far, Path};
 use crate::accelerate::{FallbackReason, Side};
 use crate::config::environment::{self, Device};
 use crate::config::trusted_hosts::{CODE_LEN, trust};
-use crate::engine::{Preparing, Stream};
+use crate::engine::{Preparing, QpStream};
 use crate::sys;
 use auth_message::Talk;
 use handshake_events::{Heard, hear};
@@ -40,7 +40,7 @@ pub(in crate::accelerate) enum Search {
     /// The connecting end: nobody came yet.
     Listening(Listener),
     /// Somebody came who may, and has been told so.
-    Accepted { listener: Listener, id: RequestId, ctx: RdmaContext, stream: Box<Stream<Rdma>> },
+    Accepted { listener: Listener, id: RequestId, ctx: RdmaContext, stream: Box<QpStream<Rdma>> },
     /// The accepting end: on its way to the peer.
     Connecting { connecting: Connecting, asked: Option<Asked> },
     /// The accepting end: the peer did not listen. To be tried again.
@@ -221,7 +221,7 @@ fn answer(
     request: &Request,
     peer: &ConnData,
     code: &[u8; CODE_LEN],
-) -> Result<Box<Stream<Rdma>>, Option<FallbackReason>> {
+) -> Result<Box<QpStream<Rdma>>, Option<FallbackReason>> {
     let preparing = Preparing::new(&request.ctx, &request.path, subject.config)
         .map_err(|_| Some(FallbackReason::Resources))?;
     let (qp_num, conn_data) = (preparing.qp_num(), preparing.conn_data());
@@ -252,7 +252,7 @@ fn finish(
     mut listener: Listener,
     accepted: RequestId,
     ctx: RdmaContext,
-    stream: Box<Stream<Rdma>>,
+    stream: Box<QpStream<Rdma>>,
 ) -> Result<Next, FallbackReason> {
     match hear(&mut listener, accepted) {
         Ok(Heard::Established(connection)) => {

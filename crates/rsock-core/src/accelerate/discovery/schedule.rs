@@ -59,7 +59,7 @@ impl AcceleratedStream {
             return;
         }
         self.show(fd);
-        if sys::is_crowded(fd) {
+        if sys::is_table_half_full(fd) {
             drop(search);
             self.give_up(FallbackReason::Resources);
             return;

@@ -13,7 +13,7 @@ use crate::accelerate::path::Far;
 use crate::accelerate::{AcceleratedStream, Side};
 use crate::config::environment::{self, Device};
 use crate::config::trusted_hosts::trust;
-use crate::engine::{Config, Preparing, Stream};
+use crate::engine::{Config, Preparing, QpStream};
 use crate::interrupt::Section;
 use crate::sys;
 use rsock_cm::manager::{Connected as _, Listening as _, RequestId};
@@ -49,14 +49,14 @@ pub struct NativeListener {
 struct Queue {
     listener: Listener,
     /// Accepted, and waiting for the client to say that it runs.
-    half_open: HashMap<RequestId, (RdmaContext, Stream<Rdma>)>,
+    half_open: HashMap<RequestId, (RdmaContext, QpStream<Rdma>)>,
     ready: VecDeque<Visitor>,
 }
 
 /// Somebody who has come. Declared in the order in which the parts must go.
 #[derive(Debug)]
 struct Visitor {
-    stream: Stream<Rdma>,
+    stream: QpStream<Rdma>,
     connection: Connection,
     ctx: RdmaContext,
 }
@@ -204,7 +204,7 @@ impl Queue {
 }
 
 /// The stream for a request, which has been told yes; `None` if it is to be told no.
-fn answer(listener: &mut Listener, request: &Request) -> Option<Stream<Rdma>> {
+fn answer(listener: &mut Listener, request: &Request) -> Option<QpStream<Rdma>> {
     if !trust().admits(request.peer_addr.ip()) {
         return None;
     }

@@ -96,10 +96,10 @@ impl AcceleratedStream {
         this.dirs.raise(FLAG_PAIRED);
         this.show(near);
         for direction in [Direction::Send, Direction::Recv] {
-            this.note_path(direction, metrics::Path::Rdma);
+            this.note_path(direction, metrics::Transport::Rdma);
         }
         if let Some(stat) = this.stat.get() {
-            stat.set_pin(FallbackReason::PlainRsockets);
+            stat.set_fallback(FallbackReason::PlainRsockets);
         }
         this.follow_keepalive(near);
         Some(this)
@@ -109,7 +109,7 @@ impl AcceleratedStream {
     /// kernel asks after the peer.)
     pub fn follow_keepalive(&self, fd: BorrowedFd<'_>) {
         if let (Some(_), Some(path)) = (&self.sole, self.path()) {
-            let count = self.stat.get().and_then(metrics::Slot::probes);
+            let count = self.stat.get().and_then(metrics::StreamSlot::probes);
             path.set_keepalive(keepalive(fd), count);
         }
     }

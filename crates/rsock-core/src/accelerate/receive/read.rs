@@ -6,7 +6,7 @@ use crate::accelerate::receive::kernel::{kernel_recv, queued, tcp_goes_on};
 use crate::accelerate::receive::{Blocked, KernelOnlyWaiter};
 use crate::accelerate::state::Receiving;
 use crate::engine::RecvError;
-use crate::iov::{MOST_PIECES, with_gap, with_tail};
+use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rsock_proto::switch::{Ahead, Fact, Read, Receiver, Seen, WaitFor};
@@ -87,7 +87,7 @@ impl AcceleratedStream {
                     // The next byte comes from the ring, which has announced it before.
                     path.wake_waiters();
                 }
-                self.count_bytes(Direction::Recv, metrics::Path::Tcp, n);
+                self.count_bytes(Direction::Recv, metrics::Transport::Tcp, n);
                 Ok(Took::Bytes(n))
             }
             Err(Errno::AGAIN) => Ok(Took::Nothing(Fact::TcpEmpty)),
@@ -203,7 +203,7 @@ impl AcceleratedStream {
         rx: &mut Receiving,
     ) -> io::Error {
         rx.switch.break_off();
-        self.note_path(Direction::Recv, metrics::Path::Tcp);
+        self.note_path(Direction::Recv, metrics::Transport::Tcp);
         self.break_connection(fd)
     }
 }
@@ -236,7 +236,7 @@ fn kernel_recv_at_most(
 ) -> Result<usize, Errno> {
     let flags = flags.difference(RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
     let room: usize = bufs.iter().map(|b| b.len()).sum();
-    if most >= room && bufs.len() <= MOST_PIECES {
+    if most >= room && bufs.len() <= MAX_KERNEL_PIECES {
         return kernel_recv(fd, bufs, flags);
     }
     recv_up_to(fd, bufs, most.min(room), flags)

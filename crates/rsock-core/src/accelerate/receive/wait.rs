@@ -5,7 +5,7 @@ use crate::accelerate::receive::{Blocked, LOOK_EVERY};
 use crate::accelerate::state::FLAG_RX_SLEEPY;
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
-use crate::interrupt::Watch;
+use crate::interrupt::{Restart, Watch};
 use crate::metrics::Direction;
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -48,7 +48,7 @@ impl AcceleratedStream {
                 None => self.sleep_unpaired(fd, libc::POLLIN, left, *watch),
             },
         };
-        watch.settle(result, !partial && deadline.is_none())
+        watch.after_sleep(result, Restart::of(!partial && deadline.is_none()))
     }
 
     /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer die, so

@@ -23,7 +23,7 @@ impl AcceleratedStream {
         tx: &mut Sending,
     ) -> io::Error {
         tx.switch.break_off();
-        self.note_path(Direction::Send, metrics::Path::Tcp);
+        self.note_path(Direction::Send, metrics::Transport::Tcp);
         self.dirs.raise(FLAG_TX_PLAIN);
         self.break_connection(fd)
     }

@@ -235,7 +235,7 @@ impl AcceleratedStream {
                 ) {
                     Ok(n) => {
                         tx.switch.took_tcp(n as u64);
-                        self.count_bytes(Direction::Send, metrics::Path::Tcp, n);
+                        self.count_bytes(Direction::Send, metrics::Transport::Tcp, n);
                         return Ok(n);
                     }
                     Err(Errno::AGAIN) => Fact::TcpFull,

@@ -7,7 +7,7 @@ use crate::accelerate::send::Blocked;
 use crate::accelerate::send::end::meet;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::engine::{Interest, Wake};
-use crate::interrupt::{Section, Watch};
+use crate::interrupt::{Restart, Section, Watch};
 use crate::metrics::Direction;
 use crate::sys;
 use rustix::fd::BorrowedFd;
@@ -81,7 +81,7 @@ impl AcceleratedStream {
                     Some(path) => self.sleep_on_socket(fd, path, libc::POLLOUT, left, *watch),
                     None => self.sleep_unpaired(fd, libc::POLLOUT, left, *watch),
                 };
-                watch.settle(slept, !partial && deadline.is_none())
+                watch.after_sleep(slept, Restart::of(!partial && deadline.is_none()))
             }
         }
     }

@@ -1,25 +1,26 @@
-//! What becomes of the datagrams of a socket: counted for its program, and for `rsock stat`.
+//! Counts of the datagrams of a socket: for its program, and for `rsock stat`.
 
-use crate::datagram::kernel_udp::Udp;
-use crate::metrics::Happened;
+use crate::datagram::kernel_udp::AcceleratedUdp;
+use crate::metrics::DatagramEvent;
 use rsock_verbs::{DatagramCounters, DatagramQueue};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a socket has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct UdpCounters {
     /// Datagrams that went into a peer's queue.
     pub n_sent: u64,
     /// Datagrams dropped because the peer's queue was full.
     pub n_dropped: u64,
-    /// Datagrams for which the peer's queue was full and which went by the kernel. Those that followed them there
-    /// are counted as sent by the kernel only.
+    /// Datagrams for which the peer's queue was full and which went by the kernel. Those that
+    /// followed them there are counted as sent by the kernel only.
     pub n_rescued: u64,
-    /// Datagrams that came by the queue and were the program's.
+    /// Datagrams that came by the queue and were passed to the program.
     pub n_received: u64,
-    /// Datagrams that came by the queue and were dropped: not the peer's that the socket is connected to.
+    /// Datagrams that came by the queue and were dropped: not from the peer that the socket is
+    /// connected to.
     pub n_foreign: u64,
-    /// What came by the queue and was no datagram.
+    /// Entries of the queue that were no valid datagram.
     pub n_malformed: u64,
     /// Datagrams that this library sent by the kernel.
     pub n_by_kernel: u64,
@@ -27,7 +28,7 @@ pub struct Counters {
     pub n_received_by_kernel: u64,
 }
 
-/// What the device does not count.
+/// The events that the device does not count.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     by_kernel: AtomicU64,
@@ -37,18 +38,18 @@ pub(super) struct Counts {
     malformed: AtomicU64,
 }
 
-impl Udp {
+impl AcceleratedUdp {
     /// Counts a datagram, for [`Self::counters`] and `rsock stat`.
     #[inline]
-    pub(super) fn count(&self, what: Happened) {
+    pub(super) fn count(&self, what: DatagramEvent) {
         let count = match what {
-            Happened::ByKernel => Some(&self.counts.by_kernel),
-            Happened::ReceivedByKernel => Some(&self.counts.received_by_kernel),
-            Happened::Rescued => Some(&self.counts.rescued),
-            Happened::Foreign => Some(&self.counts.foreign),
-            Happened::Malformed => Some(&self.counts.malformed),
-            // What the device counts.
-            Happened::Sent | Happened::Dropped | Happened::Received => None,
+            DatagramEvent::ByKernel => Some(&self.counts.by_kernel),
+            DatagramEvent::ReceivedByKernel => Some(&self.counts.received_by_kernel),
+            DatagramEvent::Rescued => Some(&self.counts.rescued),
+            DatagramEvent::Foreign => Some(&self.counts.foreign),
+            DatagramEvent::Malformed => Some(&self.counts.malformed),
+            // The device counts these.
+            DatagramEvent::Sent | DatagramEvent::Dropped | DatagramEvent::Received => None,
         };
         if let Some(count) = count {
             count.fetch_add(1, Ordering::Relaxed);
@@ -56,14 +57,14 @@ impl Udp {
         self.stat.count(what);
     }
 
-    /// What was sent and received, and lost.
+    /// Counters of what was sent, received and lost.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> UdpCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let device = self.queue().map_or(DatagramCounters::default(), |queue| queue.ud.counters());
         let counts = &self.counts;
         let (foreign, malformed) = (read(&counts.foreign), read(&counts.malformed));
-        Counters {
+        UdpCounters {
             n_sent: device.n_sent - device.n_full - device.n_wrong_key,
             n_dropped: device.n_full + device.n_wrong_key - read(&counts.rescued),
             n_rescued: read(&counts.rescued),

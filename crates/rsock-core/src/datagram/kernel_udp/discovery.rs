@@ -1,18 +1,18 @@
-//! Meeting peers of this host: a socket that receives publishes its address, one that sends looks there.
+//! Discovery of peers on this host: a socket that receives publishes its address, a sender connects
+//! to it.
 //!
-//! The handshake is the connection manager's, in a port space of its own. It makes progress in calls that the
-//! program makes anyway; nobody waits for it.
+//! The handshake is the connection manager's, in a port space of its own. It advances in calls that
+//! the program makes anyway; no thread waits for it.
 
-use crate::accelerate::FallbackReason;
 use crate::datagram::kernel_udp::header::Header;
-use crate::datagram::kernel_udp::holders;
-use crate::datagram::kernel_udp::opening::Tried;
-use crate::datagram::kernel_udp::sending::Way;
-use crate::datagram::kernel_udp::{KEY, OPEN, Queue, SHUT, Udp, ip, local_of};
+use crate::datagram::kernel_udp::opening::OpenAttempt;
+use crate::datagram::kernel_udp::sending::Route;
+use crate::datagram::kernel_udp::{AcceleratedUdp, KEY, NOT_OPEN, OPEN, Queue, ip, local_of};
 use crate::interrupt::Section;
-use crate::metrics::{Happened, Receives};
+use crate::metrics::FallbackReason;
+use crate::metrics::{DatagramEvent, ReceivePath};
 use crate::sys;
-
+use crate::sys::sock_diag;
 use rsock_cm::soft::{
     SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
     SoftProgress as Progress,
@@ -27,40 +27,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The receiving end of handshakes, and when it begins.
+/// The receiving end of handshakes, and the counts that decide when it begins.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct Discovery {
     listener: Option<Listener>,
     /// Datagrams that came from this host.
     n_near: u32,
-    /// The address that was asked about last, and whether it is of this host.
+    /// The last address that was checked, and whether it is of this host.
     known: Option<(IpAddr, bool)>,
-    /// How often the kernel was asked.
+    /// How often the kernel was asked whether an address is of this host.
     n_asked: u32,
 }
 
-/// Datagrams from this host before a socket opens.
+/// Datagrams from this host before a queue opens.
 const FIRST_OPEN: u32 = 4;
-/// How often the kernel is asked whose an address is, at most.
-const MOST_ASKED: u32 = 8;
-/// Peers that may wait for us to look.
+/// How often the kernel is asked whether an address is of this host, at most.
+const MAX_ASKED: u32 = 8;
+/// Peers that may wait for [`AcceleratedUdp::progress`].
 const BACKLOG: u32 = 64;
-/// How long a peer has for its part of a handshake: it takes part when it receives or polls.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Milliseconds between two looks for another socket on the port.
+/// Time that a peer has for its part of a handshake: it takes part when it receives or polls.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Milliseconds between two checks for another socket on the port.
 const CHECK_EVERY: u32 = 100;
 
-impl Meeting {
+impl Discovery {
     pub(super) fn new() -> Self {
         Self { listener: None, n_near: 0, known: None, n_asked: 0 }
     }
 
-    /// Counts a datagram that the kernel brought; whether it is time to open.
+    /// Counts a datagram that the kernel delivered from `from`. Returns whether the queue should
+    /// open now.
     fn is_due(&mut self, from: IpAddr) -> bool {
         let is_near = from.is_loopback()
             || match self.known {
                 Some((ip, is_near)) if ip == from => is_near,
-                _ if self.n_asked >= MOST_ASKED => false,
+                _ if self.n_asked >= MAX_ASKED => false,
                 _ => {
                     self.n_asked += 1;
                     let is_near = is_local(from);
@@ -73,31 +74,31 @@ impl Meeting {
     }
 }
 
-impl Udp {
-    /// The kernel has brought a datagram, from `from` as far as that is known.
+impl AcceleratedUdp {
+    /// Notes that the kernel delivered a datagram, from `from` if that is known.
     pub(super) fn note_kernel(&self, fd: BorrowedFd<'_>, from: Option<SocketAddr>) {
-        self.count(Happened::ReceivedByKernel);
-        if self.state() != SHUT || self.is_pinned() || !self.is_ours() {
+        self.count(DatagramEvent::ReceivedByKernel);
+        if self.state() != NOT_OPEN || self.is_pinned() || !self.is_own_process() {
             return;
         }
         let _section = Section::enter();
         let from = from.or_else(|| self.routes().peer);
-        let Ok(mut meeting) = self.meeting.try_lock() else { return };
+        let Ok(mut discovery) = self.discovery.try_lock() else { return };
         if let Some(from) = from
-            && meeting.is_due(from.ip().to_canonical())
-            && !self.open(fd, &mut meeting)
+            && discovery.is_due(from.ip().to_canonical())
+            && !self.open(fd, &mut discovery)
         {
-            // Not sooner than after as many more.
-            meeting.n_near = 0;
+            // The next try is after as many more datagrams.
+            discovery.n_near = 0;
         }
     }
 
-    /// From here on senders find the socket; false if that cannot be, now or ever.
-    fn open(&self, fd: BorrowedFd<'_>, meeting: &mut Meeting) -> bool {
-        match self.try_open(fd, meeting) {
+    /// Opens the queue, so that senders find it. False if that is not possible now, or ever.
+    fn open(&self, fd: BorrowedFd<'_>, discovery: &mut Discovery) -> bool {
+        match self.try_open(fd, discovery) {
             Ok(is_open) => is_open,
             Err(why) => {
-                self.pin_receiving();
+                self.rule_out_queue();
                 self.stat.set_receives(why);
                 false
             }
@@ -105,16 +106,16 @@ impl Udp {
     }
 
     /// # Errors
-    /// Why it can never be.
-    fn try_open(&self, fd: BorrowedFd<'_>, meeting: &mut Meeting) -> Result<bool, Receives> {
-        let (shared, unfit) = (Receives::SharedPort, Receives::Address);
+    /// The reason why the queue can never open.
+    fn try_open(&self, fd: BorrowedFd<'_>, discovery: &mut Discovery) -> Result<bool, ReceivePath> {
+        let (shared, unfit) = (ReceivePath::SharedPort, ReceivePath::Address);
         let local = local_of(fd).ok().flatten().filter(|local| local.port() != 0).ok_or(unfit)?;
         let has_scope = matches!(local, SocketAddr::V6(v6) if v6.scope_id() != 0);
         if has_scope || local.ip().is_multicast() {
             return Err(unfit);
         }
         if sockopt::socket_reuseport(fd).unwrap_or(true)
-            || !holders::is_sole(local, self.inode).unwrap_or(false)
+            || !sock_diag::is_only_receiver(local, self.inode).unwrap_or(false)
         {
             return Err(shared);
         }
@@ -122,48 +123,48 @@ impl Udp {
         self.may_be_joined.fetch_or(may_be_joined, Ordering::Relaxed);
         let is_v6_only = self.is_v6 && sockopt::ipv6_v6only(fd).unwrap_or(false);
         let peer = self.routes().peer;
-        let queue = self.make_queue().ok_or(Receives::Exhausted)?;
-        let is_watched = self.opening.is_watched();
-        if is_watched && !self.enter_sets(queue) {
-            return Err(Receives::Watched);
+        let queue = self.make_queue().ok_or(ReceivePath::Exhausted)?;
+        let is_in_epoll_set = self.opening.is_in_epoll_set();
+        if is_in_epoll_set && !self.join_epoll_sets(queue) {
+            return Err(ReceivePath::Watched);
         }
         let _ = self.open_peer.set(peer);
-        let is_heard = match self.opening.attempt(is_watched) {
-            Tried::NotShut => return Ok(false),
-            Tried::Unheard => false,
-            Tried::Open => !self.is_pinned(),
+        let is_heard = match self.opening.attempt(is_in_epoll_set) {
+            OpenAttempt::AlreadyDecided => return Ok(false),
+            OpenAttempt::WouldMissWakeups => false,
+            OpenAttempt::Open => !self.is_pinned(),
         };
         let listener = is_heard.then(|| {
             Listener::listen_at(&queue.ctx, PortSpace::KernelUdp, local, is_v6_only, BACKLOG)
         });
         match listener {
             Some(Ok(listener)) => {
-                meeting.listener = Some(listener);
+                discovery.listener = Some(listener);
                 self.ended.store(1, Ordering::Relaxed);
                 self.stat.set_ends(local, peer);
-                self.stat.set_receives(Receives::Queue);
+                self.stat.set_receives(ReceivePath::Queue);
                 Ok(true)
             }
-            // Nobody has found it.
+            // No sender has found the queue.
             Some(Err(_)) | None => {
-                // Unless it was pinned meanwhile.
+                // This does nothing if the socket was pinned meanwhile.
                 self.opening.give_up();
-                if is_watched {
-                    self.leave_sets();
+                if is_in_epoll_set {
+                    self.leave_epoll_sets();
                 }
-                if is_heard { Err(Receives::Exhausted) } else { Ok(false) }
+                if is_heard { Err(ReceivePath::Exhausted) } else { Ok(false) }
             }
         }
     }
 
-    /// Nothing will come by the queue; what is sent may go past the kernel.
-    fn pin_receiving(&self) {
+    /// Gives up the queue for receiving; datagrams may still be sent past the kernel.
+    fn rule_out_queue(&self) {
         self.opening.rule_out();
     }
 
-    /// Lets those in who ask, now and then; `is_due` for at once. Never waits.
+    /// Admits senders that ask for a lane, now and then; with `is_due` at once. Never waits.
     pub(super) fn progress(&self, fd: BorrowedFd<'_>, is_due: bool) {
-        if self.state() != OPEN || !self.is_ours() {
+        if self.state() != OPEN || !self.is_own_process() {
             return;
         }
         let tick = sys::tick();
@@ -172,30 +173,31 @@ impl Udp {
         }
         if tick.wrapping_sub(self.checked.load(Ordering::Relaxed)) >= CHECK_EVERY {
             self.checked.store(tick, Ordering::Relaxed);
-            self.look_for_others(fd);
+            self.check_port_sharing(fd);
         }
         let _section = Section::enter();
-        if let Ok(mut meeting) = self.meeting.try_lock()
+        if let Ok(mut discovery) = self.discovery.try_lock()
             && let Some(queue) = self.queue()
         {
-            self.serve(fd, queue, &mut meeting);
+            self.serve(fd, queue, &mut discovery);
         }
     }
 
-    /// Looks whether another socket has come to have the port: then the kernel has to say who gets what.
-    pub fn look_for_others(&self, fd: BorrowedFd<'_>) {
+    /// Checks whether another socket has been bound to the port. Then only the kernel can decide
+    /// which socket receives a datagram, and this one is pinned.
+    pub fn check_port_sharing(&self, fd: BorrowedFd<'_>) {
         if self.state() != OPEN || !self.may_be_joined.load(Ordering::Relaxed) {
             return;
         }
         let local = local_of(fd).ok().flatten();
-        if !local.is_some_and(|at| holders::is_sole(at, self.inode).unwrap_or(false)) {
-            self.stat.set_receives(Receives::SharedPort);
+        if !local.is_some_and(|at| sock_diag::is_only_receiver(at, self.inode).unwrap_or(false)) {
+            self.stat.set_receives(ReceivePath::SharedPort);
             self.pin(FallbackReason::Option);
         }
     }
 
-    fn serve(&self, fd: BorrowedFd<'_>, queue: &Queue, meeting: &mut Meeting) {
-        let Some(listener) = &mut meeting.listener else { return };
+    fn serve(&self, fd: BorrowedFd<'_>, queue: &Queue, discovery: &mut Discovery) {
+        let Some(listener) = &mut discovery.listener else { return };
         let now = sys::now();
         let peer = self.open_peer.get().copied().flatten();
         // An error is a shortage, which passes.
@@ -219,24 +221,24 @@ impl Udp {
         }
     }
 
-    /// The descriptor that is readable when somebody asks to be let in.
-    pub(crate) fn side_fd(&self) -> Option<RawFd> {
-        if self.state() != OPEN || !self.is_ours() {
+    /// The descriptor that is readable when a sender asks for a lane.
+    pub(crate) fn listener_fd(&self) -> Option<RawFd> {
+        if self.state() != OPEN || !self.is_own_process() {
             return None;
         }
         let _section = Section::enter();
-        let meeting = self.meeting.try_lock().ok()?;
-        meeting.listener.as_ref().map(|listener| listener.as_fd().as_raw_fd())
+        let discovery = self.discovery.try_lock().ok()?;
+        discovery.listener.as_ref().map(|listener| listener.as_fd().as_raw_fd())
     }
 }
 
-/// Milliseconds between two looks for peers that died.
+/// Milliseconds between two checks for peers that have exited.
 const SWEEP_EVERY: u32 = 200;
-/// Milliseconds: an attempt that nobody has asked about for so long is over.
+/// A handshake that was not advanced for so many milliseconds is abandoned.
 const STALE: u32 = 2000;
 
-/// Whether a queue may be found at canonical `to`: an address of this host, and one socket's.
-pub(super) fn may_be_sought(to: SocketAddr) -> bool {
+/// Whether a queue can exist at canonical `to`: a unicast address of this host.
+pub(super) fn may_have_queue(to: SocketAddr) -> bool {
     let ip = to.ip();
     let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     let has_scope = matches!(to, SocketAddr::V6(v6) if v6.scope_id() != 0);
@@ -245,25 +247,25 @@ pub(super) fn may_be_sought(to: SocketAddr) -> bool {
         && is_local(ip)
 }
 
-/// A handshake under way, of one that sends.
+/// A handshake of a sender, under way.
 #[derive(Debug)]
-pub(super) struct Attempt {
+pub(super) struct Handshake {
     to: SocketAddr,
     source: SocketAddr,
     connecting: Connecting,
     looked: u32,
 }
 
-/// What came of a step.
+/// The result of a step of a handshake.
 #[derive(Debug)]
-pub(super) enum Sought {
+pub(super) enum HandshakeStep {
     Pending,
     Failed,
-    Found(Box<Way>),
+    Found(Box<Route>),
 }
 
-impl Attempt {
-    /// Begins to look for the queue at canonical `to`; `None` if nobody is there.
+impl Handshake {
+    /// Begins a handshake with the queue at canonical `to`; `None` if no queue is published there.
     pub(super) fn begin(fd: BorrowedFd<'_>, queue: &Queue, to: SocketAddr) -> Option<Self> {
         let local = local_of(fd).ok()??;
         let source = source_for(fd, local, to)?;
@@ -271,30 +273,31 @@ impl Attempt {
         let now = sys::now();
         let (space, ends) = (PortSpace::KernelUdp, (source, to));
         let connecting =
-            Connecting::start_as(&queue.ctx, space, port, ends, now, now + PATIENCE).ok()?;
+            Connecting::start_as(&queue.ctx, space, port, ends, now, now + HANDSHAKE_TIMEOUT)
+                .ok()?;
         Some(Self { to, source, connecting, looked: sys::tick() })
     }
 
-    /// Whether nobody has sent there for long, so that nothing goes on.
+    /// Whether the program has not sent there for long, so that the handshake does not advance.
     pub(super) fn is_stale(&self) -> bool {
         sys::tick().wrapping_sub(self.looked) > STALE
     }
 
-    /// Takes the steps that can be taken, if it is time to look. Never waits.
-    pub(super) fn progress(&mut self, queue: &Queue) -> Sought {
+    /// Takes the steps that can be taken, at most once per tick. Never waits.
+    pub(super) fn progress(&mut self, queue: &Queue) -> HandshakeStep {
         let tick = sys::tick();
         if tick == self.looked {
-            return Sought::Pending;
+            return HandshakeStep::Pending;
         }
         self.looked = tick;
         match self.step(queue, sys::now()) {
-            Ok(None) => Sought::Pending,
-            Ok(Some(way)) => Sought::Found(Box::new(way)),
-            Err(_) => Sought::Failed,
+            Ok(None) => HandshakeStep::Pending,
+            Ok(Some(route)) => HandshakeStep::Found(Box::new(route)),
+            Err(_) => HandshakeStep::Failed,
         }
     }
 
-    fn step(&mut self, queue: &Queue, now: Instant) -> io::Result<Option<Way>> {
+    fn step(&mut self, queue: &Queue, now: Instant) -> io::Result<Option<Route>> {
         let refused = || io::Error::from_raw_os_error(libc::ECONNREFUSED);
         loop {
             match self.connecting.progress(now)? {
@@ -304,36 +307,36 @@ impl Attempt {
                 Progress::Accepted(answer) => {
                     let told = answer.private_data.as_bytes().first_chunk().copied();
                     let inode = u64::from_le_bytes(told.ok_or_else(refused)?);
-                    // What is found under the address must be the socket that the kernel would give
-                    // our datagrams to.
-                    if !holders::is_sole(self.to, inode)? {
+                    // The socket that answers under the address must be the one to which the kernel
+                    // would deliver the datagrams.
+                    if !sock_diag::is_only_receiver(self.to, inode)? {
                         return Err(refused());
                     }
                     let met = self.connecting.establish()?;
                     let to = queue.ud.destination(met.path(), answer.qp_num, KEY)?;
                     let header = Header { from: self.source, is_after_kernel: false }.encode();
                     let (kernel_seen, by_kernel) = (AtomicU32::new(0), AtomicU32::new(0));
-                    return Ok(Some(Way { to, header, kernel_seen, by_kernel }));
+                    return Ok(Some(Route { to, header, kernel_seen, by_kernel }));
                 }
             }
         }
     }
 }
 
-/// The address that the kernel would show as the source of datagrams from `local`, which is `fd`'s, to `to`. `None` if it
-/// would not send them, or perhaps to more than one socket.
+/// The address that the kernel would show as the source of datagrams from `local`, the address of
+/// `fd`, to `to`. `None` if the kernel would not send them, or perhaps to more than one socket.
 fn source_for(fd: BorrowedFd<'_>, local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
     let is_any = local.ip().is_unspecified();
-    let is_sixes_alone = || sockopt::ipv6_v6only(fd).unwrap_or(true);
+    let is_v6_only = || sockopt::ipv6_v6only(fd).unwrap_or(true);
     if local.port() == 0
         || !is_any && local.is_ipv4() != to.is_ipv4()
-        || local.is_ipv6() && to.is_ipv4() && is_sixes_alone()
+        || local.is_ipv6() && to.is_ipv4() && is_v6_only()
     {
         return None;
     }
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    // Nothing is sent: the kernel looks the route up, and says what it found. A broadcast it refuses, since nobody has
-    // asked to be allowed any by this socket.
+    // Nothing is sent: `connect` makes the kernel look the route up. It refuses a broadcast
+    // address, since this socket has not set `SO_BROADCAST`.
     let probe =
         rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
     rustix::net::connect(&probe, &to).ok()?;

@@ -1,9 +1,10 @@
-//! What goes before each datagram in shared memory: who sent it, as the kernel would have shown it.
+//! The header in front of each datagram in shared memory: its source, as the kernel would have
+//! shown it.
 //!
 //! | off | size | field |
 //! |---|---|---|
 //! | 0 | 1 | 4 or 6 |
-//! | 1 | 1 | flags: 1, something went by the kernel since the last datagram that went this way |
+//! | 1 | 1 | flags: 1, a datagram went by the kernel since the last one by this route |
 //! | 2 | 2 | port, big-endian |
 //! | 4 | 4 or 16 | address |
 
@@ -11,7 +12,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of the longest header.
+/// Length of the longest header.
 pub(super) const MAX: usize = 20;
 const AFTER_KERNEL: u8 = 1;
 
@@ -20,11 +21,11 @@ const AFTER_KERNEL: u8 = 1;
 pub(super) struct Header {
     /// The canonical source.
     pub(super) from: SocketAddr,
-    /// Something went by the kernel since the last datagram that went this way.
+    /// Whether a datagram went by the kernel since the last one by this route.
     pub(super) is_after_kernel: bool,
 }
 
-/// A header as it travels.
+/// An encoded header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes {
     bytes: [u8; MAX],
@@ -36,7 +37,7 @@ impl Bytes {
         &self.bytes[..self.len]
     }
 
-    /// The same header, but for what it says of the kernel.
+    /// The same header with another value of `is_after_kernel`.
     pub(super) fn after_kernel(mut self, is_after_kernel: bool) -> Self {
         self.bytes[1] = if is_after_kernel { AFTER_KERNEL } else { 0 };
         self
@@ -62,7 +63,8 @@ impl Header {
         Bytes { bytes, len }.after_kernel(self.is_after_kernel)
     }
 
-    /// The header, and where the payload begins; `None` for what no honest sender writes.
+    /// Parses a header. Returns it with the offset of the payload; `None` for bytes that no valid
+    /// header begins with.
     pub(super) fn parse(front: &[u8]) -> Option<(Self, usize)> {
         let &[family, flags, high, low, ref rest @ ..] = front else { return None };
         let port = u16::from_be_bytes([high, low]);
@@ -86,7 +88,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_read(ip: IpAddr, port: u16, is_after_kernel: bool, more in 0usize..9) {
+        fn encoded_headers_parse_to_themselves(
+            ip: IpAddr, port: u16, is_after_kernel: bool, more in 0usize..9,
+        ) {
             let header = Header { from: SocketAddr::new(ip, port), is_after_kernel };
             let encoded = header.encode();
             let mut bytes = encoded.as_bytes().to_vec();
@@ -95,7 +99,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn any_bytes_are_parsed_or_rejected(bytes: Vec<u8>) {
             if let Some((_, at)) = Header::parse(&bytes) {
                 prop_assert!(at <= bytes.len());
             }

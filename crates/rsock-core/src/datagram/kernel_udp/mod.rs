@@ -1,36 +1,40 @@
-//! A kernel UDP socket (the *twin*) with a queue in shared memory beside it.
+//! A kernel UDP socket of an unmodified program, with a queue in shared memory beside it.
 //!
-//! The program owns the descriptor, as with a [`AcceleratedStream`](crate::accelerate::AcceleratedStream): every call takes the one that it came
-//! in by. What another process of this host sends to the socket may come by the queue, if that process runs
-//! rsock too; everything else comes by the kernel, and so does whatever cannot be handled here.
+//! The program owns the descriptor, as with an
+//! [`AcceleratedStream`](crate::accelerate::AcceleratedStream): every call takes the descriptor
+//! that the program named. Datagrams from another process of this host may come by the queue, if
+//! that process runs rsock too. All others come by the kernel, and so do those that the queue
+//! cannot carry.
 //!
-//! # Who is reached how
+//! # How senders find the queue
 //!
-//! A socket that the kernel brings datagrams from this host *opens*: it makes a queue, and publishes a name made
-//! from its address (`meeting.rs`). Whoever has sent to a local address some times looks for that name, asks the
-//! kernel whether the socket that was found is the only one that could get its datagrams (`holders.rs`), and from
-//! then on writes to the queue (`sending.rs`). The two directions of a conversation find each other independently.
+//! A socket that receives datagrams from this host through the kernel *opens*: it creates a queue,
+//! and publishes a name made from its address (`discovery.rs`). A sender that has sent some
+//! datagrams to a local address looks for that name, asks the kernel whether the socket found is
+//! the only one that could receive those datagrams (`sys/sock_diag.rs`), and from then on writes to
+//! the queue (`sending.rs`). The two directions of a conversation find each other independently.
 //!
 //! # Rules
 //!
-//! * The kernel's socket is never closed, bound, read or written but by the program's own calls.
-//! * A datagram that the queue does not take goes by the kernel: too long, no room for a moment, a queue that
-//!   is gone. Room is short for longer where the receiver is slower than the sender: then it is dropped, as the
-//!   kernel drops it, and counted.
-//! * What a sender sent by the kernel between two datagrams of the queue, to whatever address of the socket, is
-//!   received between them: the second one says so, and waits until the kernel's queue was seen empty. A sender that
-//!   had to go by the kernel stays there for a while, so that the ways do not alternate.
-//! * Nobody opens while a thread sleeps in the kernel where the queue cannot wake it (`deaf`).
-//! * A socket that is *pinned* (an option, an epoll set, a fork...) closes for good. What is in the queue stays
-//!   there to be received, in a child of a fork too.
+//! * rsock never closes, binds, reads or writes the kernel's socket but in the program's own calls.
+//! * A datagram that the queue does not take goes by the kernel: it is too long, there is no room
+//!   for a moment, the queue is gone. Where the receiver is slower than the sender, a queue has no
+//!   room for longer: then the datagram is dropped, as the kernel would drop it, and counted.
+//! * A datagram that went by the kernel between two datagrams of the queue, to any address of the
+//!   socket, is received between them: the header of the second one is marked, and the receiver
+//!   first takes everything from the kernel's socket. A sender that had to use the kernel stays
+//!   there for a while, so that the two do not alternate.
+//! * No queue opens while a thread sleeps in the kernel where the queue cannot wake it
+//!   ([`KernelWait`]).
+//! * A socket that is *pinned* (by an option, an epoll set, a fork...) stays with the kernel for
+//!   good. Datagrams in its queue can still be received, in a forked child too.
 //!
-//! Locks: `meeting`, then `routes`; neither in a child of the process that made them, and both inside a
+//! Locks: `discovery`, then `routes`. A forked child takes neither, and both are taken inside a
 //! [`Section`] only.
 
 mod counters;
 mod discovery;
 mod header;
-pub(crate) mod holders;
 mod opening;
 mod receiving;
 mod sending;
@@ -39,21 +43,21 @@ mod tests;
 mod waiting;
 
 pub use crate::datagram::Received;
-pub use counters::Counters;
-pub use receiving::Got;
+pub use counters::UdpCounters;
+pub use receiving::Reception;
 pub use sending::Batch;
-pub(crate) use waiting::Armed;
-pub use waiting::{KernelOnlyWaiter, Watching, on_opening};
+pub(crate) use waiting::ArmedQueue;
+pub use waiting::{EpollTrigger, KernelWait, ProxyChange, register_epoll_sets};
 
-use crate::accelerate::FallbackReason;
 use crate::closing::Closings;
-use crate::datagram::Sources;
+use crate::datagram::SourceCheck;
 use crate::interrupt::Section;
-use crate::metrics::Datagrams;
+use crate::metrics::FallbackReason;
+use crate::metrics::UdpSlot;
 use crate::sys;
 use counters::Counts;
-use discovery::Meeting;
-use opening::{OPEN, OVER, Opening, SHUT};
+use discovery::Discovery;
+use opening::{ENDED, NOT_OPEN, OPEN, Opening};
 use rsock_cm::canonical;
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::soft::{Soft, SoftBell, SoftContext, SoftUd};
@@ -67,95 +71,97 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A kernel UDP socket, and what there is beside it.
+/// A kernel UDP socket with a queue beside it.
 #[derive(Debug)]
-pub struct Udp {
+pub struct AcceleratedUdp {
     owner: ProcessId,
-    /// For calls in progress whose descriptor the program closes.
+    /// For calls in progress on a descriptor that the program closes.
     closings: Closings,
     is_v6: bool,
     inode: u64,
-    /// Made when it is first needed, for sending or receiving.
+    /// Created when it is first needed, for sending or receiving.
     queue: OnceLock<Option<Queue>>,
-    /// Whether senders find the queue.
+    /// Whether senders can find the queue.
     opening: Opening,
-    /// Why nothing goes past the kernel any more: a [`FallbackReason`].
+    /// Why the socket stays with the kernel: a [`FallbackReason`].
     pinned: AtomicU8,
-    /// `O_NONBLOCK`, as far as the program has gone by us.
+    /// `O_NONBLOCK`, as far as the program set it through intercepted calls.
     is_nonblocking: AtomicBool,
-    /// `shutdown` of the reading side: the kernel knows what that means.
-    is_shut: AtomicBool,
-    /// Whether another socket may take the port, so that it is to be looked for now and then.
+    /// Whether the reading side is shut down. Then the kernel's call gives the result.
+    is_read_shutdown: AtomicBool,
+    /// Whether another socket may be bound to the port, so that it is checked now and then.
     may_be_joined: AtomicBool,
-    /// Whom it was connected to when it opened: others' datagrams are none of its own.
+    /// The peer that the socket was connected to when the queue opened: datagrams from others are
+    /// dropped.
     open_peer: OnceLock<Option<SocketAddr>>,
-    /// Whether anything has come by the queue: then it pays to look there first.
+    /// Whether any datagram has come by the queue: then receivers spin for it.
     is_active: AtomicBool,
-    /// After the end, nothing was in the queue for a while: nothing will be.
+    /// Whether the queue has ended and was empty for a while, so that it stays empty.
     is_drained: AtomicBool,
     ended: AtomicU32,
-    /// Where the datagram is that was looked at last and not taken: the next receive is to find it.
+    /// Where the last peeked datagram is: the next receive must return it.
     peeked: AtomicU8,
-    /// Receptions from the queue since the kernel's socket was looked at.
+    /// Receptions from the queue since the kernel's socket was last read.
     since_kernel: AtomicU32,
     kernel_seen: AtomicU32,
-    /// When handshakes were last made progress, and the port was last looked at.
+    /// When handshakes last advanced, and the port was last checked.
     progressed: AtomicU32,
     checked: AtomicU32,
-    /// When the peers were last asked whether they live.
+    /// When the peers were last checked for exited processes.
     swept: AtomicU32,
     routes: Mutex<Routes>,
-    meeting: Mutex<Meeting>,
-    /// In epoll sets of the program, for what is in the queue.
-    stand_in: Mutex<Option<SoftBell>>,
-    has_stand_in: AtomicBool,
-    /// How often bells had rung when it was armed last.
+    discovery: Mutex<Discovery>,
+    /// The bell in the program's epoll sets that shows datagrams in the queue.
+    epoll_proxy: Mutex<Option<SoftBell>>,
+    has_epoll_proxy: AtomicBool,
+    /// How often bells had rung when the proxy was last armed.
     rung_at: AtomicU32,
-    /// One of them for edges; and something is left in the queue of what it has shown.
-    has_edges: AtomicBool,
-    has_rest: AtomicBool,
-    /// What happened for the first time, and nobody was told yet: [`News`].
-    news: AtomicU8,
+    /// Whether an epoll set watches for edges; and whether datagrams of the last edge are still in
+    /// the queue.
+    is_edge_triggered: AtomicBool,
+    has_unreported: AtomicBool,
+    /// Events that happened for the first time and were not returned yet: bits of [`FirstUse`].
+    first_use: AtomicU8,
     counts: Counts,
-    /// What `rsock stat` shows.
-    stat: Datagrams,
+    /// The slot that `rsock stat` shows.
+    stat: UdpSlot,
 }
 
-/// What happened for the first time.
+/// An event that is reported when it first happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum News {
-    /// A way to a peer's queue was found.
+pub enum FirstUse {
+    /// A route to a peer's queue was found.
     Sends = 1,
     /// A datagram came by the queue.
     Receives = 2,
 }
 
-/// The queue, and the device it lies on.
+/// The queue, and its device.
 #[derive(Debug)]
 struct Queue {
     ud: SoftUd,
     ctx: SoftContext,
-    sources: Sources,
+    sources: SourceCheck,
 }
 
 /// WIRE: the Q_Key of every such queue.
 const KEY: QKey = QKey(0x7564_7031);
 
-/// Whether UDP sockets of this process may have queues at all: `RSOCK_DGRAM=on`.
+/// Whether UDP sockets of this process may have queues: `RSOCK_DGRAM=on`.
 #[must_use]
 pub fn is_enabled() -> bool {
-    crate::config::environment::is_enabled() && crate::config::environment::has_dgram_twins()
+    crate::config::environment::is_enabled() && crate::config::environment::has_udp_queues()
 }
 
-impl Udp {
-    /// What calls on this socket need that came by a descriptor which may be closed under them.
+impl AcceleratedUdp {
+    /// The state for calls on a descriptor that may be closed meanwhile.
     #[must_use]
     pub fn closings(&self) -> &Closings {
         &self.closings
     }
 
-    /// Wraps a UDP socket. `None` if it is none, or if it can never be accelerated.
+    /// Wraps a UDP socket. `None` if it is not a UDP socket, or can never be accelerated.
     #[must_use]
     pub fn adopt(fd: BorrowedFd<'_>) -> Option<Self> {
         if is_enabled() { Self::wrap(fd) } else { None }
@@ -182,7 +188,7 @@ impl Udp {
             opening: Opening::new(),
             pinned: AtomicU8::new(FallbackReason::None as u8),
             is_nonblocking: AtomicBool::new(false),
-            is_shut: AtomicBool::new(false),
+            is_read_shutdown: AtomicBool::new(false),
             may_be_joined: AtomicBool::new(false),
             open_peer: OnceLock::new(),
             is_active: AtomicBool::new(false),
@@ -195,15 +201,15 @@ impl Udp {
             checked: AtomicU32::new(now),
             swept: AtomicU32::new(now),
             routes: Mutex::new(Routes::new(peer)),
-            meeting: Mutex::new(Meeting::new()),
-            stand_in: Mutex::new(None),
-            has_stand_in: AtomicBool::new(false),
+            discovery: Mutex::new(Discovery::new()),
+            epoll_proxy: Mutex::new(None),
+            has_epoll_proxy: AtomicBool::new(false),
             rung_at: AtomicU32::new(0),
-            has_edges: AtomicBool::new(false),
-            has_rest: AtomicBool::new(false),
-            news: AtomicU8::new(0),
+            is_edge_triggered: AtomicBool::new(false),
+            has_unreported: AtomicBool::new(false),
+            first_use: AtomicU8::new(0),
             counts: Counts::default(),
-            stat: Datagrams::open(shown(fd), peer, inode),
+            stat: UdpSlot::open(shown(fd), peer, inode),
         };
         this.note_flags(fd);
         Some(this)
@@ -215,51 +221,51 @@ impl Udp {
         self.is_v6
     }
 
-    /// The program has changed `O_NONBLOCK`, perhaps.
+    /// Notes that the program may have changed `O_NONBLOCK`.
     pub fn note_flags(&self, fd: BorrowedFd<'_>) {
         let is_set =
             rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
         self.is_nonblocking.store(is_set, Ordering::Relaxed);
     }
 
-    /// The program has connected the socket, or disconnected it. Datagrams that were in the queue before stay
-    /// there, as they do in the kernel's.
+    /// Notes that the program has connected or disconnected the socket. Datagrams in the queue stay
+    /// there, as they do in the kernel.
     pub fn note_connected(&self, fd: BorrowedFd<'_>) {
         self.stat.set_ends(shown(fd), peer_of(fd));
         if self.state() == OPEN {
-            // From now on others may not send to it, who could.
+            // Senders that may write to the queue now could not send to a connected socket.
             return self.pin(FallbackReason::Option);
         }
-        if self.is_ours() {
+        if self.is_own_process() {
             let _section = Section::enter();
             *self.routes() = Routes::new(peer_of(fd));
             self.stat.set_peers(0, 0);
         }
     }
 
-    /// The program has called `shutdown`.
+    /// Notes that the program has called `shutdown`.
     pub fn note_shutdown(&self) {
         self.pin(FallbackReason::Option);
-        self.is_shut.store(true, Ordering::Release);
+        self.is_read_shutdown.store(true, Ordering::Release);
     }
 
-    /// The program lets other sockets have the port too (`SO_REUSEADDR`), perhaps.
+    /// Notes that the program may have allowed other sockets on the port (`SO_REUSEADDR`).
     pub fn note_reuse(&self) {
         self.may_be_joined.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing goes past the kernel any more, in either direction. What is in the queue stays there to be
-    /// received.
+    /// Makes the socket stay with the kernel, in both directions. Datagrams in the queue can still
+    /// be received.
     pub fn pin(&self, reason: FallbackReason) {
         let unpinned = FallbackReason::None as u8;
         let pinned = &self.pinned;
         let pinned =
             pinned.compare_exchange(unpinned, reason as u8, Ordering::AcqRel, Ordering::Relaxed);
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return;
         }
         if pinned.is_ok() {
-            self.stat.set_pin(reason);
+            self.stat.set_fallback(reason);
             self.stat.set_peers(0, 0);
         }
         let _section = Section::enter();
@@ -270,15 +276,15 @@ impl Udp {
             }
         }
         let over = {
-            let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *meeting, Meeting::new())
+            let mut discovery = self.discovery.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *discovery, Discovery::new())
         };
         drop(over);
         let routes = std::mem::replace(&mut *self.routes(), Routes::new(None));
         drop(routes);
     }
 
-    /// Why nothing goes past the kernel; `None` if it may.
+    /// Why the socket stays with the kernel; [`FallbackReason::None`] if it does not.
     #[must_use]
     pub fn pin_reason(&self) -> FallbackReason {
         FallbackReason::from_u8(self.pinned.load(Ordering::Acquire))
@@ -288,8 +294,9 @@ impl Udp {
         self.pinned.load(Ordering::Relaxed) != FallbackReason::None as u8
     }
 
-    /// Whether the calling process made it: a child does not meet anybody, and sends by the kernel.
-    fn is_ours(&self) -> bool {
+    /// Whether the calling process created it. A forked child makes no handshakes, and sends by the
+    /// kernel.
+    fn is_own_process(&self) -> bool {
         self.owner == process()
     }
 
@@ -297,25 +304,25 @@ impl Udp {
         self.opening.state()
     }
 
-    /// Whether the kernel's socket alone brings datagrams, now and for ever.
+    /// Whether all datagrams come by the kernel, now and for good.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.is_pinned() && self.is_over()
+        self.is_pinned() && self.has_ended()
     }
 
-    /// Whether nothing can come by the queue any more.
+    /// Whether no datagram can come by the queue any more.
     #[inline]
-    fn is_over(&self) -> bool {
-        self.state() == OVER && (self.never_opened() || self.is_drained())
+    fn has_ended(&self) -> bool {
+        self.state() == ENDED && (self.never_opened() || self.is_drained())
     }
 
     fn never_opened(&self) -> bool {
         self.ended.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether after the end nothing is, or will be, in the queue.
+    /// Whether the queue has ended and is, and stays, empty.
     fn is_drained(&self) -> bool {
-        /// Longer than any sender takes from its look to its last store.
+        /// Longer than any sender takes from its check of the queue to its last store.
         const QUIET: u32 = 1000;
         if self.is_drained.load(Ordering::Relaxed) {
             return true;
@@ -328,28 +335,30 @@ impl Udp {
         is_drained
     }
 
-    /// Whether the queue has something, as far as a few loads can tell.
+    /// Whether the queue has a datagram, as far as a few loads can tell.
     #[must_use]
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.queue().is_some_and(|queue| queue.ud.is_ready())
     }
 
-    /// What has happened for the first time since this was asked last.
+    /// An event that happened for the first time since the last call, if any.
     #[must_use]
     #[inline]
-    pub fn news(&self) -> Option<News> {
-        // A load as a rule.
-        if self.news.load(Ordering::Relaxed) == 0 { None } else { self.take_news() }
+    pub fn first_use(&self) -> Option<FirstUse> {
+        // Only a load in the common case.
+        if self.first_use.load(Ordering::Relaxed) == 0 { None } else { self.take_first_use() }
     }
 
     #[cold]
-    fn take_news(&self) -> Option<News> {
-        let is_new = |news| self.news.fetch_and(!(news as u8), Ordering::Relaxed) & news as u8 != 0;
-        [News::Sends, News::Receives].into_iter().find(|news| is_new(*news))
+    fn take_first_use(&self) -> Option<FirstUse> {
+        let is_new = |first_use| {
+            self.first_use.fetch_and(!(first_use as u8), Ordering::Relaxed) & first_use as u8 != 0
+        };
+        [FirstUse::Sends, FirstUse::Receives].into_iter().find(|first_use| is_new(*first_use))
     }
 
-    /// Whether `fd` is the socket that this began with: a system call.
+    /// Whether `fd` is the socket that was wrapped; takes a system call.
     #[must_use]
     pub fn is_same_socket(&self, fd: BorrowedFd<'_>) -> bool {
         inode_of(fd) == Some(self.inode)
@@ -361,12 +370,12 @@ impl Udp {
         self.queue.get()?.as_ref()
     }
 
-    /// The queue, which is made if there is none.
+    /// The queue, which is created if there is none.
     fn make_queue(&self) -> Option<&Queue> {
         let make = || {
             let ctx = SoftContext::open().ok()?;
             let ud = Soft::create_datagrams(&ctx, KEY).ok()?;
-            Some(Queue { ud, ctx, sources: Sources::new() })
+            Some(Queue { ud, ctx, sources: SourceCheck::new() })
         };
         sys::get_or_make(&self.queue, make).as_ref()
     }
@@ -375,7 +384,7 @@ impl Udp {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of the datagram that a receive would return now, if it is in the queue (`FIONREAD`).
+    /// Length of the datagram that a receive would return now, if it is in the queue (`FIONREAD`).
     #[must_use]
     pub fn bytes_readable(&self) -> Option<usize> {
         let mut len = None;
@@ -395,7 +404,7 @@ fn inode_of(fd: BorrowedFd<'_>) -> Option<u64> {
     rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
 }
 
-/// Whom the socket is connected to.
+/// The address that the socket is connected to.
 fn peer_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     rustix::net::getpeername(fd).ok().flatten().and_then(ip)
 }
@@ -404,7 +413,7 @@ fn ip(any: rustix::net::SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(any).ok().map(canonical)
 }
 
-/// What `rsock stat` shows the socket to be bound to.
+/// The bound address, for `rsock stat`.
 fn shown(fd: BorrowedFd<'_>) -> SocketAddr {
     let unbound = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     local_of(fd).ok().flatten().unwrap_or(unbound)

@@ -1,45 +1,46 @@
-//! When senders may find a socket's queue: not while a thread sleeps in the kernel, where the queue cannot
-//! wake it, and not while an epoll set watches the socket without the queue.
+//! When senders may find a socket's queue: not while a thread sleeps in the kernel, where the queue
+//! cannot wake it, and not while an epoll set watches the socket without the queue's proxy.
 //!
 //! rsock-models runs this file under loom.
 
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use crate::sync::sequential;
 
-/// The words of one socket.
+/// The state of one socket.
 #[derive(Debug)]
 pub(super) struct Opening {
-    /// [`SHUT`], [`OPEN`] or [`OVER`].
+    /// [`NOT_OPEN`], [`OPEN`] or [`ENDED`].
     pub(super) state: AtomicU8,
-    /// Threads that sleep where the queue does not wake them.
-    pub(super) deaf: AtomicU32,
-    /// Whether epoll sets may watch the socket: they get the stand-in before anything can come by the queue.
-    pub(super) is_watched: AtomicBool,
+    /// Threads that sleep where the queue cannot wake them.
+    pub(super) kernel_waits: AtomicU32,
+    /// Whether epoll sets may watch the socket: they get the epoll proxy before a sender can find
+    /// the queue.
+    pub(super) is_in_epoll_set: AtomicBool,
 }
 
-/// Not open yet.
-pub(super) const SHUT: u8 = 0;
+/// The queue has not opened yet.
+pub(super) const NOT_OPEN: u8 = 0;
 pub(super) const OPEN: u8 = 1;
-/// Closed for good.
-pub(super) const OVER: u8 = 2;
+/// The queue never opens again.
+pub(super) const ENDED: u8 = 2;
 
-/// What came of an attempt to open.
+/// The result of an attempt to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tried {
-    /// It is open.
+pub(super) enum OpenAttempt {
+    /// The queue is open.
     Open,
-    /// It was open, or over, already.
-    NotShut,
-    /// A thread or an epoll set would not hear of what comes: call [`Opening::give_up`].
-    Unheard,
+    /// The queue was open, or had ended, already.
+    AlreadyDecided,
+    /// A thread or an epoll set would miss wake-ups: the caller calls [`Opening::give_up`].
+    WouldMissWakeups,
 }
 
 impl Opening {
     pub(super) fn new() -> Self {
         Self {
-            state: AtomicU8::new(SHUT),
-            deaf: AtomicU32::new(0),
-            is_watched: AtomicBool::new(false),
+            state: AtomicU8::new(NOT_OPEN),
+            kernel_waits: AtomicU32::new(0),
+            is_in_epoll_set: AtomicBool::new(false),
         }
     }
 
@@ -47,60 +48,64 @@ impl Opening {
         self.state.load(Ordering::Acquire)
     }
 
-    /// A thread is about to sleep in the kernel alone, until [`Self::hear`]. Whether it may: otherwise the
-    /// queue may bring something.
-    pub(super) fn deafen(&self) -> bool {
-        // SYNC(deaf): we count ourselves and then look at the state; `attempt` changes the state and then
-        // looks at the count. One of the two sees the other.
-        self.deaf.fetch_add(1, Ordering::SeqCst);
+    /// Notes that a thread is about to sleep in the kernel alone, until [`Self::end_kernel_wait`].
+    /// False if it must not, because the queue is open.
+    pub(super) fn begin_kernel_wait(&self) -> bool {
+        // SYNC(kernel_waits): this thread counts itself and then loads the state; `attempt` changes
+        // the state and then loads the count. At least one of the two sees the other.
+        self.kernel_waits.fetch_add(1, Ordering::SeqCst);
         sequential();
         self.state.load(Ordering::SeqCst) != OPEN
     }
 
-    /// Ends a [`Self::deafen`], whatever that answered.
-    pub(super) fn hear(&self) {
-        self.deaf.fetch_sub(1, Ordering::Release);
+    /// Ends a [`Self::begin_kernel_wait`], whatever that returned.
+    pub(super) fn end_kernel_wait(&self) {
+        self.kernel_waits.fetch_sub(1, Ordering::Release);
     }
 
-    /// Epoll sets may watch the socket from now on.
-    pub(super) fn note_watched(&self) {
-        self.is_watched.store(true, Ordering::SeqCst);
+    /// Notes that epoll sets may watch the socket from now on.
+    pub(super) fn note_in_epoll_set(&self) {
+        self.is_in_epoll_set.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn is_watched(&self) -> bool {
-        self.is_watched.load(Ordering::SeqCst)
+    pub(super) fn is_in_epoll_set(&self) -> bool {
+        self.is_in_epoll_set.load(Ordering::SeqCst)
     }
 
-    /// Opens, unless a thread or a set would not hear of what comes. `was_watched` is what
-    /// [`Self::is_watched`] said before the sets, if there are any, were told of the queue.
-    pub(super) fn attempt(&self, was_watched: bool) -> Tried {
-        // SYNC(deaf): pairs with `deafen`.
-        let opened = self.state.compare_exchange(SHUT, OPEN, Ordering::SeqCst, Ordering::SeqCst);
+    /// Opens the queue, unless a thread or an epoll set would miss wake-ups. `was_in_epoll_set` is
+    /// the result of [`Self::is_in_epoll_set`] before the epoll sets, if there are any, got the
+    /// proxy.
+    pub(super) fn attempt(&self, was_in_epoll_set: bool) -> OpenAttempt {
+        // SYNC(kernel_waits): pairs with `begin_kernel_wait`.
+        let opened =
+            self.state.compare_exchange(NOT_OPEN, OPEN, Ordering::SeqCst, Ordering::SeqCst);
         if opened.is_err() {
-            return Tried::NotShut;
+            return OpenAttempt::AlreadyDecided;
         }
         sequential();
-        // A set that has come to watch it meanwhile does not know the queue.
-        if self.deaf.load(Ordering::SeqCst) == 0 && was_watched == self.is_watched() {
-            Tried::Open
+        // An epoll set that has begun to watch the socket meanwhile lacks the proxy.
+        if self.kernel_waits.load(Ordering::SeqCst) == 0
+            && was_in_epoll_set == self.is_in_epoll_set()
+        {
+            OpenAttempt::Open
         } else {
-            Tried::Unheard
+            OpenAttempt::WouldMissWakeups
         }
     }
 
-    /// Takes back an attempt that came to nothing, before a sender could find the queue, unless it was
-    /// ended meanwhile.
+    /// Undoes an attempt before a sender could find the queue, unless the queue was ended
+    /// meanwhile.
     pub(super) fn give_up(&self) {
-        let _ = self.state.compare_exchange(OPEN, SHUT, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.state.compare_exchange(OPEN, NOT_OPEN, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Never opens from now on, unless it has.
+    /// Ends the queue unless it is open: it never opens.
     pub(super) fn rule_out(&self) {
-        let _ = self.state.compare_exchange(SHUT, OVER, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.state.compare_exchange(NOT_OPEN, ENDED, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Ends; whether it was open.
+    /// Ends the queue. True if it was open.
     pub(super) fn end(&self) -> bool {
-        self.state.swap(OVER, Ordering::AcqRel) == OPEN
+        self.state.swap(ENDED, Ordering::AcqRel) == OPEN
     }
 }

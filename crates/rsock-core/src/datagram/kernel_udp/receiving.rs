@@ -2,10 +2,10 @@
 
 use crate::closing::{Call, Descriptor};
 use crate::datagram::kernel_udp::header::{self, Header};
-use crate::datagram::kernel_udp::{News, Udp};
+use crate::datagram::kernel_udp::{AcceleratedUdp, FirstUse};
 use crate::datagram::{Received, scatter};
-use crate::interrupt::{Section, Watch};
-use crate::metrics::Happened;
+use crate::interrupt::{Restart, Section, Watch};
+use crate::metrics::DatagramEvent;
 use crate::sys;
 use rsock_cm::in_family;
 use rsock_verbs::Arrived;
@@ -17,42 +17,43 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a call received.
+/// What a receive returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Got {
+pub enum Reception {
     /// A datagram of the queue.
     Queue(Received),
-    /// What the kernel's call returned.
+    /// The result of the kernel's call.
     Kernel(usize),
 }
 
-/// What the queue had.
-enum Took {
+/// What was taken from the queue.
+enum FromQueue {
     Nothing,
-    /// Something that waits until the kernel's queue was seen empty.
+    /// The next datagram must wait until the kernel's socket was seen empty.
     AfterKernel,
     Datagram(Received),
 }
 
-/// Receptions from a queue that is never empty before it is asked how long the kernel's socket has not been
-/// looked at, and the milliseconds after which it gets its turn. Rarely: who has sent by both ways may have its
-/// datagrams in another order then.
+/// Receptions from a queue that is never empty before the time is checked, and the milliseconds
+/// after which the kernel's socket is read. This is rare, because it may reorder the datagrams of a
+/// sender that uses both ways.
 const KERNEL_EVERY: u32 = 64;
 const KERNEL_AFTER: u32 = 20;
-/// Datagrams that one look drops at most: fewer than a peer can have under way.
-const MOST_DROPPED: u32 = 256;
-/// Where a datagram was looked at: its receive must not find another one first.
-const NOWHERE: u8 = 0;
+/// Most datagrams that one receive drops: fewer than a peer can have under way.
+const MAX_DROPPED: u32 = 256;
+/// Where a datagram was peeked at: the next receive must return that one.
+const NOT_PEEKED: u8 = 0;
 const IN_QUEUE: u8 = 1;
 const IN_KERNEL: u8 = 2;
 
-impl Udp {
-    /// Receives a datagram as `recvmsg(2)` would, from wherever one comes first. `kernel` asks the kernel with the
-    /// descriptor and flags that it is given, and tells who sent what it got, if it knows.
+impl AcceleratedUdp {
+    /// Receives a datagram as `recvmsg(2)` would, from the queue or the kernel, whichever has one
+    /// first. `kernel` calls the kernel with the given descriptor and flags, and returns the source
+    /// if it knows it.
     ///
     /// # Errors
-    /// Those of `kernel`; `EAGAIN`, `EINTR`; `EBADF` if the descriptor was closed and the call could not keep
-    /// the socket.
+    /// Those of `kernel`; `EAGAIN`, `EINTR`; `EBADF` if the descriptor was closed and the call
+    /// could not keep the socket.
     pub fn recv(
         &self,
         descriptor: Descriptor<'_>,
@@ -63,51 +64,53 @@ impl Udp {
             &mut [IoSliceMut<'_>],
             RecvFlags,
         ) -> io::Result<(usize, Option<SocketAddr>)>,
-    ) -> io::Result<Got> {
+    ) -> io::Result<Reception> {
         let call = Call::begin(&self.closings, descriptor);
         let dont_wait = flags.contains(RecvFlags::DONTWAIT);
         let peek = flags.contains(RecvFlags::PEEK);
         let mut watch = Watch::begin();
         let mut limit = None;
-        // The kernel's queue was seen empty; and that after a datagram of ours that waited for it.
+        // Whether the kernel's socket was seen empty; and whether that was after a datagram of the
+        // queue had to wait for it.
         let (mut is_kernel_empty, mut may_pass) = (false, false);
         loop {
-            if self.is_over() || flags.contains(RecvFlags::ERRQUEUE) {
+            if self.has_ended() || flags.contains(RecvFlags::ERRQUEUE) {
                 let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
-                self.count(Happened::ReceivedByKernel);
-                return Ok(Got::Kernel(n));
+                self.count(DatagramEvent::ReceivedByKernel);
+                return Ok(Reception::Kernel(n));
             }
             if self.never_opened() {
-                // The kernel's call as it is. Nobody opens while this thread is inside.
-                let Some(deaf) = self.deafen() else { continue };
+                // Just the kernel's call. No queue opens while this thread is in it.
+                let Some(wait) = self.begin_kernel_wait() else { continue };
                 let result = call.last(|fd| kernel(fd, bufs, flags));
-                drop(deaf);
+                drop(wait);
                 let (n, from) = result??;
-                self.peeked.store(if peek { IN_KERNEL } else { NOWHERE }, Ordering::Relaxed);
+                self.peeked.store(if peek { IN_KERNEL } else { NOT_PEEKED }, Ordering::Relaxed);
                 if let Ok(fd) = call.fd() {
                     self.note_kernel(fd, from);
                 }
-                return Ok(Got::Kernel(n));
+                return Ok(Reception::Kernel(n));
             }
             let peeked = self.peeked.load(Ordering::Relaxed);
             let is_kernel_due = peeked == IN_KERNEL || peeked != IN_QUEUE && self.is_kernel_due();
-            let took = if is_kernel_due {
-                Took::Nothing
+            let taken = if is_kernel_due {
+                FromQueue::Nothing
             } else {
                 self.take(bufs, peek, may_pass || peeked == IN_QUEUE)
             };
-            if peeked != NOWHERE {
-                self.peeked.store(NOWHERE, Ordering::Relaxed);
+            if peeked != NOT_PEEKED {
+                self.peeked.store(NOT_PEEKED, Ordering::Relaxed);
             }
-            if let Took::Datagram(received) = took {
+            if let FromQueue::Datagram(received) = taken {
                 if peek {
                     self.peeked.store(IN_QUEUE, Ordering::Relaxed);
                 }
-                return Ok(Got::Queue(received));
+                return Ok(Reception::Queue(received));
             }
             let is_blocking = !dont_wait && !self.is_nonblocking.load(Ordering::Relaxed);
-            let is_nothing = matches!(took, Took::Nothing);
-            // PERF: who was served by the queue looks there for a while before a system call.
+            let is_nothing = matches!(taken, FromQueue::Nothing);
+            // PERF: a socket that receives by the queue spins there for a while before a system
+            // call.
             let may_spin = is_blocking && is_nothing && !is_kernel_due && !is_kernel_empty;
             if may_spin && self.spin() {
                 continue;
@@ -122,15 +125,17 @@ impl Udp {
                             self.peeked.store(IN_KERNEL, Ordering::Relaxed);
                         }
                         self.note_kernel(fd, from);
-                        // Now and then: whoever has so much of the kernel never comes to waiting.
+                        // Here too, because a receiver that always finds datagrams in the kernel
+                        // never sleeps.
                         self.progress(fd, false);
-                        return Ok(Got::Kernel(n));
+                        return Ok(Reception::Kernel(n));
                     }
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     Err(e) => return Err(e),
                 }
                 self.progress(fd, false);
-                // Once more: what waited for the kernel, or came meanwhile.
+                // Try the queue again: for the datagram that waited for the kernel, or came
+                // meanwhile.
                 (is_kernel_empty, may_pass) = (true, !is_nothing);
                 continue;
             }
@@ -144,15 +149,15 @@ impl Udp {
                 return Err(Errno::AGAIN.into());
             }
             let slept = self.sleep(fd, limit.deadline, watch);
-            watch.settle(slept, limit.deadline.is_none())?;
-            if self.is_shut.load(Ordering::Acquire) && !self.is_ready() {
+            watch.after_sleep(slept, Restart::of(limit.deadline.is_none()))?;
+            if self.is_read_shutdown.load(Ordering::Acquire) && !self.is_ready() {
                 let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
-                return Ok(Got::Kernel(n));
+                return Ok(Reception::Kernel(n));
             }
         }
     }
 
-    /// Whether the queue has kept us from the kernel's socket for long.
+    /// Whether the kernel's socket has not been read for long because the queue was never empty.
     #[inline]
     fn is_kernel_due(&self) -> bool {
         if self.since_kernel.load(Ordering::Relaxed) < KERNEL_EVERY {
@@ -162,79 +167,80 @@ impl Udp {
         sys::tick().wrapping_sub(self.kernel_seen.load(Ordering::Relaxed)) >= KERNEL_AFTER
     }
 
-    /// Takes the next datagram of the queue, or looks at it.
+    /// Takes the next datagram of the queue, or peeks at it.
     #[inline]
-    fn take(&self, bufs: &mut [IoSliceMut<'_>], peek: bool, may_pass: bool) -> Took {
-        let Some(queue) = self.queue() else { return Took::Nothing };
+    fn take(&self, bufs: &mut [IoSliceMut<'_>], peek: bool, may_pass: bool) -> FromQueue {
+        let Some(queue) = self.queue() else { return FromQueue::Nothing };
         let peer = self.open_peer.get().copied().flatten();
         let _section = Section::enter();
         let mut n_dropped = 0;
         loop {
-            let mut took = None;
+            let mut taken = None;
             let any = queue.ud.try_take(&mut |arrived| {
                 let Some((header, at)) = parse(arrived) else {
-                    self.count(Happened::Malformed);
+                    self.count(DatagramEvent::Malformed);
                     return true;
                 };
-                let is_true = |sender| queue.sources.is_true(sender, header.from);
+                let is_verified = |sender| queue.sources.is_verified(sender, header.from);
                 if peer.is_some_and(|peer| peer != header.from)
-                    || !arrived.sender().is_some_and(is_true)
+                    || !arrived.sender().is_some_and(is_verified)
                 {
-                    self.count(Happened::Foreign);
+                    self.count(DatagramEvent::Foreign);
                     return true;
                 }
                 if header.is_after_kernel && !may_pass {
-                    took = Some(Took::AfterKernel);
+                    taken = Some(FromQueue::AfterKernel);
                     return false;
                 }
                 let mut received = scatter(arrived, header.from, at, bufs);
                 received.from = in_family(received.from, self.is_v6);
-                took = Some(Took::Datagram(received));
+                taken = Some(FromQueue::Datagram(received));
                 if !peek {
-                    self.count(Happened::Received);
+                    self.count(DatagramEvent::Received);
                 }
                 !peek
             });
-            match took {
-                Some(took) => {
-                    if matches!(took, Took::Datagram(_)) {
+            match taken {
+                Some(taken) => {
+                    if matches!(taken, FromQueue::Datagram(_)) {
                         if !peek {
                             self.note_taken(queue);
                         }
                         self.since_kernel.fetch_add(1, Ordering::Relaxed);
                         if !self.is_active.load(Ordering::Relaxed) {
                             self.is_active.store(true, Ordering::Relaxed);
-                            self.news.fetch_or(News::Receives as u8, Ordering::Relaxed);
+                            self.first_use.fetch_or(FirstUse::Receives as u8, Ordering::Relaxed);
                         }
                     }
-                    return took;
+                    return taken;
                 }
-                // What was dropped makes room for the next; peers that send nothing else do not keep us.
-                None if any && n_dropped < MOST_DROPPED => n_dropped += 1,
+                // A dropped datagram makes room for the next. Bounded: a peer whose datagrams are
+                // all dropped must not keep the caller here.
+                None if any && n_dropped < MAX_DROPPED => n_dropped += 1,
                 None => {
-                    self.quiet_stand_in();
-                    return Took::Nothing;
+                    self.reset_epoll_proxy();
+                    return FromQueue::Nothing;
                 }
             }
         }
     }
 }
 
-/// How long a call may wait.
+/// The longest wait of a call.
 #[derive(Clone, Copy)]
 struct Limit {
     deadline: Option<Instant>,
 }
 
 impl Limit {
-    /// By `SO_RCVTIMEO`: a system call.
+    /// From `SO_RCVTIMEO`; takes a system call.
     fn of(fd: BorrowedFd<'_>) -> Self {
         let limit = sockopt::socket_timeout(fd, sockopt::Timeout::Recv).ok().flatten();
         Self { deadline: limit.and_then(|limit| sys::now().checked_add(limit)) }
     }
 }
 
-/// The header, and where the payload begins.
+/// The header, and the offset of the payload.
 #[inline]
 fn parse(arrived: &dyn Arrived) -> Option<(Header, usize)> {
     let mut front = [0; header::MAX];

@@ -1,11 +1,11 @@
-//! Sending: into a peer's queue where a way there is known, by the kernel otherwise.
+//! Sending: into a peer's queue where a route to it is known, by the kernel otherwise.
 
-use crate::datagram::give_way;
-use crate::datagram::kernel_udp::discovery::{Attempt, Sought, may_be_sought};
+use crate::datagram::kernel_udp::discovery::{Handshake, HandshakeStep, may_have_queue};
 use crate::datagram::kernel_udp::header::{Bytes, MAX};
-use crate::datagram::kernel_udp::{News, Queue, Udp};
+use crate::datagram::kernel_udp::{AcceleratedUdp, FirstUse, Queue};
+use crate::datagram::yield_to_receiver;
 use crate::interrupt::Section;
-use crate::metrics::Happened;
+use crate::metrics::DatagramEvent;
 use crate::sys;
 use rsock_cm::canonical;
 use rsock_verbs::soft::SoftDestination;
@@ -17,80 +17,82 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-/// Where datagrams go. Of the process that made the socket.
+/// The routes of a socket. They belong to the process that created it.
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// Whom the socket is connected to.
+    /// The address that the socket is connected to.
     pub(super) peer: Option<SocketAddr>,
     known: HashMap<SocketAddr, Known>,
-    /// The way that was used last.
-    last: Option<(SocketAddr, Arc<Way>)>,
+    /// The route that was used last.
+    last: Option<(SocketAddr, Arc<Route>)>,
     /// Handshakes under way.
-    n_sought: usize,
-    n_ways: usize,
-    /// How many are known by way, and how many else, as `rsock stat` shows them.
+    n_handshakes: usize,
+    n_routes: usize,
+    /// Numbers of destinations with and without a route, as `rsock stat` shows them.
     shown: (usize, usize),
-    /// When a datagram that had no room in a queue last went by the kernel.
+    /// When a datagram that found no room in a queue last went by the kernel.
     rescued: u32,
-    /// How often something went by the kernel, wrapping, by the last bits of the port that it went to: a socket may have
-    /// several addresses, which share its port.
+    /// How often datagrams went by the kernel, wrapping, by the low bits of the destination port: a
+    /// socket may have several addresses, which share its port.
     by_kernel: [u32; N_PORTS],
 }
 
 /// What is known of a destination.
 #[derive(Debug)]
 enum Known {
-    /// The kernel brings them there: how many so far, and at which number to look for a queue.
+    /// Datagrams go by the kernel: how many so far, and at which number to look for a queue.
     Kernel {
         n_sent: u32,
         look_at: u32,
     },
-    /// Somebody was found, and is being asked.
-    Sought {
+    /// A queue was found, and the handshake is under way.
+    Connecting {
         n_sent: u32,
-        attempt: Box<Attempt>,
+        attempt: Box<Handshake>,
     },
-    Way(Arc<Way>),
-    /// Not on this host.
+    Route(Arc<Route>),
+    /// The destination is not on this host.
     Elsewhere,
 }
 
-/// A way to a peer's queue.
+/// A route to a peer's queue.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Route {
     pub(super) to: SoftDestination,
-    /// What goes before each datagram.
+    /// The header in front of each datagram.
     pub(super) header: Bytes,
-    /// How often something had gone to the port by the kernel when the last datagram went this way. Under the lock of
-    /// the routes, as is the next.
+    /// The kernel count of the port when the last datagram went by this route. Under the lock of
+    /// the routes, as is the next field.
     pub(super) kernel_seen: AtomicU32,
-    /// Datagrams that go by the kernel before one goes this way again.
+    /// Datagrams that go by the kernel before one goes by this route again.
     pub(super) by_kernel: AtomicU32,
 }
 
-/// Datagrams to one address before somebody is looked for there.
+/// Datagrams to an address before the sender looks for a queue there.
 pub(super) const FIRST_LOOK: u32 = 8;
-/// Most datagrams between two looks.
-const MOST_BETWEEN: u32 = 4096;
-/// Destinations that are remembered, of those without a way.
-pub(super) const MOST_KNOWN: usize = 1024;
+/// Most datagrams between two such looks.
+const MAX_BETWEEN: u32 = 4096;
+/// Number of remembered destinations without a route.
+pub(super) const MAX_KNOWN: usize = 1024;
 /// Handshakes under way at the same time.
-const MOST_SOUGHT: usize = 4;
-/// Datagrams that follow one by the kernel which had to go there: of two ways that alternate, the receiver
-/// cannot tell the order. Also as many as the kernel's socket may have room for where a queue is full. That happens
-/// once in a tick: more means that the receiver is too slow.
-const IN_A_ROW: u32 = 64;
+const MAX_HANDSHAKES: usize = 4;
+/// Datagrams that follow a datagram which had to go by the kernel: if the two ways alternated, the
+/// receiver could not tell the order. It is also the number that the kernel's socket may have room
+/// for while the queue is full. One such run is sent per tick: more means that the receiver is too
+/// slow.
+const KERNEL_RUN: u32 = 64;
 
-/// Ports that are told apart of those that something went to by the kernel: two that are not cost a look too many.
+/// Ports whose kernel counts are separate. If two ports share one, the receiver reads the kernel's
+/// socket once too often.
 const N_PORTS: usize = 64;
 
-/// What became of an attempt to send past the kernel.
-enum Post {
-    /// It is in the queue at the end of this way, which has not been rung.
-    Done(Arc<Way>),
-    /// Lost, and counted.
+/// The result of an attempt to send past the kernel.
+enum PostOutcome {
+    /// The datagram is in the queue of this route, whose receiver was not woken yet.
+    Done(Arc<Route>),
+    /// The datagram was lost, and counted.
     Lost,
-    /// The kernel's to send.
+    /// The kernel must send it.
     Kernel,
 }
 
@@ -100,53 +102,53 @@ impl Routes {
             peer,
             known: HashMap::new(),
             last: None,
-            n_sought: 0,
-            n_ways: 0,
+            n_handshakes: 0,
+            n_routes: 0,
             shown: (0, 0),
             rescued: sys::tick(),
             by_kernel: [0; N_PORTS],
         }
     }
 
-    /// Something goes to canonical `to` by the kernel.
+    /// Counts a datagram that goes to canonical `to` by the kernel.
     fn note_kernel(&mut self, to: SocketAddr) {
         let n = &mut self.by_kernel[usize::from(to.port()) % N_PORTS];
         *n = n.wrapping_add(1);
     }
 
-    /// How often something went to the port of `to` by the kernel.
+    /// How many datagrams went to the port of `to` by the kernel.
     fn kernel_count(&self, to: SocketAddr) -> u32 {
         self.by_kernel[usize::from(to.port()) % N_PORTS]
     }
 
-    /// Gives up looking for those that nobody sends to any more.
+    /// Abandons handshakes with destinations that the program no longer sends to.
     fn forget_stale(&mut self) {
         self.known.retain(
-            |_, known| !matches!(known, Known::Sought { attempt, .. } if attempt.is_stale()),
+            |_, known| !matches!(known, Known::Connecting { attempt, .. } if attempt.is_stale()),
         );
-        let is_sought = |known: &&Known| matches!(known, Known::Sought { .. });
-        self.n_sought = self.known.values().filter(is_sought).count();
+        let is_sought = |known: &&Known| matches!(known, Known::Connecting { .. });
+        self.n_handshakes = self.known.values().filter(is_sought).count();
     }
 }
 
-/// Datagrams that are sent in a row. Those who receive them are woken when it is dropped, at the latest: before
-/// anything that may wait.
+/// Datagrams that are sent in a row. Their receivers are woken when this is dropped, at the latest.
+/// The caller drops it before any call that may wait.
 #[derive(Debug)]
 #[must_use]
 pub struct Batch<'a> {
-    udp: &'a Udp,
+    udp: &'a AcceleratedUdp,
     fd: BorrowedFd<'a>,
     held: Option<(MutexGuard<'a, Routes>, Section)>,
-    /// What the last datagrams went to.
-    unrung: Option<Arc<Way>>,
+    /// The route of the last datagrams, whose receiver was not woken yet.
+    unrung: Option<Arc<Route>>,
 }
 
 impl Batch<'_> {
-    /// As [`Udp::send`].
+    /// As [`AcceleratedUdp::send`].
     #[must_use]
     pub fn send(&mut self, bufs: &[IoSlice<'_>], to: Option<SocketAddr>) -> bool {
         let udp = self.udp;
-        if udp.is_pinned() || !udp.is_ours() {
+        if udp.is_pinned() || !udp.is_own_process() {
             return false;
         }
         let (routes, _) = self.held.get_or_insert_with(|| {
@@ -154,29 +156,29 @@ impl Batch<'_> {
             (udp.routes(), section)
         });
         match udp.post(self.fd, routes, bufs, to) {
-            Post::Done(way) => {
-                if let Some(last) = self.unrung.take().filter(|last| !Arc::ptr_eq(last, &way)) {
+            PostOutcome::Done(route) => {
+                if let Some(last) = self.unrung.take().filter(|last| !Arc::ptr_eq(last, &route)) {
                     udp.ring(&last);
                 }
-                self.unrung = Some(way);
+                self.unrung = Some(route);
                 true
             }
-            Post::Kernel => {
-                udp.count(Happened::ByKernel);
+            PostOutcome::Kernel => {
+                udp.count(DatagramEvent::ByKernel);
                 false
             }
-            Post::Lost => {
+            PostOutcome::Lost => {
                 self.flush();
-                give_way();
+                yield_to_receiver();
                 true
             }
         }
     }
 
-    /// Wakes the last receiver, and lets go of what others may wait for.
+    /// Wakes the last receiver, and releases the lock.
     fn flush(&mut self) {
-        if let Some(way) = self.unrung.take() {
-            self.udp.ring(&way);
+        if let Some(route) = self.unrung.take() {
+            self.udp.ring(&route);
         }
         self.held = None;
     }
@@ -194,65 +196,66 @@ impl Routes {
         self.known.len()
     }
 
-    pub(super) fn way(&self, to: SocketAddr) -> Option<Arc<Way>> {
+    pub(super) fn route(&self, to: SocketAddr) -> Option<Arc<Route>> {
         match self.known.get(&to)? {
-            Known::Way(way) => Some(Arc::clone(way)),
+            Known::Route(route) => Some(Arc::clone(route)),
             _ => None,
         }
     }
 }
 
-impl Udp {
-    /// Sends the pieces as one datagram past the kernel, to `to` or the peer of a connected socket; false if the
-    /// kernel has to, with what its `sendmsg` would say.
+impl AcceleratedUdp {
+    /// Sends the pieces as one datagram past the kernel, to `to` or the peer of a connected socket.
+    /// False if the caller must send it by the kernel, whose result counts then.
     #[must_use]
     pub fn send(&self, fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], to: Option<SocketAddr>) -> bool {
-        if self.is_pinned() || !self.is_ours() {
+        if self.is_pinned() || !self.is_own_process() {
             return false;
         }
         let post = {
             let _section = Section::enter();
             let mut routes = self.routes();
             let post = self.post(fd, &mut routes, bufs, to);
-            if let Post::Done(way) = &post {
-                self.ring(way);
+            if let PostOutcome::Done(route) = &post {
+                self.ring(route);
             }
             post
         };
         match post {
-            Post::Done(_) => true,
-            Post::Kernel => {
-                self.count(Happened::ByKernel);
+            PostOutcome::Done(_) => true,
+            PostOutcome::Kernel => {
+                self.count(DatagramEvent::ByKernel);
                 false
             }
-            Post::Lost => {
-                give_way();
+            PostOutcome::Lost => {
+                yield_to_receiver();
                 true
             }
         }
     }
 
-    /// The program sends by the kernel, to an address that only the kernel understands: what follows it past the kernel,
-    /// wherever, is not to be received before it.
-    pub fn note_by_kernel(&self) {
-        if self.is_pinned() || !self.is_ours() {
+    /// Notes that the program sends by the kernel, to an address that only the kernel understands.
+    /// Datagrams that follow it past the kernel, to any destination, must not be received before
+    /// it.
+    pub fn note_sent_by_kernel(&self) {
+        if self.is_pinned() || !self.is_own_process() {
             return;
         }
         let _section = Section::enter();
         for n in &mut self.routes().by_kernel {
             *n = n.wrapping_add(1);
         }
-        self.count(Happened::ByKernel);
+        self.count(DatagramEvent::ByKernel);
     }
 
-    /// To send several datagrams in a row, with one ring for all that go to one peer.
-    pub fn send_many<'a>(&'a self, fd: BorrowedFd<'a>) -> Batch<'a> {
+    /// Begins a batch of datagrams, with one wake-up for all that go to one peer.
+    pub fn begin_batch<'a>(&'a self, fd: BorrowedFd<'a>) -> Batch<'a> {
         Batch { udp: self, fd, held: None, unrung: None }
     }
 
-    fn ring(&self, way: &Way) {
+    fn ring(&self, route: &Route) {
         if let Some(queue) = self.queue() {
-            queue.ud.ring(&way.to);
+            queue.ud.ring(&route.to);
         }
     }
 
@@ -262,16 +265,16 @@ impl Udp {
         routes: &mut Routes,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-    ) -> Post {
-        let Some(to) = to.map(canonical).or(routes.peer) else { return Post::Kernel };
+    ) -> PostOutcome {
+        let Some(to) = to.map(canonical).or(routes.peer) else { return PostOutcome::Kernel };
         let post = self.post_to(fd, routes, bufs, to);
-        if matches!(post, Post::Kernel) {
+        if matches!(post, PostOutcome::Kernel) {
             routes.note_kernel(to);
         }
         post
     }
 
-    /// The same to canonical `to`.
+    /// As [`Self::post`], to canonical `to`.
     #[inline]
     fn post_to(
         &self,
@@ -279,86 +282,91 @@ impl Udp {
         routes: &mut Routes,
         bufs: &[IoSlice<'_>],
         to: SocketAddr,
-    ) -> Post {
-        let way = match &routes.last {
-            Some((last, way)) if *last == to => Arc::clone(way),
+    ) -> PostOutcome {
+        let route = match &routes.last {
+            Some((last, route)) if *last == to => Arc::clone(route),
             _ => match self.find(fd, routes, to) {
-                Some(way) => way,
-                None => return Post::Kernel,
+                Some(route) => route,
+                None => return PostOutcome::Kernel,
             },
         };
-        let Some(Queue { ud, .. }) = self.queue() else { return Post::Kernel };
-        let by_kernel = way.by_kernel.load(Ordering::Relaxed);
+        let Some(Queue { ud, .. }) = self.queue() else { return PostOutcome::Kernel };
+        let by_kernel = route.by_kernel.load(Ordering::Relaxed);
         if by_kernel != 0 {
             let len = bufs.iter().fold(0usize, |sum, buf| sum.saturating_add(buf.len()));
-            let left = if len > ud.max_len() - MAX { IN_A_ROW } else { by_kernel - 1 };
-            way.by_kernel.store(left, Ordering::Relaxed);
-            return Post::Kernel;
+            let left = if len > ud.max_len() - MAX { KERNEL_RUN } else { by_kernel - 1 };
+            route.by_kernel.store(left, Ordering::Relaxed);
+            return PostOutcome::Kernel;
         }
         let by_kernel = routes.kernel_count(to);
-        let is_after_kernel = way.kernel_seen.load(Ordering::Relaxed) != by_kernel;
-        let header = way.header.after_kernel(is_after_kernel);
+        let is_after_kernel = route.kernel_seen.load(Ordering::Relaxed) != by_kernel;
+        let header = route.header.after_kernel(is_after_kernel);
         let header = IoSlice::new(header.as_bytes());
         let posted = if let [buf] = bufs {
-            ud.post(&way.to, &[header, *buf])
+            ud.post(&route.to, &[header, *buf])
         } else {
             let mut pieces = vec![header];
             pieces.extend_from_slice(bufs);
-            ud.post(&way.to, &pieces)
+            ud.post(&route.to, &pieces)
         };
         match posted {
             Ok(Posted::Out) => {
-                way.kernel_seen.store(by_kernel, Ordering::Relaxed);
-                self.count(Happened::Sent);
-                return Post::Done(way);
+                route.kernel_seen.store(by_kernel, Ordering::Relaxed);
+                self.count(DatagramEvent::Sent);
+                return PostOutcome::Done(route);
             }
             Ok(Posted::Lost) => {
-                ud.ring(&way.to);
+                ud.ring(&route.to);
                 let now = sys::tick();
                 if routes.rescued == now {
-                    self.count(Happened::Dropped);
-                    return Post::Lost;
+                    self.count(DatagramEvent::Dropped);
+                    return PostOutcome::Lost;
                 }
                 routes.rescued = now;
-                self.count(Happened::Rescued);
+                self.count(DatagramEvent::Rescued);
             }
             Err(DatagramError::TooLong | DatagramError::Full) => {}
             Err(DatagramError::Gone | DatagramError::Broken) => {
                 routes.last = None;
                 let later = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
-                if let Some(Known::Way(_)) = routes.known.insert(to, later) {
-                    routes.n_ways -= 1;
+                if let Some(Known::Route(_)) = routes.known.insert(to, later) {
+                    routes.n_routes -= 1;
                 }
                 self.show(routes);
             }
         }
-        way.by_kernel.store(IN_A_ROW, Ordering::Relaxed);
-        Post::Kernel
+        route.by_kernel.store(KERNEL_RUN, Ordering::Relaxed);
+        PostOutcome::Kernel
     }
 
-    /// Tells `rsock stat` how destinations are reached, if that has changed.
+    /// Updates the counts of `rsock stat`, if they have changed.
     fn show(&self, routes: &mut Routes) {
-        let shown = (routes.n_ways, routes.known.len() - routes.n_ways);
+        let shown = (routes.n_routes, routes.known.len() - routes.n_routes);
         if routes.shown != shown {
             routes.shown = shown;
             self.stat.set_peers(shown.0, shown.1);
         }
     }
 
-    /// The way to `to`, if there is one by now; looks for it when it is time.
-    fn find(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) -> Option<Arc<Way>> {
-        let way = self.look_up(fd, routes, to);
+    /// The route to `to`, if there is one by now; looks for it when that is due.
+    fn find(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) -> Option<Arc<Route>> {
+        let route = self.look_up(fd, routes, to);
         self.show(routes);
-        way
+        route
     }
 
-    fn look_up(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) -> Option<Arc<Way>> {
-        if routes.known.len() >= MOST_KNOWN && !routes.known.contains_key(&to) {
-            routes.known.retain(|_, known| matches!(known, Known::Way(_)));
-            routes.n_sought = 0;
-            if routes.known.len() >= MOST_KNOWN {
+    fn look_up(
+        &self,
+        fd: BorrowedFd<'_>,
+        routes: &mut Routes,
+        to: SocketAddr,
+    ) -> Option<Arc<Route>> {
+        if routes.known.len() >= MAX_KNOWN && !routes.known.contains_key(&to) {
+            routes.known.retain(|_, known| matches!(known, Known::Route(_)));
+            routes.n_handshakes = 0;
+            if routes.known.len() >= MAX_KNOWN {
                 routes.known.clear();
-                routes.n_ways = 0;
+                routes.n_routes = 0;
             }
         }
         let fresh = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
@@ -366,10 +374,10 @@ impl Udp {
         let known = routes.known.entry(to).or_insert(fresh);
         match known {
             Known::Elsewhere => None,
-            Known::Way(way) => {
-                let way = Arc::clone(way);
-                routes.last = Some((to, Arc::clone(&way)));
-                Some(way)
+            Known::Route(route) => {
+                let route = Arc::clone(route);
+                routes.last = Some((to, Arc::clone(&route)));
+                Some(route)
             }
             Known::Kernel { n_sent, look_at } => {
                 *n_sent = n_sent.saturating_add(1);
@@ -377,40 +385,40 @@ impl Udp {
                     return None;
                 }
                 let n_sent = *n_sent;
-                let again = n_sent.saturating_add(n_sent.clamp(FIRST_LOOK, MOST_BETWEEN));
+                let again = n_sent.saturating_add(n_sent.clamp(FIRST_LOOK, MAX_BETWEEN));
                 *look_at = again;
-                if routes.n_sought >= MOST_SOUGHT {
+                if routes.n_handshakes >= MAX_HANDSHAKES {
                     routes.forget_stale();
                     return None;
                 }
-                if !may_be_sought(to) {
+                if !may_have_queue(to) {
                     *known = Known::Elsewhere;
                     return None;
                 }
                 let queue = self.make_queue()?;
-                let attempt = Attempt::begin(fd, queue, to)?;
-                *known = Known::Sought { n_sent, attempt: Box::new(attempt) };
-                routes.n_sought += 1;
+                let attempt = Handshake::begin(fd, queue, to)?;
+                *known = Known::Connecting { n_sent, attempt: Box::new(attempt) };
+                routes.n_handshakes += 1;
                 None
             }
-            Known::Sought { n_sent, attempt } => {
+            Known::Connecting { n_sent, attempt } => {
                 *n_sent = n_sent.saturating_add(1);
                 let n_sent = *n_sent;
-                let sought = attempt.progress(self.queue()?);
-                match sought {
-                    Sought::Pending => {}
-                    Sought::Failed => {
-                        let look_at = n_sent.saturating_add(n_sent.min(MOST_BETWEEN));
+                let step = attempt.progress(self.queue()?);
+                match step {
+                    HandshakeStep::Pending => {}
+                    HandshakeStep::Failed => {
+                        let look_at = n_sent.saturating_add(n_sent.min(MAX_BETWEEN));
                         *known = Known::Kernel { n_sent, look_at };
-                        routes.n_sought = routes.n_sought.saturating_sub(1);
+                        routes.n_handshakes = routes.n_handshakes.saturating_sub(1);
                     }
-                    Sought::Found(way) => {
-                        // This one goes by the kernel still: the way begins after it.
-                        way.kernel_seen.store(n_by_kernel, Ordering::Relaxed);
-                        *known = Known::Way(Arc::new(*way));
-                        self.news.fetch_or(News::Sends as u8, Ordering::Relaxed);
-                        routes.n_sought = routes.n_sought.saturating_sub(1);
-                        routes.n_ways += 1;
+                    HandshakeStep::Found(route) => {
+                        // This datagram still goes by the kernel: the route begins after it.
+                        route.kernel_seen.store(n_by_kernel, Ordering::Relaxed);
+                        *known = Known::Route(Arc::new(*route));
+                        self.first_use.fetch_or(FirstUse::Sends as u8, Ordering::Relaxed);
+                        routes.n_handshakes = routes.n_handshakes.saturating_sub(1);
+                        routes.n_routes += 1;
                     }
                 }
                 None

@@ -1,4 +1,4 @@
-//! Two sockets of one process that meet, and what becomes of what they send.
+//! Two sockets of one process that find each other, and the fate of their datagrams.
 
 mod flood;
 
@@ -11,16 +11,16 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
-/// A socket, and what there is beside it, as the preload library has them.
+/// A socket with its accelerated state, as the preload library keeps them.
 struct End {
     socket: UdpSocket,
-    udp: Udp,
+    udp: AcceleratedUdp,
 }
 
 impl End {
     fn new() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        let udp = Udp::wrap(socket.as_fd()).expect("a UDP socket");
+        let udp = AcceleratedUdp::wrap(socket.as_fd()).expect("a UDP socket");
         Self { socket, udp }
     }
 
@@ -28,7 +28,7 @@ impl End {
         self.socket.local_addr().expect("address")
     }
 
-    /// Sends, and says whether it went past the kernel.
+    /// Sends, and returns whether the datagram went past the kernel.
     fn send(&self, data: &[u8], to: SocketAddr) -> bool {
         let is_past = self.udp.send(self.socket.as_fd(), &[IoSlice::new(data)], Some(to));
         if !is_past {
@@ -37,7 +37,7 @@ impl End {
         is_past
     }
 
-    fn recv(&self, flags: RecvFlags) -> io::Result<(Got, Vec<u8>, Option<SocketAddr>)> {
+    fn recv(&self, flags: RecvFlags) -> io::Result<(Reception, Vec<u8>, Option<SocketAddr>)> {
         let mut buf = vec![0; 70_000];
         let mut source = None;
         let fd = self.socket.as_fd();
@@ -49,8 +49,8 @@ impl End {
             Ok((n, source))
         })?;
         let n = match got {
-            Got::Kernel(n) => n,
-            Got::Queue(received) => {
+            Reception::Kernel(n) => n,
+            Reception::Queue(received) => {
                 source = Some(received.from);
                 received.len
             }
@@ -61,7 +61,7 @@ impl End {
 }
 
 /// Two ends that send to each other past the kernel.
-fn met() -> (End, End) {
+fn accelerated_pair() -> (End, End) {
     let (a, b) = (End::new(), End::new());
     loop {
         let there = a.send(b"there", b.addr());
@@ -76,19 +76,19 @@ fn met() -> (End, End) {
 
 #[test]
 fn datagrams_go_past_the_kernel_with_their_source() {
-    let (a, b) = met();
+    let (a, b) = accelerated_pair();
     for n in [0, 1, 40, 41, 1400, 8000] {
         let data = vec![0x5a; n];
         assert!(a.send(&data, b.addr()), "{n}");
         let (got, received, from) = b.recv(RecvFlags::empty()).expect("received");
-        assert!(matches!(got, Got::Queue(_)), "{got:?}");
+        assert!(matches!(got, Reception::Queue(_)), "{got:?}");
         assert_eq!((received, from), (data, Some(a.addr())));
     }
 }
 
 #[test]
-fn what_the_kernel_brings_between_two_is_received_between_them() {
-    let (a, b) = met();
+fn a_datagram_of_the_kernel_between_two_of_the_queue_is_received_between_them() {
+    let (a, b) = accelerated_pair();
     assert!(a.send(b"first", b.addr()));
     assert!(!a.send(&[7; 9000], b.addr()));
     let mut n = 0;
@@ -100,22 +100,22 @@ fn what_the_kernel_brings_between_two_is_received_between_them() {
     assert_eq!(b.recv(RecvFlags::empty()).expect("second").1, [7; 9000]);
     for _ in 0..n {
         let (got, data, _) = b.recv(RecvFlags::empty()).expect("by the kernel");
-        assert!(matches!(got, Got::Kernel(_)) && data == b"last", "{got:?}");
+        assert!(matches!(got, Reception::Kernel(_)) && data == b"last", "{got:?}");
     }
-    assert!(matches!(b.recv(RecvFlags::empty()).expect("last").0, Got::Queue(_)));
+    assert!(matches!(b.recv(RecvFlags::empty()).expect("last").0, Reception::Queue(_)));
     assert!(b.recv(RecvFlags::DONTWAIT).is_err());
 }
 
 #[test]
-fn what_is_sent_is_received_or_counted() {
-    let (a, b) = met();
+fn every_datagram_is_received_or_counted() {
+    let (a, b) = accelerated_pair();
     let (before_a, before_b) = (a.udp.counters(), b.udp.counters());
     for _ in 0..5000 {
         a.send(&[1; 1000], b.addr());
     }
     let mut by_kernel = 0;
     while let Ok((got, ..)) = b.recv(RecvFlags::DONTWAIT) {
-        by_kernel += u64::from(matches!(got, Got::Kernel(_)));
+        by_kernel += u64::from(matches!(got, Reception::Kernel(_)));
     }
     let (a, b) = (a.udp.counters(), b.udp.counters());
     let sent = a.n_sent - before_a.n_sent;
@@ -135,15 +135,15 @@ fn has_rung(bell: &SoftBell) -> bool {
 
 #[test]
 fn datagrams_sent_in_a_row_wake_their_receiver_once_at_their_end() {
-    let (a, b) = met();
+    let (a, b) = accelerated_pair();
     let bell = SoftContext::open().expect("a device").create_bell().expect("a bell");
     let armed = b.udp.arm(&bell).expect("nothing there");
-    let mut batch = a.udp.send_many(a.socket.as_fd());
+    let mut batch = a.udp.begin_batch(a.socket.as_fd());
     for n in 0..20u8 {
         assert!(batch.send(&[IoSlice::new(&[n])], Some(b.addr())));
     }
     assert!(b.udp.is_ready() && !has_rung(&bell));
-    // Another peer is not made to wait for the end.
+    // A peer that is sent to by the kernel does not delay the wake-up.
     let c = End::new();
     assert!(!batch.send(&[IoSlice::new(b"by the kernel")], Some(c.addr())));
     drop(batch);
@@ -156,7 +156,7 @@ fn datagrams_sent_in_a_row_wake_their_receiver_once_at_their_end() {
 
 #[test]
 fn datagrams_to_two_peers_in_turn_wake_both() {
-    let (a, b) = met();
+    let (a, b) = accelerated_pair();
     let c = End::new();
     while !a.send(b"there", c.addr()) {
         c.recv(RecvFlags::empty()).expect("received");
@@ -166,7 +166,7 @@ fn datagrams_to_two_peers_in_turn_wake_both() {
     let bells = [(); 2].map(|()| device.create_bell().expect("a bell"));
     let armed = [(&b, &bells[0]), (&c, &bells[1])].map(|(end, bell)| end.udp.arm(bell));
     assert!(armed.iter().all(Option::is_some));
-    let mut batch = a.udp.send_many(a.socket.as_fd());
+    let mut batch = a.udp.begin_batch(a.socket.as_fd());
     for end in [&b, &c, &b] {
         assert!(batch.send(&[IoSlice::new(b"hello")], Some(end.addr())));
     }
@@ -176,8 +176,8 @@ fn datagrams_to_two_peers_in_turn_wake_both() {
 }
 
 #[test]
-fn a_pinned_socket_gives_what_its_queue_has_and_is_sent_to_by_the_kernel() {
-    let (a, b) = met();
+fn a_pinned_socket_drains_its_queue_and_is_sent_to_by_the_kernel() {
+    let (a, b) = accelerated_pair();
     assert!(a.send(b"before", b.addr()));
     b.udp.pin(FallbackReason::Option);
     assert!(!b.udp.is_plain());
@@ -189,50 +189,50 @@ fn a_pinned_socket_gives_what_its_queue_has_and_is_sent_to_by_the_kernel() {
 }
 
 #[test]
-fn a_look_takes_nothing() {
-    let (a, b) = met();
+fn a_peek_takes_nothing() {
+    let (a, b) = accelerated_pair();
     assert!(a.send(b"one", b.addr()) && a.send(b"two", b.addr()));
     assert_eq!(b.udp.bytes_readable(), Some(3));
-    assert_eq!(b.recv(RecvFlags::PEEK).expect("a look").1, b"one");
-    assert_eq!(b.recv(RecvFlags::PEEK).expect("a look").1, b"one");
+    assert_eq!(b.recv(RecvFlags::PEEK).expect("a peek").1, b"one");
+    assert_eq!(b.recv(RecvFlags::PEEK).expect("a peek").1, b"one");
     assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"one");
     assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"two");
     assert_eq!(b.udp.bytes_readable(), None);
 }
 
 #[test]
-fn nobody_opens_while_a_thread_is_deaf() {
+fn no_queue_opens_while_a_thread_sleeps_in_the_kernel() {
     let (a, b) = (End::new(), End::new());
-    let deaf = b.udp.deafen().expect("not open");
+    let wait = b.udp.begin_kernel_wait().expect("not open");
     for _ in 0..64 {
         a.send(b"there", b.addr());
         b.recv(RecvFlags::empty()).expect("received");
     }
-    assert_eq!(b.udp.state(), SHUT);
-    drop(deaf);
+    assert_eq!(b.udp.state(), NOT_OPEN);
+    drop(wait);
     for _ in 0..64 {
         a.send(b"there", b.addr());
         b.recv(RecvFlags::empty()).expect("received");
     }
     assert_eq!(b.udp.state(), OPEN);
-    assert!(b.udp.deafen().is_none());
+    assert!(b.udp.begin_kernel_wait().is_none());
 }
 
 #[test]
-fn what_is_no_datagram_is_dropped_and_counted() {
-    let (a, b) = met();
-    // As a hostile sender would: past the header.
+fn malformed_and_foreign_datagrams_are_dropped_and_counted() {
+    let (a, b) = accelerated_pair();
+    // A hostile sender can post any bytes.
     let queue = a.udp.queue().expect("a queue");
-    let way = a.udp.routes().way(b.addr()).expect("a way");
+    let route = a.udp.routes().route(b.addr()).expect("a route");
     for bytes in [&[][..], &[9], &[4, 2, 0, 0, 1, 2, 3, 4], &[6, 0, 1, 1, 5]] {
-        queue.ud.post(&way.to, &[IoSlice::new(bytes)]).expect("posted");
+        queue.ud.post(&route.to, &[IoSlice::new(bytes)]).expect("posted");
     }
-    // From addresses that are not its own.
+    // From addresses that do not belong to the sender.
     for from in ["192.0.2.1:53", "127.0.0.1:1"] {
         let from = from.parse().expect("address");
         let header = header::Header { from, is_after_kernel: false }.encode();
         let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(b"lie")];
-        queue.ud.post(&way.to, &pieces).expect("posted");
+        queue.ud.post(&route.to, &pieces).expect("posted");
     }
     assert!(a.send(b"honest", b.addr()));
     assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"honest");
@@ -242,7 +242,7 @@ fn what_is_no_datagram_is_dropped_and_counted() {
 
 #[test]
 fn a_socket_that_is_gone_is_sent_to_by_the_kernel_at_once() {
-    let (a, b) = met();
+    let (a, b) = accelerated_pair();
     let to = b.addr();
     assert!(a.send(b"there", to));
     drop(b.udp);
@@ -251,26 +251,26 @@ fn a_socket_that_is_gone_is_sent_to_by_the_kernel_at_once() {
 }
 
 #[test]
-fn the_datagram_that_was_looked_at_is_received_next() {
-    let (a, b) = met();
-    let looked_at = |expected: &[u8]| {
-        assert_eq!(b.recv(RecvFlags::PEEK).expect("a look").1, expected);
+fn the_peeked_datagram_is_received_next() {
+    let (a, b) = accelerated_pair();
+    let peeked = |expected: &[u8]| {
+        assert_eq!(b.recv(RecvFlags::PEEK).expect("a peek").1, expected);
     };
-    // By the kernel, and the sender's queue does not know.
+    // By the kernel, without the mark in the next header.
     a.socket.send_to(b"kernel", b.addr()).expect("sent");
-    looked_at(b"kernel");
+    peeked(b"kernel");
     assert!(a.send(b"queue", b.addr()));
     assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"kernel");
-    looked_at(b"queue");
+    peeked(b"queue");
     a.socket.send_to(b"kernel", b.addr()).expect("sent");
     assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"queue");
     assert_eq!(b.recv(RecvFlags::empty()).expect("received").1, b"kernel");
 }
 
 #[test]
-fn peers_that_are_sent_to_no_more_do_not_keep_others_from_being_found() {
+fn abandoned_handshakes_do_not_block_others() {
     let a = End::new();
-    // Each is looked for with the last of these, and that never goes on.
+    // A handshake begins with the last of these datagrams, and never advances.
     let left_alone: Vec<End> = (0..8).map(|_| End::new()).collect();
     for end in &left_alone {
         for _ in 0..8 {
@@ -285,33 +285,33 @@ fn peers_that_are_sent_to_no_more_do_not_keep_others_from_being_found() {
 }
 
 #[test]
-fn rubbish_does_not_keep_a_receiver() {
-    let (a, b) = met();
+fn a_receive_drops_a_bounded_number_of_malformed_datagrams() {
+    let (a, b) = accelerated_pair();
     let queue = a.udp.queue().expect("a queue");
-    let way = a.udp.routes().way(b.addr()).expect("a way");
+    let route = a.udp.routes().route(b.addr()).expect("a route");
     for _ in 0..1000 {
-        queue.ud.post(&way.to, &[IoSlice::new(&[9])]).expect("posted");
+        queue.ud.post(&route.to, &[IoSlice::new(&[9])]).expect("posted");
     }
     assert!(a.send(b"honest", b.addr()));
-    // It comes back before it is through.
+    // The receive returns before it has dropped all of them.
     assert!(b.recv(RecvFlags::DONTWAIT).is_err());
     assert!(b.udp.is_ready() && b.udp.counters().n_malformed < 1000);
     let (_, honest, _) = b.recv(RecvFlags::empty()).expect("received");
     assert_eq!((honest, b.udp.counters().n_malformed), (b"honest".to_vec(), 1000));
 }
 
-/// One thread pins a socket at the moment that another finds that it cannot open yet.
+/// One thread pins a socket while another finds that its queue cannot open yet.
 #[test]
 fn a_socket_that_is_pinned_while_it_opens_stays_pinned() {
     let a = End::new();
     for _ in 0..400 {
         let b = End::new();
-        let deaf = b.udp.deafen().expect("not open");
+        let wait = b.udp.begin_kernel_wait().expect("not open");
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Open for a moment, or not any more.
+                // The queue is open for a moment, or has ended.
                 for _ in 0..100_000 {
-                    if b.udp.state() != SHUT {
+                    if b.udp.state() != NOT_OPEN {
                         break;
                     }
                 }
@@ -322,24 +322,25 @@ fn a_socket_that_is_pinned_while_it_opens_stays_pinned() {
                 b.recv(RecvFlags::empty()).expect("received");
             }
         });
-        assert_eq!(b.udp.state(), OVER);
-        drop(deaf);
+        assert_eq!(b.udp.state(), ENDED);
+        drop(wait);
     }
 }
 
-/// In a child the lock of the stand-in may be held for ever, by a thread that is not there.
+/// In a child, a thread that does not exist may hold the lock of the epoll proxy for ever.
 #[test]
 fn a_child_does_not_wait_for_the_threads_of_its_parent() {
-    let (_a, b) = met();
-    let held = b.udp.stand_in.lock().expect("lock");
-    // SAFETY: the child calls only what is safe after a fork in a threaded process: system calls and atomics.
+    let (_a, b) = accelerated_pair();
+    let held = b.udp.epoll_proxy.lock().expect("lock");
+    // SAFETY: the child calls only what is safe after a fork in a threaded process: system calls
+    // and atomics.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: ends the child if it hangs.
         unsafe { libc::alarm(20) };
-        let is_refused = b.udp.stand_in().is_err();
-        b.udp.quiet_stand_in();
+        let is_refused = b.udp.epoll_proxy().is_err();
+        b.udp.reset_epoll_proxy();
         // SAFETY: ends the child without running anything of the test harness.
         unsafe { libc::_exit(i32::from(!is_refused)) };
     }
@@ -350,15 +351,15 @@ fn a_child_does_not_wait_for_the_threads_of_its_parent() {
     assert_eq!(status, 0);
 }
 
-/// A reader that takes one datagram of several for an edge is told of the rest, once.
+/// After a reader takes one of several datagrams of an edge, the rest is reported once.
 #[test]
-fn the_stand_in_shows_what_there_is() {
-    let (a, b) = met();
-    let stand_in = b.udp.stand_in().expect("a bell").expect("open");
+fn the_epoll_proxy_is_readable_while_the_queue_has_datagrams() {
+    let (a, b) = accelerated_pair();
+    let epoll_proxy = b.udp.epoll_proxy().expect("a bell").expect("open");
     // SAFETY: open as long as `b`.
-    let stand_in = unsafe { BorrowedFd::borrow_raw(stand_in) };
+    let epoll_proxy = unsafe { BorrowedFd::borrow_raw(epoll_proxy) };
     let is_readable = || {
-        let mut fds = [PollFd::from_borrowed_fd(stand_in, PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(epoll_proxy, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
     };
     let take = || b.recv(RecvFlags::DONTWAIT).expect("received");
@@ -370,30 +371,31 @@ fn the_stand_in_shows_what_there_is() {
         assert!(is_readable());
         take();
     }
-    b.udp.note_edges();
+    b.udp.note_edge_triggered();
     assert!(a.send(b"one", b.addr()) && a.send(b"two", b.addr()));
     take();
-    rustix::net::recv(stand_in, &mut [0; 9], RecvFlags::DONTWAIT).expect("rung once");
+    rustix::net::recv(epoll_proxy, &mut [0; 9], RecvFlags::DONTWAIT).expect("rung once");
     assert!(!is_readable());
-    b.udp.tell_of_rest();
+    b.udp.report_unreported();
     assert!(is_readable());
     take();
     assert!(!is_readable());
-    b.udp.tell_of_rest();
+    b.udp.report_unreported();
     assert!(!is_readable());
 }
 
-/// What is put into sets when a socket that is watched opens, as the preload library does it.
+/// The epoll sets get the proxy when the queue of a watched socket opens, as the preload library
+/// does it.
 #[test]
-fn a_socket_that_is_watched_opens_only_where_all_sets_have_its_stand_in() {
+fn the_queue_of_a_watched_socket_opens_only_if_all_epoll_sets_get_its_proxy() {
     let b = End::new();
-    b.udp.note_watched();
+    b.udp.note_in_epoll_set();
     let a = End::new();
     for _ in 0..16 {
         a.socket.send_to(b"there", b.addr()).expect("sent");
         b.recv(RecvFlags::empty()).expect("received");
     }
-    // Nobody knows the sets here.
-    assert_eq!(b.udp.state(), OVER);
-    assert!(b.udp.stand_in().expect("no error").is_none());
+    // No epoll sets are registered here.
+    assert_eq!(b.udp.state(), ENDED);
+    assert!(b.udp.epoll_proxy().expect("no error").is_none());
 }

@@ -1,8 +1,8 @@
-//! Waiting: for the queue and the kernel's socket at once; and what polls of several descriptors, and epoll sets,
-//! need to know.
+//! Waiting: for the queue and the kernel's socket at once. Also what polls of several descriptors,
+//! and epoll sets, need.
 
 use crate::closing::notice;
-use crate::datagram::kernel_udp::{Queue, SHUT, Udp};
+use crate::datagram::kernel_udp::{AcceleratedUdp, NOT_OPEN, Queue};
 use crate::engine::{ThreadBell, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
@@ -14,76 +14,76 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A thread that sleeps where the queue cannot wake it. Meanwhile the socket does not open.
+/// A thread that sleeps where the queue cannot wake it. Meanwhile the queue does not open.
 #[derive(Debug)]
 #[must_use]
-pub struct KernelOnlyWaiter<'a>(&'a Udp);
+pub struct KernelWait<'a>(&'a AcceleratedUdp);
 
-impl Drop for KernelOnlyWaiter<'_> {
+impl Drop for KernelWait<'_> {
     fn drop(&mut self) {
-        self.0.opening.hear();
+        self.0.opening.end_kernel_wait();
     }
 }
 
-/// A bell that is armed for the queue.
+/// A bell that is armed for the queue, and disarmed when this is dropped.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Armed<'a> {
+pub(crate) struct ArmedQueue<'a> {
     queue: &'a Queue,
     bell: &'a SoftBell,
     has_bell: bool,
 }
 
-impl Armed<'_> {
-    /// Longest time that it is safe to sleep, `None` for any.
+impl ArmedQueue<'_> {
+    /// Longest time that the caller may sleep; `None` is without limit.
     pub(crate) fn bound(&self) -> Option<Duration> {
-        (!self.has_bell).then_some(CROWDED)
+        (!self.has_bell).then_some(WITHOUT_BELL)
     }
 }
 
-impl Drop for Armed<'_> {
+impl Drop for ArmedQueue<'_> {
     fn drop(&mut self) {
         self.queue.ud.disarm(self.bell);
     }
 }
 
-/// How long a thread sleeps for which there is no place for a bell.
-const CROWDED: Duration = Duration::from_millis(1);
+/// Longest sleep of a thread for whose bell there was no room.
+const WITHOUT_BELL: Duration = Duration::from_millis(1);
 
-impl Udp {
-    /// For a thread that is about to wait in the kernel alone, or changes what epoll sets watch; `None` if it must not
-    /// be without the queue, because that may bring something.
+impl AcceleratedUdp {
+    /// For a thread that is about to wait in the kernel alone, or changes what epoll sets watch.
+    /// `None` if it must wait for the queue as well, because a datagram may come by it.
     #[must_use]
-    pub fn deafen(&self) -> Option<KernelOnlyWaiter<'_>> {
-        let may_sleep = self.opening.deafen();
-        let deaf = KernelOnlyWaiter(self);
-        may_sleep.then_some(deaf)
+    pub fn begin_kernel_wait(&self) -> Option<KernelWait<'_>> {
+        let may_sleep = self.opening.begin_kernel_wait();
+        let wait = KernelWait(self);
+        may_sleep.then_some(wait)
     }
 
-    /// Whether the queue may bring something, so that waiting takes more than the kernel.
-    pub(crate) fn may_bring(&self) -> bool {
-        self.state() != SHUT && !self.is_over()
+    /// Whether a datagram may come by the queue, so that a wait must include it.
+    pub(crate) fn queue_may_receive(&self) -> bool {
+        self.state() != NOT_OPEN && !self.has_ended()
     }
 
-    /// Whether datagrams have come by the queue: then spinning for it may pay.
+    /// Whether datagrams have come by the queue, so that spinning for it is likely to succeed.
     pub(crate) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// Spins where that is likely to pay. True if the queue has something.
+    /// Spins if that is likely to succeed. True if the queue has a datagram.
     pub(super) fn spin(&self) -> bool {
         self.is_active() && spin_on(|| self.is_ready())
     }
 
-    /// Arms `bell` for the queue; `None` if it has something already.
-    pub(crate) fn arm<'a>(&'a self, bell: &'a SoftBell) -> Option<Armed<'a>> {
+    /// Arms `bell` for the queue; `None` if it has a datagram already.
+    pub(crate) fn arm<'a>(&'a self, bell: &'a SoftBell) -> Option<ArmedQueue<'a>> {
         let queue = self.queue()?;
         let has_bell = queue.ud.arm(bell);
-        let armed = Armed { queue, bell, has_bell };
+        let armed = ArmedQueue { queue, bell, has_bell };
         if queue.ud.is_ready() { None } else { Some(armed) }
     }
 
-    /// Sleeps until there may be something, or `deadline`.
+    /// Sleeps until there may be a datagram, or until `deadline`.
     pub(super) fn sleep(
         &self,
         fd: BorrowedFd<'_>,
@@ -91,7 +91,7 @@ impl Udp {
         watch: Watch,
     ) -> io::Result<()> {
         self.progress(fd, true);
-        // Of this process: a child has a device of its own.
+        // The device of this process: a child opens its own.
         let ctx = SoftContext::open().map_err(io::Error::from)?;
         Soft::with_bell(&ctx, |bell| {
             let Some(armed) = self.arm(bell) else {
@@ -99,7 +99,7 @@ impl Udp {
                 return Ok(());
             };
             let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let side = self.side_fd().unwrap_or(-1);
+            let side = self.listener_fd().unwrap_or(-1);
             let bell_fd = bell.as_fd().as_raw_fd();
             let mut fds = [entry(fd.as_raw_fd()), entry(bell_fd), entry(side), notice::entry()];
             let soon = armed.bound().map(|bound| sys::now() + bound);
@@ -111,33 +111,34 @@ impl Udp {
         })?
     }
 
-    /// Lets in who asks, after [`Self::side_fd`] has become readable.
-    pub(crate) fn on_side_ready(&self, fd: BorrowedFd<'_>) {
+    /// Admits senders, after [`Self::listener_fd`] has become readable.
+    pub(crate) fn on_listener_ready(&self, fd: BorrowedFd<'_>) {
         self.progress(fd, true);
     }
 
-    /// The descriptor to add to an epoll set beside the socket's, with the same data and interest in input;
-    /// `None` if the kernel's socket shows everything. It stays as long as the socket. Call after
-    /// [`Udp::pin`].
+    /// The epoll proxy: the descriptor to add to an epoll set beside the socket's, with the same
+    /// data and interest in input. `None` if the kernel's socket shows everything. It is open as
+    /// long as the socket. Call it after [`AcceleratedUdp::pin`].
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOMEM`: a set without it may sleep although there are datagrams.
-    pub fn stand_in(&self) -> io::Result<Option<RawFd>> {
-        if !self.may_bring() {
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: a set without the proxy may sleep although there are
+    /// datagrams.
+    pub fn epoll_proxy(&self) -> io::Result<Option<RawFd>> {
+        if !self.queue_may_receive() {
             return Ok(None);
         }
         let Some(queue) = self.queue() else { return Ok(None) };
         let _section = Section::enter();
-        let stand_in = if self.is_ours() {
-            Ok(self.stand_in.lock().unwrap_or_else(PoisonError::into_inner))
+        let epoll_proxy = if self.is_own_process() {
+            Ok(self.epoll_proxy.lock().unwrap_or_else(PoisonError::into_inner))
         } else {
-            // In a child it may be held by a thread that does not exist.
-            self.stand_in.try_lock().map_err(|_| io::Error::from(rustix::io::Errno::NOMEM))
+            // In a child, a thread that does not exist may hold the lock.
+            self.epoll_proxy.try_lock().map_err(|_| io::Error::from(rustix::io::Errno::NOMEM))
         };
-        self.make_stand_in(queue, &mut *stand_in?).map(Some)
+        self.make_epoll_proxy(queue, &mut *epoll_proxy?).map(Some)
     }
 
-    fn make_stand_in(&self, queue: &Queue, place: &mut Option<SoftBell>) -> io::Result<RawFd> {
+    fn make_epoll_proxy(&self, queue: &Queue, place: &mut Option<SoftBell>) -> io::Result<RawFd> {
         if let Some(bell) = place {
             return Ok(bell.as_fd().as_raw_fd());
         }
@@ -145,90 +146,97 @@ impl Udp {
         self.listen(queue, &bell);
         let fd = bell.as_fd().as_raw_fd();
         *place = Some(bell);
-        self.has_stand_in.store(true, Ordering::Release);
+        self.has_epoll_proxy.store(true, Ordering::Release);
         Ok(fd)
     }
 
-    /// Epoll sets may watch the socket from now on. One that is open has its stand-in put into each when the set begins
-    /// to watch; one that opens later puts it into all ([`on_opening`]).
-    pub fn note_watched(&self) {
-        self.opening.note_watched();
+    /// Notes that epoll sets may watch the socket from now on. If the queue is open, the caller
+    /// adds the epoll proxy to each set that begins to watch; a queue that opens later adds it to
+    /// all ([`register_epoll_sets`]).
+    pub fn note_in_epoll_set(&self) {
+        self.opening.note_in_epoll_set();
     }
 
-    /// Puts the stand-in into all epoll sets that watch the socket; false if one is left out.
-    pub(super) fn enter_sets(&self, queue: &Queue) -> bool {
-        let mut place = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(stand_in) = self.make_stand_in(queue, &mut place) else { return false };
-        let entered = IN_SETS.get().and_then(|in_sets| in_sets(self.inode, stand_in, true));
-        if entered == Some(Watching::Edges) {
-            self.note_edges();
+    /// Adds the epoll proxy to all epoll sets that watch the socket. False if one lacks it.
+    pub(super) fn join_epoll_sets(&self, queue: &Queue) -> bool {
+        let mut place = self.epoll_proxy.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(epoll_proxy) = self.make_epoll_proxy(queue, &mut place) else { return false };
+        let entered = EPOLL_SETS
+            .get()
+            .and_then(|update_sets| update_sets(self.inode, epoll_proxy, ProxyChange::Add));
+        if entered == Some(EpollTrigger::Edge) {
+            self.note_edge_triggered();
         }
         entered.is_some()
     }
 
-    /// A set watches the socket for edges: whoever has taken some of what is in the queue is told of the rest before it
-    /// waits, because the kernel would tell it of the next that comes.
-    pub fn note_edges(&self) {
-        self.has_edges.store(true, Ordering::Relaxed);
+    /// Notes that an epoll set watches the socket for edges. A reader that has taken some datagrams
+    /// of an edge is notified of the rest before it waits: the kernel would report the next arrival
+    /// as an edge.
+    pub fn note_edge_triggered(&self) {
+        self.is_edge_triggered.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Self::tell_of_rest`] is due, for some socket.
+    /// Whether [`Self::report_unreported`] is due, for some socket.
     #[must_use]
     #[inline]
-    pub fn any_has_rest() -> bool {
-        ANY_HAS_REST.load(Ordering::Relaxed) && ANY_HAS_REST.swap(false, Ordering::Relaxed)
+    pub fn any_has_unreported() -> bool {
+        ANY_HAS_UNREPORTED.load(Ordering::Relaxed)
+            && ANY_HAS_UNREPORTED.swap(false, Ordering::Relaxed)
     }
 
-    /// A thread is about to wait for epoll sets: those that watch for edges show one if some of the queue was taken
-    /// since the last, and not all.
-    pub fn tell_of_rest(&self) {
-        if !self.has_rest.swap(false, Ordering::Relaxed) || !self.is_ready() {
+    /// For a thread that is about to wait for epoll sets: an edge-triggered set shows the socket
+    /// again if some datagrams of the last edge, and not all, were taken.
+    pub fn report_unreported(&self) {
+        if !self.has_unreported.swap(false, Ordering::Relaxed) || !self.is_ready() {
             return;
         }
         let _section = Section::enter();
-        let Ok(stand_in) = self.stand_in.try_lock() else { return };
-        if let (Some(bell), Some(queue)) = (&*stand_in, self.queue()) {
+        let Ok(epoll_proxy) = self.epoll_proxy.try_lock() else { return };
+        if let (Some(bell), Some(queue)) = (&*epoll_proxy, self.queue()) {
             self.rung_at.store(queue.ud.n_rung().wrapping_sub(1), Ordering::Relaxed);
             bell.ring();
         }
     }
 
-    /// Takes back [`Self::enter_sets`].
-    pub(super) fn leave_sets(&self) {
-        let place = self.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(bell), Some(in_sets)) = (&*place, IN_SETS.get()) {
-            in_sets(self.inode, bell.as_fd().as_raw_fd(), false);
+    /// Undoes [`Self::join_epoll_sets`].
+    pub(super) fn leave_epoll_sets(&self) {
+        let place = self.epoll_proxy.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(bell), Some(update_sets)) = (&*place, EPOLL_SETS.get()) {
+            update_sets(self.inode, bell.as_fd().as_raw_fd(), ProxyChange::Remove);
         }
     }
 
-    /// A receive has emptied the queue, or found it empty: the stand-in is quiet until something comes.
+    /// Clears the epoll proxy after a receive has emptied the queue, or found it empty: it stays
+    /// unreadable until the next datagram.
     #[inline]
-    pub(super) fn quiet_stand_in(&self) {
-        if self.has_stand_in.load(Ordering::Acquire) {
-            self.renew_stand_in();
+    pub(super) fn reset_epoll_proxy(&self) {
+        if self.has_epoll_proxy.load(Ordering::Acquire) {
+            self.rearm_epoll_proxy();
         }
     }
 
-    /// A receive has taken one datagram, and there may be others.
+    /// Notes that a receive has taken one datagram, and there may be others.
     #[inline]
     pub(super) fn note_taken(&self, queue: &Queue) {
-        if !self.has_stand_in.load(Ordering::Acquire) {
+        if !self.has_epoll_proxy.load(Ordering::Acquire) {
             return;
         }
         if !queue.ud.is_ready() {
-            self.renew_stand_in();
-        } else if self.has_edges.load(Ordering::Relaxed) {
-            self.has_rest.store(true, Ordering::Relaxed);
-            ANY_HAS_REST.store(true, Ordering::Relaxed);
+            self.rearm_epoll_proxy();
+        } else if self.is_edge_triggered.load(Ordering::Relaxed) {
+            self.has_unreported.store(true, Ordering::Relaxed);
+            ANY_HAS_UNREPORTED.store(true, Ordering::Relaxed);
         }
     }
 
     #[cold]
-    fn renew_stand_in(&self) {
-        // Another thread at it does the same; in a child it may be one that does not exist.
-        let Ok(stand_in) = self.stand_in.try_lock() else { return };
-        if let (Some(bell), Some(queue)) = (&*stand_in, self.queue())
-            // PERF: otherwise it is armed still, and there is nothing to drain: two system calls.
+    fn rearm_epoll_proxy(&self) {
+        // A thread that holds the lock does the same; in a child, that thread may not exist.
+        let Ok(epoll_proxy) = self.epoll_proxy.try_lock() else { return };
+        if let (Some(bell), Some(queue)) = (&*epoll_proxy, self.queue())
+            // PERF: otherwise the bell is still armed, and there is nothing to drain: two system
+            // calls.
             && self.rung_at.load(Ordering::Relaxed) != queue.ud.n_rung()
         {
             queue.ud.disarm(bell);
@@ -237,11 +245,12 @@ impl Udp {
         }
     }
 
-    /// Arms, and rings if something is there already, or nobody else could.
+    /// Arms the bell, and rings it if a datagram is there already, or the queue has no room for the
+    /// bell.
     fn listen(&self, queue: &Queue, bell: &SoftBell) {
         let n_rung = queue.ud.n_rung();
         let is_rung = !queue.ud.arm(bell) || queue.ud.is_ready();
-        // What we ring ourselves is to be drained as well.
+        // A ring by this thread has to be drained as well.
         self.rung_at.store(n_rung.wrapping_sub(is_rung.into()), Ordering::Relaxed);
         if is_rung {
             bell.ring();
@@ -251,21 +260,31 @@ impl Udp {
 
 /// How epoll sets watch a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watching {
-    /// All of them for levels.
-    Levels,
-    /// One or more for edges.
-    Edges,
+pub enum EpollTrigger {
+    /// All of them level-triggered.
+    Level,
+    /// At least one edge-triggered.
+    Edge,
 }
 
-/// Called with a socket's inode and its stand-in, to put that into (`true`) all epoll sets that watch the socket, or to
-/// take it out of them; `None` if it is not where it should be.
-type InSets = fn(u64, RawFd, bool) -> Option<Watching>;
+/// Called with a socket's inode and its epoll proxy, to change all epoll sets that watch the
+/// socket; `None` if a set could not be changed.
+type UpdateEpollSets = fn(u64, RawFd, ProxyChange) -> Option<EpollTrigger>;
 
-static ANY_HAS_REST: AtomicBool = AtomicBool::new(false);
-static IN_SETS: OnceLock<InSets> = OnceLock::new();
+/// A change of the epoll sets that watch a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyChange {
+    /// The epoll proxy is added to them.
+    Add,
+    /// The epoll proxy is removed from them.
+    Remove,
+}
 
-/// Registers what knows the epoll sets of the process. Without it a socket that is watched does not open.
-pub fn on_opening(in_sets: InSets) {
-    let _ = IN_SETS.set(in_sets);
+static ANY_HAS_UNREPORTED: AtomicBool = AtomicBool::new(false);
+static EPOLL_SETS: OnceLock<UpdateEpollSets> = OnceLock::new();
+
+/// Registers the function that knows the epoll sets of the process. Without it, the queue of a
+/// watched socket does not open.
+pub fn register_epoll_sets(update_sets: UpdateEpollSets) {
+    let _ = EPOLL_SETS.set(update_sets);
 }

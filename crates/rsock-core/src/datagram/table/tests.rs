@@ -1,4 +1,4 @@
-//! Scenarios with a virtual clock, and random ones against what must always hold.
+//! Scenarios with a virtual clock, and random operations against the invariants.
 
 use crate::datagram::table::*;
 use proptest::prelude::*;
@@ -12,21 +12,21 @@ const LIMITS: Limits = Limits {
     retry_max: Duration::from_millis(100),
 };
 
-/// A way says which number it leads to, and notices nothing.
-type Ways = Table<QpNum>;
+/// A route is the number that it leads to, and does not detect the peer's exit.
+type Routes = Table<QpNum>;
 
-impl Way for QpNum {
-    fn notices_its_end(&self) -> bool {
+impl PeerRoute for QpNum {
+    fn detects_peer_exit(&self) -> bool {
         false
     }
 }
 
-/// One that notices.
+/// A route that detects the peer's exit.
 #[derive(Debug, PartialEq)]
-struct Sharp;
+struct Detecting;
 
-impl Way for Sharp {
-    fn notices_its_end(&self) -> bool {
+impl PeerRoute for Detecting {
+    fn detects_peer_exit(&self) -> bool {
         true
     }
 }
@@ -39,145 +39,146 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A table that has a way to `peer(1)`'s queue 5.
-fn with_way(now: Instant) -> Ways {
-    let mut table = Ways::new(LIMITS);
-    assert_eq!(table.route(peer(1), now), Route::Udp);
+/// A table that has a route to `peer(1)`'s queue 5.
+fn with_route(now: Instant) -> Routes {
+    let mut table = Routes::new(LIMITS);
+    assert_eq!(table.select(peer(1), now), Selection::Udp);
     assert_eq!(table.handle_control(peer(1), QpNum(5), now), None);
-    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(5)));
-    assert_eq!(table.route(peer(1), now), Route::Udp);
+    assert_eq!(table.select(peer(1), now), Selection::Open(QpNum(5)));
+    assert_eq!(table.select(peer(1), now), Selection::Udp);
     assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), now), None);
     table
 }
 
 #[test]
-fn datagrams_go_by_udp_until_the_way_is_open() {
+fn datagrams_go_by_udp_until_the_route_is_open() {
     let now = Instant::now();
-    let mut table = with_way(now);
-    assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(5)));
-    assert_eq!(table.route(peer(2), now), Route::Udp);
+    let mut table = with_route(now);
+    assert_eq!(table.select(peer(1), now), Selection::Route(&QpNum(5)));
+    assert_eq!(table.select(peer(2), now), Selection::Udp);
 }
 
 #[test]
-fn who_was_heard_first_is_known_when_we_answer() {
+fn a_source_that_sent_first_has_a_route_for_the_answer() {
     let now = Instant::now();
-    let mut table = Ways::new(LIMITS);
+    let mut table = Routes::new(LIMITS);
     table.handle_data(peer(1), QpNum(9), now);
-    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(9)));
+    assert_eq!(table.select(peer(1), now), Selection::Open(QpNum(9)));
 }
 
 #[test]
 fn a_peer_that_restarts_is_found_under_its_new_number() {
     let now = Instant::now();
-    let mut table = with_way(now);
+    let mut table = with_route(now);
     assert_eq!(table.handle_data(peer(1), QpNum(6), now), Some(QpNum(5)));
-    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(6)));
-    // What was being opened for the old number is too late.
+    assert_eq!(table.select(peer(1), now), Selection::Open(QpNum(6)));
+    // The route that was being opened for the old number comes too late.
     assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), now), Some(QpNum(5)));
     assert_eq!(table.opened(peer(1), QpNum(6), QpNum(6), now), None);
-    assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(6)));
+    assert_eq!(table.select(peer(1), now), Selection::Route(&QpNum(6)));
 }
 
 #[test]
-fn a_way_that_ends_leads_back_to_udp() {
+fn a_route_that_ends_leads_back_to_udp() {
     let now = Instant::now();
-    let mut table = with_way(now);
+    let mut table = with_route(now);
     assert_eq!(table.lost(peer(1), now), Some(QpNum(5)));
-    assert_eq!(table.route(peer(1), now), Route::Udp);
+    assert_eq!(table.select(peer(1), now), Selection::Udp);
     table.handle_control(peer(1), QpNum(5), now);
-    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(5)));
+    assert_eq!(table.select(peer(1), now), Selection::Open(QpNum(5)));
 }
 
 #[test]
-fn a_number_in_use_is_confirmed_now_and_then() {
+fn a_number_in_use_is_confirmed_periodically() {
     let start = Instant::now();
-    let mut table = with_way(start);
+    let mut table = with_route(start);
     let later = start + ms(1000);
-    assert_eq!(table.route(peer(1), later - ms(1)), Route::Way(&QpNum(5)));
-    assert_eq!(table.route(peer(1), later), Route::Udp);
-    // Asked; the others do not wait for the answer.
-    assert_eq!(table.route(peer(1), later + ms(1)), Route::Way(&QpNum(5)));
-    // An answer, and the way is opened anew: the same number may lead somewhere else by now.
+    assert_eq!(table.select(peer(1), later - ms(1)), Selection::Route(&QpNum(5)));
+    assert_eq!(table.select(peer(1), later), Selection::Udp);
+    // One datagram asks by UDP; the others do not wait for the answer.
+    assert_eq!(table.select(peer(1), later + ms(1)), Selection::Route(&QpNum(5)));
+    // The peer answers, and the route is opened again: the same number may belong to another queue
+    // by now.
     let answered = later + ms(2);
     assert_eq!(table.handle_control(peer(1), QpNum(5), answered), Some(QpNum(5)));
-    assert_eq!(table.route(peer(1), answered), Route::Open(QpNum(5)));
+    assert_eq!(table.select(peer(1), answered), Selection::Open(QpNum(5)));
     assert_eq!(table.opened(peer(1), QpNum(5), QpNum(5), answered), None);
-    // More answers, and it stays.
+    // Further answers do not change the route.
     assert_eq!(table.handle_control(peer(1), QpNum(5), answered + ms(1)), None);
-    assert_eq!(table.route(peer(1), later + ms(900)), Route::Way(&QpNum(5)));
-    assert_eq!(table.route(peer(1), later + ms(1003)), Route::Udp);
+    assert_eq!(table.select(peer(1), later + ms(900)), Selection::Route(&QpNum(5)));
+    assert_eq!(table.select(peer(1), later + ms(1003)), Selection::Udp);
 }
 
 #[test]
-fn a_way_that_notices_its_end_is_neither_confirmed_nor_opened_anew() {
+fn a_route_that_detects_the_peers_exit_is_neither_confirmed_nor_reopened() {
     let now = Instant::now();
     let mut table = Table::new(LIMITS);
     table.handle_data(peer(1), QpNum(5), now);
-    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(5)));
-    assert_eq!(table.opened(peer(1), QpNum(5), Sharp, now), None);
+    assert_eq!(table.select(peer(1), now), Selection::Open(QpNum(5)));
+    assert_eq!(table.opened(peer(1), QpNum(5), Detecting, now), None);
     for minute in 1..60 {
         let now = now + ms(minute * 60_000);
-        assert_eq!(table.route(peer(1), now), Route::Way(&Sharp));
+        assert_eq!(table.select(peer(1), now), Selection::Route(&Detecting));
         assert_eq!(table.handle_data(peer(1), QpNum(5), now), None);
     }
 }
 
 #[test]
-fn who_does_not_answer_is_unknown_after_a_while_but_not_after_a_pause() {
+fn a_silent_peer_is_forgotten_after_a_while_but_not_after_a_pause_in_sending() {
     let start = Instant::now();
-    let mut table = with_way(start);
-    assert_eq!(table.route(peer(1), start + ms(1000)), Route::Udp);
-    assert_eq!(table.route(peer(1), start + ms(2000)), Route::Udp);
-    assert_eq!(table.route(peer(1), start + ms(2500)), Route::Way(&QpNum(5)));
-    assert_eq!(table.route(peer(1), start + ms(3000)), Route::Udp);
-    assert_eq!(table.route(peer(1), start + ms(3001)), Route::Udp, "unknown now");
-    // Nothing sent for an hour says nothing of the peer.
-    let mut table = with_way(start);
-    assert_eq!(table.route(peer(1), start + ms(3_600_000)), Route::Udp);
-    assert_eq!(table.route(peer(1), start + ms(3_600_001)), Route::Way(&QpNum(5)));
+    let mut table = with_route(start);
+    assert_eq!(table.select(peer(1), start + ms(1000)), Selection::Udp);
+    assert_eq!(table.select(peer(1), start + ms(2000)), Selection::Udp);
+    assert_eq!(table.select(peer(1), start + ms(2500)), Selection::Route(&QpNum(5)));
+    assert_eq!(table.select(peer(1), start + ms(3000)), Selection::Udp);
+    assert_eq!(table.select(peer(1), start + ms(3001)), Selection::Udp, "unknown now");
+    // If nothing was sent for an hour, that says nothing about the peer.
+    let mut table = with_route(start);
+    assert_eq!(table.select(peer(1), start + ms(3_600_000)), Selection::Udp);
+    assert_eq!(table.select(peer(1), start + ms(3_600_001)), Selection::Route(&QpNum(5)));
 }
 
 #[test]
-fn failures_are_tried_again_more_and_more_rarely() {
+fn retries_after_failures_back_off() {
     let mut now = Instant::now();
-    let mut table = Ways::new(LIMITS);
+    let mut table = Routes::new(LIMITS);
     table.handle_data(peer(1), QpNum(9), now);
     for pause in [20, 40, 80, 100, 100] {
-        assert_eq!(table.route(peer(1), now), Route::Open(QpNum(9)));
+        assert_eq!(table.select(peer(1), now), Selection::Open(QpNum(9)));
         table.failed(peer(1), QpNum(9), now);
-        assert_eq!(table.route(peer(1), now + ms(pause - 1)), Route::Udp);
+        assert_eq!(table.select(peer(1), now + ms(pause - 1)), Selection::Udp);
         now += ms(pause);
     }
-    assert_eq!(table.route(peer(1), now), Route::Open(QpNum(9)));
+    assert_eq!(table.select(peer(1), now), Selection::Open(QpNum(9)));
 }
 
 #[test]
-fn control_packets_from_anybody_else_change_nothing() {
+fn control_packets_from_other_addresses_change_nothing() {
     let now = Instant::now();
-    let mut table = with_way(now);
+    let mut table = with_route(now);
     let other_port = SocketAddr::new(peer(1).ip(), 7175);
     for from in [peer(2), other_port] {
         assert_eq!(table.handle_control(from, QpNum(66), now), None);
     }
     assert_eq!((table.n_unsolicited(), table.len()), (2, 1));
-    assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(5)));
-    assert_eq!(table.route(peer(2), now), Route::Udp);
+    assert_eq!(table.select(peer(1), now), Selection::Route(&QpNum(5)));
+    assert_eq!(table.select(peer(2), now), Selection::Udp);
 }
 
 #[test]
 fn a_peer_without_a_queue_is_reached_by_udp() {
     let now = Instant::now();
-    let mut table = with_way(now);
+    let mut table = with_route(now);
     assert_eq!(table.handle_control(peer(1), QpNum(0), now), Some(QpNum(5)));
-    assert_eq!(table.route(peer(1), now), Route::Udp);
+    assert_eq!(table.select(peer(1), now), Selection::Udp);
     table.handle_data(peer(2), QpNum(0), now);
-    assert_eq!(table.route(peer(2), now), Route::Udp);
+    assert_eq!(table.select(peer(2), now), Selection::Udp);
 }
 
 #[test]
-fn a_flood_of_strangers_displaces_nobody_that_we_speak_to() {
+fn a_flood_of_unknown_sources_displaces_no_destination() {
     let now = Instant::now();
-    let mut table = with_way(now);
+    let mut table = with_route(now);
     for i in 0..10_000u32 {
         let [a, b, ..] = i.to_be_bytes();
         let [.., c, d] = i.to_be_bytes();
@@ -186,7 +187,7 @@ fn a_flood_of_strangers_displaces_nobody_that_we_speak_to() {
         table.handle_control(from, QpNum(i + 1), now);
     }
     assert!(table.len() <= 1 + LIMITS.n_heard);
-    assert_eq!(table.route(peer(1), now), Route::Way(&QpNum(5)));
+    assert_eq!(table.select(peer(1), now), Selection::Route(&QpNum(5)));
 }
 
 #[derive(Clone, Debug)]
@@ -214,25 +215,25 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// A way that is used leads where the destination itself said last, whatever happens; and the table
-    /// stays bounded.
+    /// After any operations a route in use leads to the number that its destination told last, and
+    /// the table is bounded.
     #[test]
     fn ways_lead_where_their_destination_says(ops in proptest::collection::vec(op(), 0..300)) {
         let mut now = Instant::now();
-        let mut table = Ways::new(LIMITS);
+        let mut table = Routes::new(LIMITS);
         let mut said: HashMap<u8, u32> = HashMap::new();
         let mut opening: HashMap<u8, QpNum> = HashMap::new();
         for op in ops {
             match op {
-                Op::Send(p) => match table.route(peer(p), now) {
-                    Route::Udp => {}
-                    Route::Open(number) => {
+                Op::Send(p) => match table.select(peer(p), now) {
+                    Selection::Udp => {}
+                    Selection::Open(number) => {
                         prop_assert_eq!(Some(&number.0), said.get(&p));
                         opening.insert(p, number);
                     }
-                    Route::Way(way) => {
-                        prop_assert!(way.0 != 0);
-                        prop_assert_eq!(Some(&way.0), said.get(&p));
+                    Selection::Route(route) => {
+                        prop_assert!(route.0 != 0);
+                        prop_assert_eq!(Some(&route.0), said.get(&p));
                     }
                 },
                 Op::Data(p, n) => {

@@ -10,12 +10,12 @@ mod wait;
 pub(super) use wait::WaitPolicy;
 
 use crate::engine::{
-    CallerMemory, Interest, IomapError, Ready, RecvError, SendError, Stream, ThreadBell,
+    CallerMemory, Interest, IomapError, QpStream, ReadMode, Ready, RecvError, RemoteAccess,
+    SendError, ThreadBell,
 };
 use crate::interrupt::Watch;
 use crate::iov::Rest;
-use crate::metrics::{self, Direction, Slot};
-use crate::rsocket::RemoteAccess;
+use crate::metrics::{self, Direction, StreamSlot};
 use crate::sys;
 use rsock_cm::manager::{Connected, ContextOf, Manager};
 use rsock_proto::Keepalive;
@@ -36,15 +36,15 @@ const PIECES: usize = 16;
 #[derive(Debug)]
 pub(super) struct Connection<M: Manager> {
     /// Declared before `manager_connection`: the queue pair must be dropped first.
-    pub(super) stream: Stream<M::Backend>,
+    pub(super) stream: QpStream<M::Backend>,
     manager_connection: M::Connection,
     ctx: ContextOf<M>,
     /// What `rsock stat` shows as the path of the bytes.
-    path: metrics::Path,
+    path: metrics::Transport,
     /// The process that made the connection. A forked child must not end it.
     owner: ProcessId,
     /// The connection's entry in `rsock stat`.
-    stat: Slot,
+    stat: StreamSlot,
     /// The hang-up was seen, and the stream was notified of it.
     is_gone: AtomicBool,
     /// The peer reset the connection.
@@ -62,14 +62,14 @@ where
 {
     pub(super) fn new(
         ctx: &ContextOf<M>,
-        stream: Stream<M::Backend>,
+        stream: QpStream<M::Backend>,
         connection: M::Connection,
-        path: metrics::Path,
+        path: metrics::Transport,
     ) -> Self {
         let inode = rustix::fs::fstat(connection.as_fd()).map_or(0, |s| s.st_ino);
-        let stat = Slot::open(connection.local_addr(), connection.peer_addr(), inode);
-        stat.set_path(Direction::Send, path);
-        stat.set_path(Direction::Recv, path);
+        let stat = StreamSlot::open(connection.local_addr(), connection.peer_addr(), inode);
+        stat.set_transport(Direction::Send, path);
+        stat.set_transport(Direction::Recv, path);
         stat.set_peer_pid(connection.peer_pid());
         Self {
             stream,
@@ -137,7 +137,7 @@ where
         let mut total = 0;
         loop {
             let mark = self.stream.mark();
-            let received = self.stream.try_recv(rest, is_peek);
+            let received = self.stream.try_recv(rest, ReadMode::of(is_peek));
             if let (Ok(n), false) = (&received, is_peek) {
                 self.stat.add_bytes(Direction::Recv, self.path, *n as u64);
             }
@@ -180,7 +180,7 @@ where
     }
 
     /// Registers the caller's memory, and exposes it to the peer if `access` says so; see
-    /// [`Stream::iomap`]. Returns the offset.
+    /// [`QpStream::iomap`]. Returns the offset.
     ///
     /// # Errors
     /// `ENOMEM` if the peer has no free entry; `EINVAL` for too long a region; `EOPNOTSUPP` if the
@@ -191,7 +191,7 @@ where
         offset: Option<u64>,
         access: RemoteAccess,
     ) -> io::Result<u64> {
-        self.stream.iomap(memory, offset, access == RemoteAccess::Write).map_err(iomap_error)
+        self.stream.iomap(memory, offset, access).map_err(iomap_error)
     }
 
     /// Allocates memory of the device and exposes it to the peer.
@@ -203,7 +203,7 @@ where
         len: usize,
         offset: Option<u64>,
     ) -> io::Result<(Arc<<M::Backend as Backend>::Mr>, u64)> {
-        self.stream.open_region(len, offset).map_err(iomap_error)
+        self.stream.expose(len, offset).map_err(iomap_error)
     }
 
     /// Writes `bytes` into the memory that the peer exposes under `offset`: all of them, or up to
@@ -223,7 +223,7 @@ where
         while done < bytes.len() {
             let mark = self.stream.mark();
             let at = offset.wrapping_add(done as u64);
-            let end = match self.stream.try_put(&bytes[done..], at) {
+            let end = match self.stream.try_write_remote(&bytes[done..], at) {
                 Ok(0) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Ok(n) => {
                     self.stat.add_bytes(Direction::Send, self.path, n as u64);

@@ -293,8 +293,8 @@ fn streams_and_their_bytes_can_be_seen_from_outside() {
     };
     let line = seen().expect("the connection's line");
     assert_eq!(Some(line.peer), client.peer_addr().ok());
-    let soft = crate::metrics::Path::Soft;
-    assert_eq!((line.tx_path, line.rx_path), (Some(soft), Some(soft)));
+    let soft = crate::metrics::Transport::Soft;
+    assert_eq!((line.tx_transport, line.rx_transport), (Some(soft), Some(soft)));
     let soft = soft as usize;
     assert_eq!((line.tx.bytes[soft], line.rx.bytes[soft]), (1234, 77));
     assert_eq!(line.peer_pid, Some(std::process::id()));

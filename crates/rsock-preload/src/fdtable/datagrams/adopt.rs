@@ -8,7 +8,7 @@ use crate::slot::{self, Socket};
 use crate::{guard, log, tcp_only};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::datagram::kernel_udp::Udp;
+use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_core::interrupt::{self, Section};
 use rustix::fd::BorrowedFd;
 
@@ -49,9 +49,9 @@ fn adopt(fd: c_int, word: Word) -> Option<slot::Key> {
     let key = guard::call_core(|| {
         // SAFETY: not -1, since the table has it; the program's own, as in `Handle::fd`.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        let udp = Udp::adopt(socket);
+        let udp = AcceleratedUdp::adopt(socket);
         if let Some(udp) = udp.as_ref().filter(|_| word.0 & IN_EPOLL_SET != 0) {
-            udp.note_watched();
+            udp.note_in_epoll_set();
         }
         if let Some(udp) = udp.as_ref().filter(|_| reason != FallbackReason::None) {
             udp.pin(reason);

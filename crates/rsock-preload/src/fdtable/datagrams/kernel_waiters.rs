@@ -71,7 +71,7 @@ pub(crate) fn receive<R>(
 /// unknown to the sets: `change` adds the proxy of a queue that is open by then, and a queue that
 /// opens later adds its proxy to all sets.
 pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R {
-    kernel_udp::on_opening(epoll_interest::set_epoll_proxy);
+    kernel_udp::register_epoll_sets(epoll_interest::set_epoll_proxy);
     let receivers_of = usize::try_from(fd).ok().and_then(|fd| RECEIVERS.get_or_map(fd));
     let (Some(receivers), Some(entry)) = (receivers_of, entry(fd)) else {
         pin(fd, FallbackReason::Epoll);
@@ -91,8 +91,8 @@ pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R
     claim::end_wait(receivers);
     let handle = find(fd, Direction::Send);
     let Some(udp) = handle.as_ref().and_then(Handle::udp) else { return change() };
-    udp.note_watched();
-    let kernel_only = udp.deafen();
+    udp.note_in_epoll_set();
+    let kernel_only = udp.begin_kernel_wait();
     let result = change();
     drop(kernel_only);
     result

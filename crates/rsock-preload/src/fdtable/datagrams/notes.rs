@@ -6,7 +6,7 @@ use crate::slot::{Direction, Handle};
 use crate::{guard, log};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::datagram::kernel_udp::Udp;
+use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_core::interrupt::Section;
 
 /// Pins an adopted socket: the kernel alone carries its datagrams.
@@ -40,8 +40,8 @@ pub(in crate::fdtable) fn note_end(handle: &Handle) {
 
 /// Logs what has changed for the socket.
 #[inline]
-pub(crate) fn log_news(fd: c_int, udp: &Udp) {
-    if let Some(news) = udp.news() {
+pub(crate) fn log_news(fd: c_int, udp: &AcceleratedUdp) {
+    if let Some(news) = udp.first_use() {
         log::line(format_args!("fd {fd}: datagrams past the kernel, {news:?}"));
     }
 }
@@ -66,13 +66,13 @@ pub(crate) fn note_shutdown(fd: c_int) {
 
 /// An epoll set watches `fd` edge-triggered.
 pub(crate) fn note_edges(fd: c_int) {
-    with(fd, |udp, _| udp.note_edges());
+    with(fd, |udp, _| udp.note_edge_triggered());
 }
 
 /// This thread is about to wait for an epoll set.
 #[inline]
 pub(crate) fn before_epoll_wait() {
-    if Udp::any_has_rest() {
+    if AcceleratedUdp::any_has_unreported() {
         report_remaining();
     }
 }
@@ -80,7 +80,7 @@ pub(crate) fn before_epoll_wait() {
 #[cold]
 fn report_remaining() {
     for fd in known_fds(0, u32::MAX).filter(|&fd| is_udp(fd)) {
-        with(fd, |udp, _| udp.tell_of_rest());
+        with(fd, |udp, _| udp.report_unreported());
     }
 }
 
@@ -95,6 +95,6 @@ pub(crate) fn note_bound(fd: c_int) {
         return;
     }
     for other in known_fds(0, u32::MAX).filter(|&other| other != fd) {
-        with(other, |udp, other| udp.look_for_others(other));
+        with(other, |udp, other| udp.check_port_sharing(other));
     }
 }

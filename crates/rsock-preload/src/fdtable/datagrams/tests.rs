@@ -144,7 +144,7 @@ fn standard_input_of_a_started_program_is_pinned() {
         use_often(fd);
         crate::handoff::before_spawn().expect("nothing in the way");
         let handle = find(fd, Direction::Send).expect("adopted");
-        assert_eq!(handle.udp().map(Udp::pin_reason), Some(FallbackReason::Passed));
+        assert_eq!(handle.udp().map(AcceleratedUdp::pin_reason), Some(FallbackReason::Passed));
         drop(handle);
         close(socket);
     });

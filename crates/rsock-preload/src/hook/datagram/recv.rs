@@ -4,7 +4,7 @@ use crate::fdtable::datagrams;
 use crate::slot::Direction;
 use crate::{arg, errno, guard, next};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
-use rsock_core::datagram::kernel_udp::{Got, Received};
+use rsock_core::datagram::kernel_udp::{Received, Reception};
 use rustix::fd::AsRawFd;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
@@ -106,8 +106,8 @@ unsafe fn recv(
     });
     datagrams::log_news(fd, udp);
     let result = match got {
-        Ok(Got::Kernel(n)) => Ok(n),
-        Ok(Got::Queue(Received { len, full_len, from })) => {
+        Ok(Reception::Kernel(n)) => Ok(n),
+        Ok(Reception::Queue(Received { len, full_len, from })) => {
             header.set_sender(from);
             header.control_len = 0;
             let is_cut = full_len > len;

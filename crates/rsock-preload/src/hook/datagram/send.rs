@@ -5,7 +5,7 @@ use crate::slot::Direction;
 use crate::{arg, errno, guard, options};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
-use rsock_core::datagram::kernel_udp::Udp;
+use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ptr;
@@ -30,7 +30,7 @@ unsafe fn send(
     }
     // SAFETY: the caller's promise.
     let Some(to) = (unsafe { destination(udp, to, to_len) }) else {
-        udp.note_by_kernel();
+        udp.note_sent_by_kernel();
         return None;
     };
     let sent = guard::call_core(|| Ok(udp.send(handle.fd(), bufs, to)));
@@ -48,7 +48,7 @@ unsafe fn send(
 /// # Safety
 /// As [`send`].
 unsafe fn destination(
-    udp: &Udp,
+    udp: &AcceleratedUdp,
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> Option<Option<SocketAddr>> {
@@ -84,7 +84,7 @@ pub(in crate::hook) unsafe fn send_first(
         return None;
     }
     let n = guard::call_core(|| {
-        let mut batch = udp.send_many(handle.fd());
+        let mut batch = udp.begin_batch(handle.fd());
         let mut n = 0;
         for mmsghdr { msg_hdr: msg, msg_len } in msgs {
             if msg.msg_controllen != 0 {

@@ -175,7 +175,7 @@ impl Worker {
 
     pub(super) fn shutdown(&mut self, op: Op) {
         let Some(slot) = self.some_slot(op.slot) else { return };
-        let Some(call) = self.enter(slot, op.kind, 0) else { return };
+        let Some(call) = self.enter(slot, op.kind, 0, 0) else { return };
         self.shutdown_now(&call, op.how.cast_signed() % 3);
         self.leave_call(&call);
     }
@@ -365,7 +365,7 @@ impl Worker {
 
     pub(super) fn set_nonblocking(&mut self, op: Op) {
         let Some(slot) = self.some_slot(op.slot) else { return };
-        let Some(call) = self.enter(slot, op.kind, 0) else { return };
+        let Some(call) = self.enter(slot, op.kind, 0, 0) else { return };
         self.shared.state(call.end).is_nonblocking.store(1, SeqCst);
         let returned = sys::set_nonblocking(call.fd, op.how == 1);
         self.remember(op.kind, call.fd, Some(call.end), op.how as usize, returned);
@@ -374,7 +374,7 @@ impl Worker {
 
     pub(super) fn set_buffer(&mut self, op: Op) {
         let Some(slot) = self.some_slot(op.slot) else { return };
-        let Some(call) = self.enter(slot, op.kind, 0) else { return };
+        let Some(call) = self.enter(slot, op.kind, 0, 0) else { return };
         if op.how == 0 {
             set_receive_buffer(call.fd, op.n);
         } else {
@@ -386,7 +386,7 @@ impl Worker {
 
     pub(super) fn set_linger(&mut self, op: Op) {
         let Some(slot) = self.some_slot(op.slot) else { return };
-        let Some(call) = self.enter(slot, op.kind, 0) else { return };
+        let Some(call) = self.enter(slot, op.kind, 0, 0) else { return };
         self.shared.state(call.end).is_abortive.store(1, SeqCst);
         let returned = sys::linger_not_at_all(call.fd);
         self.remember(op.kind, call.fd, Some(call.end), 0, returned);

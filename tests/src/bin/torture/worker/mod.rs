@@ -18,7 +18,6 @@ use std::fs;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
-use std::thread;
 
 /// Where the driver leaves the shared file, the schedule, and the mailboxes: two descriptors for
 /// each process.
@@ -85,6 +84,8 @@ impl Worker {
     /// Runs all threads, waits for the other processes, and ends.
     fn play(mut self) -> ! {
         let (shared, schedule, me) = (self.shared, self.schedule, self.me);
+        // Before there are threads: a child that is forked while one sets it would wait for ever.
+        PROCESS.get_or_init(|| shared);
         let threads: Vec<_> = (0..THREADS)
             .filter(|&thread| !schedule.threads[me][thread].is_empty())
             .map(|thread| {
@@ -92,9 +93,7 @@ impl Worker {
                 spawned(run).unwrap_or_else(|| self.fail("no thread can be had"))
             })
             .collect();
-        for thread in threads {
-            thread.join().expect("a thread reports what is wrong and ends the process");
-        }
+        threads.into_iter().for_each(sys::join);
         self.process().phase.store(DONE, SeqCst);
         while !(0..PROCESSES).all(|other| self.has_done(other)) {
             sys::pause(200);
@@ -115,7 +114,6 @@ impl Worker {
     /// Does what the schedule has for this thread.
     fn run(mut self) {
         SELF.set(Some((self.me, self.thread)));
-        PROCESS.get_or_init(|| self.shared);
         self.own().tid.store(sys::thread_id(), SeqCst);
         let ops = &self.schedule.threads[self.me][self.thread];
         loop {
@@ -157,7 +155,6 @@ impl Worker {
     /// What is left at the end: every stream is read to its end and checked, or closed as it is.
     fn leave(&mut self) {
         SELF.set(Some((self.me, self.thread)));
-        PROCESS.get_or_init(|| self.shared);
         self.own().tid.store(sys::thread_id(), SeqCst);
         self.operation = u32::MAX;
         self.collect_mail();
@@ -234,14 +231,13 @@ fn fail(shared: &Shared, me: usize, thread: usize, what: &str) -> ! {
 
 /// A thread that runs `run`. While the process is killed, or becomes another program by a sibling,
 /// none can be had.
-fn spawned(run: impl FnOnce() + Clone + Send + 'static) -> Option<thread::JoinHandle<()>> {
+fn spawned(run: impl FnOnce() + Clone + Send + 'static) -> Option<sys::Joining> {
     (0..1000).find_map(|_| {
-        let builder = thread::Builder::new().stack_size(256 << 10);
-        let spawned = builder.spawn(run.clone());
-        if spawned.is_err() {
+        let spawned = sys::spawn(run.clone());
+        if spawned.is_none() {
             sys::pause(1000);
         }
-        spawned.ok()
+        spawned
     })
 }
 

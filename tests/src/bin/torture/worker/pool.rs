@@ -8,7 +8,7 @@
 use super::{SHARED_FD, Worker};
 use crate::schedule::Kind;
 use crate::shared::{EMPTY, End, OPEN, RESERVED, SLOTS, Slot, Thread};
-use crate::sys;
+use crate::sys::{self, DONTWAIT};
 use std::fs;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::SeqCst;
@@ -84,9 +84,9 @@ impl Worker {
         self.slot(slot).lock.store(0, SeqCst);
     }
 
-    /// Says that a call of `kind` on `slot` is about to be made, which may return once `least`
-    /// bytes are there.
-    pub(super) fn enter(&self, slot: usize, kind: Kind, least: u64) -> Option<Call> {
+    /// Says that a call of `kind` on `slot`, with the flags `how`, is about to be made, which may
+    /// return once `least` bytes are there.
+    pub(super) fn enter(&self, slot: usize, kind: Kind, least: u64, how: u32) -> Option<Call> {
         self.lock(slot);
         let place = self.slot(slot);
         if place.state.load(SeqCst) != OPEN {
@@ -98,6 +98,8 @@ impl Worker {
         self.maybe_opened(end);
         let own = self.own();
         own.slots.store(1 << slot, SeqCst);
+        let is_brief = how & DONTWAIT != 0 || self.is_nonblocking(end);
+        own.is_brief.store(u32::from(is_brief), SeqCst);
         self.unlock(slot);
         self.begin(kind, end, least);
         Some(call)
@@ -159,8 +161,9 @@ fn is_inside(thread: &Thread, slot: usize) -> bool {
     if thread.slots.load(SeqCst) & 1 << slot == 0 {
         return true;
     }
-    // The kernel looks at a number again whenever it wakes up in `poll` or `select`.
-    if thread.call.load(SeqCst) == Kind::Poll as u32 + 1 {
+    // The kernel looks at a number again whenever it wakes up in `poll` or `select`. A call that
+    // does not wait has no business to sleep: if it does, it may not have looked at the number yet.
+    if thread.call.load(SeqCst) == Kind::Poll as u32 + 1 || thread.is_brief.load(SeqCst) != 0 {
         return false;
     }
     let handled = thread.n_signals_handled.load(SeqCst);

@@ -32,7 +32,7 @@ impl Worker {
         let mut left = n;
         for _ in 0..calls.max(1) * 2 {
             let Some(slot) = self.some_slot(op.slot) else { return };
-            let Some(call) = self.enter(slot, op.kind, 0) else { return };
+            let Some(call) = self.enter(slot, op.kind, 0, op.how) else { return };
             let len = usize::try_from(left.min(FLOOD)).expect("little");
             let sent = self.send_once(&call, len, op.how);
             self.leave_call(&call);
@@ -57,7 +57,7 @@ impl Worker {
         for _ in 0..calls {
             let Some(slot) = self.some_slot(op.slot) else { return };
             let least = if how & WAITALL != 0 { n as u64 } else { 1 };
-            let Some(call) = self.enter(slot, op.kind, least) else { return };
+            let Some(call) = self.enter(slot, op.kind, least, how) else { return };
             let got = self.receive_once(&call, n, how, op.kind);
             self.leave_call(&call);
             if !matches!(got, Got::Bytes(_)) {
@@ -193,7 +193,7 @@ impl Worker {
         }
     }
 
-    fn is_nonblocking(&self, end: End) -> bool {
+    pub(super) fn is_nonblocking(&self, end: End) -> bool {
         self.shared.state(end).is_nonblocking.load(SeqCst) != 0
     }
 
@@ -248,7 +248,7 @@ impl Worker {
         let limit =
             if op.n == FOR_EVER && !selects { -1 } else { i32::try_from(op.n).unwrap_or(0) };
         let least = u64::from(op.how & 1);
-        let Some(call) = self.enter(slot, op.kind, least) else { return };
+        let Some(call) = self.enter(slot, op.kind, least, 0) else { return };
         let read = self.shared.read_by(call.end).read.load(SeqCst);
         let (returned, revents) = if selects {
             sys::select(call.fd, events, limit.min(50))
@@ -266,7 +266,7 @@ impl Worker {
 
     pub(super) fn ask_readable(&mut self, op: Op) {
         let Some(slot) = self.some_slot(op.slot) else { return };
-        let Some(call) = self.enter(slot, op.kind, 0) else { return };
+        let Some(call) = self.enter(slot, op.kind, 0, 0) else { return };
         let direction = self.shared.read_by(call.end);
         let read = direction.read.load(SeqCst);
         let (returned, n) = sys::bytes_readable(call.fd);

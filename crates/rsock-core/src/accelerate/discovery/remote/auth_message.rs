@@ -12,7 +12,7 @@
 
 use crate::accelerate::discovery::four_tuple::Tuple;
 use crate::accelerate::{FallbackReason, Side, discovery::local::Subject};
-use crate::config::trusted_hosts::{CODE_LEN, Claim, Trust, trust};
+use crate::config::trusted_hosts::{AuthClaim, CODE_LEN, Trust, trust};
 use rsock_proto::{CONN_DATA_LEN, ConnData};
 use rsock_verbs::QpNum;
 use std::net::SocketAddr;
@@ -89,13 +89,13 @@ impl<'a> Talk<'a> {
         qp_num: QpNum,
         conn_data: &'b [u8],
         request: Option<&'b [u8; CODE_LEN]>,
-    ) -> Claim<'b> {
+    ) -> AuthClaim<'b> {
         let Tuple { local, peer } = *self.tuple;
         let [client, server] = match self.side {
             Some(Side::Accepted) => [peer, local],
             _ => [local, peer],
         };
-        Claim { client, server, qp_num: qp_num.0, conn_data, request }
+        AuthClaim { client, server, qp_num: qp_num.0, conn_data, request }
     }
 }
 

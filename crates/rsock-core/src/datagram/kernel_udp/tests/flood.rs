@@ -1,30 +1,33 @@
 //! More sources than a socket remembers.
 
-use crate::datagram::kernel_udp::sending::{FIRST_LOOK, MOST_KNOWN};
+use crate::datagram::kernel_udp::sending::{FIRST_LOOK, MAX_KNOWN};
 use crate::datagram::kernel_udp::tests::*;
 use std::net::Ipv4Addr;
 
-/// Each of an address of its own, one after the other: nobody has a queue.
-fn strangers(n: usize) -> impl Iterator<Item = UdpSocket> {
+/// Sockets of different addresses, one after the other, without queues.
+fn plain_sockets(n: usize) -> impl Iterator<Item = UdpSocket> {
     let first = Ipv4Addr::new(127, 1, 0, 1).to_bits();
     (first..).take(n).map(|ip| UdpSocket::bind((Ipv4Addr::from_bits(ip), 0)).expect("a socket"))
 }
 
 #[test]
-fn a_server_of_more_strangers_than_it_remembers_goes_on_and_keeps_its_peer() {
-    const N: usize = 2 * MOST_KNOWN + MOST_KNOWN / 2;
-    let (a, b) = met();
+fn a_server_with_more_peers_than_it_remembers_keeps_its_accelerated_peer() {
+    const N: usize = 2 * MAX_KNOWN + MAX_KNOWN / 2;
+    let (a, b) = accelerated_pair();
     let before = b.udp.counters();
     let mut most = 0;
-    for (i, stranger) in strangers(N).enumerate() {
-        let from = stranger.local_addr().expect("address");
-        stranger.send_to(b"who are you?", b.addr()).expect("sent");
+    for (i, plain) in plain_sockets(N).enumerate() {
+        let from = plain.local_addr().expect("address");
+        plain.send_to(b"hello there!", b.addr()).expect("sent");
         let (got, data, source) = b.recv(RecvFlags::empty()).expect("received");
-        assert_eq!((got, &*data, source), (Got::Kernel(12), &b"who are you?"[..], Some(from)));
-        // As often as it takes to be looked for.
+        assert_eq!(
+            (got, &*data, source),
+            (Reception::Kernel(12), &b"hello there!"[..], Some(from))
+        );
+        // As often as it takes until the sender looks for a queue.
         for _ in 0..=FIRST_LOOK {
             assert!(!b.send(b"me", from));
-            assert_eq!(stranger.recv(&mut [0; 10]).expect("answered"), 2);
+            assert_eq!(plain.recv(&mut [0; 10]).expect("answered"), 2);
         }
         most = most.max(b.udp.routes().n_known());
         if i % 100 == 0 {
@@ -33,8 +36,8 @@ fn a_server_of_more_strangers_than_it_remembers_goes_on_and_keeps_its_peer() {
             assert_eq!(a.recv(RecvFlags::empty()).expect("received").2, Some(b.addr()));
         }
     }
-    // Full more than once, and never more than full.
-    assert_eq!(most, MOST_KNOWN);
+    // Full more than once, and never above the limit.
+    assert_eq!(most, MAX_KNOWN);
     let after = b.udp.counters();
     assert_eq!(after.n_received_by_kernel - before.n_received_by_kernel, N as u64);
     let answers = N as u64 * u64::from(FIRST_LOOK + 1);

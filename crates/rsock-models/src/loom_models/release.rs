@@ -1,4 +1,4 @@
-//! Trimming of a receive ring: no byte is forgotten that the peer has written.
+//! Giving back the pages of a receive ring: no byte that the peer has written is lost.
 
 #[path = "../../../rsock-verbs/src/sync/copy_guard.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
@@ -6,11 +6,11 @@ mod copy_guard;
 #[path = "../../../rsock-verbs/src/sync/primitive.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
 mod primitive;
+#[path = "../../../rsock-core/src/engine/buffers/release.rs"]
+mod release;
 #[path = "../../../rsock-verbs/src/sync/slot.rs"]
 #[expect(dead_code, reason = "the model uses some of it")]
 mod slot;
-#[path = "../../../rsock-core/src/engine/trim.rs"]
-mod trim;
 
 use super::explore;
 use copy_guard::CopyGuard;
@@ -39,7 +39,7 @@ unsafe impl Sync for Ring {}
 unsafe impl Send for Ring {}
 
 #[test]
-fn a_trim_forgets_nothing_that_a_peer_has_written() {
+fn released_pages_hold_no_byte_that_the_peer_has_written() {
     explore(|| {
         let ring = Arc::new(Ring {
             key: AtomicU32::new(KEY),
@@ -71,7 +71,7 @@ fn a_trim_forgets_nothing_that_a_peer_has_written() {
                 is_sent
             })
         };
-        trim::trim(
+        release::release_pages(
             false,
             || ring.slot.is_published(0),
             |punch| {

@@ -1,19 +1,18 @@
-//! Marks of the engine: a thread that waits for what another thread dispatches does not sleep
-//! through it.
+//! The event count of the engine: a thread that waits for what another thread dispatches is woken.
 
-#[path = "../../../rsock-core/src/engine/marks.rs"]
-mod marks;
+#[path = "../../../rsock-core/src/engine/wait/event_count.rs"]
+mod event_count;
 
 use super::{ModelFutex, explore};
+use event_count::EventCount;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
-use marks::Marks;
 use std::sync::atomic::Ordering;
 
 /// A stream: a completion that either thread may dispatch, and what comes of it for the other one.
 struct Stream {
-    marks: Marks,
+    events: EventCount,
     /// The effect of the dispatch, for example credits.
     left: AtomicU32,
     /// The queue's epoch, which a wake-up changes.
@@ -24,7 +23,7 @@ struct Stream {
 impl Stream {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            marks: Marks::default(),
+            events: EventCount::default(),
             left: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             futex: ModelFutex::new(),
@@ -33,7 +32,7 @@ impl Stream {
 
     fn dispatch(&self) {
         self.left.fetch_add(1, Ordering::Relaxed);
-        self.marks.announce(|| {
+        self.events.announce(|| {
             self.epoch.fetch_add(1, Ordering::Release);
             self.futex.wake();
         });
@@ -42,16 +41,16 @@ impl Stream {
     /// As `Stream::park` with the loop around it.
     fn wait_for(&self, n: u32) {
         loop {
-            let mark = self.marks.now();
+            let mark = self.events.now();
             if self.left.load(Ordering::Relaxed) == n {
                 break;
             }
-            self.marks.enter();
+            self.events.enter();
             let epoch = self.epoch.load(Ordering::Acquire);
-            if self.marks.now() == mark {
+            if self.events.now() == mark {
                 self.futex.sleep_if(|| self.epoch.load(Ordering::Acquire) == epoch);
             }
-            self.marks.leave();
+            self.events.leave();
         }
     }
 }
@@ -70,7 +69,7 @@ fn a_waiter_is_woken_by_what_another_thread_dispatches() {
 }
 
 #[test]
-fn two_waiters_are_woken_by_it() {
+fn a_dispatch_wakes_two_waiters() {
     explore(|| {
         let stream = Stream::new();
         let waiter = {

@@ -1,14 +1,14 @@
 //! How long to spin before sleeping.
 //!
-//! Spinning wins when the other end runs on another CPU and answers soon; it loses when both share
-//! one CPU, because then the other end cannot run while we spin. So the budget follows what
-//! happens: a hit while spinning raises it, a hit while *yielding* (the other end needed our CPU)
-//! and a sleep lower it. The clock is read while nothing is there, never between an arrival and the
-//! return: where the system call behind it is a real one, it takes as long as a tenth of a round trip,
-//! and there it is read less often, too.
+//! Spinning wins when the peer runs on another CPU and answers soon. It loses when both share one
+//! CPU, because then the peer cannot run while this thread spins. So the budget follows experience:
+//! an arrival during the spin raises it, an arrival during the *yields* (the peer needed this CPU)
+//! and a sleep lower it. The clock is read while nothing has arrived, never between an arrival and
+//! the return: where reading it takes a real system call, that is a tenth of a round trip, and
+//! there it is read less often.
 //!
-//! An end behind a device is waited for in the same way. A software device works on the CPUs that its
-//! users have, in threads that a spinning user keeps waiting: without the pauses and the yields its
+//! A peer behind a device is awaited in the same way. A software device runs on the CPUs of its
+//! users, in threads that a spinning user keeps from running: without the pauses and the yields its
 //! round trips took five times as long.
 
 use once_cell::race::OnceBox;
@@ -19,26 +19,26 @@ use std::time::{Duration, Instant};
 const MAX_NS: u32 = 50_000;
 /// Budget of a new stream. Nanoseconds.
 const START_NS: u32 = 10_000;
-/// What is tried now and then even when spinning never helped. Nanoseconds.
+/// Spin that is tried now and then although spinning has not helped. Nanoseconds.
 const PROBE_NS: u32 = 1_500;
-/// Every how many-th wait probes.
+/// Waits between two such probes.
 const PROBE_EVERY: u32 = 32;
 /// `sched_yield` calls between spinning and sleeping.
 const YIELDS: u32 = 12;
-/// Turns before the first look at the clock: about a microsecond.
+/// Turns before the clock is first read: about a microsecond.
 const FREE_TURNS: u32 = 64;
-/// Turns of the spin loop between two looks at the clock.
+/// Turns of the spin loop between two readings of the clock.
 const TURNS: u32 = 32;
-/// A look at the clock that is no system call takes less, by far.
-const CHEAP_LOOK: Duration = Duration::from_nanos(100);
-/// Most turns between looks, as a multiple of the usual. PERF: in a guest whose clock takes 2 to 4 us,
-/// waiters spent two fifths of their time in it, and found what arrived meanwhile late: 27.8 thousand
-/// round trips a second, and 32.7 with four times the turns; 31.7 with eight times.
+/// Reading the clock without a system call takes much less than this.
+const CHEAP_READING: Duration = Duration::from_nanos(100);
+/// Most turns between readings, as a multiple of [`TURNS`]. PERF: in a guest whose clock takes 2 to
+/// 4 us, waiters spent two fifths of their time in it, and found what arrived meanwhile late: 27.8
+/// thousand round trips a second, and 32.7 with four times the turns; 31.7 with eight times.
 const MAX_STRETCH: u32 = 4;
 
 /// A budget that learns. Plain atomics: races only cost precision.
 #[derive(Debug)]
-pub(super) struct Spin {
+pub(in crate::engine) struct Spin {
     budget_ns: AtomicU32,
     waits: AtomicU32,
 }
@@ -54,15 +54,15 @@ impl Spin {
         Self { budget_ns: AtomicU32::new(START_NS), waits: AtomicU32::new(0) }
     }
 
-    /// Spins, then yields, until `ready` holds; false if it is time to sleep.
-    pub(super) fn wait(&self, ready: impl Fn() -> bool) -> bool {
+    /// Spins, then yields, until `ready` holds. False if the caller should sleep.
+    pub(in crate::engine) fn wait(&self, ready: impl Fn() -> bool) -> bool {
         let max = max_ns();
         if max == 0 {
             return ready();
         }
         let mut budget = self.budget_ns.load(Ordering::Relaxed).min(max);
         if budget != 0 {
-            // The usual case of a busy stream, before anything costs: no clock, no shared write.
+            // The common case of a busy stream comes first: no clock, no shared write.
             for _ in 0..FREE_TURNS * stretch() {
                 if ready() {
                     return true;
@@ -82,7 +82,7 @@ impl Spin {
         for _ in 0..YIELDS {
             rustix::thread::sched_yield();
             if ready() {
-                // The other end ran when we made room for it: spinning was in its way.
+                // The peer answered once it got this CPU: spinning kept it from running.
                 self.budget_ns.store(budget / 2, Ordering::Relaxed);
                 return true;
             }
@@ -91,14 +91,14 @@ impl Spin {
         false
     }
 
-    /// Counts a wait. True for one that tries what did not help before.
+    /// Counts a wait. True if it is to try spinning again.
     fn is_probe_due(&self) -> bool {
         let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
         self.waits.store(waits, Ordering::Relaxed);
         waits.is_multiple_of(PROBE_EVERY)
     }
 
-    /// A hit after about `took`.
+    /// Learns from an arrival after about `took`.
     fn learn_hit(&self, took: Duration) {
         let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
         let old = self.budget_ns.load(Ordering::Relaxed);
@@ -109,45 +109,46 @@ impl Spin {
     }
 }
 
-/// Spins until `ready` holds, and says after about how long; `None` after `budget` nanoseconds.
+/// Spins until `ready` holds; returns about how long that took, or `None` after `budget`
+/// nanoseconds.
 #[inline]
 fn spin_for(budget: u32, ready: impl Fn() -> bool) -> Option<Duration> {
     let limit = Duration::from_nanos(budget.into());
     let turns = TURNS * stretch();
     let start = Instant::now();
-    let (mut looked, mut chunk) = (Duration::ZERO, Duration::ZERO);
+    let (mut elapsed, mut chunk) = (Duration::ZERO, Duration::ZERO);
     loop {
         for _ in 0..turns {
             if ready() {
-                return Some(looked + chunk);
+                return Some(elapsed + chunk);
             }
             std::hint::spin_loop();
         }
         let now = start.elapsed();
-        (looked, chunk) = (now, now.saturating_sub(looked));
-        if looked >= limit {
+        (elapsed, chunk) = (now, now.saturating_sub(elapsed));
+        if elapsed >= limit {
             return None;
         }
     }
 }
 
-/// How many times as long as usual to go without a look at the clock: more than once where a look takes
-/// a system call.
+/// By how much to stretch the turns between two readings of the clock: more than 1 where a reading
+/// takes a system call.
 fn stretch() -> u32 {
     static STRETCH: OnceBox<u32> = OnceBox::new();
     *STRETCH.get_or_init(|| {
-        let looks = (0..4).map(|_| Instant::now().elapsed());
-        Box::new(stretch_for(looks.min().unwrap_or_default()))
+        let readings = (0..4).map(|_| Instant::now().elapsed());
+        Box::new(stretch_for(readings.min().unwrap_or_default()))
     })
 }
 
-/// As [`stretch`], for looks that take so long.
-fn stretch_for(look: Duration) -> u32 {
-    let times = look.as_nanos() / CHEAP_LOOK.as_nanos();
+/// As [`stretch`], where one reading takes `reading`.
+fn stretch_for(reading: Duration) -> u32 {
+    let times = reading.as_nanos() / CHEAP_READING.as_nanos();
     u32::try_from(times).unwrap_or(u32::MAX).clamp(1, MAX_STRETCH)
 }
 
-/// Spins and yields within the calling thread's budget until `ready` holds: for waits on several
+/// Spins and yields within the calling thread's budget until `ready` holds. For waits on several
 /// streams at once.
 pub fn spin_on(ready: impl Fn() -> bool) -> bool {
     thread_local! {
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Something that is there at the `n`th look.
+    /// A condition that holds at its `n`th evaluation.
     fn ready_at(n: u32) -> impl Fn() -> bool {
         let looks = Cell::new(0);
         move || {
@@ -192,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_when_it_gets_our_cpu_is_not_spun_for() {
+    fn a_peer_that_answers_once_it_gets_this_cpu_is_not_spun_for() {
         let spin = with_budget(0);
         assert!(spin.wait(ready_at(YIELDS)));
         assert_eq!(budget(&spin), 0);
     }
 
     #[test]
-    fn turns_are_stretched_where_the_clock_is_dear() {
+    fn turns_are_stretched_where_reading_the_clock_is_slow() {
         let table = [(0, 1), (40, 1), (199, 1), (250, 2), (1_800, 4), (1_000_000_000, 4)];
         for (nanos, times) in table {
             assert_eq!(stretch_for(Duration::from_nanos(nanos)), times, "{nanos} ns");
@@ -219,7 +220,7 @@ mod tests {
         for _ in 1..PROBE_EVERY {
             assert!(!spin.wait(|| false));
         }
-        // Found while spinning: a yield would lower the budget.
+        // The arrival is found during the spin: one during a yield would lower the budget.
         assert!(spin.wait(ready_at(2)));
         assert!(budget(&spin) >= PROBE_NS);
     }

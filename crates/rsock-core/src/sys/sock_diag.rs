@@ -1,7 +1,7 @@
-//! Which UDP sockets have a port, by the kernel's word (`sock_diag(7)`).
+//! Which UDP sockets are bound to a port, as the kernel reports it (`sock_diag(7)`).
 //!
-//! A datagram may pass the kernel only where it is known which socket the kernel would have given it to. That is
-//! so where one socket alone has the port.
+//! A datagram may bypass the kernel only if it is certain which socket the kernel would deliver it
+//! to. That is certain where a single socket is bound to the port.
 
 use rustix::fd::OwnedFd;
 use rustix::net::netlink::{self, SocketAddrNetlink};
@@ -11,12 +11,12 @@ use rustix::net::{
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// A socket that has the port.
+/// A socket that is bound to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Holder {
-    /// What it is bound to; an IPv4 address where it has a mapped one.
+struct BoundSocket {
+    /// The address that it is bound to; mapped IPv4 addresses as IPv4.
     ip: IpAddr,
-    /// Whose it is, as our user namespace calls him.
+    /// The user that owns it, as the local user namespace numbers users.
     uid: u32,
     inode: u32,
 }
@@ -35,35 +35,35 @@ const MSG_ID: usize = 4;
 const MSG_UID: usize = MSG_ID + 48 + 12;
 const MSG_INODE: usize = MSG_ID + 48 + 16;
 
-/// Whether the socket with `inode` is the only one that datagrams to `local` (which may be a wildcard) can
-/// come to.
+/// Whether the socket with `inode` is the only one that can receive datagrams for `local`, which
+/// may be a wildcard address.
 ///
 /// # Errors
-/// What the kernel answers, for instance that it cannot tell.
-pub(super) fn is_sole(local: SocketAddr, inode: u64) -> io::Result<bool> {
+/// The kernel's error, for instance where it does not support the query.
+pub(crate) fn is_only_receiver(local: SocketAddr, inode: u64) -> io::Result<bool> {
     let mut is_there = false;
     for family in [libc::AF_INET, libc::AF_INET6] {
-        for holder in dump(family, local.port())? {
-            let may_meet = holder.ip == local.ip()
-                || holder.ip.is_unspecified()
+        for socket in dump(family, local.port())? {
+            let may_receive = socket.ip == local.ip()
+                || socket.ip.is_unspecified()
                 || local.ip().is_unspecified();
-            if may_meet && u64::from(holder.inode) != inode {
+            if may_receive && u64::from(socket.inode) != inode {
                 return Ok(false);
             }
-            is_there |= may_meet;
+            is_there |= may_receive;
         }
     }
     Ok(is_there)
 }
 
-/// Whether a socket of user `uid` may send from local address `at`, which is canonical.
+/// Whether user `uid` owns a socket that may send from the canonical local address `at`.
 ///
 /// # Errors
-/// As [`is_sole`].
-pub(crate) fn is_held_by(at: SocketAddr, uid: u32) -> io::Result<bool> {
+/// As [`is_only_receiver`].
+pub(crate) fn is_owned_by(at: SocketAddr, uid: u32) -> io::Result<bool> {
     for family in [libc::AF_INET, libc::AF_INET6] {
-        let is_it = |holder: &Holder| {
-            holder.uid == uid && (holder.ip == at.ip() || holder.ip.is_unspecified())
+        let is_it = |socket: &BoundSocket| {
+            socket.uid == uid && (socket.ip == at.ip() || socket.ip.is_unspecified())
         };
         if dump(family, at.port())?.iter().any(is_it) {
             return Ok(true);
@@ -72,7 +72,7 @@ pub(crate) fn is_held_by(at: SocketAddr, uid: u32) -> io::Result<bool> {
     Ok(false)
 }
 
-fn dump(family: i32, port: u16) -> io::Result<Vec<Holder>> {
+fn dump(family: i32, port: u16) -> io::Result<Vec<BoundSocket>> {
     let socket: OwnedFd = socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
@@ -83,7 +83,7 @@ fn dump(family: i32, port: u16) -> io::Result<Vec<Holder>> {
     let mut found = Vec::new();
     let mut answer = vec![0; 32 << 10];
     loop {
-        // The kernel answers within the calls: this never waits.
+        // The kernel has answered when `sendto` returns: this never waits.
         let (n, _) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
         if parse(&answer[..n], &mut found)? {
             return Ok(found);
@@ -107,8 +107,8 @@ fn request(family: i32, port: u16) -> [u8; NLMSG_HDR + REQ_LEN] {
     m
 }
 
-/// Reads the messages of one answer; says whether it was the last.
-fn parse(mut answer: &[u8], found: &mut Vec<Holder>) -> io::Result<bool> {
+/// Parses the messages of one answer. True if it was the last.
+fn parse(mut answer: &[u8], found: &mut Vec<BoundSocket>) -> io::Result<bool> {
     let malformed = || io::Error::from(io::ErrorKind::InvalidData);
     let word =
         |bytes: &[u8], at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -123,7 +123,7 @@ fn parse(mut answer: &[u8], found: &mut Vec<Holder>) -> io::Result<bool> {
                 let ip = address(body).ok_or_else(malformed)?;
                 let inode = word(body, MSG_INODE).ok_or_else(malformed)?;
                 let uid = word(body, MSG_UID).ok_or_else(malformed)?;
-                found.push(Holder { ip, uid, inode });
+                found.push(BoundSocket { ip, uid, inode });
             }
             Some(NLMSG_ERROR) => {
                 let code = word(body, 0).map_or(libc::EIO, |e| e.cast_signed().wrapping_neg());
@@ -158,19 +158,19 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_alone_on_its_port_is_found_to_be() {
+    fn a_socket_that_is_alone_on_its_port_is_the_only_receiver() {
         for bind in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
             let Ok(socket) = UdpSocket::bind(bind) else { continue };
             let local = socket.local_addr().expect("address");
-            assert!(is_sole(local, inode(&socket)).expect("an answer"), "{bind}");
-            assert!(!is_sole(local, inode(&socket) + 1).expect("an answer"), "{bind}");
+            assert!(is_only_receiver(local, inode(&socket)).expect("an answer"), "{bind}");
+            assert!(!is_only_receiver(local, inode(&socket) + 1).expect("an answer"), "{bind}");
             drop(socket);
-            assert!(!is_sole(local, 1).expect("an answer"), "{bind}");
+            assert!(!is_only_receiver(local, 1).expect("an answer"), "{bind}");
         }
     }
 
     #[test]
-    fn a_second_socket_on_the_port_is_seen() {
+    fn a_second_socket_on_the_port_is_found() {
         use rustix::net::sockopt::set_socket_reuseaddr;
         let open = |to: SocketAddr| {
             let family = AddressFamily::INET;
@@ -182,16 +182,16 @@ mod tests {
         };
         let first = open("127.0.0.1:0".parse().expect("address"));
         let local = first.local_addr().expect("address");
-        assert!(is_sole(local, inode(&first)).expect("an answer"));
+        assert!(is_only_receiver(local, inode(&first)).expect("an answer"));
         let second = open(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
-        assert!(!is_sole(local, inode(&first)).expect("an answer"));
-        assert!(!is_sole(local, inode(&second)).expect("an answer"));
+        assert!(!is_only_receiver(local, inode(&first)).expect("an answer"));
+        assert!(!is_only_receiver(local, inode(&second)).expect("an answer"));
         drop(second);
-        assert!(is_sole(local, inode(&first)).expect("an answer"));
+        assert!(is_only_receiver(local, inode(&first)).expect("an answer"));
     }
 
     #[test]
-    fn garbage_is_no_answer() {
+    fn garbage_is_not_parsed() {
         for len in 1..64 {
             assert!(parse(&vec![0xFF; len], &mut Vec::new()).is_err());
             assert!(parse(&vec![0; len], &mut Vec::new()).is_err());

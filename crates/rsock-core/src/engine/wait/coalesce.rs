@@ -1,41 +1,42 @@
-//! Interrupt moderation: who receives in bulk from a device naps, rather than be woken for each message.
+//! Wake-up coalescing: a reader in bulk naps instead of being woken for each message.
 //!
-//! A wake-up is dear to whoever causes it. A software device works on a sender's CPU, and waking a sleeper on
-//! another one was all that kept a stream of 64 KiB writes behind bare verbs, whose benchmark never sleeps: an
-//! eighth of that CPU's time. A hardware device interrupts the receiver instead. So a reader that has been
-//! receiving a lot, and has sent nothing meanwhile, sleeps without asking to be woken, for about as long as the
-//! next large message takes to come; what comes meanwhile it finds when it wakes.
+//! A wake-up takes time from its cause. A software device works on the sender's CPU, and waking a
+//! sleeper on another CPU was all that kept a stream of 64 KiB writes behind bare verbs, whose
+//! benchmark never sleeps: an eighth of that CPU's time. A hardware device interrupts the receiver
+//! instead. So a reader that has been receiving many bytes, and has sent none meanwhile, sleeps
+//! without asking to be woken, for about as long as the next large message takes to arrive. It
+//! finds what arrived meanwhile when it wakes.
 //!
-//! The price is the end of a burst, which may be seen one nap late. So there is none where somebody may be
-//! waiting for an answer: not when this end has sent anything of late, not at lower rates, where each message
-//! may matter for itself, and not twice in vain. At higher rates there is something before a nap would be
-//! worth its timer.
+//! The price is that the end of a burst may be seen one nap late. So a reader does not nap where
+//! the peer may be waiting for an answer: not if it has sent anything lately, not at lower rates,
+//! where each message may matter by itself, and not again after a nap in which nothing arrived. At
+//! higher rates bytes arrive sooner than a timer is worth.
 
-use crate::engine::stream::Stream;
+use crate::engine::stream::QpStream;
 use crate::engine::wait::Wake;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_verbs::Backend;
 use std::time::{Duration, Instant};
 
-/// What should come during a nap, in bytes: about a third of what is announced to a peer at one time, which must
-/// not run out of room meanwhile.
+/// Bytes that should arrive during a nap: about a third of what is announced to a peer at one time,
+/// which must not run out of room meanwhile.
 const NAP_BYTES: u64 = 80 << 10;
 /// A shorter nap is not worth its timer.
 const SHORTEST: Duration = Duration::from_micros(100);
-/// Nobody's data is seen later than that for our nap.
+/// No data is seen later than this because of a nap.
 const LONGEST: Duration = Duration::from_millis(2);
-/// How long use is counted before it is judged.
+/// How long bytes are counted before the rate is computed.
 const PERIOD: Duration = Duration::from_millis(4);
-/// What was counted over a longer time says nothing about now.
+/// A count over a longer time says nothing about the current rate.
 const STALE: Duration = Duration::from_millis(40);
 
-/// What of late has been received, and what follows for the next wait.
+/// How much has been received lately, and whether the next wait may nap.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moderation {
+pub(in crate::engine) struct WakeCoalescing {
     /// Bytes received.
     n_read: u64,
-    /// When counting began, and with what.
+    /// When counting began, and the totals at that time.
     since: Option<Instant>,
     n_read_then: u64,
     n_sent_then: u64,
@@ -43,9 +44,9 @@ pub(super) struct Moderation {
     nap: Option<Duration>,
 }
 
-impl Moderation {
+impl WakeCoalescing {
     #[inline]
-    pub(super) fn note_read(&mut self, n: usize) {
+    pub(in crate::engine) fn note_read(&mut self, n: usize) {
         self.n_read += n as u64;
     }
 
@@ -75,9 +76,9 @@ fn nap_at(n: u64, period: Duration) -> Option<Duration> {
     (SHORTEST..=LONGEST).contains(&nap).then_some(nap)
 }
 
-impl<B: Backend> Stream<B> {
-    /// For who is about to wait for data, within `left`: naps first if that pays, and says what came of it. `None`
-    /// if it does not.
+impl<B: Backend> QpStream<B> {
+    /// For a caller that is about to wait for data, at most for `left`: naps first if that pays,
+    /// and returns how the nap ended. `None` if the caller should wait as usual.
     pub(crate) fn nap(&self, mark: u32, left: Option<Duration>, watch: Watch) -> Option<Wake> {
         if !B::SENDS_WAIT {
             return None;
@@ -90,15 +91,15 @@ impl<B: Backend> Stream<B> {
             return Some(Wake::Changed);
         }
         let _section = Section::enter();
-        // In vain: none until a lot has been received again.
-        self.ring.lock_recv().moderation.nap = None;
+        // Nothing arrived: no further nap until the rate is high again.
+        self.ring.lock_recv().coalescing.nap = None;
         Some(Wake::TimedOut)
     }
 
     fn next_nap(&self) -> Option<Duration> {
         let _section = Section::enter();
         let n_sent = self.ring.lock_send().sent;
-        self.ring.lock_recv().moderation.nap(sys::now(), n_sent)
+        self.ring.lock_recv().coalescing.nap(sys::now(), n_sent)
     }
 }
 
@@ -108,16 +109,16 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(1);
 
-    /// What follows at each wait for a stream that waits once a [`STEP`], receives as many bytes in between as
-    /// `n_read` says, and sends as many as `n_sent`.
+    /// Whether each wait naps, of a stream that waits once per [`STEP`], and in between receives
+    /// the bytes of `n_read` and sends those of `n_sent`.
     fn naps(n_read: &[usize], n_sent: &[u64]) -> Vec<bool> {
-        let mut moderation = Moderation::default();
+        let mut coalescing = WakeCoalescing::default();
         let (start, mut sent) = (Instant::now(), 0);
         let steps = n_read.iter().zip(n_sent).zip(0..);
         let wait = |((&read, &send), at)| {
-            moderation.note_read(read);
+            coalescing.note_read(read);
             sent += send;
-            moderation.nap(start + STEP * at, sent).is_some()
+            coalescing.nap(start + STEP * at, sent).is_some()
         };
         steps.map(wait).collect()
     }
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_does_not() {
+    fn a_reader_that_answers_does_not_nap() {
         assert_eq!(naps(&[64 << 10; 12], &[1; 12]), [false; 12]);
         let mut sent = [0; 12];
         sent[7] = 1;
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_are_as_long_as_the_bytes_take_and_neither_short_nor_long() {
+    fn a_nap_lasts_as_long_as_its_bytes_take_within_the_limits() {
         let table = [
             (NAP_BYTES, Some(PERIOD / 4)),
             (NAP_BYTES / 2, Some(PERIOD / 2)),
@@ -154,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_it() {
-        let mut moderation = Moderation::default();
+    fn a_pause_ends_napping() {
+        let mut coalescing = WakeCoalescing::default();
         let start = Instant::now();
-        moderation.nap(start, 0);
-        moderation.note_read(1 << 20);
-        assert!(moderation.nap(start + PERIOD, 0).is_some());
-        assert!(moderation.nap(start + PERIOD + STALE, 0).is_none());
+        coalescing.nap(start, 0);
+        coalescing.note_read(1 << 20);
+        assert!(coalescing.nap(start + PERIOD, 0).is_some());
+        assert!(coalescing.nap(start + PERIOD + STALE, 0).is_none());
     }
 }

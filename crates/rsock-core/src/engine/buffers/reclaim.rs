@@ -1,53 +1,56 @@
-//! Keeps the memory of idle streams small.
+//! Reclaims the pages of idle receive rings.
 //!
-//! A receive ring is sparse: pages are taken when the peer first writes them, and stay. A process
-//! with a thousand streams that each moved a megabyte once would keep half a gigabyte. So every
-//! process has a budget; when its rings together exceed it, those that have not been used for a
-//! while and hold no unread byte give their pages back. There is no timer and no thread: growth of
-//! one stream pays for the trimming of others. Rings in constant use are never trimmed, even above
-//! the budget.
+//! A receive ring is sparse: the kernel allocates a page when the peer first writes it, and the
+//! page stays. A process with a thousand streams that each moved a megabyte once would keep half a
+//! gigabyte. So every process has a budget. When its rings together exceed the budget, the pages of
+//! those that have not been used for a while and hold no unread byte are released. There is no
+//! timer and no thread: a stream whose ring grows does this work for the others, by a clock
+//! algorithm. Rings in constant use keep their pages, even above the budget.
 
 use rsock_verbs::family;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
-/// Ring bytes that a process may keep without anybody giving way.
+/// Ring bytes that a process may keep before pages are reclaimed.
 const BUDGET: usize = 4 << 20;
-/// Growth is counted in steps of this many bytes.
-pub(super) const STEP: usize = 64 << 10;
-/// Streams looked at per step, so that a step costs a bounded time.
-const LOOKS: usize = 32;
+/// Growth of a ring is counted in steps of this many bytes.
+pub(in crate::engine) const STEP: usize = 64 << 10;
+/// Streams examined per step, so that a step takes a bounded time.
+const EXAMINED_PER_STEP: usize = 32;
 
-/// Something whose pages can be given back.
-pub(super) trait Trim: Debug + Send + Sync {
-    /// Gives back what holds nothing, unless in use; how many bytes of [`STEP`]s that frees.
-    fn trim(&self) -> usize;
-    /// What the clock hand looks at.
-    fn usage(&self) -> &Usage;
+/// A ring whose pages can be released.
+pub(in crate::engine) trait Reclaimable: Debug + Send + Sync {
+    /// Releases the pages if the ring is empty and not in use. Returns the bytes freed, in
+    /// [`STEP`]s.
+    fn reclaim(&self) -> usize;
+    /// The usage that the clock hand examines.
+    fn usage(&self) -> &RingUsage;
 }
 
-/// Per stream, private to the process.
+/// The usage of one ring. Private to the process.
 #[derive(Debug, Default)]
-pub(super) struct Usage {
-    /// Used since the hand passed last.
+pub(in crate::engine) struct RingUsage {
+    /// Whether the ring was used since the clock hand last passed.
     used: AtomicBool,
-    /// Bytes accounted for.
+    /// Bytes of the ring that are part of [`TOTAL`].
     counted: AtomicUsize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Registry {
     owner: u32,
-    streams: Vec<Weak<dyn Trim>>,
+    streams: Vec<Weak<dyn Reclaimable>>,
+    /// The clock hand: the next stream to examine.
     hand: usize,
-    /// How many entries there may be before those of closed streams are taken out.
+    /// Number of entries at which those of closed streams are removed.
     prune_at: usize,
 }
 
-/// The least number of entries that are searched for closed streams.
+/// Smallest number of entries that are searched for closed streams.
 const PRUNE: usize = 64;
 
+/// Bytes that this process's rings are taken to occupy.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new(0));
 
@@ -56,10 +59,10 @@ impl Registry {
         Self { owner, streams: Vec::new(), hand: 0, prune_at: PRUNE }
     }
 
-    /// Adds a stream. Entries of closed streams, each of which keeps the allocation of its stream
-    /// alive, go when the list has doubled: it stays within twice the open streams, at a cost for
-    /// each of them that does not depend on their number.
-    fn add(&mut self, stream: Weak<dyn Trim>) {
+    /// Adds a stream. The entry of a closed stream keeps that stream's allocation. Such entries are
+    /// removed when the list has doubled, so the list stays within twice the open streams, at a
+    /// cost for each of them that does not depend on their number.
+    fn add(&mut self, stream: Weak<dyn Reclaimable>) {
         if self.streams.len() >= self.prune_at {
             self.streams.retain(|stream| stream.strong_count() != 0);
             self.prune_at = PRUNE.max(2 * self.streams.len());
@@ -69,20 +72,21 @@ impl Registry {
     }
 }
 
-/// The list of streams, held from before a fork until after it, in both processes.
+/// The locked list of streams: from before a fork until after it, in both processes.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LockedStreams {
     _registry: MutexGuard<'static, Registry>,
 }
 
-/// Takes the list over a fork: a child would find it locked for ever if another thread was trimming.
-pub(crate) fn hold_for_fork() -> Held {
-    Held { _registry: REGISTRY.lock().unwrap_or_else(PoisonError::into_inner) }
+/// Locks the list for a fork: otherwise the list would stay locked in the child for ever if another
+/// thread reclaims pages at the fork.
+pub(crate) fn lock_for_fork() -> LockedStreams {
+    LockedStreams { _registry: REGISTRY.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
-/// Makes a stream known; not one of a thread that holds the list for its fork.
-pub(super) fn register(stream: Weak<dyn Trim>) {
+/// Adds a stream to the list, unless the calling thread has locked the list for its fork.
+pub(in crate::engine) fn register(stream: Weak<dyn Reclaimable>) {
     if family::is_forking() {
         return;
     }
@@ -90,17 +94,17 @@ pub(super) fn register(stream: Weak<dyn Trim>) {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     let here = family::process().0;
     if registry.owner != here {
-        // A forked child leaves inherited streams to whoever made them.
+        // A forked child leaves inherited streams to the process that made them.
         *registry = Registry::new(here);
         TOTAL.store(0, Ordering::Relaxed);
     }
     registry.add(stream);
 }
 
-impl Usage {
-    /// Notes that `bytes` of the ring (a multiple of [`STEP`] is enough) are in use now.
+impl RingUsage {
+    /// Notes that `bytes` of the ring are in use now. The caller may round to [`STEP`].
     #[inline]
-    pub(super) fn note(&self, bytes: usize) {
+    pub(in crate::engine) fn note(&self, bytes: usize) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -118,17 +122,17 @@ impl Usage {
         }
     }
 
-    /// Notes that nothing of the ring is in use any more; how many bytes were.
-    pub(super) fn clear(&self) -> usize {
+    /// Notes that no byte of the ring is in use any more. Returns how many were.
+    pub(in crate::engine) fn clear(&self) -> usize {
         let old = self.counted.swap(0, Ordering::Relaxed);
-        // Saturating, because a fork resets the total and not the streams.
+        // Saturating, because a fork resets the total and not the counts of the streams.
         let _ = TOTAL
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |t| Some(t.saturating_sub(old)));
         old
     }
 }
 
-impl Drop for Usage {
+impl Drop for RingUsage {
     fn drop(&mut self) {
         self.clear();
     }
@@ -140,14 +144,14 @@ pub(crate) fn total() -> usize {
     TOTAL.load(Ordering::Relaxed)
 }
 
-/// Moves the hand on, trimming what was not used since it last came by, until the budget is kept
-/// or enough was looked at.
+/// Moves the clock hand on and reclaims rings that were not used since it last passed, until the
+/// budget is kept or [`EXAMINED_PER_STEP`] streams were examined.
 fn sweep() {
     let Ok(mut registry) = REGISTRY.try_lock() else { return };
     if registry.owner != family::process().0 {
         return;
     }
-    for _ in 0..LOOKS.min(2 * registry.streams.len()) {
+    for _ in 0..EXAMINED_PER_STEP.min(2 * registry.streams.len()) {
         if TOTAL.load(Ordering::Relaxed) <= BUDGET || registry.streams.is_empty() {
             return;
         }
@@ -161,7 +165,7 @@ fn sweep() {
         if usage.counted.load(Ordering::Relaxed) == 0 || usage.used.swap(false, Ordering::Relaxed) {
             continue;
         }
-        stream.trim();
+        stream.reclaim();
     }
 }
 
@@ -171,23 +175,23 @@ mod tests {
     use std::sync::Arc;
 
     #[derive(Debug, Default)]
-    struct Idle(Usage);
+    struct Idle(RingUsage);
 
-    impl Trim for Idle {
-        fn trim(&self) -> usize {
+    impl Reclaimable for Idle {
+        fn reclaim(&self) -> usize {
             0
         }
 
-        fn usage(&self) -> &Usage {
+        fn usage(&self) -> &RingUsage {
             &self.0
         }
     }
 
     #[test]
-    fn closed_streams_leave_nothing_in_the_registry() {
+    fn entries_of_closed_streams_are_removed_from_the_registry() {
         let mut registry = Registry::new(1);
         let open = |registry: &mut Registry| {
-            let stream: Arc<dyn Trim> = Arc::new(Idle::default());
+            let stream: Arc<dyn Reclaimable> = Arc::new(Idle::default());
             registry.add(Arc::downgrade(&stream));
             stream
         };
@@ -196,8 +200,9 @@ mod tests {
             drop(open(&mut registry));
         }
         assert!(registry.streams.len() <= 2 * kept.len() + 1, "{}", registry.streams.len());
-        let is_listed =
-            |s: &Arc<dyn Trim>| registry.streams.iter().any(|w| w.ptr_eq(&Arc::downgrade(s)));
+        let is_listed = |s: &Arc<dyn Reclaimable>| {
+            registry.streams.iter().any(|w| w.ptr_eq(&Arc::downgrade(s)))
+        };
         assert!(kept.iter().all(is_listed));
         drop(kept);
         for _ in 0..10 * PRUNE {

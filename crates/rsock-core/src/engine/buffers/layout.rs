@@ -1,25 +1,25 @@
-//! Where things lie in a stream's registered region: the target table, the message words of
-//! a wire without immediates, the receive ring.
+//! The layout of a stream's registered region: the target table, the message words of a wire
+//! without immediates, the receive ring.
 
 use crate::engine::config::{Config, Wire};
 use rsock_proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};
 
-/// Entries of our target table: what the peer rotates over when it announces buffers.
-pub(super) const N_SLOTS: u8 = 2;
+/// Entries of the local target table: the peer writes them in turn as it announces its buffers.
+pub(in crate::engine) const N_SLOTS: u8 = 2;
 
 /// Byte offsets within the region.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(in crate::engine) struct Layout {
     /// One 4-byte word per receive, for [`Wire::MsgSend`]; `words == ring` otherwise.
-    pub(super) words: usize,
+    pub(in crate::engine) words: usize,
     /// The receive ring, on a cache line of its own.
-    pub(super) ring: usize,
+    pub(in crate::engine) ring: usize,
     /// End of the region.
-    pub(super) len: usize,
+    pub(in crate::engine) len: usize,
 }
 
 impl Layout {
-    pub(super) fn new(config: &Config, wire: Wire) -> Self {
+    pub(in crate::engine) fn new(config: &Config, wire: Wire) -> Self {
         let table =
             iomap_table_offset(N_SLOTS.into()) + usize::from(config.iomap_slots) * IOMAP_ENTRY;
         let words = table.next_multiple_of(64);
@@ -32,12 +32,12 @@ impl Layout {
     }
 
     /// Bytes of the ring.
-    pub(super) fn ring_len(&self) -> usize {
+    pub(in crate::engine) fn ring_len(&self) -> usize {
         self.len - self.ring
     }
 
     /// Offset of slot `i` of the target table.
-    pub(super) fn slot(i: usize) -> usize {
+    pub(in crate::engine) fn slot(i: usize) -> usize {
         slot_offset(i)
     }
 }

@@ -1,0 +1,104 @@
+//! Descriptors that are closed, and reused, under calls in progress.
+
+use crate::closing::*;
+use rsock_verbs::own_fd;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, AsRawFd};
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+fn inode(fd: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(fd).expect("open").st_ino
+}
+
+/// A file with an inode of its own.
+fn file() -> OwnedFd {
+    rustix::fs::memfd_create("closing", rustix::fs::MemfdFlags::CLOEXEC).expect("a file")
+}
+
+#[test]
+fn a_call_keeps_to_its_file_when_its_number_is_closed_and_reused() {
+    let closings = Closings::new();
+    let victim = file();
+    let original = inode(victim.as_fd());
+    let number = victim.as_raw_fd();
+    // SAFETY: open; closed below while `call` is in progress, as the test intends.
+    let named = unsafe { BorrowedFd::borrow_raw(number) };
+    let call = Call::begin(&closings, Descriptor::new(named, closings.count()));
+    assert_eq!(call.fd().expect("open").as_raw_fd(), number);
+    let is_closed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            closings.keep(Some(victim.as_fd()), || {}, || 1);
+            is_closed.store(true, Ordering::Release);
+        });
+        while closings.count() == 0 {
+            thread::yield_now();
+        }
+        // The closer waits for this.
+        assert_ne!(call.fd().expect("kept").as_raw_fd(), number);
+    });
+    assert!(is_closed.load(Ordering::Acquire));
+    let mut reused = victim;
+    rustix::io::dup2(file(), &mut reused).expect("replaced");
+    assert_ne!(inode(reused.as_fd()), original);
+    assert_eq!(inode(call.fd().expect("kept")), original);
+    let kept = call.fd().expect("kept").as_raw_fd();
+    drop(call);
+    assert!(!duplicates::is_listed(kept), "the duplicate outlived its last call");
+    // A call that begins now has the number's new owner to itself.
+    let next = Call::begin(&closings, Descriptor::new(reused.as_fd(), closings.count()));
+    assert_eq!(next.fd().expect("open").as_raw_fd(), number);
+}
+
+/// Such a call gets no processor for long; or a `longjmp` has left it.
+#[test]
+fn a_call_that_switches_late_finds_its_file_until_another_closing_revokes_it() {
+    let closings = Closings::new();
+    let victim = file();
+    let original = inode(victim.as_fd());
+    let call = Call::begin(&closings, Descriptor::new(victim.as_fd(), 0));
+    closings.keep(Some(victim.as_fd()), || {}, || 1);
+    assert_eq!(inode(call.fd().expect("left for it")), original);
+    duplicates::revoke(Duration::ZERO);
+    let kept = call.fd().expect("a reserved number").as_raw_fd();
+    assert_ne!(inode(call.fd().expect("a reserved number")), original);
+    drop(call);
+    assert!(own_fd::is_own(kept));
+    drop(closings);
+    assert!(!duplicates::is_listed(kept), "it outlived its socket");
+}
+
+#[test]
+fn a_call_fails_if_its_number_was_closed_without_a_duplicate() {
+    let closings = Closings::new();
+    let victim = file();
+    let late = Call::begin(&closings, Descriptor::new(victim.as_fd(), 0));
+    closings.keep(None, || {}, || 1);
+    assert_eq!(late.fd().unwrap_err().raw_os_error(), Some(libc::EBADF));
+}
+
+#[test]
+fn nothing_is_duplicated_while_no_other_call_is_in_progress() {
+    let closings = Closings::new();
+    let victim = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+    closings.keep(Some(victim.as_fd()), || panic!("nothing to wake"), || 0);
+    assert_eq!(closings.count(), 0);
+}
+
+#[test]
+fn two_closings_share_one_duplicate() {
+    let closings = Closings::new();
+    let victim = file();
+    let call = Call::begin(&closings, Descriptor::new(victim.as_fd(), 0));
+    let answer = || {
+        let _ = call.fd();
+        1
+    };
+    closings.keep(Some(victim.as_fd()), || {}, answer);
+    let first = call.fd().expect("kept").as_raw_fd();
+    closings.keep(Some(victim.as_fd()), || {}, answer);
+    assert_eq!(call.fd().expect("kept").as_raw_fd(), first);
+    assert_eq!(inode(call.fd().expect("kept")), inode(victim.as_fd()));
+}

@@ -1,0 +1,171 @@
+//! Sending: gathers the program's bytes into messages, as far as the peer has room.
+
+use crate::engine::buffers::layout::{Layout, N_SLOTS};
+use crate::engine::shared::{FLAG_SEND_CLOSED, SendState};
+use crate::engine::stream::QpStream;
+use crate::interrupt::Section;
+use crate::iov::Rest;
+use rsock_proto::{DataWrite, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize};
+use rsock_verbs::{Backend, CompletionQueue, MemoryRegion, PostError, QueuePair};
+use std::io::IoSlice;
+use std::sync::atomic::Ordering;
+
+/// Pieces of user memory gathered into one message.
+pub(super) const MAX_PIECES: usize = 4;
+
+/// Why nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The peer has no room now, or has granted no credit. (`EAGAIN`)
+    WouldBlock,
+    /// This direction is shut down, or the peer has disconnected in good order.
+    Closed,
+    /// The connection failed with this errno.
+    Failed(i32),
+    /// The program's buffer is not mapped memory. (`EFAULT`)
+    Fault,
+}
+
+impl<B: Backend> QpStream<B> {
+    /// Sends as much of `bufs` as the peer has room for; never blocks. The bytes have reached the
+    /// peer, or are under way, when this returns.
+    ///
+    /// # Errors
+    /// [`SendError`], if not one byte could be sent.
+    pub fn try_send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, SendError> {
+        let _section = Section::enter();
+        self.check_send()?;
+        let mut send = self.ring.lock_send();
+        self.take_credits(&mut send);
+        let mut rest = Rest::new(bufs);
+        // A short first message lets the receiver start copying early. It need not where messages
+        // before this one still occupy it.
+        let is_ahead =
+            B::SENDS_WAIT && rest.len > self.config.first_message && !self.resources.qp.is_idle();
+        let max = self.config.max_message;
+        let mut size =
+            TransferSize::new(if is_ahead { max } else { self.config.first_message }, max);
+        let mut sent = 0;
+        while rest.len != 0 {
+            match send.half.peek(size.step(rest.len)) {
+                Ok(write) => {
+                    let posted = match self.post_data(&mut send, &write, &rest) {
+                        Err(SendError::Fault) if sent == 0 => return Err(SendError::Fault),
+                        posted => posted,
+                    };
+                    let Ok(done) = posted else { break };
+                    rest.advance(done);
+                    sent += done;
+                }
+                Err(SendBlocked::Closed) => break,
+                Err(SendBlocked::Credits | SendBlocked::Buffer) => {
+                    if !self.poll_credits(&mut send) {
+                        break;
+                    }
+                }
+            }
+        }
+        send.sent += sent as u64;
+        if sent == 0 && !bufs.iter().all(|b| b.is_empty()) {
+            drop(send);
+            self.check_send()?;
+            return Err(SendError::WouldBlock);
+        }
+        Ok(sent)
+    }
+
+    /// Posts the beginning of `rest` as one message. Returns its bytes.
+    ///
+    /// # Errors
+    /// [`SendError::Fault`]; otherwise the queue is full, or has failed.
+    fn post_data(
+        &self,
+        send: &mut SendState,
+        write: &DataWrite,
+        rest: &Rest<'_>,
+    ) -> Result<usize, SendError> {
+        const FULL: SendError = SendError::WouldBlock;
+        let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
+        let (n, len) = rest.pieces(write.len as usize, &mut pieces);
+        // A message of more pieces than one work request takes is cut short.
+        let write = if len == write.len as usize {
+            *write
+        } else {
+            send.half.peek(len).map_err(|_| FULL)?
+        };
+        if self.queue_is_full() {
+            return Err(FULL);
+        }
+        let at = Some((write.remote, write.rkey));
+        match self.resources.post_message(at, &pieces[..n], write.imm) {
+            Ok(()) => {
+                send.half.commit(&write);
+                Ok(len)
+            }
+            Err(PostError::QueueFull) => Err(FULL),
+            Err(PostError::Fault) => Err(SendError::Fault),
+            // The queue pair has failed, as it does when the peer destroys its own. A local cause
+            // has been recorded already by the thread that polled its completion.
+            Err(PostError::State) => {
+                self.ring.shared.mail.fail(libc::ECONNRESET);
+                Err(FULL)
+            }
+            Err(_) => {
+                self.ring.shared.mail.fail(libc::EIO);
+                Err(FULL)
+            }
+        }
+    }
+
+    pub(super) fn check_send(&self) -> Result<(), SendError> {
+        let mail = &self.ring.shared.mail;
+        if !mail.has(FLAG_SEND_CLOSED) {
+            return Ok(());
+        }
+        match mail.error.load(Ordering::Acquire) {
+            0 => Err(SendError::Closed),
+            errno => Err(SendError::Failed(errno.cast_signed())),
+        }
+    }
+
+    /// Takes the credits and buffers that the pump left for the sender. True if there were any.
+    fn take_credits(&self, send: &mut SendState) -> bool {
+        // SYNC(credit): pairs with the Release in `Mailbox::put_credit`.
+        let credits = self.ring.shared.mail.credits.load(Ordering::Acquire);
+        if credits == send.credits_seen {
+            return false;
+        }
+        send.credits_seen = credits;
+        send.half.handle_credit(rsock_proto::SeqNo(u16::try_from(credits & 0xFFFF).unwrap_or(0)));
+        // At most two buffers can be announced at once, so at most two slots are full.
+        for _ in 0..N_SLOTS {
+            let at = Layout::slot(send.half.next_slot());
+            let mut entry = [0; TABLE_ENTRY];
+            self.resources.region.copy_out(at, &mut entry);
+            let sge = RemoteSge::from_table_bytes(&entry);
+            if sge.len == 0 {
+                break;
+            }
+            if send.half.handle_slot(sge).is_err() {
+                // The peer wrote a slot whose buffer is not used up yet.
+                self.ring.shared.mail.fail(libc::EPROTO);
+                break;
+            }
+            self.resources.region.copy_in(at, &[0; TABLE_ENTRY]);
+        }
+        true
+    }
+
+    /// Looks for new credit, and runs the pump if no other thread does. True if there is some.
+    pub(super) fn poll_credits(&self, send: &mut SendState) -> bool {
+        if self.take_credits(send) {
+            return true;
+        }
+        if self.resources.cq.is_ready()
+            && let Some(mut recv) = self.ring.shared.recv.0.try_lock()
+        {
+            self.pump(&mut recv);
+        }
+        self.take_credits(send)
+    }
+}

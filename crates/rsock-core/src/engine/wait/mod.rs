@@ -1,0 +1,63 @@
+//! Waiting for a stream: spin, yield, park, or sleep on descriptors.
+
+pub(super) mod coalesce;
+pub(super) mod event_count;
+mod park;
+pub(super) mod spin;
+mod thread_bell;
+
+pub use park::Armed;
+pub(crate) use park::WITHOUT_BELL;
+pub use spin::{longest_spin, spin_on};
+pub use thread_bell::ThreadBell;
+
+use crate::engine::stream::QpStream;
+use rsock_verbs::{Backend, CompletionQueue};
+
+/// What a waiter waits for. Each has a spin budget of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Data, or the end of the stream.
+    Read,
+    /// Room to write.
+    Write,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Something changed: try again.
+    Changed,
+    /// Nothing changed in the time given.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+}
+
+impl<B: Backend> QpStream<B> {
+    /// The number of events so far. Take it *before* a `try_` call: a wait with it returns at once
+    /// if anything has been dispatched since.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        let events = self.ring.shared.mail.events.now();
+        // Room for a send is not dispatched: it shows in the epoch of the completion queue.
+        if B::SENDS_WAIT { events.wrapping_add(self.resources.cq.wake_epoch()) } else { events }
+    }
+
+    /// Whether anything has been dispatched since `mark`, or is ready to be. Cheap; for spinning.
+    #[must_use]
+    pub fn has_changed(&self, mark: u32) -> bool {
+        self.mark() != mark || self.resources.cq.is_ready()
+    }
+
+    /// Spins and yields within this stream's budget. True if something changed.
+    #[must_use]
+    pub fn spin(&self, interest: Interest, mark: u32) -> bool {
+        let mail = &self.ring.shared.mail;
+        let spin = match interest {
+            Interest::Read => &mail.recv_spin,
+            Interest::Write => &mail.send_spin,
+        };
+        spin.wait(|| self.has_changed(mark))
+    }
+}

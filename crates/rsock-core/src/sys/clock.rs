@@ -1,0 +1,23 @@
+//! Clocks.
+
+use std::time::{Duration, Instant};
+
+/// Time left until `deadline`; `None` without a deadline.
+pub(crate) fn time_left(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|d| d.saturating_duration_since(now()))
+}
+
+/// The monotonic clock. Outside of the engine it is read here only.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// The kernel's coarse monotonic clock in milliseconds, wrapping: it advances every 1 to 10 ms. For
+/// work that is due now and then, in calls that have no time to read a precise clock.
+#[inline]
+pub(crate) fn tick() -> u32 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it wraps")]
+    let (secs, ms) = (t.tv_sec as u32, (t.tv_nsec / 1_000_000) as u32);
+    secs.wrapping_mul(1000).wrapping_add(ms)
+}
