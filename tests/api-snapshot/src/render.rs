@@ -1,10 +1,12 @@
 //! The list of public items as text.
 
+use crate::signatures::Signatures;
 use crate::sources::{ItemPath, Sources, imports};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use syn::{Attribute, Fields, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility};
 
 /// The public items of each public module, with their members.
@@ -14,11 +16,42 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    pub(crate) fn of(sources: &Sources) -> Self {
+    /// `crates` has the directories of the crates whose items this one may re-export.
+    pub(crate) fn of(sources: &Sources, crates: &Path) -> Self {
+        refuse_hidden_items(sources);
         let impls = impls_by_type(sources);
         let mut api = Self::default();
         api.add_module(sources, &impls, &Vec::new(), "");
+        for line in impls_for_others(sources) {
+            api.add("", line, BTreeSet::new());
+        }
+        api.add_members_of_others(crates);
         api
+    }
+
+    /// Adds the members of items of other crates to the lines that re-export these items.
+    fn add_members_of_others(&mut self, crates: &Path) {
+        let mut others: BTreeMap<String, Option<(Sources, Impls)>> = BTreeMap::new();
+        for items in self.modules.values_mut() {
+            for (heading, members) in items {
+                let Some(path) = heading.strip_prefix("use ") else { continue };
+                let path = path.split(" as ").next().unwrap_or_default();
+                let path: ItemPath = path.split("::").map(str::to_owned).collect();
+                let Some((name, path)) = path.split_first() else { continue };
+                let other = others.entry(name.clone()).or_insert_with(|| {
+                    let lib = crates.join(name.replace('_', "-")).join("src/lib.rs");
+                    let sources = lib.exists().then(|| Sources::read(&lib))?;
+                    let impls = impls_by_type(&sources);
+                    Some((sources, impls))
+                });
+                let Some((sources, impls)) = other else { continue };
+                let Some((found, item)) = sources.exported(path) else { continue };
+                let name = found.last().map_or("", String::as_str);
+                members.insert(self::heading(item, name));
+                members.extend(members_of(item));
+                members.extend(impls.get(&found).into_iter().flatten().cloned());
+            }
+        }
     }
 
     /// `prefix` is the public path of the module.
@@ -46,13 +79,6 @@ impl Api {
                     let mut path = module.clone();
                     path.push(item.ident.to_string());
                     self.add_path(sources, impls, &path, &item.ident.to_string(), prefix);
-                }
-                Item::Macro(item) if item.ident.is_none() => {
-                    let call = tidy(&item.mac);
-                    assert!(
-                        !call.split(|c: char| !c.is_alphanumeric()).any(|word| word == "pub"),
-                        "a macro hides public items: {call}"
-                    );
                 }
                 Item::Macro(item) if has(&item.attrs, "macro_export") => {
                     let name = item.ident.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -117,15 +143,20 @@ fn impls_by_type(sources: &Sources) -> Impls {
         for item in items {
             match item {
                 Item::Impl(item) => {
-                    let Type::Path(of) = &*item.self_ty else { continue };
-                    let path = path_of(&of.path);
-                    let Some(of) = sources.resolve(module, &path) else { continue };
+                    let Some(of) = own_type(sources, module, item) else { continue };
                     if !is_of_private_trait(sources, module, item) {
                         impls.entry(of).or_default().extend(members_of_impl(item));
                     }
                 }
-                // A macro that implements a trait for the type that it is given.
                 Item::Macro(call) if call.ident.is_none() => {
+                    if let Ok(block) = call.mac.parse_body::<Signatures>() {
+                        let Some(of) = sources.resolve(module, &path_of(&block.of)) else {
+                            continue;
+                        };
+                        impls.entry(of).or_default().extend(members_of_signatures(&block));
+                        continue;
+                    }
+                    // A macro that implements a trait for the type that it is given.
                     let Ok(of) = call.mac.parse_body_with(first_type) else { continue };
                     let Some(of) = sources.resolve(module, &of) else { continue };
                     impls.entry(of).or_default().insert(tidy(&call.mac));
@@ -135,6 +166,61 @@ fn impls_by_type(sources: &Sources) -> Impls {
         }
     }
     impls
+}
+
+/// The traits that types of other crates implement.
+fn impls_for_others(sources: &Sources) -> BTreeSet<String> {
+    let mut lines = BTreeSet::new();
+    for (module, items) in &sources.modules {
+        for item in items {
+            let Item::Impl(item) = item else { continue };
+            if own_type(sources, module, item).is_none()
+                && !is_of_private_trait(sources, module, item)
+            {
+                lines.extend(members_of_impl(item));
+            }
+        }
+    }
+    lines
+}
+
+/// The type of this crate that the block is for, or for references to which it is.
+fn own_type(sources: &Sources, module: &ItemPath, item: &ItemImpl) -> Option<ItemPath> {
+    let mut of = &*item.self_ty;
+    while let Type::Reference(reference) = of {
+        of = &*reference.elem;
+    }
+    let Type::Path(of) = of else { return None };
+    sources.resolve(module, &path_of(&of.path))
+}
+
+/// Macros are not expanded: a call that makes public items must be given their signatures.
+///
+/// # Panics
+/// If a call may make other public items.
+fn refuse_hidden_items(sources: &Sources) {
+    let items = || sources.modules.values().flatten();
+    let makes_public = |item: &&syn::ItemMacro| has_pub(&item.mac.tokens);
+    let macros: BTreeSet<String> = items()
+        .filter_map(|item| match item {
+            Item::Macro(item) if makes_public(&item) => item.ident.as_ref().map(Ident::to_string),
+            _ => None,
+        })
+        .collect();
+    for item in items() {
+        let Item::Macro(call) = item else { continue };
+        let name = call.mac.path.segments.last().map(|last| last.ident.to_string());
+        let is_call = call.ident.is_none();
+        let is_of_public = name.is_some_and(|name| macros.contains(&name));
+        if is_call && (is_of_public || has_pub(&call.mac.tokens)) {
+            let is_listed = call.mac.parse_body::<Signatures>().is_ok();
+            assert!(is_listed, "a macro hides public items: {}", tidy(&call.mac));
+        }
+    }
+}
+
+fn has_pub(tokens: &TokenStream) -> bool {
+    tokens.to_string().split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "pub")
 }
 
 /// The path of the type with which the arguments of a macro begin.
@@ -162,7 +248,15 @@ fn members_of_impl(item: &ItemImpl) -> BTreeSet<String> {
     let bounds = &generics.where_clause;
     if let Some((not, of, _)) = &item.trait_ {
         let head = tidy(&quote!(#unsafety impl #generics #not #of for #self_ty #bounds));
-        return [head].into();
+        let types = item.items.iter().filter_map(|member| match member {
+            ImplItem::Type(t) => {
+                let (ident, generics, ty) = (&t.ident, &t.generics, &t.ty);
+                let text = tidy(&quote!(type #ident #generics = #ty));
+                Some(format!("{head}: {text}"))
+            }
+            _ => None,
+        });
+        return types.chain([head.clone()]).collect();
     }
     let head = tidy(&quote!(impl #generics #self_ty #bounds));
     let members = item.items.iter().filter_map(|member| match member {
@@ -177,6 +271,15 @@ fn members_of_impl(item: &ItemImpl) -> BTreeSet<String> {
         _ => None,
     });
     members.map(|member| format!("{head}: {member}")).collect()
+}
+
+fn members_of_signatures(block: &Signatures) -> impl Iterator<Item = String> {
+    let of = &block.of;
+    let head = tidy(&quote!(impl #of));
+    block.functions.iter().filter(|(vis, _)| is_public(vis)).map(move |(_, sig)| {
+        let sig = tidy(&quote!(pub #sig));
+        format!("{head}: {sig}")
+    })
 }
 
 /// The first line of an item, without its body.
@@ -312,6 +415,8 @@ fn tidy(tokens: &impl ToTokens) -> String {
         ("( ", "("),
         (" )", ")"),
         (" :", ":"),
+        ("* mut ", "*mut "),
+        ("* const ", "*const "),
         (" ;", ";"),
         (" ]", "]"),
         ("# [", "#["),

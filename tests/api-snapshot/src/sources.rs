@@ -117,6 +117,17 @@ impl Sources {
         })
     }
 
+    /// The item at a public path of the crate, and where it is defined.
+    pub(crate) fn exported(&self, path: &[String]) -> Option<(ItemPath, &Item)> {
+        let mut found = self.resolve(&Vec::new(), path)?;
+        if self.modules.contains_key(&found) {
+            // A module's function of the same name, exported beside the module.
+            found.push(found.last()?.clone());
+        }
+        let item = self.item(&found)?;
+        Some((found, item))
+    }
+
     /// The item at a path that [`Self::resolve`] returned; `None` for a module.
     pub(crate) fn item(&self, path: &ItemPath) -> Option<&Item> {
         let (name, module) = path.split_last()?;
