@@ -160,7 +160,8 @@ impl Stream {
     }
 
     /// Turns it into a blocking socket, from which an `rsock::Stream` can be made, whether or not
-    /// it has left TCP. As with [`TcpStream::into_std`] it stays non-blocking until that is changed.
+    /// it has left TCP. As with [`TcpStream::into_std`] it stays non-blocking until that is
+    /// changed.
     ///
     /// # Errors
     /// `EMFILE` if there is no room for another descriptor.
@@ -224,8 +225,8 @@ impl Stream<Rsockets> {
         Self::from_connected(socket, default_spin())
     }
 
-    /// Turns it into a blocking socket, from which an `rsock::rsockets::Stream` can be made. As with
-    /// [`TcpStream::into_std`] it stays non-blocking until that is changed.
+    /// Turns it into a blocking socket, from which an `rsock::rsockets::Stream` can be made. As
+    /// with [`TcpStream::into_std`] it stays non-blocking until that is changed.
     #[must_use]
     pub fn into_blocking(mut self) -> Arc<Socket> {
         self.closes_on_drop = false;

@@ -204,7 +204,8 @@ cases! {
         let (mut a, b) = N::pair().await;
         fill::<N>(&a);
         let end = waiting(async move {
-            let mut seen = vec![("write", writes_end(&mut a).await), ("write", write(&mut a).await)];
+            let first = writes_end(&mut a).await;
+            let mut seen = vec![("write", first), ("write", write(&mut a).await)];
             seen.extend(reads(&mut a, 1).await);
             seen
         })
