@@ -81,6 +81,9 @@ pub(super) trait Switched {
 
     /// For [`Look::PeerGone`].
     fn is_peer_gone(&mut self, fd: BorrowedFd<'_>, path: &Path) -> bool;
+
+    /// From now on the kernel alone serves this direction: calls no longer come by here.
+    fn settled(&self, stream: &AcceleratedStream, path: Option<&Path>);
 }
 
 impl Switched for Receiving {
@@ -127,6 +130,14 @@ impl Switched for Receiving {
 
     fn is_peer_gone(&mut self, _fd: BorrowedFd<'_>, _path: &Path) -> bool {
         false
+    }
+
+    fn settled(&self, stream: &AcceleratedStream, path: Option<&Path>) {
+        // Otherwise the descriptor would stay readable in an epoll set for ever: no later receive
+        // empties it.
+        if let Some(path) = path {
+            stream.quiet_stand_in(self, path);
+        }
     }
 }
 
@@ -179,6 +190,8 @@ impl Switched for Sending {
     fn is_peer_gone(&mut self, fd: BorrowedFd<'_>, path: &Path) -> bool {
         is_deserted(fd, self, path)
     }
+
+    fn settled(&self, _stream: &AcceleratedStream, _path: Option<&Path>) {}
 }
 
 impl AcceleratedStream {
@@ -220,6 +233,7 @@ impl AcceleratedStream {
         mut query: impl FnMut(&mut T::Switch, &mut Seen) -> Step<D>,
     ) -> io::Result<D> {
         let was_on_ring = at.is_on_ring();
+        let mut is_on_ring = was_on_ring;
         let answer = loop {
             match query(at.switch(), seen) {
                 Step::Done(answer) => break answer,
@@ -241,6 +255,12 @@ impl AcceleratedStream {
                     seen.now = seen.now.with(Conditions::PINNED);
                 }
             }
+            if is_on_ring && !at.is_on_ring() {
+                // A direction that is back on TCP may move to the ring again in the same try. Whether
+                // a halt forbids that was not asked before.
+                is_on_ring = false;
+                seen.now = self.conditions(at, subject);
+            }
         };
         if at.is_on_ring() != was_on_ring {
             let kind =
@@ -249,6 +269,7 @@ impl AcceleratedStream {
         }
         if at.is_settled(seen.now) && !self.has(T::PLAIN) {
             self.dirs.raise(T::PLAIN);
+            at.settled(self, subject.path);
         }
         Ok(answer)
     }

@@ -118,8 +118,10 @@ impl AcceleratedStream {
         if !path.is_unread(Some(tx.switch.ring_bytes())) {
             return false;
         }
+        // In this order: time that passes between the two does not make the last send older.
+        let now = sys::tick();
         let Ok(Some(since)) = offsets::fin(fd, None) else { return false };
-        let silence = Duration::from_millis(sys::tick().wrapping_sub(tx.sent_at).into());
+        let silence = Duration::from_millis(now.wrapping_sub(tx.sent_at).into());
         let sent = if silence >= since + MOMENT { tx.switch.ring_bytes() } else { tx.met_bytes };
         path.is_unread(Some(sent)) && self.is_reset(path)
     }

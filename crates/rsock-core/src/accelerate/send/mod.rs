@@ -160,7 +160,10 @@ impl AcceleratedStream {
                 Err(blocked) => blocked,
             };
             let fd = call.fd()?;
-            if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
+            // The stream is pinned, so the program may watch the kernel's socket, which has room:
+            // only a wait for that room may be left to the program.
+            let is_watchable = matches!(blocked, Blocked::Tcp);
+            if is_watchable && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
                 return Err(Errno::AGAIN.into());
             }
             let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
@@ -175,7 +178,9 @@ impl AcceleratedStream {
         let fd = call.fd()?;
         let path = self.path();
         let mark = path.map_or(0, |path| path.mark());
-        let mut subject = Subject::new(fd, path).with(Conditions::KERNEL_CALL);
+        // A look at the ring in each try: one that has ended is found in no other way here.
+        let call = Conditions::KERNEL_CALL.with(Conditions::LOOK_DUE);
+        let mut subject = Subject::new(fd, path).with(call);
         let mut seen = self.begin(&*tx, &subject);
         let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
         self.note_answers(&tx);
