@@ -8,7 +8,7 @@ impl TryFrom<tokio::Stream> for Stream {
     type Error = io::Error;
 
     /// The blocking stream of the same connection, wherever its bytes are now. As with
-    /// [`TcpStream::into_std`](::tokio::net::TcpStream::into_std) it stays non-blocking until
+    /// `tokio::net::TcpStream::into_std` it stays non-blocking until
     /// [`Stream::set_nonblocking`].
     ///
     /// # Errors
