@@ -35,7 +35,7 @@ impl Stream {
     pub async fn paired(&self) -> io::Result<()> {
         let Base::Tcp(tcp) = &self.shared.base else { return Ok(()) };
         let twin = tcp.twin.as_ref().ok_or_else(unsupported)?;
-        at_intervals(|| match twin.seek(self.as_fd())? {
+        at_intervals(|| match twin.find_peer(self.as_fd())? {
             true => Ok(()),
             false => Err(io::ErrorKind::WouldBlock.into()),
         })
@@ -58,7 +58,7 @@ impl Stream {
         match &self.shared.base {
             Base::Tcp(tcp) => {
                 let twin = tcp.twin.as_ref().ok_or_else(unsupported)?;
-                let opened = Opened(Memory::AcceleratedStream(twin.open(len, offset)?));
+                let opened = Opened(Memory::AcceleratedStream(twin.expose(len, offset)?));
                 at_intervals(|| twin.try_announce()).await?;
                 Ok(opened)
             }
@@ -105,7 +105,7 @@ impl Stream {
         match &self.shared.base {
             Base::Tcp(tcp) => {
                 let twin = tcp.twin.as_ref().ok_or_else(unsupported)?;
-                at_intervals(|| twin.try_put(bytes, offset)).await
+                at_intervals(|| twin.try_write_remote(bytes, offset)).await
             }
             Base::Pure(pure) => {
                 retry(&*self.shared, Side::Write, || pure.socket.try_write_remote(bytes, offset))
@@ -171,7 +171,7 @@ pub struct Opened(Memory);
 
 #[derive(Debug)]
 enum Memory {
-    AcceleratedStream(accelerate::Opened),
+    AcceleratedStream(accelerate::AcceleratedRegion),
     Pure(ExposedRegion),
 }
 

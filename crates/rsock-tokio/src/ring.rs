@@ -39,7 +39,7 @@ impl Ring {
     /// A number that grows when more may come than what is watched already.
     pub(crate) fn reach(&self) -> usize {
         match self {
-            Self::AcceleratedStream(twin) => twin.is_paired().into(),
+            Self::AcceleratedStream(twin) => twin.has_path().into(),
             Self::Pure(_) => 0,
             Self::Datagrams(socket) => socket.n_remote_queues(),
         }
@@ -48,7 +48,7 @@ impl Ring {
     /// Whether anything may come on it.
     pub(crate) fn is_there(&self) -> bool {
         match self {
-            Self::AcceleratedStream(twin) => twin.is_paired(),
+            Self::AcceleratedStream(twin) => twin.has_path(),
             Self::Pure(_) => true,
             Self::Datagrams(socket) => socket.has_peers_past_udp(),
         }

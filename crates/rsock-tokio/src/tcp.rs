@@ -105,7 +105,7 @@ impl Tcp {
                 return Poll::Ready(Ok(()));
             }
         }
-        if !twin.is_paired() {
+        if !twin.has_path() {
             return Poll::Pending;
         }
         match link.watch(mark) {
