@@ -132,7 +132,7 @@ impl AcceleratedStream {
         Self::adopt_with(fd, side, 0)
     }
 
-    /// As [`Self::adopt`], with room for that many buffers that the peer may [open](Self::open) to us. The
+    /// As [`Self::adopt`], with room for that many buffers that the peer may [expose](Self::expose) to us. The
     /// wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
     #[must_use]
     pub fn adopt_with(_fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {

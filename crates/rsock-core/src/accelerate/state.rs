@@ -12,7 +12,7 @@ use std::time::Instant;
 pub(super) struct Sending {
     /// Whether the next byte goes to TCP or to the ring.
     pub(super) switch: Sender,
-    /// Calls so far; discovery follows them.
+    /// Calls so far; the schedule of discovery counts them.
     pub(super) calls: u32,
     /// Since when the ring has been full without progress.
     pub(super) full_since: Option<Instant>,
@@ -66,7 +66,7 @@ pub(super) struct Flags {
 // SAFETY: locks around plain values and atomics; no pointer, reference or descriptor.
 unsafe impl FamilySafe for Directions {}
 
-/// Never move up (again).
+/// The stream never moves to the ring (again).
 pub(super) const FLAG_PINNED: u32 = 1;
 /// The sending direction is on TCP and stays there.
 pub(super) const FLAG_TX_PLAIN: u32 = 1 << 1;
