@@ -195,7 +195,6 @@ const PENDING: &[&str] = &[
     "crates/rsock-core/src/accelerate/mod.rs",
     "crates/rsock-core/src/accelerate/native_peer",
     "crates/rsock-core/src/accelerate/poll.rs",
-    "crates/rsock-tokio",
 ];
 
 const PERSON: &str = "the actor: the sender, the receiver, the peer, the caller, the program";

@@ -23,6 +23,16 @@ const LINGER: Duration = Duration::from_secs(5);
 /// order of their times.
 const MOMENT: Duration = Duration::from_millis(20);
 
+/// How the kernel's connection ends when the ring between hosts has lost bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Break {
+    /// By FIN, which TCP retransmits. Without an end on the ring a reader that waits for the ring
+    /// reports an error, not an end.
+    End,
+    /// By a reset: the peer's reader may be on TCP, and would take FIN for the end of the stream.
+    Reset,
+}
+
 impl AcceleratedStream {
     /// As `shutdown(2)`.
     ///
@@ -126,8 +136,10 @@ impl AcceleratedStream {
         if !path.is_unread(Some(tx.switch.ring_bytes())) {
             return false;
         }
+        // In this order: time that passes between the two does not make the last send older.
+        let now = sys::tick();
         let Ok(Some(since)) = offsets::fin(fd, None) else { return false };
-        let silence = Duration::from_millis(sys::tick().wrapping_sub(tx.sent_at).into());
+        let silence = Duration::from_millis(now.wrapping_sub(tx.sent_at).into());
         let sent =
             if silence >= since + MOMENT { tx.switch.ring_bytes() } else { tx.ring_bytes_checked };
         path.is_unread(Some(sent)) && self.is_reset(path)
@@ -206,14 +218,24 @@ impl AcceleratedStream {
         }
     }
 
-    /// Ends a connection between hosts that is broken. Uses FIN, not RST: TCP retransmits FIN.
-    /// Without an end on the ring, the readers of both hosts report an error, not an end.
-    pub(super) fn break_connection(&self, fd: BorrowedFd<'_>) -> io::Error {
+    /// How to end a broken connection between hosts, as far as the sending direction matters.
+    pub(super) fn how_to_break(&self, tx: &Sending) -> Break {
+        // The placeholder of a stream without TCP is connected to this process alone.
+        let must_reset = !self.is_sole() && tx.switch.breaks_by_reset(self.dirs.conditions());
+        if must_reset { Break::Reset } else { Break::End }
+    }
+
+    /// Ends a connection between hosts that is broken.
+    pub(super) fn break_connection(&self, fd: BorrowedFd<'_>, how: Break) -> io::Error {
         self.pin_for(FallbackReason::PathFailed);
         if !self.has(FLAG_BROKEN) {
             self.dirs.raise(FLAG_BROKEN);
             // The kernel's answer does not count any more.
             self.dirs.lower(FLAG_RX_PLAIN);
+            if how == Break::Reset {
+                sys::disconnect(fd);
+            }
+            // Some kernels refuse a reset while a thread sleeps in a call on the socket.
             let _ = rustix::net::shutdown(fd, Shutdown::Both);
             if let Some(path) = self.path() {
                 path.disconnect();

@@ -156,6 +156,16 @@ impl Directions {
         self.shared.0.bits.fetch_or(flag, Ordering::AcqRel);
     }
 
+    /// Notes that the kernel alone serves a direction.
+    pub(super) fn raise_plain(&self, flag: u32) {
+        self.raise(flag);
+        // A thread that breaks the connection off raises that flag first, then lowers this one. All
+        // are bits of one word, so one of the two threads sees what the other has done.
+        if flag == FLAG_RX_PLAIN && self.has(FLAG_BROKEN) {
+            self.lower(flag);
+        }
+    }
+
     /// Pins, and remembers the first reason.
     pub(super) fn pin(&self, reason: FallbackReason) {
         let _ = self.shared.0.reason.compare_exchange(
@@ -169,5 +179,22 @@ impl Directions {
 
     pub(super) fn pin_reason(&self) -> FallbackReason {
         FallbackReason::from_u8(self.shared.0.reason.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receiving_from_a_broken_connection_is_not_left_to_the_kernel() {
+        let dirs = Directions::new();
+        dirs.raise_plain(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
+        assert!(dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN));
+        dirs.raise(FLAG_BROKEN);
+        dirs.lower(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
+        dirs.raise_plain(FLAG_RX_PLAIN);
+        dirs.raise_plain(FLAG_TX_PLAIN);
+        assert!(!dirs.has(FLAG_RX_PLAIN) && dirs.has(FLAG_TX_PLAIN));
     }
 }

@@ -11,7 +11,7 @@ pub(super) use wait::sleep_with_bell;
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::send::is_nonblocking;
-use crate::accelerate::state::{FLAG_RX_PLAIN, Receiving};
+use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
@@ -78,7 +78,13 @@ impl AcceleratedStream {
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
         let has_path = self.path().is_some();
         if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !has_path {
-            return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
+            let n = kernel_recv(descriptor.named(), bufs, flags)?;
+            // Another thread may have broken the connection off meanwhile: then zero bytes do not
+            // mean the end of the stream.
+            if n == 0 && total != 0 && self.has(FLAG_BROKEN) {
+                return Err(Errno::CONNRESET.into());
+            }
+            return Ok(n);
         }
         if total == 0 {
             // The kernel shows an urgent byte that a peek skips.

@@ -22,10 +22,11 @@ impl AcceleratedStream {
         fd: BorrowedFd<'_>,
         tx: &mut Sending,
     ) -> io::Error {
+        let how = self.how_to_break(tx);
         tx.switch.break_off();
         self.note_transport(Direction::Send, metrics::Transport::Tcp);
         self.dirs.raise(FLAG_TX_PLAIN);
-        self.break_connection(fd)
+        self.break_connection(fd, how)
     }
 }
 
@@ -51,7 +52,11 @@ pub(in crate::accelerate) fn is_peer_gone(
 ) -> bool {
     let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
     if !sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0) {
-        tx.ring_bytes_checked = tx.switch.ring_bytes();
+        // A peer that has closed its end of the ring reads nothing more, even if the end of its
+        // socket, of which another process may hold a copy for a moment, has not arrived yet.
+        if !path.has_failed() {
+            tx.ring_bytes_checked = tx.switch.ring_bytes();
+        }
         return false;
     }
     fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 || !path.has_eof()

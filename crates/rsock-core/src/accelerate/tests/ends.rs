@@ -87,9 +87,11 @@ fn sending_to_a_peer_that_has_gone_is_a_broken_pipe_not_a_reset() {
             drop(a);
             // As on TCP, the first may be taken.
             let error = (0..).find_map(|_| b.send(&[1]).err()).expect("the peer has gone");
-            assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
-            // At the time of a kill, which is not announced, a reader may report a reset
-            // (docs/limits.md).
+            // At the time of a kill, which the ring does not announce, a program may see a reset
+            // (docs/limits.md): here while another test's fork holds a copy of the socket.
+            let error = error.raw_os_error();
+            let is_after_kill = !is_closed && error == Some(libc::ECONNRESET);
+            assert!(error == Some(libc::EPIPE) || is_after_kill, "{error:?}");
             if is_closed {
                 assert_eq!(b.recv(&mut [0]).expect("end"), 0);
             }
