@@ -58,7 +58,7 @@ pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
-pub use iomap::Opened;
+pub use iomap::AcceleratedRegion;
 pub use native_peer::{NativeListener, call, is_called};
 pub use poll::{PollEntry, poll};
 
@@ -68,10 +68,10 @@ use crate::metrics;
 use crate::sys;
 use ask::Subject;
 use counters::Waited;
-use discovery::four_tuple::Tuple;
+use discovery::four_tuple::FourTuple;
 use discovery::local::Search;
-use discovery::schedule::FIRST_LOOK;
-use path::{Path, Place};
+use discovery::schedule::FIRST_SEARCH_CALL;
+use path::{Path, PathCell};
 use receive::queued;
 use rsock_proto::switch::{Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
@@ -90,15 +90,15 @@ pub struct AcceleratedStream {
     dirs: FamilyBox<Directions>,
     /// The search for the peer. Private to the process: a forked child does not search.
     search: Mutex<Search>,
-    path: Place,
+    path: PathCell,
     /// Which end of the connection it is, for a peer on another host.
     side: Option<Side>,
-    tuple: OnceLock<Option<Tuple>>,
-    looking_since: OnceLock<std::time::Instant>,
+    tuple: OnceLock<Option<FourTuple>>,
+    search_began: OnceLock<std::time::Instant>,
     /// Inode of the socket, from the first look on: a short connection does not ask for it.
     inode: OnceLock<u64>,
     stat: OnceLock<metrics::StreamSlot>,
-    stand_in: Mutex<Option<epoll_proxy::StandIn>>,
+    epoll_proxy: Mutex<Option<epoll_proxy::EpollProxy>>,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
     /// Buffers that the peer may open to us at once.
@@ -119,7 +119,7 @@ pub enum Side {
 /// How long a full ring may stay without progress before a writer moves to TCP.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// The same between hosts, where news of progress take longer.
-const FAR_PATIENCE: Duration = Duration::from_millis(20);
+const REMOTE_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the cheapest sleep may last before descriptors are watched too.
 const PARK: Duration = Duration::from_millis(5);
 
@@ -132,7 +132,7 @@ impl AcceleratedStream {
         Self::adopt_with(fd, side, 0)
     }
 
-    /// As [`Self::adopt`], with room for that many buffers that the peer may [open](Self::open) to us. The
+    /// As [`Self::adopt`], with room for that many buffers that the peer may [expose](Self::expose) to us. The
     /// wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
     #[must_use]
     pub fn adopt_with(_fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {
@@ -142,13 +142,13 @@ impl AcceleratedStream {
         Some(Self {
             dirs: FamilyBox::new(Directions::new())?,
             search: Mutex::new(Search::new()),
-            path: Place::default(),
+            path: PathCell::default(),
             side,
             tuple: OnceLock::new(),
-            looking_since: OnceLock::new(),
+            search_began: OnceLock::new(),
             inode: OnceLock::new(),
             stat: OnceLock::new(),
-            stand_in: Mutex::new(None),
+            epoll_proxy: Mutex::new(None),
             closings: Closings::new(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
             sole: None,
@@ -224,7 +224,7 @@ impl AcceleratedStream {
             return;
         }
         let _section = Section::enter();
-        self.show(fd);
+        self.open_metrics(fd);
         self.pin_for(reason);
         {
             let mut tx = self.dirs.tx.0.lock();

@@ -10,7 +10,7 @@
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::{Arming, Bells, Path};
 use crate::accelerate::receive::KernelOnlyWaiter;
-use crate::accelerate::send::meet;
+use crate::accelerate::send::check_peer;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_PINNED, Receiving};
 use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, Waited};
 use crate::closing::{Call, notice};
@@ -150,7 +150,7 @@ impl AcceleratedStream {
         match (input.ring, path) {
             (RingInput::Unused, _) | (_, None) => {
                 if !is_settled && input.fault.is_none() {
-                    let waiters = &self.dirs.shared.0.deaf_waiters;
+                    let waiters = &self.dirs.shared.0.kernel_only_waiters;
                     state.deaf = Some(KernelOnlyWaiter::new(waiters, &*rx));
                 }
             }
@@ -190,7 +190,7 @@ impl AcceleratedStream {
                     state.ready |= events & OUTPUT;
                 }
                 (Ok(Output::Ring), Some(path)) => {
-                    meet(fd, &mut tx, path);
+                    check_peer(fd, &mut tx, path);
                     tx.full_since.get_or_insert_with(sys::now);
                     self.note(&*tx, &mut seen, &subject, Fact::RingFull);
                     continue;
@@ -218,19 +218,19 @@ impl AcceleratedStream {
             state.ready |= events & (INPUT | OUTPUT);
             return;
         }
-        let is_cut = path.is_cut();
+        let is_disconnected = path.is_disconnected();
         state.ring = Some((path, mark));
         if events.intersects(INPUT) {
             state.kernel |= PollFlags::RDHUP;
             state.end_is_input = true;
-            if path.has_input() || is_cut {
+            if path.has_input() || is_disconnected {
                 state.ready |= events & INPUT;
             }
-            if is_cut || path.has_eof() {
+            if is_disconnected || path.has_eof() {
                 state.ready |= events & PollFlags::RDHUP;
             }
         }
-        if events.intersects(OUTPUT) && (path.has_room() || is_cut) {
+        if events.intersects(OUTPUT) && (path.has_room() || is_disconnected) {
             state.ready |= events & OUTPUT;
         }
     }
@@ -580,7 +580,7 @@ fn sleep_armed<'a>(
         let door = door.map(|door| door.as_fd().as_raw_fd());
         let udp = || entry.udp.and_then(AcceleratedUdp::listener_fd);
         if let Some(fd) =
-            door.or_else(|| entry.twin.and_then(AcceleratedStream::side_fd)).or_else(udp)
+            door.or_else(|| entry.twin.and_then(AcceleratedStream::auxiliary_fd)).or_else(udp)
         {
             fds[end] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             end += 1;
@@ -605,12 +605,13 @@ fn sleep_armed<'a>(
             continue;
         }
         // What a door shows the next look takes care of.
-        let searching =
-            |e: &&PollEntry<'_>| e.twin.and_then(AcceleratedStream::side_fd) == Some(search.fd);
+        let searching = |e: &&PollEntry<'_>| {
+            e.twin.and_then(AcceleratedStream::auxiliary_fd) == Some(search.fd)
+        };
         if let Some((entry, twin)) = entries.iter().find(searching).and_then(|e| Some((e, e.twin?)))
         {
             // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
-            twin.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
+            twin.on_auxiliary_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
         }
     }
     slept.map(|_| Slept::Events)

@@ -144,7 +144,7 @@ impl Operations for Accelerated {
                 return Poll::Ready(Ok(()));
             }
         }
-        if !stream.is_paired() {
+        if !stream.has_path() {
             return Poll::Pending;
         }
         match waiter.wait(mark) {

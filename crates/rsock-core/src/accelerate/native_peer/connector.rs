@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use crate::accelerate::native_peer::listener;
-use crate::accelerate::path::Far;
+use crate::accelerate::path::RdmaPath;
 use crate::accelerate::socket_proxy;
 use crate::accelerate::{AcceleratedStream, Side};
 use crate::config::trusted_hosts::trust;
@@ -50,7 +50,8 @@ pub fn call(
         begin(socket, canonical(remote), deadline).and_then(|mut c| answer(&mut c, deadline));
     // No device, no way, no listener, no answer: to the program it is all one.
     let (far, addrs) = called.ok_or_else(refused)?;
-    let kept = socket_proxy::far_end(sockopt::socket_domain(socket)?, &socket, addrs.0.ip())?;
+    let kept =
+        socket_proxy::connect_kept_end(sockopt::socket_domain(socket)?, &socket, addrs.0.ip())?;
     let twin = AcceleratedStream::sole(socket, kept, far, Side::Connected, addrs);
     twin.ok_or_else(|| rustix::io::Errno::NOMEM.into())
 }
@@ -70,7 +71,7 @@ fn begin(socket: BorrowedFd<'_>, remote: SocketAddr, deadline: Instant) -> Optio
 fn answer(
     connecting: &mut Connecting,
     deadline: Instant,
-) -> Option<(Far, (SocketAddr, SocketAddr))> {
+) -> Option<(RdmaPath, (SocketAddr, SocketAddr))> {
     let mut asked: Option<(RdmaContext, Preparing<Rdma>)> = None;
     loop {
         match (connecting.progress(sys::now()).ok()?, asked.take()) {
@@ -102,10 +103,10 @@ fn establish(
     ctx: RdmaContext,
     preparing: Preparing<Rdma>,
     answer: &Answer,
-) -> Option<(Far, (SocketAddr, SocketAddr))> {
+) -> Option<(RdmaPath, (SocketAddr, SocketAddr))> {
     let peer = ConnData::decode(answer.private_data.as_bytes()).ok()?;
     let stream = preparing.connect(&peer, answer.qp_num).ok()?;
     let connection = connecting.establish().ok()?;
     let addrs = (connection.local_addr(), connection.peer_addr());
-    Some((Far::new(stream, connection, ctx), addrs))
+    Some((RdmaPath::new(stream, connection, ctx), addrs))
 }

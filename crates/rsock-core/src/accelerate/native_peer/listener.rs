@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use crate::accelerate::native_peer::stream;
-use crate::accelerate::path::Far;
+use crate::accelerate::path::RdmaPath;
 use crate::accelerate::{AcceleratedStream, Side};
 use crate::config::environment::{self, Device};
 use crate::config::trusted_hosts::trust;
@@ -132,7 +132,7 @@ impl NativeListener {
         match stream::placeholder(listener, local) {
             Ok((near, far)) => {
                 let Visitor { stream, connection, ctx } = visitor;
-                let path = Far::new(stream, connection, ctx);
+                let path = RdmaPath::new(stream, connection, ctx);
                 let twin =
                     AcceleratedStream::sole(near.as_fd(), far, path, Side::Accepted, (local, peer));
                 Ok(twin.map(|twin| (near, twin)))

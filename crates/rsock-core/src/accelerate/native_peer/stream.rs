@@ -9,12 +9,12 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::path::{Far, Fate, Path};
-use crate::accelerate::receive::{self, LOOK_EVERY};
+use crate::accelerate::path::{ConnectionState, Path, RdmaPath};
+use crate::accelerate::receive::{self, SOCKET_CHECK_INTERVAL};
 use crate::accelerate::send;
 use crate::accelerate::socket_proxy;
 use crate::accelerate::state::{
-    FLAG_BROKEN, FLAG_PAIRED, FLAG_RX_SHUT, FLAG_STANDIN, Receiving, Sending,
+    FLAG_BROKEN, FLAG_EPOLL_PROXY, FLAG_HAS_PATH, FLAG_RX_SHUT, Receiving, Sending,
 };
 use crate::accelerate::{AcceleratedStream, FallbackReason, Side, inode_of};
 use crate::engine::{RecvError, SendError};
@@ -83,7 +83,7 @@ impl AcceleratedStream {
     pub(in crate::accelerate) fn sole(
         near: BorrowedFd<'_>,
         far: OwnedFd,
-        path: Far,
+        path: RdmaPath,
         side: Side,
         (local, peer): (SocketAddr, SocketAddr),
     ) -> Option<Self> {
@@ -93,10 +93,10 @@ impl AcceleratedStream {
         this.sole = Some(Sole { _far: HighFd::new(far), full: Mutex::new(None), local, peer });
         this.inode.get_or_init(|| inode_of(near));
         this.path.get_or_init(|| Box::new(Path::Rdma(path)));
-        this.dirs.raise(FLAG_PAIRED);
-        this.show(near);
+        this.dirs.raise(FLAG_HAS_PATH);
+        this.open_metrics(near);
         for direction in [Direction::Send, Direction::Recv] {
-            this.note_path(direction, metrics::Transport::Rdma);
+            this.note_transport(direction, metrics::Transport::Rdma);
         }
         if let Some(stat) = this.stat.get() {
             stat.set_fallback(FallbackReason::PlainRsockets);
@@ -145,7 +145,7 @@ impl AcceleratedStream {
             }
         }
         // In this order: room that comes later is seen by who is about to sleep.
-        let has_room = path.has_room() || path.is_cut();
+        let has_room = path.has_room() || path.is_disconnected();
         if has_room {
             self.show_room(fd);
         }
@@ -202,14 +202,14 @@ impl AcceleratedStream {
             }
             Err(RecvError::WouldBlock) => {
                 rx.idle_reads = rx.idle_reads.wrapping_add(1);
-                let look = rx.idle_reads.is_multiple_of(LOOK_EVERY)
-                    || path.is_cut()
+                let look = rx.idle_reads.is_multiple_of(SOCKET_CHECK_INTERVAL)
+                    || path.is_disconnected()
                     || self.has(FLAG_RX_SHUT)
-                    || self.has(FLAG_STANDIN);
+                    || self.has(FLAG_EPOLL_PROXY);
                 if look && let Some(end) = self.sole_end(fd, rx, path) {
                     return end;
                 }
-                self.quiet_stand_in(rx, path);
+                self.quiet_epoll_proxy(rx, path);
                 Err(receive::Blocked::Ring(mark))
             }
             Err(RecvError::Fault) => Err(receive::Blocked::Error(Errno::FAULT.into())),
@@ -235,7 +235,7 @@ impl AcceleratedStream {
                 self.count_bytes(Direction::Send, path.kind(), n);
                 Ok(n)
             }
-            Err(SendError::WouldBlock) if path.is_cut() => {
+            Err(SendError::WouldBlock) if path.is_disconnected() => {
                 Err(send::Blocked::Error(self.break_off(fd, tx)))
             }
             Err(SendError::WouldBlock) => Err(send::Blocked::Ring(mark)),
@@ -256,7 +256,7 @@ impl AcceleratedStream {
             return Some(Ok(0));
         }
         // In this order: what came before the cut is seen after it.
-        if path.fate() == Fate::Goes {
+        if path.connection_state() == ConnectionState::Open {
             return None;
         }
         if path.bytes_readable() != 0 {
@@ -274,9 +274,9 @@ impl AcceleratedStream {
     pub(in crate::accelerate) fn close_sole(&self, fd: BorrowedFd<'_>, path: &Path) {
         if sockopt::socket_linger(fd) == Ok(Some(Duration::ZERO)) {
             path.shutdown(std::net::Shutdown::Both);
-            return path.cut();
+            return path.disconnect();
         }
-        self.end(path);
+        self.end_between_hosts(path);
     }
 
     /// In the place of a stream that cannot be handed over: a socket whose peer has reset it.
