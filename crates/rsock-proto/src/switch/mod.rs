@@ -71,6 +71,8 @@ mod seen;
 mod send;
 mod step;
 #[cfg(test)]
+mod shortcuts;
+#[cfg(test)]
 mod table;
 
 pub use conditions::Conditions;
