@@ -178,8 +178,8 @@ impl Tcp {
     fn events(&self, events: PollFlags) -> io::Result<PollFlags> {
         let entry = PollEntry {
             fd: self.socket.as_raw_fd(),
-            twin: self.twin.as_deref(),
-            door: None,
+            stream: self.twin.as_deref().map(Into::into),
+            listener: None,
             udp: None,
             call: None,
             events,

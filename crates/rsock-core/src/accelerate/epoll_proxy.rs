@@ -8,7 +8,7 @@
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;
-use crate::accelerate::state::{FLAG_BROKEN, FLAG_STANDIN, Receiving};
+use crate::accelerate::state::{FLAG_STANDIN, FlagBits, Receiving};
 use crate::doorbell::Doorbell;
 use crate::interrupt::Section;
 use crate::sys;
@@ -17,19 +17,29 @@ use rsock_verbs::HighFd;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
+use std::sync::Mutex;
 
 /// The doorbell of a twin in an epoll set.
 #[derive(Debug)]
 pub(super) struct StandIn {
     bell: Doorbell,
-    /// Of a twin without TCP: the doorbell, and what tells of the peer's end as TCP would.
+    /// Of a native stream: the doorbell, and what shows the peer's end as TCP would.
     both: Option<HighFd>,
 }
 
+/// What the descriptor in the epoll set shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// What comes on the ring: the kernel's socket shows the end of the connection.
+    Ring,
+    /// The end of the connection too.
+    RingAndEnd,
+}
+
 impl StandIn {
-    fn new(path: &Path, is_sole: bool) -> io::Result<Self> {
+    fn new(path: &Path, shows: Shows) -> io::Result<Self> {
         let bell = path.create_doorbell()?;
-        let fate = path.fate_fd().filter(|_| is_sole);
+        let fate = path.fate_fd().filter(|_| shows == Shows::RingAndEnd);
         let both = match fate {
             None => None,
             Some(fate) => {
@@ -62,44 +72,72 @@ impl AcceleratedStream {
         let Some(path) = self.path() else { return Ok(None) };
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
-        if !self.is_sole() {
-            let mut subject = Subject::new(fd, Some(path));
-            let mut seen = self.begin(&*rx, &subject);
-            let input = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::poll_input)?;
-            if input.fault.is_none() && input.ring == RingInput::Unused {
-                return Ok(None);
-            }
+        let mut subject = Subject::new(fd, Some(path));
+        let mut seen = self.begin(&*rx, &subject);
+        let input = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::poll_input)?;
+        if input.fault.is_none() && input.ring == RingInput::Unused {
+            return Ok(None);
         }
-        // Both users hold the lock of the direction, so this one is free, but in a child of a fork that came
-        // between: there it is for ever that of a thread of its parent.
-        let Ok(mut slot) = self.stand_in.try_lock() else { return Ok(None) };
-        if slot.is_none() {
-            let stand_in = StandIn::new(path, self.is_sole())?;
-            listen(path, &stand_in.bell);
-            *slot = Some(stand_in);
-            self.dirs.raise(FLAG_STANDIN);
-        }
-        Ok(slot.as_ref().map(|stand_in| stand_in.as_fd().as_raw_fd()))
+        self.stand_in.open(path, Shows::Ring, &self.dirs.shared.0.bits)
     }
 
     /// A read found the ring empty: the stand-in is quiet until something comes, or gone if nothing
     /// can. The caller holds the lock of the direction.
     pub(super) fn quiet_stand_in(&self, rx: &Receiving, path: &Path) {
-        if !self.has(FLAG_STANDIN) {
+        self.stand_in.quiet(path, &self.dirs.shared.0.bits, rx.switch.is_on_tcp());
+    }
+}
+
+/// The place of a stream's [`StandIn`]. Callers hold the lock of the receiving direction.
+#[derive(Debug, Default)]
+pub(super) struct ProxySlot(Mutex<Option<StandIn>>);
+
+impl ProxySlot {
+    /// The descriptor for the epoll set, made if there is none. `None` if it cannot be used here.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub(super) fn open(
+        &self,
+        path: &Path,
+        shows: Shows,
+        flags: &FlagBits,
+    ) -> io::Result<Option<RawFd>> {
+        // The callers hold the lock of the direction, so this one is free, except in a child of a
+        // fork that came between: there a thread of its parent holds it for ever.
+        let Ok(mut slot) = self.0.try_lock() else { return Ok(None) };
+        if slot.is_none() {
+            let stand_in = StandIn::new(path, shows)?;
+            listen(path, &stand_in.bell);
+            *slot = Some(stand_in);
+            flags.raise(FLAG_STANDIN);
+        }
+        Ok(slot.as_ref().map(|stand_in| stand_in.as_fd().as_raw_fd()))
+    }
+
+    /// A read found the ring empty: the descriptor is not readable until something comes. It is
+    /// closed if nothing can come any more, which `is_unused` says.
+    pub(super) fn quiet(&self, path: &Path, flags: &FlagBits, is_unused: bool) {
+        if !flags.has(FLAG_STANDIN) {
             return;
         }
-        let Ok(mut slot) = self.stand_in.try_lock() else { return };
+        let Ok(mut slot) = self.0.try_lock() else { return };
         let Some(stand_in) = slot.take() else { return };
         path.disarm(&stand_in.bell);
         stand_in.bell.drain();
-        // A native stream is never on TCP; its proxy goes when it is broken.
-        let is_unused = if self.is_sole() { self.has(FLAG_BROKEN) } else { rx.switch.is_on_tcp() };
         if is_unused {
-            self.dirs.lower(FLAG_STANDIN);
+            flags.lower(FLAG_STANDIN);
             return;
         }
         listen(path, &stand_in.bell);
         *slot = Some(stand_in);
+    }
+
+    /// In a process that has none of this one's descriptors: the descriptor is not closed there.
+    pub(super) fn forget(&self) {
+        if let Ok(mut slot) = self.0.try_lock() {
+            std::mem::forget(slot.take());
+        }
     }
 }
 

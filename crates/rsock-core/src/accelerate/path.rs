@@ -99,6 +99,12 @@ impl Far {
 #[derive(Debug, Default)]
 pub(super) struct Place(OnceLock<Box<Path>>);
 
+impl Place {
+    pub(super) fn new(path: Path) -> Self {
+        Self(OnceLock::from(Box::new(path)))
+    }
+}
+
 impl Deref for Place {
     type Target = OnceLock<Box<Path>>;
 

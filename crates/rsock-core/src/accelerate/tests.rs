@@ -56,8 +56,9 @@ impl End {
 
     /// To be polled for `events`.
     fn poll_entry(&self, events: PollFlags) -> PollEntry<'_> {
-        let (fd, twin, revents) = (self.socket.as_raw_fd(), Some(&self.twin), PollFlags::empty());
-        PollEntry { fd, twin, door: None, udp: None, call: None, events, revents }
+        let (fd, stream) = (self.socket.as_raw_fd(), Some(StreamRef::from(&self.twin)));
+        let revents = PollFlags::empty();
+        PollEntry { fd, stream, listener: None, udp: None, call: None, events, revents }
     }
 
     fn pin(&self) {

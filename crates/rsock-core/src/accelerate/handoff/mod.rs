@@ -58,9 +58,6 @@ impl AcceleratedStream {
         if self.is_plain() {
             return true;
         }
-        if self.is_sole() {
-            return false;
-        }
         self.pin(fd, reason);
         let Some(path) = self.path() else { return self.is_settled() };
         let deadline = sys::now().checked_add(if path.is_far() { FAR_BOUND } else { BOUND });
@@ -82,17 +79,12 @@ impl AcceleratedStream {
     /// Leaves the stream to a process of its own, after [`Self::leave_ring`] has failed. The answer
     /// is the socket that must take the place of every descriptor of the stream in this process. This
     /// process must not use the twin again then; it may drop it, unless it is a `vfork` child.
-    /// `None` if the ring has been left meanwhile, and there is nothing to do. Where there is no TCP it is
-    /// a socket whose peer has reset it, and the stream ends.
+    /// `None` if the ring has been left meanwhile, and there is nothing to do.
     ///
     /// # Errors
     /// When a process or a descriptor is needed and cannot be had: `EAGAIN`, `EMFILE`... Then the
     /// stream is as it was.
     pub fn hand_over(&self, fd: BorrowedFd<'_>, claim: Claim) -> io::Result<Option<OwnedFd>> {
-        if self.is_sole() {
-            self.finish();
-            return self.reset_socket(fd).map(Some);
-        }
         let Some(path) = self.path().filter(|_| !self.is_plain()) else { return Ok(None) };
         if self.leave(fd, path, Need::Both) == Left::Yes {
             return Ok(None);
@@ -118,9 +110,7 @@ impl AcceleratedStream {
         let note = |pid| holders.add(pid);
         let begun = detached_process::spawn(keep, note, || {
             // Its descriptor is not among those kept. Nobody else is at it, or it is another's for good.
-            if let Ok(mut stand_in) = self.stand_in.try_lock() {
-                std::mem::forget(stand_in.take());
-            }
+            self.stand_in.forget();
             relay::run(self, fd, far.as_fd(), claim);
         });
         sys::close(far);
@@ -158,10 +148,6 @@ impl AcceleratedStream {
                     return;
                 }
             }
-        }
-        if self.is_sole() {
-            // The parent goes on with it; the child is told.
-            return;
         }
         match self.path() {
             // The child could do nothing with what the device brings.
