@@ -1,4 +1,4 @@
-//! What is decided before a stream or a listener exists.
+//! The settings of accelerated streams, chosen before a stream or a listener exists.
 
 use crate::listener::Listener;
 use crate::stream::Stream;
@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 
-/// Settings of streams.
+/// Settings of accelerated streams; those of rsockets streams are
+/// [`rsockets::Builder`](crate::rsockets::Builder).
 ///
 /// # Examples
 ///
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> std::io::Result<()> {
-/// // A machine with better things to do than to wait actively.
+/// // The CPUs of this machine have other work than polling.
 /// let settings = Builder::new().spin(Duration::ZERO).nodelay(true);
 /// let listener = settings.bind("127.0.0.1:0").await?;
 /// let stream = settings.connect(listener.local_addr()?).await?;
@@ -33,14 +34,14 @@ pub struct Builder {
     iomap_slots: u16,
 }
 
-/// What [`Builder::spin`] is unless it is called.
-pub(crate) fn longest_spin() -> Duration {
+/// The value of [`Builder::spin`] by default.
+pub(crate) fn default_spin() -> Duration {
     rsock_core::engine::longest_spin(Duration::from_micros(100))
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { spin: longest_spin(), nodelay: None, iomap_slots: 0 }
+        Self { spin: default_spin(), nodelay: None, iomap_slots: 0 }
     }
 }
 
@@ -51,23 +52,24 @@ impl Builder {
         Self::default()
     }
 
-    /// Longest time that waiting streams are looked after actively before they sleep; how much of
-    /// it is used depends on whether it has helped. Default: 100 microseconds, or `RSOCK_SPIN_US`.
-    /// With zero a wait sleeps at once.
+    /// The longest time that one wait polls before it sleeps; how much of it is used depends on
+    /// whether polling has helped lately. Default: 100 microseconds, or `RSOCK_SPIN_US`. With zero
+    /// a wait sleeps at once.
     #[must_use]
     pub fn spin(mut self, longest: Duration) -> Self {
         self.spin = longest;
         self
     }
 
-    /// `TCP_NODELAY` of every new stream; by default it is left alone. The ring never delays.
+    /// Sets `TCP_NODELAY` of every new stream to `on`; by default it is left as the kernel set it.
+    /// Only TCP ever delays.
     #[must_use]
     pub fn nodelay(mut self, on: bool) -> Self {
         self.nodelay = Some(on);
         self
     }
 
-    /// Buffers that the peer may [open](Stream::open) to us at once; 0 by default, at most 32512.
+    /// Regions that the peer may [expose](Stream::expose) at once; 0 by default, at most 32512.
     /// Each costs 24 bytes per stream.
     #[must_use]
     pub fn iomap_slots(mut self, n: u16) -> Self {
@@ -78,7 +80,7 @@ impl Builder {
     /// As [`Stream::connect`].
     ///
     /// # Errors
-    /// As [`Stream::connect`].
+    /// As [`Stream::connect`]; as `setsockopt(2)` if [`Self::nodelay`] was called.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the attempt; no connection is left behind.
@@ -101,20 +103,21 @@ impl Builder {
     /// works too, and stays on TCP.)
     ///
     /// # Errors
-    /// As `setsockopt(2)`, if an option was asked for.
+    /// As `setsockopt(2)` if [`Self::nodelay`] was called.
     pub fn wrap(&self, socket: TcpStream) -> io::Result<Stream> {
         self.stream(socket, None)
     }
 
-    /// `end`: which end of the connection it is, for a peer on another host.
-    fn stream(&self, socket: TcpStream, end: Option<Side>) -> io::Result<Stream> {
+    /// `side` says which end of the connection this is; without it the stream does not move to a
+    /// peer on another host.
+    fn stream(&self, socket: TcpStream, side: Option<Side>) -> io::Result<Stream> {
         if let Some(on) = self.nodelay {
             socket.set_nodelay(on)?;
         }
-        Ok(Stream::new(socket, end, self.spin, self.iomap_slots))
+        Ok(Stream::new(socket, side, self.spin, self.iomap_slots))
     }
 
-    /// As [`Listener::poll_accept`]'s last step.
+    /// The stream of a connection that the listener has accepted.
     pub(crate) fn accepted(
         &self,
         (socket, peer): (TcpStream, SocketAddr),

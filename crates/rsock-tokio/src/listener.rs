@@ -1,7 +1,9 @@
-//! Listening, as `tokio::net::TcpListener`.
+//! The listener, with the methods of `tokio::net::TcpListener`, and the stream of its connections.
 
 use crate::builder::Builder;
+use crate::rsockets;
 use crate::stream::Stream;
+use crate::transport::Rsockets;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -9,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::net::{TcpListener, ToSocketAddrs};
 
-/// A TCP listener whose connections move to shared memory by themselves; see [`Stream`].
+/// A TCP listener whose connections move to shared memory or RDMA by themselves; see [`Stream`].
 ///
 /// # Examples
 ///
@@ -40,7 +42,8 @@ impl Listener {
     /// As [`TcpListener::bind`].
     ///
     /// # Errors
-    /// As `bind(2)` and `listen(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`...
+    /// As `bind(2)` and `listen(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`... of the last address
+    /// tried.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -48,10 +51,10 @@ impl Listener {
         Builder::new().bind(addr).await
     }
 
-    /// Takes the next connection.
+    /// Takes the next connection, and returns it with the peer's address.
     ///
     /// # Errors
-    /// As `accept(2)`: `ECONNABORTED`, `EMFILE`...
+    /// As `accept(2)`: `ECONNABORTED`, `EMFILE`, `ENFILE`, `ENOMEM`...
     ///
     /// # Cancel safety
     /// Cancel safe: if the future is dropped before it is ready, no connection was taken.
@@ -69,15 +72,15 @@ impl Listener {
         Poll::Ready(self.settings.accepted(accepted))
     }
 
-    /// Connections, one after the other, as a [`Stream`](futures_core::Stream) that never ends.
+    /// The connections, one after the other, as a [`Stream`](futures_core::Stream) that never ends.
     pub fn incoming(self) -> Incoming {
-        Incoming { listener: self }
+        Incoming::new(self)
     }
 
-    /// Takes over a listening socket, which must be non-blocking.
+    /// Takes over a listening, non-blocking socket.
     ///
     /// # Errors
-    /// When it cannot be watched by the runtime.
+    /// As `epoll_ctl(2)` when the runtime registers the socket: `ENOMEM`, `ENOSPC`, `EEXIST`.
     ///
     /// # Panics
     /// Outside a runtime with I/O enabled.
@@ -88,12 +91,12 @@ impl Listener {
     /// Gives the listening socket back; it stays non-blocking.
     ///
     /// # Errors
-    /// When the runtime cannot let go of it.
+    /// As `epoll_ctl(2)` when the runtime deregisters the socket.
     pub fn into_std(self) -> io::Result<std::net::TcpListener> {
         self.socket.into_std()
     }
 
-    /// Address that it listens on.
+    /// The address that it listens on.
     ///
     /// # Errors
     /// As `getsockname(2)`.
@@ -120,7 +123,8 @@ impl AsRawFd for Listener {
     }
 }
 
-/// The connections of a [`Listener`], as a stream of futures.
+/// The connections of a listener, as a [`Stream`](futures_core::Stream) that never ends; returned
+/// by [`Listener::incoming`] and [`rsockets::Listener::incoming`].
 ///
 /// # Examples
 ///
@@ -141,20 +145,33 @@ impl AsRawFd for Listener {
 /// ```
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
-pub struct Incoming {
-    listener: Listener,
+pub struct Incoming<L = Listener> {
+    listener: L,
 }
 
-impl Incoming {
+impl<L> Incoming<L> {
+    pub(crate) fn new(listener: L) -> Self {
+        Self { listener }
+    }
+
     /// The listener.
     #[must_use]
-    pub fn into_inner(self) -> Listener {
+    pub fn into_inner(self) -> L {
         self.listener
     }
 }
 
 impl futures_core::Stream for Incoming {
     type Item = io::Result<Stream>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let accepted = ready!(self.listener.poll_accept(cx));
+        Poll::Ready(Some(accepted.map(|(stream, _)| stream)))
+    }
+}
+
+impl futures_core::Stream for Incoming<rsockets::Listener> {
+    type Item = io::Result<Stream<Rsockets>>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let accepted = ready!(self.listener.poll_accept(cx));

@@ -1,6 +1,6 @@
-//! What `rsock stat` is told of a connection.
+//! The counters of a connection that `rsock stat` shows.
 
-use crate::accelerate::discovery::four_tuple::Tuple;
+use crate::accelerate::discovery::four_tuple::FourTuple;
 use crate::accelerate::{AcceleratedStream, inode_of};
 use crate::metrics::{self, Direction};
 use crate::sys;
@@ -26,10 +26,10 @@ impl Waited {
 impl AcceleratedStream {
     /// Opens this connection's line for `rsock stat`. Not for short connections: it costs a few
     /// system calls.
-    pub(super) fn show(&self, fd: BorrowedFd<'_>) {
+    pub(super) fn open_metrics(&self, fd: BorrowedFd<'_>) {
         sys::get_or_make(&self.stat, || {
             let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-            let tuple = Tuple::of(fd).ok().flatten();
+            let tuple = FourTuple::of(fd).ok().flatten();
             let [local, peer] = tuple.map_or([none; 2], |t| [t.local, t.peer]);
             let inode = *sys::get_or_make(&self.inode, || inode_of(fd));
             let slot = metrics::StreamSlot::open(local, peer, inode);
@@ -57,8 +57,8 @@ impl AcceleratedStream {
         }
     }
 
-    /// Notes how a direction travels from now on.
-    pub(super) fn note_path(&self, direction: Direction, path: metrics::Transport) {
+    /// Notes which transport a direction uses from now on.
+    pub(super) fn note_transport(&self, direction: Direction, path: metrics::Transport) {
         if let Some(stat) = self.stat.get() {
             stat.set_transport(direction, path);
         }

@@ -1,14 +1,14 @@
-//! A descriptor that stands in for the twin in somebody else's epoll set, while bytes may still come
-//! on the ring.
+//! A descriptor that shows an epoll set of the program that the ring may have bytes (an *epoll
+//! proxy*).
 //!
-//! A stream that enters an epoll set goes back to TCP, but what the peer has written to the ring, and
-//! writes until it has left, the kernel's socket does not show. Until then a doorbell does:
-//! readable from the moment that the ring may have something until a read found it empty.
+//! A stream that enters an epoll set goes back to TCP. But the kernel's socket does not show what
+//! the peer has written to the ring, and still writes until it has left. A doorbell shows that: it
+//! is readable from the moment that the ring may have something until a read found the ring empty.
 
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;
-use crate::accelerate::state::{FLAG_STANDIN, FlagBits, Receiving};
+use crate::accelerate::state::{FLAG_EPOLL_PROXY, FlagBits, Receiving};
 use crate::doorbell::Doorbell;
 use crate::interrupt::Section;
 use crate::sys;
@@ -19,11 +19,12 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::sync::Mutex;
 
-/// The doorbell of a twin in an epoll set.
+/// The doorbell of a stream in an epoll set.
 #[derive(Debug)]
-pub(super) struct StandIn {
+pub(super) struct EpollProxy {
     bell: Doorbell,
-    /// Of a native stream: the doorbell, and what shows the peer's end as TCP would.
+    /// For a native stream: an epoll set of the doorbell and of the descriptor that shows the
+    /// peer's end, as TCP would.
     both: Option<HighFd>,
 }
 
@@ -36,15 +37,15 @@ pub(super) enum Shows {
     RingAndEnd,
 }
 
-impl StandIn {
+impl EpollProxy {
     fn new(path: &Path, shows: Shows) -> io::Result<Self> {
         let bell = path.create_doorbell()?;
-        let fate = path.fate_fd().filter(|_| shows == Shows::RingAndEnd);
-        let both = match fate {
+        let connection = path.connection_fd().filter(|_| shows == Shows::RingAndEnd);
+        let both = match connection {
             None => None,
-            Some(fate) => {
+            Some(connection) => {
                 let both = HighFd::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-                for fd in [bell.as_fd().as_raw_fd(), fate] {
+                for fd in [bell.as_fd().as_raw_fd(), connection] {
                     sys::epoll_add(both.as_fd(), fd)?;
                 }
                 Some(both)
@@ -54,21 +55,21 @@ impl StandIn {
     }
 }
 
-impl AsFd for StandIn {
+impl AsFd for EpollProxy {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.both.as_ref().map_or(self.bell.as_fd(), HighFd::as_fd)
     }
 }
 
 impl AcceleratedStream {
-    /// The descriptor to add to an epoll set beside the twin's, with the same data and interest in
-    /// input; `None` if the kernel's socket shows everything. It closes, and so leaves the set, when
-    /// it is no longer needed. Call after [`AcceleratedStream::pin`].
+    /// The descriptor to add to an epoll set beside the stream's, with the same data and interest
+    /// in input; `None` if the kernel's socket shows everything. It closes, and so leaves the set,
+    /// when it is no longer needed. Call after [`AcceleratedStream::pin`].
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: there is no descriptor for it. A set without it may sleep
     /// although there are bytes.
-    pub fn stand_in(&self, fd: BorrowedFd<'_>) -> io::Result<Option<RawFd>> {
+    pub fn epoll_proxy(&self, fd: BorrowedFd<'_>) -> io::Result<Option<RawFd>> {
         let Some(path) = self.path() else { return Ok(None) };
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
@@ -78,19 +79,19 @@ impl AcceleratedStream {
         if input.fault.is_none() && input.ring == RingInput::Unused {
             return Ok(None);
         }
-        self.stand_in.open(path, Shows::Ring, &self.dirs.shared.0.bits)
+        self.epoll_proxy.open(path, Shows::Ring, &self.dirs.shared.0.bits)
     }
 
-    /// A read found the ring empty: the stand-in is quiet until something comes, or gone if nothing
-    /// can. The caller holds the lock of the direction.
-    pub(super) fn quiet_stand_in(&self, rx: &Receiving, path: &Path) {
-        self.stand_in.quiet(path, &self.dirs.shared.0.bits, rx.switch.is_on_tcp());
+    /// To be called when a read found the ring empty: silences the epoll proxy until something
+    /// comes, or removes it if nothing can come. The caller holds the lock of the direction.
+    pub(super) fn quiet_epoll_proxy(&self, rx: &Receiving, path: &Path) {
+        self.epoll_proxy.quiet(path, &self.dirs.shared.0.bits, rx.switch.is_on_tcp());
     }
 }
 
-/// The place of a stream's [`StandIn`]. Callers hold the lock of the receiving direction.
+/// The place of a stream's [`EpollProxy`]. Callers hold the lock of the receiving direction.
 #[derive(Debug, Default)]
-pub(super) struct ProxySlot(Mutex<Option<StandIn>>);
+pub(super) struct ProxySlot(Mutex<Option<EpollProxy>>);
 
 impl ProxySlot {
     /// The descriptor for the epoll set, made if there is none. `None` if it cannot be used here.
@@ -103,47 +104,49 @@ impl ProxySlot {
         shows: Shows,
         flags: &FlagBits,
     ) -> io::Result<Option<RawFd>> {
-        // The callers hold the lock of the direction, so this one is free, except in a child of a
-        // fork that came between: there a thread of its parent holds it for ever.
+        // All users hold the lock of the direction, so this lock is free, except in a child of a
+        // fork that came in between: there it stays locked for good, by a thread that only the
+        // parent has.
         let Ok(mut slot) = self.0.try_lock() else { return Ok(None) };
         if slot.is_none() {
-            let stand_in = StandIn::new(path, shows)?;
-            listen(path, &stand_in.bell);
-            *slot = Some(stand_in);
-            flags.raise(FLAG_STANDIN);
+            let epoll_proxy = EpollProxy::new(path, shows)?;
+            arm_or_ring(path, &epoll_proxy.bell);
+            *slot = Some(epoll_proxy);
+            flags.raise(FLAG_EPOLL_PROXY);
         }
-        Ok(slot.as_ref().map(|stand_in| stand_in.as_fd().as_raw_fd()))
+        Ok(slot.as_ref().map(|epoll_proxy| epoll_proxy.as_fd().as_raw_fd()))
     }
 
-    /// A read found the ring empty: the descriptor is not readable until something comes. It is
-    /// closed if nothing can come any more, which `is_unused` says.
+    /// To be called when a read found the ring empty: silences the proxy until something comes, or
+    /// removes it if it `is_unused`, because nothing can come.
     pub(super) fn quiet(&self, path: &Path, flags: &FlagBits, is_unused: bool) {
-        if !flags.has(FLAG_STANDIN) {
+        if !flags.has(FLAG_EPOLL_PROXY) {
             return;
         }
         let Ok(mut slot) = self.0.try_lock() else { return };
-        let Some(stand_in) = slot.take() else { return };
-        path.disarm(&stand_in.bell);
-        stand_in.bell.drain();
+        let Some(epoll_proxy) = slot.take() else { return };
+        path.disarm(&epoll_proxy.bell);
+        epoll_proxy.bell.drain();
         if is_unused {
-            flags.lower(FLAG_STANDIN);
+            flags.lower(FLAG_EPOLL_PROXY);
             return;
         }
-        listen(path, &stand_in.bell);
-        *slot = Some(stand_in);
+        arm_or_ring(path, &epoll_proxy.bell);
+        *slot = Some(epoll_proxy);
     }
 
-    /// In a process that has none of this one's descriptors: the descriptor is not closed there.
+    /// Drops the proxy without closing its descriptor, in a process that does not have it.
     pub(super) fn forget(&self) {
+        // Either the lock is free, or a thread that is not in this process holds it for good.
         if let Ok(mut slot) = self.0.try_lock() {
             std::mem::forget(slot.take());
         }
     }
 }
 
-/// Arms, and rings if something is there already (or nobody else could).
-fn listen(path: &Path, bell: &Doorbell) {
-    if !path.arm_standing(bell) || path.has_input() {
+/// Arms `bell`, and rings it at once if there is input already, or if it could not be armed.
+fn arm_or_ring(path: &Path, bell: &Doorbell) {
+    if !path.arm_persistent(bell) || path.has_input() {
         bell.ring();
     }
 }

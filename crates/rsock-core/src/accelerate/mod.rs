@@ -7,9 +7,9 @@
 //!
 //! # How a direction moves
 //!
-//! Once the two ends have found each other (`discovery`), an rsockets stream on the soft device exists
-//! beside the TCP connection, unused. Each direction moves on its own, by messages in that stream
-//! (`rsock_proto::Ext`), in order with its data:
+//! Once the two ends have found each other (`discovery`), an rsockets stream on the soft device
+//! exists beside the TCP connection, unused. Each direction moves on its own, by messages in that
+//! stream (`rsock_proto::Ext`), in order with its data:
 //!
 //! 1. The *reader* invites (`Ready`), when none of its threads sleeps where the ring cannot
 //!    wake it and its own count of bytes agrees with the kernel's.
@@ -22,9 +22,9 @@
 //! A stream that is handed to a program without rings leaves the ring first, or a relay process
 //! carries its bytes (`handoff`).
 //!
-//! Between hosts the stream lies on an RDMA device (`discovery::remote`, `path`). Then TCP may be faster than the
-//! ring, so a writer waits after `Down` until the device has brought it; and what was sent may be
-//! lost, so the end of TCP counts only with an end on the ring.
+//! Between hosts the stream lies on an RDMA device (`discovery::remote`, `path`). Then TCP may be
+//! faster than the ring, so a writer waits after `Down` until the device has brought it; and what
+//! was sent may be lost, so the end of TCP counts only with an end on the ring.
 //!
 //! A peer that speaks rsockets alone has no TCP to go back to. The stream on the device is all
 //! there is then, a [`NativeStream`], and nothing of the above applies. [`StreamRef`] is a stream
@@ -60,7 +60,7 @@ pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
-pub use iomap::Opened;
+pub use iomap::AcceleratedRegion;
 pub use native_peer::{NativeListener, NativeStream};
 pub use poll::{PollEntry, poll};
 pub use stream_ref::StreamRef;
@@ -71,11 +71,11 @@ use crate::metrics;
 use crate::sys;
 use ask::Subject;
 use counters::Waited;
-use discovery::four_tuple::Tuple;
+use discovery::four_tuple::FourTuple;
 use discovery::local::Search;
-use discovery::schedule::FIRST_LOOK;
+use discovery::schedule::FIRST_SEARCH_CALL;
 use epoll_proxy::ProxySlot;
-use path::{Path, Place};
+use path::{Path, PathCell};
 use receive::queued;
 use rsock_proto::switch::{Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
@@ -94,15 +94,15 @@ pub struct AcceleratedStream {
     dirs: FamilyBox<Directions>,
     /// The search for the peer. Private to the process: a forked child does not search.
     search: Mutex<Search>,
-    path: Place,
+    path: PathCell,
     /// Which end of the connection it is, for a peer on another host.
     side: Option<Side>,
-    tuple: OnceLock<Option<Tuple>>,
-    looking_since: OnceLock<std::time::Instant>,
+    tuple: OnceLock<Option<FourTuple>>,
+    search_began: OnceLock<std::time::Instant>,
     /// Inode of the socket, from the first look on: a short connection does not ask for it.
     inode: OnceLock<u64>,
     stat: OnceLock<metrics::StreamSlot>,
-    stand_in: ProxySlot,
+    epoll_proxy: ProxySlot,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
     /// Buffers that the peer may open to us at once.
@@ -121,7 +121,7 @@ pub enum Side {
 /// How long a full ring may stay without progress before a writer moves to TCP.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// The same between hosts, where news of progress take longer.
-const FAR_PATIENCE: Duration = Duration::from_millis(20);
+const REMOTE_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the cheapest sleep may last before descriptors are watched too.
 const PARK: Duration = Duration::from_millis(5);
 
@@ -135,8 +135,8 @@ impl AcceleratedStream {
         Self::adopt_with(fd, side, 0)
     }
 
-    /// As [`Self::adopt`], with room for that many buffers that the peer may [open](Self::open) to
-    /// us. The wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
+    /// As [`Self::adopt`], with room for that many buffers that the peer may [expose](Self::expose)
+    /// to us. The wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
     #[must_use]
     pub fn adopt_with(_fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {
         if !crate::config::environment::is_enabled() {
@@ -145,13 +145,13 @@ impl AcceleratedStream {
         Some(Self {
             dirs: FamilyBox::new(Directions::new())?,
             search: Mutex::new(Search::new()),
-            path: Place::default(),
+            path: PathCell::default(),
             side,
             tuple: OnceLock::new(),
-            looking_since: OnceLock::new(),
+            search_began: OnceLock::new(),
             inode: OnceLock::new(),
             stat: OnceLock::new(),
-            stand_in: ProxySlot::default(),
+            epoll_proxy: ProxySlot::default(),
             closings: Closings::new(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
         })
@@ -218,7 +218,7 @@ impl AcceleratedStream {
     /// the peer and never blocks.
     pub fn pin(&self, fd: BorrowedFd<'_>, reason: FallbackReason) {
         let _section = Section::enter();
-        self.show(fd);
+        self.open_metrics(fd);
         self.pin_for(reason);
         {
             let mut tx = self.dirs.tx.0.lock();

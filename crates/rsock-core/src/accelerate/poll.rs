@@ -10,7 +10,7 @@
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::{Arming, Bells, Path};
 use crate::accelerate::receive::KernelOnlyWaiter;
-use crate::accelerate::send::meet;
+use crate::accelerate::send::check_peer;
 use crate::accelerate::state::{FLAG_PINNED, Receiving};
 use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, StreamRef, Waited};
 use crate::closing::{Call, notice};
@@ -19,7 +19,7 @@ use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
 use crate::sys;
-use rsock_proto::switch::{Fact, KernelInput, Output, Receiver, RingInput, Sender, Wire};
+use rsock_proto::switch::{Fact, KernelInput, Output, Receiver, RingInput, Sender};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::cell::Cell;
@@ -138,11 +138,11 @@ impl AcceleratedStream {
                 state.end_is_input = true;
             }
         }
-        let is_settled = rx.switch.is_settled(seen.now);
+        let is_settled = rx.switch.is_settled(seen.now());
         match (input.ring, path) {
             (RingInput::Unused, _) | (_, None) => {
                 if !is_settled && input.fault.is_none() {
-                    let waiters = &self.dirs.shared.0.deaf_waiters;
+                    let waiters = &self.dirs.shared.0.kernel_only_waiters;
                     state.kernel_only = Some(KernelOnlyWaiter::new(waiters, &*rx));
                 }
             }
@@ -182,10 +182,9 @@ impl AcceleratedStream {
                     state.ready |= events & OUTPUT;
                 }
                 (Ok(Output::Ring), Some(path)) => {
-                    meet(fd, &mut tx, path);
+                    check_peer(fd, &mut tx, path);
                     tx.full_since.get_or_insert_with(sys::now);
-                    seen.note::<Wire>(Fact::RingFull);
-                    seen.now = self.conditions(&*tx, &subject);
+                    self.note(&*tx, &mut seen, &subject, Fact::RingFull);
                     continue;
                 }
                 (Ok(Output::News), Some(path)) => {
@@ -544,7 +543,7 @@ fn sleep_armed<'a>(
     for entry in entries {
         let listener = entry.listener.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
         let listener = listener.map(|listener| listener.as_fd().as_raw_fd());
-        let stream = || entry.stream.and_then(StreamRef::side_fd);
+        let stream = || entry.stream.and_then(StreamRef::auxiliary_fd);
         let udp = || entry.udp.and_then(AcceleratedUdp::listener_fd);
         if let Some(fd) = listener.or_else(stream).or_else(udp) {
             fds[end] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -571,11 +570,11 @@ fn sleep_armed<'a>(
         }
         // The next look serves a native listener.
         let searching =
-            |e: &&PollEntry<'_>| e.stream.and_then(StreamRef::side_fd) == Some(search.fd);
+            |e: &&PollEntry<'_>| e.stream.and_then(StreamRef::auxiliary_fd) == Some(search.fd);
         let found = entries.iter().find(searching).and_then(|e| Some((e, e.stream?)));
         if let Some((entry, stream)) = found {
             // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
-            stream.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
+            stream.on_auxiliary_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
         }
     }
     slept.map(|_| Slept::Events)

@@ -175,13 +175,13 @@ impl<'a> StreamRef<'a> {
     }
 
     /// The descriptor to add to an epoll set beside the socket, if there is one: see
-    /// [`AcceleratedStream::stand_in`].
+    /// [`AcceleratedStream::epoll_proxy`].
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: there is no descriptor for it.
     pub fn epoll_proxy(self, fd: BorrowedFd<'_>) -> io::Result<Option<RawFd>> {
         match self {
-            Self::Accelerated(stream) => stream.stand_in(fd),
+            Self::Accelerated(stream) => stream.epoll_proxy(fd),
             Self::Native(stream) => stream.epoll_proxy(),
         }
     }
@@ -195,15 +195,15 @@ impl<'a> StreamRef<'a> {
         }
     }
 
-    /// As [`AcceleratedStream::hand_over`]. A native stream ends, and the answer is a socket whose
+    /// As [`AcceleratedStream::hand_off`]. A native stream ends, and the answer is a socket whose
     /// peer has reset it.
     ///
     /// # Errors
-    /// As [`AcceleratedStream::hand_over`].
-    pub fn hand_over(self, fd: BorrowedFd<'_>, claim: Claim) -> io::Result<Option<OwnedFd>> {
+    /// As [`AcceleratedStream::hand_off`].
+    pub fn hand_off(self, fd: BorrowedFd<'_>, claim: Claim) -> io::Result<Option<OwnedFd>> {
         match self {
-            Self::Accelerated(stream) => stream.hand_over(fd, claim),
-            Self::Native(stream) => stream.hand_over(fd).map(Some),
+            Self::Accelerated(stream) => stream.hand_off(fd, claim),
+            Self::Native(stream) => stream.hand_off(fd).map(Some),
         }
     }
 
@@ -243,15 +243,15 @@ impl<'a> StreamRef<'a> {
     }
 
     /// The descriptor to watch in a sleep beside the socket, if there is one.
-    pub(super) fn side_fd(self) -> Option<RawFd> {
-        on!(self, stream => stream.side_fd())
+    pub(super) fn auxiliary_fd(self) -> Option<RawFd> {
+        on!(self, stream => stream.auxiliary_fd())
     }
 
-    /// [`Self::side_fd`] has become readable.
-    pub(super) fn on_side_ready(self, fd: BorrowedFd<'_>) {
+    /// [`Self::auxiliary_fd`] has become readable.
+    pub(super) fn on_auxiliary_ready(self, fd: BorrowedFd<'_>) {
         match self {
-            Self::Accelerated(stream) => stream.on_side_ready(fd),
-            Self::Native(stream) => stream.on_side_ready(),
+            Self::Accelerated(stream) => stream.on_auxiliary_ready(fd),
+            Self::Native(stream) => stream.on_auxiliary_ready(),
         }
     }
 

@@ -28,7 +28,7 @@ mod stream;
 mod wait;
 
 #[cfg(test)]
-pub(crate) use buffers::reclaim::total as resident_total;
+pub(crate) use buffers::reclaim::total as ring_bytes_kept;
 pub(crate) use buffers::reclaim::{LockedStreams, lock_for_fork};
 pub use config::{Config, Wire};
 pub use ready::Ready;

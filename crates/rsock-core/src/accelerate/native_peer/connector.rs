@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use crate::accelerate::native_peer::{NativeStream, listener};
-use crate::accelerate::path::Far;
+use crate::accelerate::path::RdmaPath;
 use crate::accelerate::socket_proxy;
 use crate::config::trusted_hosts::trust;
 use crate::engine::Preparing;
@@ -54,7 +54,7 @@ impl NativeStream {
         // No device, no route, no listener, no answer: to the program they are the same.
         let (far, addrs) = connected.ok_or_else(refused)?;
         let domain = sockopt::socket_domain(socket)?;
-        let kept = socket_proxy::far_end(domain, &socket, addrs.0.ip())?;
+        let kept = socket_proxy::connect_kept_end(domain, &socket, addrs.0.ip())?;
         Self::new(socket, kept, far, addrs).ok_or_else(|| rustix::io::Errno::NOMEM.into())
     }
 }
@@ -74,7 +74,7 @@ fn begin(socket: BorrowedFd<'_>, remote: SocketAddr, deadline: Instant) -> Optio
 fn answer(
     connecting: &mut Connecting,
     deadline: Instant,
-) -> Option<(Far, (SocketAddr, SocketAddr))> {
+) -> Option<(RdmaPath, (SocketAddr, SocketAddr))> {
     let mut asked: Option<(RdmaContext, Preparing<Rdma>)> = None;
     loop {
         match (connecting.progress(sys::now()).ok()?, asked.take()) {
@@ -106,10 +106,10 @@ fn establish(
     ctx: RdmaContext,
     preparing: Preparing<Rdma>,
     answer: &Answer,
-) -> Option<(Far, (SocketAddr, SocketAddr))> {
+) -> Option<(RdmaPath, (SocketAddr, SocketAddr))> {
     let peer = ConnData::decode(answer.private_data.as_bytes()).ok()?;
     let stream = preparing.connect(&peer, answer.qp_num).ok()?;
     let connection = connecting.establish().ok()?;
     let addrs = (connection.local_addr(), connection.peer_addr());
-    Some((Far::new(stream, connection, ctx), addrs))
+    Some((RdmaPath::new(stream, connection, ctx), addrs))
 }

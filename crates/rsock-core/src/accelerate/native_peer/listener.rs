@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use crate::accelerate::native_peer::{NativeStream, placeholder};
-use crate::accelerate::path::Far;
+use crate::accelerate::path::RdmaPath;
 use crate::config::environment::{self, Device};
 use crate::config::trusted_hosts::trust;
 use crate::engine::{Config, Preparing, QpStream};
@@ -132,7 +132,7 @@ impl NativeListener {
         match placeholder::accepted(listener, local) {
             Ok((near, far)) => {
                 let Established { stream, connection, ctx } = established;
-                let path = Far::new(stream, connection, ctx);
+                let path = RdmaPath::new(stream, connection, ctx);
                 let stream = NativeStream::new(near.as_fd(), far, path, (local, peer));
                 Ok(stream.map(|stream| (near, stream)))
             }

@@ -24,19 +24,19 @@ impl NativeStream {
             state.ready |= events & (INPUT | OUTPUT);
             return state;
         }
-        let is_cut = path.is_cut();
+        let is_disconnected = path.is_disconnected();
         state.ring = Some((path, mark));
         if events.intersects(INPUT) {
             state.kernel |= PollFlags::RDHUP;
             state.end_is_input = true;
-            if path.has_input() || is_cut {
+            if path.has_input() || is_disconnected {
                 state.ready |= events & INPUT;
             }
-            if is_cut || path.has_eof() {
+            if is_disconnected || path.has_eof() {
                 state.ready |= events & PollFlags::RDHUP;
             }
         }
-        if events.intersects(OUTPUT) && (path.has_room() || is_cut) {
+        if events.intersects(OUTPUT) && (path.has_room() || is_disconnected) {
             state.ready |= events & OUTPUT;
         }
         state

@@ -14,7 +14,7 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::epoll_proxy::{ProxySlot, Shows};
 use crate::accelerate::native_peer::placeholder::{self, Placeholder};
 use crate::accelerate::native_peer::state::State;
-use crate::accelerate::path::{Far, Path, Place};
+use crate::accelerate::path::{Path, PathCell, RdmaPath};
 use crate::accelerate::receive::queued;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_SHUT};
 use crate::accelerate::{FallbackReason, inode_of};
@@ -38,7 +38,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct NativeStream {
     pub(super) state: FamilyBox<State>,
-    path: Place,
+    path: PathCell,
     pub(super) stat: metrics::StreamSlot,
     /// Of the placeholder.
     inode: u64,
@@ -68,7 +68,7 @@ impl NativeStream {
     pub(super) fn new(
         near: BorrowedFd<'_>,
         far: OwnedFd,
-        path: Far,
+        path: RdmaPath,
         (local, peer): (SocketAddr, SocketAddr),
     ) -> Option<Self> {
         let is_v6 = sockopt::socket_domain(near).is_ok_and(|domain| domain == AddressFamily::INET6);
@@ -81,7 +81,7 @@ impl NativeStream {
         stat.set_fallback(FallbackReason::PlainRsockets);
         let this = Self {
             state: FamilyBox::new(State::new())?,
-            path: Place::new(Path::Rdma(path)),
+            path: PathCell::new(Path::Rdma(path)),
             stat,
             inode,
             proxy: ProxySlot::default(),
@@ -124,7 +124,7 @@ impl NativeStream {
     pub(super) fn show_full(&self, fd: BorrowedFd<'_>, path: &Path) -> bool {
         self.placeholder.show_full(fd);
         // In this order: a thread that is about to sleep sees room that comes later.
-        let has_room = path.has_room() || path.is_cut();
+        let has_room = path.has_room() || path.is_disconnected();
         if has_room {
             self.show_room(fd);
         }
@@ -206,14 +206,14 @@ impl NativeStream {
     }
 
     /// The descriptor to watch for the end of the connection.
-    pub(in crate::accelerate) fn side_fd(&self) -> Option<RawFd> {
-        self.path().and_then(Path::fate_fd)
+    pub(in crate::accelerate) fn auxiliary_fd(&self) -> Option<RawFd> {
+        self.path().and_then(Path::connection_fd)
     }
 
-    /// [`Self::side_fd`] has become readable.
-    pub(in crate::accelerate) fn on_side_ready(&self) {
+    /// [`Self::auxiliary_fd`] has become readable.
+    pub(in crate::accelerate) fn on_auxiliary_ready(&self) {
         if let Some(path) = self.path() {
-            path.fate();
+            path.connection_state();
         }
     }
 
@@ -246,7 +246,7 @@ impl NativeStream {
         let Some(path) = self.path() else { return };
         if sockopt::socket_linger(fd) == Ok(Some(Duration::ZERO)) {
             path.shutdown(std::net::Shutdown::Both);
-            return path.cut();
+            return path.disconnect();
         }
         self.finish();
     }
@@ -271,7 +271,7 @@ impl NativeStream {
         if !self.has(FLAG_BROKEN) {
             self.state.flags.0.raise(FLAG_BROKEN);
             let _ = rustix::net::shutdown(fd, Shutdown::Both);
-            path.cut();
+            path.disconnect();
         }
         error_of_broken(Some(path))
     }
@@ -282,7 +282,7 @@ impl NativeStream {
     ///
     /// # Errors
     /// When a descriptor cannot be had: `EMFILE`...
-    pub fn hand_over(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    pub fn hand_off(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         self.finish();
         placeholder::reset(fd, self.local.ip())
     }

@@ -4,12 +4,12 @@
 
 use crate::accelerate::counters::Waited;
 use crate::accelerate::native_peer::NativeStream;
-use crate::accelerate::path::{Fate, Path};
+use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::receive::{
-    LOOK_EVERY, RingWait, Woken, kernel_recv, recv_deadline, sleep_for_more,
+    RingWait, SOCKET_CHECK_INTERVAL, Woken, kernel_recv, recv_deadline, sleep_for_more,
 };
 use crate::accelerate::send::{PIECES, is_nonblocking, kernel_send, park_for_room, send_deadline};
-use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_SHUT, FLAG_STANDIN};
+use crate::accelerate::state::{FLAG_BROKEN, FLAG_EPOLL_PROXY, FLAG_RX_SHUT};
 use crate::closing::{Call, Descriptor};
 use crate::engine::{Interest, RecvError, SendError};
 use crate::interrupt::{Restart, Section, Watch};
@@ -98,7 +98,7 @@ impl NativeStream {
                 Err(e) => break e,
             };
             if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
-                if self.has(FLAG_STANDIN) && self.show_full(fd, path) {
+                if self.has(FLAG_EPOLL_PROXY) && self.show_full(fd, path) {
                     continue;
                 }
                 break Errno::AGAIN.into();
@@ -129,7 +129,7 @@ impl NativeStream {
                 self.stat.add_bytes(Direction::Send, path.kind(), n as u64);
                 Ok(Sent::Bytes(n))
             }
-            Err(SendError::WouldBlock) if path.is_cut() => {
+            Err(SendError::WouldBlock) if path.is_disconnected() => {
                 Err(self.break_off(fd, path, Direction::Send))
             }
             Err(SendError::WouldBlock) => Ok(Sent::Full(mark)),
@@ -279,10 +279,10 @@ impl NativeStream {
             }
             Err(RecvError::WouldBlock) => {
                 *idle_reads = idle_reads.wrapping_add(1);
-                let look = idle_reads.is_multiple_of(LOOK_EVERY)
-                    || path.is_cut()
+                let look = idle_reads.is_multiple_of(SOCKET_CHECK_INTERVAL)
+                    || path.is_disconnected()
                     || self.has(FLAG_RX_SHUT)
-                    || self.has(FLAG_STANDIN);
+                    || self.has(FLAG_EPOLL_PROXY);
                 if look && let Some(end) = self.end(fd, path) {
                     return end;
                 }
@@ -300,7 +300,7 @@ impl NativeStream {
             return Some(Ok(Received::Bytes(0)));
         }
         // In this order: what came before the cut is seen after it.
-        if path.fate() == Fate::Goes {
+        if path.connection_state() == ConnectionState::Open {
             return None;
         }
         if path.bytes_readable() != 0 {
@@ -332,8 +332,8 @@ impl NativeStream {
                 let woken = (RingWait { path, flags, stat }).sleep(fd, *mark, left, *watch);
                 woken.map(|woken| {
                     if woken == Woken::ByDescriptor {
-                        path.fate();
-                        *self.state.idle_reads.0.lock() = LOOK_EVERY - 1;
+                        path.connection_state();
+                        *self.state.idle_reads.0.lock() = SOCKET_CHECK_INTERVAL - 1;
                     }
                 })
             }

@@ -1,7 +1,7 @@
 //! Waiting for something to receive: on the ring, on the socket, or on both.
 
-use crate::accelerate::path::{Arming, Bells, Fate, Path};
-use crate::accelerate::receive::{Blocked, LOOK_EVERY};
+use crate::accelerate::path::{Arming, Bells, ConnectionState, Path};
+use crate::accelerate::receive::{Blocked, SOCKET_CHECK_INTERVAL};
 use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
@@ -15,7 +15,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// How long `MSG_PEEK | MSG_WAITALL` waits before it looks for more bytes again.
-const AGAIN: Duration = Duration::from_millis(1);
+const PEEK_RETRY: Duration = Duration::from_millis(1);
 
 impl AcceleratedStream {
     pub(super) fn wait_for_data(
@@ -35,14 +35,14 @@ impl AcceleratedStream {
             (Blocked::Both(mark), Some(path)) => {
                 let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, *watch);
                 if matches!(slept, Ok(true)) {
-                    self.mind_fate(path);
+                    self.pin_if_device_removed(path);
                 }
                 slept.map(drop)
             }
             (Blocked::Short, _) => sleep_for_more(left, *watch),
             _ => match self.asking_path() {
                 Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, *watch),
-                None => self.sleep_unpaired(fd, libc::POLLIN, left, *watch),
+                None => self.sleep_without_path(fd, libc::POLLIN, left, *watch),
             },
         };
         watch.after_sleep(result, Restart::of(!partial && deadline.is_none()))
@@ -58,8 +58,8 @@ impl AcceleratedStream {
     ) -> io::Result<()> {
         let (flags, stat) = (&self.dirs.shared.0.bits, self.stat.get());
         if (RingWait { path, flags, stat }).sleep(fd, mark, left, watch)? == Woken::ByDescriptor {
-            self.mind_fate(path);
-            self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
+            self.pin_if_device_removed(path);
+            self.dirs.rx.0.lock().idle_reads = SOCKET_CHECK_INTERVAL - 1;
         }
         Ok(())
     }
@@ -88,8 +88,8 @@ impl RingWait<'_> {
         }
     }
 
-    /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer
-    /// die, so it is bounded, and skipped where the last wait was long.
+    /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not notice that
+    /// the peer died, so it is bounded, and skipped where the last wait was long.
     pub(in crate::accelerate) fn sleep(
         &self,
         fd: BorrowedFd<'_>,
@@ -137,12 +137,12 @@ pub(in crate::accelerate) fn sleep_for_more(
     left: Option<Duration>,
     watch: Watch,
 ) -> io::Result<()> {
-    let moment = left.map_or(AGAIN, |left| left.min(AGAIN));
+    let moment = left.map_or(PEEK_RETRY, |left| left.min(PEEK_RETRY));
     sys::sleep(&mut [], Some(moment), None, watch).map(drop)
 }
 
-/// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something. Without
-/// a descriptor for a doorbell it sleeps for moments.
+/// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something.
+/// Without a descriptor for a doorbell it sleeps for short times.
 pub(in crate::accelerate) fn sleep_with_bell(
     fd: BorrowedFd<'_>,
     events: i16,
@@ -159,13 +159,13 @@ pub(in crate::accelerate) fn sleep_with_bell(
         let left = [left, armed.bound()].into_iter().flatten().min();
         let socket = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
         let [first, second] = bells.entries();
-        let fate = path.fate_fd().unwrap_or(-1);
-        let fate = libc::pollfd { fd: fate, events: libc::POLLIN, revents: 0 };
-        let mut fds = [socket, first, second, fate];
+        let connection = path.connection_fd().unwrap_or(-1);
+        let connection = libc::pollfd { fd: connection, events: libc::POLLIN, revents: 0 };
+        let mut fds = [socket, first, second, connection];
         let slept = sys::sleep(&mut fds, left, None, watch);
         drop(armed);
         bells.drain(&fds[1..]);
-        let has_news = fds[3].revents != 0 && path.fate() != Fate::Goes;
+        let has_news = fds[3].revents != 0 && path.connection_state() != ConnectionState::Open;
         slept.map(|_| fds[0].revents != 0 || has_news)
     })
 }

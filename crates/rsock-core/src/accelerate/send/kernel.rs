@@ -1,4 +1,4 @@
-//! What the kernel's socket is given, and asked.
+//! Sending on the kernel's socket.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ pub(in crate::accelerate) fn kernel_send(
     flags: SendFlags,
 ) -> Result<usize, Errno> {
     let flags = flags | SendFlags::NOSIGNAL;
-    // The kernel has less to do for one buffer than for a list.
+    // One buffer costs the kernel less than a list.
     if let [one] = bufs {
         return send(fd, one, flags);
     }

@@ -4,12 +4,12 @@ mod end;
 mod kernel;
 mod wait;
 
-pub(super) use end::{is_deserted, is_silent, meet};
+pub(super) use end::{check_peer, is_device_silent, is_peer_gone};
 pub(super) use kernel::{is_nonblocking, kernel_send};
 pub(super) use wait::{park_for_room, send_deadline};
 
 use crate::accelerate::ask::{Subject, error_of};
-use crate::accelerate::path::{Fate, Path};
+use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::{Call, Descriptor};
@@ -18,14 +18,14 @@ use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Wire, Write};
+use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 
-/// Pieces handed to the kernel, or to the ring, at once.
+/// Pieces given to the kernel, or to the ring, at once.
 pub(super) const PIECES: usize = 16;
 
 /// Why a try to send ended without a byte.
@@ -36,7 +36,7 @@ pub(super) enum Blocked {
     Ring(u32),
     /// TCP must not be used before what is on the ring has arrived; the mark was taken before.
     Leaving(u32),
-    /// The peer has gone and left bytes unread on the ring.
+    /// The peer has closed and left bytes unread on the ring.
     Reset,
     /// It failed.
     Error(io::Error),
@@ -74,8 +74,8 @@ impl AcceleratedStream {
     /// [`Self::keep_for_calls`].
     ///
     /// # Errors
-    /// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...; `EBADF` if it was closed and the
-    /// call could not keep the socket.
+    /// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...; `EBADF` if it was closed and
+    /// the call could not keep the socket.
     pub fn send_by(
         &self,
         descriptor: Descriptor<'_>,
@@ -105,21 +105,22 @@ impl AcceleratedStream {
                     }
                 }
                 Err(Blocked::Error(e)) => break e,
-                // Told by the next call, as on TCP, if something has been sent.
+                // Reported by the next call, as on TCP, if this one has sent something.
                 Err(Blocked::Reset) if sent != 0 => return Ok(sent),
-                Err(Blocked::Reset) => break self.tell_reset(call.fd()?),
+                Err(Blocked::Reset) => break self.report_reset(call.fd()?),
                 Err(blocked) => {
                     let fd = match call.fd() {
                         Ok(fd) => fd,
                         Err(e) => break e,
                     };
-                    // Who has left for good may watch the kernel's socket alone, which has room all
-                    // the time, and tells of none: such a call waits.
+                    // A program whose stream has left the ring for good may watch the kernel's
+                    // socket alone. That has room all the time, so it never signals any: such a
+                    // call waits.
                     let is_watched = matches!(blocked, Blocked::Leaving(_))
                         && self.has(FLAG_PINNED)
                         && sent == 0;
                     if !is_watched && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
-                        self.meet_before_waiting(fd, &blocked);
+                        self.check_peer_before_waiting(fd, &blocked);
                         break Errno::AGAIN.into();
                     }
                     let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
@@ -132,8 +133,8 @@ impl AcceleratedStream {
         if sent != 0 { Ok(sent) } else { Err(error) }
     }
 
-    /// Sends on the kernel's socket, which alone can do what `flags` ask for, once everything that was sent on the
-    /// ring is there. The stream has been pinned.
+    /// Sends on the kernel's socket, which alone can honour `flags`, once everything that was sent
+    /// on the ring has arrived. The stream has been pinned.
     fn send_by_kernel(
         &self,
         descriptor: Descriptor<'_>,
@@ -147,11 +148,14 @@ impl AcceleratedStream {
             let blocked = match self.try_leave_for_kernel(&call) {
                 Ok(()) => return Ok(kernel_send(call.fd()?, bufs, flags)?),
                 Err(Blocked::Error(e)) => return Err(e),
-                Err(Blocked::Reset) => return Err(self.tell_reset(call.fd()?)),
+                Err(Blocked::Reset) => return Err(self.report_reset(call.fd()?)),
                 Err(blocked) => blocked,
             };
             let fd = call.fd()?;
-            if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
+            // The stream is pinned, so the program may watch the kernel's socket, which has room:
+            // only a wait for that room may be left to the program.
+            let is_watchable = matches!(blocked, Blocked::Tcp);
+            if is_watchable && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
                 return Err(Errno::AGAIN.into());
             }
             let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
@@ -166,19 +170,28 @@ impl AcceleratedStream {
         let fd = call.fd()?;
         let path = self.path();
         let mark = path.map_or(0, |path| path.mark());
-        let mut subject = Subject::new(fd, path).with(Conditions::KERNEL_CALL);
+        // A look at the ring in each try: one that has ended is found in no other way here.
+        let call = Conditions::KERNEL_CALL.with(Conditions::LOOK_DUE);
+        let mut subject = Subject::new(fd, path).with(call);
         let mut seen = self.begin(&*tx, &subject);
-        let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
-        self.note_answers(&tx);
-        match next {
-            Write::Tcp => Ok(()),
-            Write::Ring | Write::Wait(Room::Ring) => Err(Blocked::Ring(mark)),
-            Write::Wait(Room::Tcp) => Err(Blocked::Tcp),
-            Write::Wait(Room::Device) => Err(Blocked::Leaving(mark)),
-            Write::Reset => Err(Blocked::Reset),
-            Write::Fail => Err(Blocked::Error(subject.take_error())),
-            Write::BreakOff => Err(Blocked::Error(self.break_off(fd, &mut tx))),
-            Write::Fault(fault) => Err(Blocked::Error(error_of(fault))),
+        loop {
+            let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
+            self.note_answers(&tx);
+            return match next {
+                Write::Tcp => Ok(()),
+                Write::Ring => {
+                    let fact = look_for_room(&mut subject, &mut tx);
+                    self.note(&*tx, &mut seen, &subject, fact);
+                    continue;
+                }
+                Write::Wait(Room::Ring) => Err(Blocked::Ring(mark)),
+                Write::Wait(Room::Tcp) => Err(Blocked::Tcp),
+                Write::Wait(Room::Device) => Err(Blocked::Leaving(mark)),
+                Write::Reset => Err(Blocked::Reset),
+                Write::Fail => Err(Blocked::Error(subject.take_error())),
+                Write::BreakOff => Err(Blocked::Error(self.break_off(fd, &mut tx))),
+                Write::Fault(fault) => Err(Blocked::Error(error_of(fault))),
+            };
         }
     }
 
@@ -195,10 +208,10 @@ impl AcceleratedStream {
         let fd = call.fd()?;
         let path = self.path();
         match path {
-            Some(path) => self.look_in_turn(&mut tx, path),
+            Some(path) => self.poll_messages_in_turn(&mut tx, path),
             None => {
                 let mut calls = tx.calls;
-                self.count(fd, &mut calls);
+                self.count_call(fd, &mut calls);
                 tx.calls = calls;
             }
         }
@@ -206,7 +219,7 @@ impl AcceleratedStream {
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
         let mark = path.map_or(0, |path| path.mark());
-        let is_due = path.is_some() && self.is_look_due(&mut tx);
+        let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
         let mut subject = Subject::new(fd, path);
         subject.call = subject.call.with_if(Conditions::LOOK_DUE, is_due);
         let mut seen = self.begin(&*tx, &subject);
@@ -239,9 +252,7 @@ impl AcceleratedStream {
                 Write::BreakOff => return Err(Blocked::Error(self.break_off(fd, &mut tx))),
                 Write::Fault(fault) => return Err(Blocked::Error(error_of(fault))),
             };
-            seen.note::<Wire>(fact);
-            // How long the ring has been full may have begun just now.
-            seen.now = self.conditions(&*tx, &subject);
+            self.note(&*tx, &mut seen, &subject, fact);
         }
     }
 
@@ -255,55 +266,45 @@ impl AcceleratedStream {
         match path.try_send(pieces) {
             Ok(n) => {
                 tx.full_since = None;
-                tx.sent_at = tx.looked_at;
+                tx.sent_at = tx.socket_checked_at;
                 tx.switch.took_ring(n as u64);
                 self.count_bytes(Direction::Send, path.kind(), n);
                 Ok(Sent::Bytes(n))
             }
-            Err(SendError::WouldBlock) => {
-                tx.full_since.get_or_insert_with(sys::now);
-                Ok(Sent::Nothing(Fact::RingFull))
-            }
             Err(SendError::Fault) => Err(Blocked::Error(Errno::FAULT.into())),
-            Err(SendError::Closed) => Ok(Sent::Nothing(Fact::RingClosed)),
-            Err(SendError::Failed(libc::ECONNRESET)) if !path.is_far() => {
-                Ok(Sent::Nothing(Fact::RingClosed))
-            }
-            Err(SendError::Failed(errno)) => {
-                subject.error = Some(Errno::from_raw_os_error(errno));
-                Ok(Sent::Nothing(Fact::RingFailed))
-            }
+            Err(e) => Ok(Sent::Nothing(fact_of(e, subject, tx, path))),
         }
     }
 
-    /// A sender with credit has no other reason to look at what the peer says on the ring.
-    fn look_in_turn(&self, tx: &mut Sending, path: &Path) {
+    /// Now and then polls the device for messages of the peer: a sender with credit has no other
+    /// reason to.
+    fn poll_messages_in_turn(&self, tx: &mut Sending, path: &Path) {
         tx.calls = tx.calls.wrapping_add(1);
-        if tx.calls.is_multiple_of(LISTEN_EVERY) && tx.switch.is_on_ring() {
-            path.heard_now();
+        if tx.calls.is_multiple_of(MESSAGE_POLL_INTERVAL) && tx.switch.is_on_ring() {
+            path.poll_messages();
         }
     }
 
-    /// Whether it is time to look at the socket: the first call of each tick does.
-    fn is_look_due(&self, tx: &mut Sending) -> bool {
+    /// Whether it is time to check the socket: the first call of each tick does.
+    fn is_socket_check_due(&self, tx: &mut Sending) -> bool {
         let now = sys::tick();
-        let is_due = now != tx.looked_at;
-        tx.looked_at = now;
+        let is_due = now != tx.socket_checked_at;
+        tx.socket_checked_at = now;
         if let Some(path) = self.path().filter(|_| is_due) {
-            self.mind_fate(path);
+            self.pin_if_device_removed(path);
         }
         is_due
     }
 
-    /// Leaves a device that is being taken away, as long as it still carries something.
-    pub(in crate::accelerate) fn mind_fate(&self, path: &Path) {
-        if path.is_far() && path.fate() == Fate::Removed {
+    /// Pins the stream if its device is being removed, while the device still delivers something.
+    pub(in crate::accelerate) fn pin_if_device_removed(&self, path: &Path) {
+        if path.is_remote() && path.connection_state() == ConnectionState::DeviceRemoved {
             self.pin_for(FallbackReason::PathFailed);
         }
     }
 
-    /// Does what a pinned direction, or one whose receiver has asked something, has to do. The caller holds the
-    /// lock.
+    /// Does what is due for a direction that is pinned, or that the receiver has asked to leave.
+    /// The caller holds the lock.
     pub(in crate::accelerate) fn settle_sending(
         &self,
         fd: BorrowedFd<'_>,
@@ -313,23 +314,30 @@ impl AcceleratedStream {
         let mut seen = self.begin(tx, &subject);
         let settled = self.ask(tx, &mut seen, &mut subject, Sender::settle);
         self.note_answers(tx);
+        if matches!(settled, Ok(Settled::BreakOff)) {
+            let _ = self.break_off(fd, tx);
+        }
         settled.unwrap_or(Settled::NotYet)
     }
 
-    /// Answers what the receiver has asked, if it has: one that is about to hand its stream over waits for that, and a
-    /// program that only reads makes no other call that would.
+    /// Answers a receiver that has asked this end to leave the ring, if it has, and breaks the
+    /// connection off if sent bytes are lost. A receiver that is about to hand off its stream waits
+    /// for the answer, and a program that only reads makes no other call that would give it.
     pub(in crate::accelerate) fn answer_leave(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path() else { return };
         let answered = self.dirs.shared.0.leaves_answered.load(Ordering::Acquire);
-        let is_unsettled = self.has(FLAG_PINNED) && !self.has(FLAG_TX_PLAIN);
-        if path.heard_now().counts.leaves() != answered || is_unsettled {
+        let leaves = path.poll_messages().counts.leaves();
+        // In this order: polling for messages may find that the ring has failed.
+        let has_news = self.has(FLAG_PINNED) || path.is_remote() && path.has_failed();
+        if leaves != answered || has_news && !self.has(FLAG_TX_PLAIN) {
             let _section = Section::enter();
             let mut tx = self.dirs.tx.0.lock();
             let _ = self.settle_sending(fd, &mut tx);
         }
     }
 
-    /// Says without the lock what has been answered: see [`Self::answer_leave`].
+    /// Publishes how many requests have been answered, to be read without the lock: see
+    /// [`Self::answer_leave`].
     pub(in crate::accelerate) fn note_answers(&self, tx: &Sending) {
         let answered = &self.dirs.shared.0.leaves_answered;
         if answered.load(Ordering::Relaxed) != tx.switch.leaves_answered() {
@@ -337,21 +345,48 @@ impl AcceleratedStream {
         }
     }
 
-    /// The path on which the receiver may ask the sender to leave the ring. A thread that sleeps on TCP has to be
-    /// woken by that: an answer is waited for even if both are on TCP.
+    /// The path on which the receiver may ask the sender to leave the ring. The request has to wake
+    /// a thread that sleeps on TCP: the receiver waits for an answer even if both directions are on
+    /// TCP.
     pub(in crate::accelerate) fn asking_path(&self) -> Option<&Path> {
         self.path().filter(|_| !self.has(FLAG_TX_PLAIN))
     }
 }
 
-/// What one try on the ring came to.
+/// What a write to the ring that took nothing shows about the ring.
+fn fact_of(error: SendError, subject: &mut Subject<'_>, tx: &mut Sending, path: &Path) -> Fact {
+    match error {
+        SendError::WouldBlock | SendError::Fault => {
+            tx.full_since.get_or_insert_with(sys::now);
+            Fact::RingFull
+        }
+        SendError::Closed => Fact::RingClosed,
+        SendError::Failed(libc::ECONNRESET) if !path.is_remote() => Fact::RingClosed,
+        SendError::Failed(errno) => {
+            subject.error = Some(Errno::from_raw_os_error(errno));
+            Fact::RingFailed
+        }
+    }
+}
+
+/// For a call that needs the kernel's socket, if the message that leaves the ring found no room:
+/// whether there can still be room.
+fn look_for_room(subject: &mut Subject<'_>, tx: &mut Sending) -> Fact {
+    let Some(path) = subject.path else { return Fact::RingClosed };
+    // Polls the device: the ring may turn out to have failed.
+    path.poll_messages();
+    let is_over = path.try_send(&[]).err();
+    fact_of(is_over.unwrap_or(SendError::WouldBlock), subject, tx, path)
+}
+
+/// The outcome of one try on the ring.
 enum Sent {
     Bytes(usize),
     Nothing(Fact),
 }
 
-/// Every how many-th send on the ring looks for messages from the peer.
-const LISTEN_EVERY: u32 = 16;
+/// One of this many sends on the ring polls for messages of the peer.
+const MESSAGE_POLL_INTERVAL: u32 = 16;
 
 /// Flags that the ring can honour, or may ignore as TCP does.
 const KNOWN_FLAGS: SendFlags = SendFlags::DONTWAIT

@@ -1,0 +1,146 @@
+//! Discovery while a thread waits: the thread answers the peer.
+
+use crate::accelerate::discovery::four_tuple::{FourTuple, Role};
+use crate::accelerate::tests::*;
+use rustix::event::{PollFd, Timespec};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SocketAddrUnix, SocketFlags,
+    SocketType, sendmsg, socket_with, sockopt,
+};
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Two ends of a connection, of which the first has `role`.
+fn connect_as(role: Role) -> (End, End) {
+    let (a, b) = connect();
+    let tuple = FourTuple::of(a.socket.as_fd()).expect("addresses").expect("of TCP");
+    if tuple.role() == Some(role) { (a, b) } else { (b, a) }
+}
+
+/// Peeks at `end` until `is_done` holds.
+fn peek_until(end: &End, mut is_done: impl FnMut() -> bool) {
+    let mut byte = [0];
+    while !is_done() {
+        match end.recv_with(&mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok(n) => assert_eq!(n, 1),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
+fn is_searching(end: &End) -> bool {
+    end.stream.search_began.get().is_some()
+}
+
+#[test]
+fn a_writer_that_waits_for_room_answers_its_peer() {
+    const PIECE: usize = 65_536;
+    for role in [Role::Publisher, Role::Finder] {
+        watchdog(|| {
+            let (writer, reader) = connect_as(role);
+            peek_until(&reader, || is_searching(&reader));
+            let mut total = 0;
+            let full = loop {
+                match writer.try_send(&pattern(total, PIECE)) {
+                    Ok(n) => total += n,
+                    Err(e) => break e,
+                }
+            };
+            assert_eq!(full.kind(), ErrorKind::WouldBlock);
+            assert!(is_searching(&writer) && !writer.stream.has_path());
+            let sent = AtomicUsize::new(total);
+            std::thread::scope(|s| {
+                // The kernel may find room after it had none, so one more piece need not wait.
+                let blocked = s.spawn(|| {
+                    while !writer.stream.has_path() {
+                        let at = sent.load(Ordering::Relaxed);
+                        let n = writer.send(&pattern(at, PIECE)).expect("sent");
+                        sent.store(at + n, Ordering::Release);
+                    }
+                });
+                peek_until(&reader, || reader.stream.has_path() && writer.stream.has_path());
+                let before = sent.load(Ordering::Acquire);
+                recv_pattern_between(&reader, 0, before, 14);
+                blocked.join().expect("no panic");
+                recv_pattern_between(&reader, before, sent.load(Ordering::Acquire), 15);
+            });
+        });
+    }
+}
+
+/// This is the reader's first wait: its calls have been sends so far.
+#[test]
+fn a_reader_that_waits_for_the_first_bytes_answers_its_peer() {
+    for role in [Role::Publisher, Role::Finder] {
+        watchdog(|| {
+            let (reader, writer) = connect_as(role);
+            peek_until(&writer, || is_searching(&writer));
+            while !is_searching(&reader) {
+                reader.send(&[1]).expect("send");
+            }
+            assert!(!reader.stream.has_path());
+            std::thread::scope(|s| {
+                let waiting = s.spawn(|| {
+                    let mut byte = [0];
+                    reader.recv_all(&mut byte);
+                    byte
+                });
+                peek_until(&writer, || reader.stream.has_path() && writer.stream.has_path());
+                writer.send(&[2]).expect("send");
+                assert_eq!(waiting.join().expect("no panic"), [2]);
+            });
+        });
+    }
+}
+
+/// A connection to the meeting point of `publisher`.
+fn connect_to_meeting_point(publisher: &End) -> OwnedFd {
+    let tuple = FourTuple::of(publisher.socket.as_fd()).expect("addresses").expect("of TCP");
+    let name = SocketAddrUnix::new_abstract_name(tuple.meeting_name().as_bytes()).expect("a name");
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.expect("a socket");
+    peek_until(publisher, || rustix::net::connect(&socket, &name).is_ok());
+    socket
+}
+
+/// A socket whose last close waits for an hour, and its peer, whose close ends that wait.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (waits, peer) = connect();
+    let mut socket = waits.socket;
+    socket.set_nonblocking(true).expect("nonblocking");
+    while socket.write(&[0; 65536]).is_ok() {}
+    sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).expect("linger");
+    (socket, peer.socket)
+}
+
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).expect("poll");
+    fds[0].revents().contains(PollFlags::HUP)
+}
+
+/// The first message is refused, the second one stays unread; both carry a socket whose last close
+/// waits.
+#[test]
+fn received_descriptors_whose_close_waits_do_not_delay_a_call() {
+    watchdog(|| {
+        let (publisher, _other) = connect_as(Role::Publisher);
+        let finder = connect_to_meeting_point(&publisher);
+        let mut peers = Vec::new();
+        for _ in 0..2 {
+            let (socket, peer) = lingering();
+            let fds = [socket.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            let bytes = [IoSlice::new(b"rubbish")];
+            sendmsg(&finder, &bytes, &mut control, SendFlags::NOSIGNAL).expect("sent");
+            peers.push(peer);
+        }
+        peek_until(&publisher, || has_hung_up(&finder));
+        drop(peers);
+    });
+}

@@ -1,8 +1,0 @@
-//! What the ends of a connection between hosts say in private data.
-
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use rsock_core::accelerate::fuzz::far_words;
-
-fuzz_target!(|data: &[u8]| far_words(data));

@@ -1,8 +1,0 @@
-//! Messages of the exchange between two ends of a TCP connection, with descriptors.
-
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use rsock_core::accelerate::fuzz::pair_message;
-
-fuzz_target!(|data: &[u8]| pair_message(data));
