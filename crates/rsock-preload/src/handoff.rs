@@ -109,7 +109,7 @@ pub(crate) fn before_unhooked_use(fd: RawFd, need: Need, why: FallbackReason) ->
 /// # Errors
 /// As [`before_exec`].
 pub(crate) fn before_kernel_use(handle: Handle, why: FallbackReason) -> Result<(), c_int> {
-    if handle.stream().is_sole() || handle.is_same_socket() != Some(true) {
+    if handle.stream().is_native() || handle.is_same_socket() != Some(true) {
         return Ok(());
     }
     let fd = handle.fd().as_raw_fd();

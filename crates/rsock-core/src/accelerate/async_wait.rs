@@ -121,7 +121,7 @@ impl AcceleratedStream {
     pub fn patience(&self) -> Option<Duration> {
         let _section = Section::enter();
         let tx = self.dirs.tx.0.lock();
-        if self.is_sole() && !self.has(FLAG_BROKEN) || tx.switch.is_on_ring() {
+        if tx.switch.is_on_ring() {
             let patience = self.path().map_or(PATIENCE, Path::patience);
             let since = tx.full_since.map_or(Duration::ZERO, |since| since.elapsed());
             // Never zero: the message by which the writer leaves may have to wait too.

@@ -94,9 +94,6 @@ impl AcceleratedStream {
     /// as on TCP.
     pub fn close(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path() else { return };
-        if self.is_sole() {
-            return self.close_sole(fd, path);
-        }
         let shared = self.pin_reason() == FallbackReason::Passed || self.is_shared();
         if !shared && path.bytes_readable() != 0 || !self.end_between_hosts(path) {
             let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
@@ -199,29 +196,17 @@ impl AcceleratedStream {
             return true;
         }
         let _section = Section::enter();
-        path.shutdown(std::net::Shutdown::Both);
-        let deadline = sys::now().checked_add(LINGER);
-        loop {
-            let mark = path.mark();
-            if path.has_failed() {
-                // Nothing was under way on the ring if it was not in use.
-                return self.dirs.tx.0.lock().switch.is_on_tcp();
-            }
-            if path.is_drained() {
-                return true;
-            }
-            let left = sys::time_left(deadline).unwrap_or_default();
-            if left.is_zero() {
-                return false;
-            }
-            let _ = path.park(mark, left.min(PARK));
+        match end_and_drain(path) {
+            Drained::Yes => true,
+            Drained::TimedOut => false,
+            // Nothing was under way on the ring if it was not in use.
+            Drained::Failed => self.dirs.tx.0.lock().switch.is_on_tcp(),
         }
     }
 
     /// How to end a broken connection between hosts, as far as the sending direction matters.
     pub(super) fn how_to_break(&self, tx: &Sending) -> Break {
-        // The placeholder of a stream without TCP is connected to this process alone.
-        let must_reset = !self.is_sole() && tx.switch.breaks_by_reset(self.dirs.conditions());
+        let must_reset = tx.switch.breaks_by_reset(self.dirs.conditions());
         if must_reset { Break::Reset } else { Break::End }
     }
 
@@ -241,9 +226,44 @@ impl AcceleratedStream {
                 path.disconnect();
             }
         }
-        match self.path().is_some_and(Path::is_unanswered) {
-            true => rustix::io::Errno::TIMEDOUT.into(),
-            false => rustix::io::Errno::CONNRESET.into(),
+        error_of_broken(self.path())
+    }
+}
+
+/// Whether the peer's device has everything that was sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Drained {
+    Yes,
+    /// The stream has failed.
+    Failed,
+    /// The device takes too long.
+    TimedOut,
+}
+
+/// Ends both directions of a stream between hosts, and waits until the peer's device has all bytes.
+pub(super) fn end_and_drain(path: &Path) -> Drained {
+    path.shutdown(std::net::Shutdown::Both);
+    let deadline = sys::now().checked_add(LINGER);
+    loop {
+        let mark = path.mark();
+        if path.has_failed() {
+            return Drained::Failed;
         }
+        if path.is_drained() {
+            return Drained::Yes;
+        }
+        let left = sys::time_left(deadline).unwrap_or_default();
+        if left.is_zero() {
+            return Drained::TimedOut;
+        }
+        let _ = path.park(mark, left.min(PARK));
+    }
+}
+
+/// What a call reports that has found the device's stream broken.
+pub(super) fn error_of_broken(path: Option<&Path>) -> io::Error {
+    match path.is_some_and(Path::is_unanswered) {
+        true => rustix::io::Errno::TIMEDOUT.into(),
+        false => rustix::io::Errno::CONNRESET.into(),
     }
 }

@@ -8,7 +8,7 @@
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;
-use crate::accelerate::state::{FLAG_BROKEN, FLAG_EPOLL_PROXY, Receiving};
+use crate::accelerate::state::{FLAG_EPOLL_PROXY, FlagBits, Receiving};
 use crate::doorbell::Doorbell;
 use crate::interrupt::Section;
 use crate::sys;
@@ -17,6 +17,7 @@ use rsock_verbs::HighFd;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
+use std::sync::Mutex;
 
 /// The doorbell of a stream in an epoll set.
 #[derive(Debug)]
@@ -27,10 +28,19 @@ pub(super) struct EpollProxy {
     both: Option<HighFd>,
 }
 
+/// What the descriptor in the epoll set shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// What comes on the ring: the kernel's socket shows the end of the connection.
+    Ring,
+    /// The end of the connection too.
+    RingAndEnd,
+}
+
 impl EpollProxy {
-    fn new(path: &Path, is_sole: bool) -> io::Result<Self> {
+    fn new(path: &Path, shows: Shows) -> io::Result<Self> {
         let bell = path.create_doorbell()?;
-        let connection = path.connection_fd().filter(|_| is_sole);
+        let connection = path.connection_fd().filter(|_| shows == Shows::RingAndEnd);
         let both = match connection {
             None => None,
             Some(connection) => {
@@ -63,45 +73,74 @@ impl AcceleratedStream {
         let Some(path) = self.path() else { return Ok(None) };
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
-        if !self.is_sole() {
-            let mut subject = Subject::new(fd, Some(path));
-            let mut seen = self.begin(&*rx, &subject);
-            let input = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::poll_input)?;
-            if input.fault.is_none() && input.ring == RingInput::Unused {
-                return Ok(None);
-            }
+        let mut subject = Subject::new(fd, Some(path));
+        let mut seen = self.begin(&*rx, &subject);
+        let input = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::poll_input)?;
+        if input.fault.is_none() && input.ring == RingInput::Unused {
+            return Ok(None);
         }
-        // Both users hold the lock of the direction, so this lock is free, except in a child of a
-        // fork that came in between: there it stays locked for good, by a thread that only the
-        // parent has.
-        let Ok(mut slot) = self.epoll_proxy.try_lock() else { return Ok(None) };
-        if slot.is_none() {
-            let epoll_proxy = EpollProxy::new(path, self.is_sole())?;
-            arm_or_ring(path, &epoll_proxy.bell);
-            *slot = Some(epoll_proxy);
-            self.dirs.raise(FLAG_EPOLL_PROXY);
-        }
-        Ok(slot.as_ref().map(|epoll_proxy| epoll_proxy.as_fd().as_raw_fd()))
+        self.epoll_proxy.open(path, Shows::Ring, &self.dirs.shared.0.bits)
     }
 
     /// To be called when a read found the ring empty: silences the epoll proxy until something
     /// comes, or removes it if nothing can come. The caller holds the lock of the direction.
     pub(super) fn quiet_epoll_proxy(&self, rx: &Receiving, path: &Path) {
-        if !self.has(FLAG_EPOLL_PROXY) {
+        self.epoll_proxy.quiet(path, &self.dirs.shared.0.bits, rx.switch.is_on_tcp());
+    }
+}
+
+/// The place of a stream's [`EpollProxy`]. Callers hold the lock of the receiving direction.
+#[derive(Debug, Default)]
+pub(super) struct ProxySlot(Mutex<Option<EpollProxy>>);
+
+impl ProxySlot {
+    /// The descriptor for the epoll set, made if there is none. `None` if it cannot be used here.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub(super) fn open(
+        &self,
+        path: &Path,
+        shows: Shows,
+        flags: &FlagBits,
+    ) -> io::Result<Option<RawFd>> {
+        // All users hold the lock of the direction, so this lock is free, except in a child of a
+        // fork that came in between: there it stays locked for good, by a thread that only the
+        // parent has.
+        let Ok(mut slot) = self.0.try_lock() else { return Ok(None) };
+        if slot.is_none() {
+            let epoll_proxy = EpollProxy::new(path, shows)?;
+            arm_or_ring(path, &epoll_proxy.bell);
+            *slot = Some(epoll_proxy);
+            flags.raise(FLAG_EPOLL_PROXY);
+        }
+        Ok(slot.as_ref().map(|epoll_proxy| epoll_proxy.as_fd().as_raw_fd()))
+    }
+
+    /// To be called when a read found the ring empty: silences the proxy until something comes, or
+    /// removes it if it `is_unused`, because nothing can come.
+    pub(super) fn quiet(&self, path: &Path, flags: &FlagBits, is_unused: bool) {
+        if !flags.has(FLAG_EPOLL_PROXY) {
             return;
         }
-        let Ok(mut slot) = self.epoll_proxy.try_lock() else { return };
+        let Ok(mut slot) = self.0.try_lock() else { return };
         let Some(epoll_proxy) = slot.take() else { return };
         path.disarm(&epoll_proxy.bell);
         epoll_proxy.bell.drain();
-        // A native stream is never on TCP; its proxy goes when it is broken.
-        let is_unused = if self.is_sole() { self.has(FLAG_BROKEN) } else { rx.switch.is_on_tcp() };
         if is_unused {
-            self.dirs.lower(FLAG_EPOLL_PROXY);
+            flags.lower(FLAG_EPOLL_PROXY);
             return;
         }
         arm_or_ring(path, &epoll_proxy.bell);
         *slot = Some(epoll_proxy);
+    }
+
+    /// Drops the proxy without closing its descriptor, in a process that does not have it.
+    pub(super) fn forget(&self) {
+        // Either the lock is free, or a thread that is not in this process holds it for good.
+        if let Ok(mut slot) = self.0.try_lock() {
+            std::mem::forget(slot.take());
+        }
     }
 }
 

@@ -101,6 +101,12 @@ impl RdmaPath {
 #[derive(Debug, Default)]
 pub(super) struct PathCell(OnceLock<Box<Path>>);
 
+impl PathCell {
+    pub(super) fn new(path: Path) -> Self {
+        Self(OnceLock::from(Box::new(path)))
+    }
+}
+
 impl Deref for PathCell {
     type Target = OnceLock<Box<Path>>;
 

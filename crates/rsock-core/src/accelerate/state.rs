@@ -52,8 +52,7 @@ pub(super) struct Directions {
 /// State that all calls read and few write.
 #[derive(Debug)]
 pub(super) struct Flags {
-    /// Bits of `FLAG_*`.
-    bits: AtomicU32,
+    pub(super) bits: FlagBits,
     /// The first [`FallbackReason`] given.
     reason: AtomicU8,
     /// Threads that sleep where the ring cannot wake them: the peer is not invited meanwhile.
@@ -90,6 +89,29 @@ pub(super) const FLAG_BROKEN: u32 = 1 << 8;
 /// reported.
 pub(super) const FLAG_ENDED: u32 = 1 << 9;
 
+/// Bits of `FLAG_*`.
+#[derive(Debug)]
+pub(super) struct FlagBits(AtomicU32);
+
+impl FlagBits {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    #[inline]
+    pub(super) fn has(&self, flag: u32) -> bool {
+        self.0.load(Ordering::Acquire) & flag != 0
+    }
+
+    pub(super) fn raise(&self, flag: u32) {
+        self.0.fetch_or(flag, Ordering::AcqRel);
+    }
+
+    pub(super) fn lower(&self, flag: u32) {
+        self.0.fetch_and(!flag, Ordering::AcqRel);
+    }
+}
+
 /// Keeps a value on cache lines of its own.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -114,7 +136,7 @@ impl Directions {
                 ended_since: None,
             })),
             shared: Line(Flags {
-                bits: AtomicU32::new(0),
+                bits: FlagBits::new(),
                 reason: AtomicU8::new(0),
                 kernel_only_waiters: AtomicU32::new(0),
                 leaves_answered: AtomicU32::new(0),
@@ -132,7 +154,7 @@ impl Directions {
             (FLAG_RX_SHUT, Conditions::RECEIVING_ENDED),
             (FLAG_BROKEN, Conditions::BROKEN),
         ];
-        let bits = self.shared.0.bits.load(Ordering::Acquire);
+        let bits = self.shared.0.bits.0.load(Ordering::Acquire);
         let mut conditions = Conditions::NONE;
         for (flag, condition) in MEANING {
             conditions = conditions.with_if(condition, bits & flag != 0);
@@ -141,19 +163,19 @@ impl Directions {
     }
 
     pub(super) fn has(&self, flag: u32) -> bool {
-        self.shared.0.bits.load(Ordering::Acquire) & flag != 0
+        self.shared.0.bits.has(flag)
     }
 
     pub(super) fn has_all(&self, flags: u32) -> bool {
-        self.shared.0.bits.load(Ordering::Acquire) & flags == flags
+        self.shared.0.bits.0.load(Ordering::Acquire) & flags == flags
     }
 
     pub(super) fn lower(&self, flag: u32) {
-        self.shared.0.bits.fetch_and(!flag, Ordering::AcqRel);
+        self.shared.0.bits.lower(flag);
     }
 
     pub(super) fn raise(&self, flag: u32) {
-        self.shared.0.bits.fetch_or(flag, Ordering::AcqRel);
+        self.shared.0.bits.raise(flag);
     }
 
     /// Notes that the kernel alone serves a direction.

@@ -58,8 +58,9 @@ impl End {
 
     /// An entry to poll for `events`.
     fn poll_entry(&self, events: PollFlags) -> PollEntry<'_> {
-        let (fd, twin, revents) = (self.socket.as_raw_fd(), Some(&self.stream), PollFlags::empty());
-        PollEntry { fd, twin, door: None, udp: None, call: None, events, revents }
+        let (fd, stream) = (self.socket.as_raw_fd(), Some(StreamRef::from(&self.stream)));
+        let revents = PollFlags::empty();
+        PollEntry { fd, stream, listener: None, udp: None, call: None, events, revents }
     }
 
     fn pin(&self) {

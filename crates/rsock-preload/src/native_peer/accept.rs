@@ -3,7 +3,7 @@
 use super::listeners;
 use crate::{errno, fdtable, guard};
 use libc::c_int;
-use rsock_core::accelerate::{self, AcceleratedStream, NativeListener, PollEntry};
+use rsock_core::accelerate::{self, NativeListener, NativeStream, PollEntry};
 use rsock_core::interrupt::Watch;
 use rsock_verbs::HighFd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -91,8 +91,8 @@ fn is_ready(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// Gives the descriptor of a native stream to the program.
-fn publish(placeholder: OwnedFd, stream: AcceleratedStream, flags: c_int) -> Accepted {
-    let peer = stream.sole_addrs().map(|[_, peer]| peer);
+fn publish(placeholder: OwnedFd, stream: NativeStream, flags: c_int) -> Accepted {
+    let [_, peer] = stream.addrs();
     let made = guard::call_core(|| {
         let (fd, is_asked) = (placeholder.as_raw_fd(), |flag| flags & flag != 0);
         if !is_asked(libc::SOCK_NONBLOCK) {
@@ -105,8 +105,7 @@ fn publish(placeholder: OwnedFd, stream: AcceleratedStream, flags: c_int) -> Acc
         Ok((placeholder.into_raw_fd(), peer))
     });
     match made {
-        Ok((fd, Some(peer))) => Accepted::Native(fd, peer),
-        Ok((_, None)) => Accepted::Failed(libc::ECONNABORTED),
+        Ok((fd, peer)) => Accepted::Native(fd, peer),
         Err(e) => Accepted::Failed(e),
     }
 }
@@ -145,7 +144,7 @@ impl SharedListener {
 
     /// Sleeps: the acceptor until a connection comes, another thread until there is no acceptor.
     fn wait(&self, is_acceptor: bool, fd: c_int, left: Option<Duration>) -> io::Result<usize> {
-        let (fd, door) = if is_acceptor {
+        let (fd, listener) = if is_acceptor {
             (fd, Some(&self.native))
         } else {
             (self.acceptor_left.as_fd().as_raw_fd(), None)
@@ -153,7 +152,7 @@ impl SharedListener {
         let events = PollFlags::IN;
         let revents = PollFlags::empty();
         let mut entries =
-            [PollEntry { fd, twin: None, door, udp: None, call: None, events, revents }];
+            [PollEntry { fd, stream: None, listener, udp: None, call: None, events, revents }];
         accelerate::poll(&mut entries, left, None)
     }
 }

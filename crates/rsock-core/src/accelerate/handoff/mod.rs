@@ -58,9 +58,6 @@ impl AcceleratedStream {
         if self.is_plain() {
             return true;
         }
-        if self.is_sole() {
-            return false;
-        }
         self.pin(fd, reason);
         let Some(path) = self.path() else { return self.is_settled() };
         let deadline =
@@ -83,17 +80,12 @@ impl AcceleratedStream {
     /// Leaves the stream to a relay, after [`Self::leave_ring`] has failed. The answer is the
     /// socket that must take the place of every descriptor of the stream in this process. This
     /// process must not use the stream again then; it may drop it, unless it is a `vfork` child.
-    /// `None` if the ring has been left meanwhile, and there is nothing to do. Where there is no
-    /// TCP the answer is a socket whose peer has reset it, and the stream ends.
+    /// `None` if the ring has been left meanwhile, and there is nothing to do.
     ///
     /// # Errors
     /// When a process or a descriptor is needed and cannot be had: `EAGAIN`, `EMFILE`... Then the
     /// stream is unchanged.
     pub fn hand_off(&self, fd: BorrowedFd<'_>, claim: Claim) -> io::Result<Option<OwnedFd>> {
-        if self.is_sole() {
-            self.finish();
-            return self.reset_socket(fd).map(Some);
-        }
         let Some(path) = self.path().filter(|_| !self.is_plain()) else { return Ok(None) };
         if self.leave(fd, path, Need::Both) == Left::Yes {
             return Ok(None);
@@ -119,11 +111,8 @@ impl AcceleratedStream {
         let keep = [Some(fd), Some(kept.as_fd()), Some(stream.link_fd()), soft::ringer()];
         let note = |pid| holders.add(pid);
         let begun = detached_process::spawn(keep, note, || {
-            // The descriptor of the epoll proxy is not among those kept. Either the lock is free,
-            // or a thread that is not here holds it for good.
-            if let Ok(mut epoll_proxy) = self.epoll_proxy.try_lock() {
-                std::mem::forget(epoll_proxy.take());
-            }
+            // The descriptor of the epoll proxy is not among those kept.
+            self.epoll_proxy.forget();
             relay::run(self, fd, kept.as_fd(), claim);
         });
         sys::close(kept);
@@ -162,10 +151,6 @@ impl AcceleratedStream {
                     return;
                 }
             }
-        }
-        if self.is_sole() {
-            // The parent goes on with it; the child's calls fail.
-            return;
         }
         match self.path() {
             // The child could not use what the device brings.

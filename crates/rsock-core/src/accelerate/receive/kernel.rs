@@ -40,7 +40,7 @@ pub(in crate::accelerate) fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno
     kernel_recv(fd, &mut [IoSliceMut::new(&mut byte)], RecvFlags::PEEK | RecvFlags::DONTWAIT)
 }
 
-pub(super) fn kernel_recv(
+pub(in crate::accelerate) fn kernel_recv(
     fd: BorrowedFd<'_>,
     bufs: &mut [IoSliceMut<'_>],
     flags: RecvFlags,

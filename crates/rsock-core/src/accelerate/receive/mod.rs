@@ -5,9 +5,9 @@ pub(crate) mod kernel_only_waiter;
 mod read;
 mod wait;
 
-pub(super) use kernel::{has_ended, must_stop, peek_one, queued, tcp_goes_on};
+pub(super) use kernel::{has_ended, kernel_recv, must_stop, peek_one, queued, tcp_goes_on};
 pub(super) use kernel_only_waiter::KernelOnlyWaiter;
-pub(super) use wait::sleep_with_bell;
+pub(super) use wait::{RingWait, Woken, recv_deadline, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::send::is_nonblocking;
@@ -16,13 +16,11 @@ use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
-use kernel::kernel_recv;
 use rsock_proto::switch::Conditions;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
-use wait::recv_deadline;
 
 /// Why a try to receive ended without a byte, and what to wait for.
 pub(super) enum Blocked<'a> {
@@ -214,11 +212,6 @@ impl AcceleratedStream {
         // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
         let fd = call.fd()?;
         let path = self.path();
-        if self.is_sole() {
-            // A child of a fork cannot use its parent's stream, and there is no TCP.
-            let Some(path) = path else { return Err(Blocked::Error(Errno::CONNRESET.into())) };
-            return self.receive_native(fd, path, &mut rx, bufs, flags);
-        }
         if path.is_none() {
             let mut calls = rx.calls;
             self.count_call(fd, &mut calls);

@@ -2,11 +2,11 @@
 
 use crate::accelerate::path::{Arming, Bells, ConnectionState, Path};
 use crate::accelerate::receive::{Blocked, SOCKET_CHECK_INTERVAL};
-use crate::accelerate::state::FLAG_RX_SLEEPY;
+use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
 use crate::interrupt::{Restart, Watch};
-use crate::metrics::Direction;
+use crate::metrics::{self, Direction};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -39,10 +39,7 @@ impl AcceleratedStream {
                 }
                 slept.map(drop)
             }
-            (Blocked::Short, _) => {
-                let moment = left.map_or(PEEK_RETRY, |left| left.min(PEEK_RETRY));
-                sys::sleep(&mut [], Some(moment), None, *watch).map(drop)
-            }
+            (Blocked::Short, _) => sleep_for_more(left, *watch),
             _ => match self.asking_path() {
                 Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, *watch),
                 None => self.sleep_without_path(fd, libc::POLLIN, left, *watch),
@@ -51,8 +48,6 @@ impl AcceleratedStream {
         watch.after_sleep(result, Restart::of(!partial && deadline.is_none()))
     }
 
-    /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not notice that
-    /// the peer died, so it is bounded, and skipped where the last wait was long.
     fn wait_for_ring(
         &self,
         fd: BorrowedFd<'_>,
@@ -61,39 +56,89 @@ impl AcceleratedStream {
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()> {
+        let (flags, stat) = (&self.dirs.shared.0.bits, self.stat.get());
+        if (RingWait { path, flags, stat }).sleep(fd, mark, left, watch)? == Woken::ByDescriptor {
+            self.pin_if_device_removed(path);
+            self.dirs.rx.0.lock().idle_reads = SOCKET_CHECK_INTERVAL - 1;
+        }
+        Ok(())
+    }
+}
+
+/// A wait for something to receive on the ring alone.
+pub(in crate::accelerate) struct RingWait<'a> {
+    pub(in crate::accelerate) path: &'a Path,
+    pub(in crate::accelerate) flags: &'a FlagBits,
+    pub(in crate::accelerate) stat: Option<&'a metrics::StreamSlot>,
+}
+
+/// What ended a [`RingWait`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::accelerate) enum Woken {
+    /// The ring, or nothing.
+    ByRing,
+    /// The socket, or the device: the next receive has to look at them.
+    ByDescriptor,
+}
+
+impl RingWait<'_> {
+    fn count(&self, waited: Waited) {
+        if let Some(stat) = self.stat {
+            waited.count(stat, Direction::Recv);
+        }
+    }
+
+    /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not notice that
+    /// the peer died, so it is bounded, and skipped where the last wait was long.
+    pub(in crate::accelerate) fn sleep(
+        &self,
+        fd: BorrowedFd<'_>,
+        mark: u32,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<Woken> {
+        let path = self.path;
         if let Some(woken) = path.nap(mark, left, watch) {
-            self.count_wait(Direction::Recv, Waited::Sleeping);
+            self.count(Waited::Sleeping);
             match woken {
-                Wake::Changed => return Ok(()),
+                Wake::Changed => return Ok(Woken::ByRing),
                 Wake::Interrupted => return Err(Errno::INTR.into()),
                 Wake::TimedOut => {}
             }
         }
         if path.spin(Interest::Read, mark) {
-            self.count_wait(Direction::Recv, Waited::Spinning);
-            return Ok(());
+            self.count(Waited::Spinning);
+            return Ok(Woken::ByRing);
         }
-        self.count_wait(Direction::Recv, Waited::Sleeping);
-        if !self.has(FLAG_RX_SLEEPY) {
+        self.count(Waited::Sleeping);
+        if !self.flags.has(FLAG_RX_SLEEPY) {
             match path.park(mark, left.map_or(PARK, |l| l.min(PARK))) {
-                Wake::Changed => return Ok(()),
+                Wake::Changed => return Ok(Woken::ByRing),
                 Wake::Interrupted => return Err(Errno::INTR.into()),
-                Wake::TimedOut => self.dirs.raise(FLAG_RX_SLEEPY),
+                Wake::TimedOut => self.flags.raise(FLAG_RX_SLEEPY),
             }
             if left.is_some_and(|l| l <= PARK) {
-                return Ok(());
+                return Ok(Woken::ByRing);
             }
         }
         let began = sys::now();
-        let socket = sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)?;
-        if socket {
-            self.pin_if_device_removed(path);
-            self.dirs.rx.0.lock().idle_reads = SOCKET_CHECK_INTERVAL - 1;
-        } else if began.elapsed() < PARK {
-            self.dirs.lower(FLAG_RX_SLEEPY);
+        if sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)? {
+            return Ok(Woken::ByDescriptor);
         }
-        Ok(())
+        if began.elapsed() < PARK {
+            self.flags.lower(FLAG_RX_SLEEPY);
+        }
+        Ok(Woken::ByRing)
     }
+}
+
+/// Sleeps before a call looks for more bytes than it has seen: no descriptor shows them.
+pub(in crate::accelerate) fn sleep_for_more(
+    left: Option<Duration>,
+    watch: Watch,
+) -> io::Result<()> {
+    let moment = left.map_or(PEEK_RETRY, |left| left.min(PEEK_RETRY));
+    sys::sleep(&mut [], Some(moment), None, watch).map(drop)
 }
 
 /// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something.
@@ -125,7 +170,7 @@ pub(in crate::accelerate) fn sleep_with_bell(
     })
 }
 
-pub(super) fn recv_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
+pub(in crate::accelerate) fn recv_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
     let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Recv).ok().flatten()?;
     sys::now().checked_add(timeout)
 }

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use std::io::IoSlice;
 
-pub(super) fn kernel_send(
+pub(in crate::accelerate) fn kernel_send(
     fd: BorrowedFd<'_>,
     bufs: &[IoSlice<'_>],
     flags: SendFlags,

@@ -5,11 +5,12 @@ mod kernel;
 mod wait;
 
 pub(super) use end::{check_peer, is_device_silent, is_peer_gone};
-pub(super) use kernel::is_nonblocking;
+pub(super) use kernel::{is_nonblocking, kernel_send};
+pub(super) use wait::{park_for_room, send_deadline};
 
 use crate::accelerate::ask::{Subject, error_of};
 use crate::accelerate::path::{ConnectionState, Path};
-use crate::accelerate::state::{FLAG_EPOLL_PROXY, FLAG_PINNED, FLAG_TX_PLAIN, Sending};
+use crate::accelerate::state::{FLAG_PINNED, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::{Call, Descriptor};
 use crate::engine::SendError;
@@ -17,17 +18,15 @@ use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
-use kernel::kernel_send;
 use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
-use wait::send_deadline;
 
 /// Pieces given to the kernel, or to the ring, at once.
-const PIECES: usize = 16;
+pub(super) const PIECES: usize = 16;
 
 /// Why a try to send ended without a byte.
 pub(super) enum Blocked {
@@ -87,12 +86,7 @@ impl AcceleratedStream {
         if self.has(FLAG_TX_PLAIN) || rest.len == 0 {
             return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
-        if self.is_sole() {
-            // Other flags have no effect on a stream, as on TCP.
-            if flags.intersects(KERNEL_FLAGS) {
-                return Err(Errno::OPNOTSUPP.into());
-            }
-        } else if !flags.difference(KNOWN_FLAGS).is_empty() {
+        if !flags.difference(KNOWN_FLAGS).is_empty() {
             // Urgent data and the like: only the kernel's socket can do it.
             self.pin(descriptor.named(), FallbackReason::Option);
             return self.send_by_kernel(descriptor, bufs, flags);
@@ -126,9 +120,6 @@ impl AcceleratedStream {
                         && self.has(FLAG_PINNED)
                         && sent == 0;
                     if !is_watched && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
-                        if self.has(FLAG_EPOLL_PROXY) && self.show_full(fd) {
-                            continue;
-                        }
                         self.check_peer_before_waiting(fd, &blocked);
                         break Errno::AGAIN.into();
                     }
@@ -227,11 +218,6 @@ impl AcceleratedStream {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
-        if self.is_sole() {
-            // A child of a fork cannot use its parent's stream, and there is no TCP.
-            let Some(path) = path else { return Err(Blocked::Error(Errno::CONNRESET.into())) };
-            return self.send_native(fd, path, &mut tx, pieces);
-        }
         let mark = path.map_or(0, |path| path.mark());
         let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
         let mut subject = Subject::new(fd, path);
@@ -409,8 +395,3 @@ const KNOWN_FLAGS: SendFlags = SendFlags::DONTWAIT
     .union(SendFlags::EOR)
     .union(SendFlags::CONFIRM)
     .union(SendFlags::DONTROUTE);
-
-/// Flags that only the kernel's TCP can honour.
-const KERNEL_FLAGS: SendFlags = SendFlags::OOB.union(SendFlags::from_bits_retain(
-    libc::MSG_ZEROCOPY.cast_unsigned() | libc::MSG_FASTOPEN.cast_unsigned(),
-));

@@ -16,9 +16,6 @@ use rustix::net::sockopt;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How often a writer without TCP to move to checks whether its peer has gone.
-const NATIVE_PATIENCE: Duration = Duration::from_millis(50);
-
 impl AcceleratedStream {
     /// Sleeps until the socket has one of `events`, or the reader asks this end to leave the ring,
     /// which is answered.
@@ -66,16 +63,13 @@ impl AcceleratedStream {
                 }
                 self.count_wait(Direction::Send, Waited::Sleeping);
                 self.check_peer_before_waiting(fd, blocked);
-                let most = if self.is_sole() { NATIVE_PATIENCE } else { PATIENCE };
-                let woken = path.park(*mark, left.map_or(most, |l| l.min(most)));
-                // A handler may have run before the thread slept: the kernel did not interrupt the
-                // sleep then.
-                let interrupted = woken == Wake::Interrupted || watch.has_fired();
-                if interrupted && (partial || watch.must_end()) {
-                    return Err(Errno::INTR.into());
-                }
-                watch.restart();
-                Ok(())
+                park_for_room(
+                    path,
+                    *mark,
+                    left.map_or(PATIENCE, |l| l.min(PATIENCE)),
+                    watch,
+                    partial,
+                )
             }
             _ => {
                 let slept = match self.asking_path() {
@@ -88,7 +82,26 @@ impl AcceleratedStream {
     }
 }
 
-pub(super) fn send_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
+/// Sleeps until there is room on the ring, or for `limit`. A `partial` call has sent something
+/// before.
+pub(in crate::accelerate) fn park_for_room(
+    path: &Path,
+    mark: u32,
+    limit: Duration,
+    watch: &mut Watch,
+    partial: bool,
+) -> io::Result<()> {
+    let woken = path.park(mark, limit);
+    // A handler may have run before the thread slept: the kernel did not interrupt the sleep then.
+    let interrupted = woken == Wake::Interrupted || watch.has_fired();
+    if interrupted && (partial || watch.must_end()) {
+        return Err(Errno::INTR.into());
+    }
+    watch.restart();
+    Ok(())
+}
+
+pub(in crate::accelerate) fn send_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
     let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Send).ok().flatten()?;
     sys::now().checked_add(timeout)
 }
