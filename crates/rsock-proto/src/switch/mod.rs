@@ -69,9 +69,9 @@ mod receive;
 mod rules;
 mod seen;
 mod send;
-mod step;
 #[cfg(test)]
 mod shortcuts;
+mod step;
 #[cfg(test)]
 mod table;
 

@@ -218,8 +218,16 @@ impl AcceleratedStream {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
-        let mark = path.map_or(0, |path| path.mark());
         let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
+        if let Some(path) = path {
+            let now = self.dirs.conditions().with_if(Conditions::LOOK_DUE, is_due);
+            if tx.switch.writes_ring(now, path.messages())
+                && let Some(n) = self.send_if_room(path, &mut tx, pieces)
+            {
+                return Ok(n);
+            }
+        }
+        let mark = path.map_or(0, |path| path.mark());
         let mut subject = Subject::new(fd, path);
         subject.call = subject.call.with_if(Conditions::LOOK_DUE, is_due);
         let mut seen = self.begin(&*tx, &subject);
@@ -256,6 +264,20 @@ impl AcceleratedStream {
         }
     }
 
+    /// Sends on the ring. `None` if nothing was taken: then the switch is asked what that means.
+    fn send_if_room(&self, path: &Path, tx: &mut Sending, pieces: &[IoSlice<'_>]) -> Option<usize> {
+        let n = path.try_send(pieces).ok()?;
+        self.sent_on_ring(path, tx, n);
+        Some(n)
+    }
+
+    fn sent_on_ring(&self, path: &Path, tx: &mut Sending, n: usize) {
+        tx.full_since = None;
+        tx.sent_at = tx.socket_checked_at;
+        tx.switch.took_ring(n as u64);
+        self.count_bytes(Direction::Send, path.kind(), n);
+    }
+
     fn send_on_ring(
         &self,
         subject: &mut Subject<'_>,
@@ -265,10 +287,7 @@ impl AcceleratedStream {
         let Some(path) = subject.path else { return Ok(Sent::Nothing(Fact::RingClosed)) };
         match path.try_send(pieces) {
             Ok(n) => {
-                tx.full_since = None;
-                tx.sent_at = tx.socket_checked_at;
-                tx.switch.took_ring(n as u64);
-                self.count_bytes(Direction::Send, path.kind(), n);
+                self.sent_on_ring(path, tx, n);
                 Ok(Sent::Bytes(n))
             }
             Err(SendError::Fault) => Err(Blocked::Error(Errno::FAULT.into())),
