@@ -35,10 +35,14 @@ pub struct ForkGuard {
 /// Takes the locks. The thread that forks calls this as its last preparation, and drops the result
 /// first after the fork, in both processes.
 pub fn prepare() -> ForkGuard {
+    lock(family::hold_for_fork)
+}
+
+fn lock(hold_memory: fn() -> family::ForkHold) -> ForkGuard {
     // In the order in which they are taken elsewhere: a thread that has locked the list may
     // allocate memory.
     let _streams = engine::lock_for_fork();
-    let _memory = family::hold_for_fork();
+    let _memory = hold_memory();
     ForkGuard { _gate: fork_gate::hold(), _streams, _memory }
 }
 
@@ -53,14 +57,15 @@ pub fn note_program_prepares() {
     IS_WATCHED.store(true, Ordering::Relaxed);
 }
 
-/// Has libc call [`prepare`] around every fork from now on, unless the program does.
+/// Has libc take the locks around every fork from now on, unless the program calls [`prepare`]. The
+/// streams stay those of the parent alone: only the preload library hands them on.
 pub(crate) fn watch() {
     // Not by a `Once`: a child that is forked meanwhile would wait for it for ever.
     if IS_WATCHED.load(Ordering::Relaxed) || IS_WATCHED.swap(true, Ordering::Relaxed) {
         return;
     }
     extern "C" fn before() {
-        HELD.store(Box::into_raw(Box::new(prepare())), Ordering::Relaxed);
+        HELD.store(Box::into_raw(Box::new(lock(family::hold))), Ordering::Relaxed);
     }
     extern "C" fn after() {
         let held = HELD.swap(ptr::null_mut(), Ordering::Relaxed);

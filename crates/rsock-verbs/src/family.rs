@@ -13,7 +13,7 @@ mod lock;
 mod process;
 
 pub use arena::{
-    FamilyBox, FamilySafe, FamilySlice, ForkHold, ZeroInit, hold_for_fork, is_forking,
+    FamilyBox, FamilySafe, FamilySlice, ForkHold, ZeroInit, hold, hold_for_fork, is_forking,
 };
 pub use lock::{Guard, Lock};
 pub use process::{ProcessId, forks, is_in_other_namespace, note_fork, process, thread_id};

@@ -89,6 +89,9 @@ pub(super) const FLAG_BROKEN: u32 = 1 << 8;
 /// reported.
 pub(super) const FLAG_ENDED: u32 = 1 << 9;
 
+/// The kernel has reported a reset to a reader: every later send fails, as on TCP.
+pub(super) const FLAG_RESET: u32 = 1 << 10;
+
 /// Bits of `FLAG_*`.
 #[derive(Debug)]
 pub(super) struct FlagBits(AtomicU32);

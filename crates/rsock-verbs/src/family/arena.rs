@@ -70,7 +70,9 @@ pub fn hold_for_fork() -> ForkHold {
     held
 }
 
-fn hold() -> ForkHold {
+/// As [`hold_for_fork`], of a program that does not share what it has with its child: it does not
+/// call [`note_fork`].
+pub fn hold() -> ForkHold {
     let arena = arena();
     FORKING.store(thread_id(), Ordering::Relaxed);
     ForkHold { _arena: arena }

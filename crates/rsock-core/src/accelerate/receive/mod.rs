@@ -11,7 +11,7 @@ pub(super) use wait::{RingWait, Woken, recv_deadline, sleep_for_more, sleep_with
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::send::is_nonblocking;
-use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_PLAIN, Receiving};
+use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
@@ -76,7 +76,8 @@ impl AcceleratedStream {
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
         let has_path = self.path().is_some();
         if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !has_path {
-            let n = kernel_recv(descriptor.named(), bufs, flags)?;
+            let n = kernel_recv(descriptor.named(), bufs, flags)
+                .map_err(|errno| self.note_error(errno.into()))?;
             // Another thread may have broken the connection off meanwhile: then zero bytes do not
             // mean the end of the stream.
             if n == 0 && total != 0 && self.has(FLAG_BROKEN) {
@@ -128,7 +129,7 @@ impl AcceleratedStream {
                     }
                     Blocked::Short
                 }
-                Err(Blocked::Error(e)) => break e,
+                Err(Blocked::Error(e)) => break self.note_error(e),
                 Err(Blocked::Stop) => return Ok(got),
                 // Reported by the next call, as on TCP, if this one has received something.
                 Err(Blocked::Reset) if got != 0 => return Ok(got),
@@ -149,6 +150,15 @@ impl AcceleratedStream {
             }
         };
         if got != 0 { Ok(got) } else { Err(error) }
+    }
+
+    /// Returns an error that a receive is about to report. After a reset the ring may still be open
+    /// for a moment: a send must not write there any more.
+    fn note_error(&self, error: io::Error) -> io::Error {
+        if error.raw_os_error() == Some(libc::ECONNRESET) {
+            self.dirs.raise(FLAG_RESET);
+        }
+        error
     }
 
     /// Continues a receiving call that has received something: receives, without waiting, what the

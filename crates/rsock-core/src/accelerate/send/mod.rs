@@ -10,7 +10,7 @@ pub(super) use wait::{park_for_room, send_deadline};
 
 use crate::accelerate::ask::{Subject, error_of};
 use crate::accelerate::path::{ConnectionState, Path};
-use crate::accelerate::state::{FLAG_PINNED, FLAG_TX_PLAIN, Sending};
+use crate::accelerate::state::{FLAG_PINNED, FLAG_RESET, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::{Call, Descriptor};
 use crate::engine::SendError;
@@ -307,7 +307,7 @@ impl AcceleratedStream {
     /// Whether it is time to check the socket: the first call of each tick does.
     fn is_socket_check_due(&self, tx: &mut Sending) -> bool {
         let now = sys::tick();
-        let is_due = now != tx.socket_checked_at;
+        let is_due = now != tx.socket_checked_at || self.has(FLAG_RESET);
         tx.socket_checked_at = now;
         if let Some(path) = self.path().filter(|_| is_due) {
             self.pin_if_device_removed(path);

@@ -99,6 +99,23 @@ fn sending_to_a_peer_that_has_gone_is_a_broken_pipe_not_a_reset() {
     });
 }
 
+/// The writer has looked at its socket a moment before, and the ring is still open.
+#[test]
+fn a_write_after_a_reset_that_a_read_has_reported_fails() {
+    watchdog(|| {
+        for _ in 0..50 {
+            let (a, b) = connect_on_ring();
+            sockopt::set_socket_linger(&a.socket, Some(Duration::ZERO)).expect("linger");
+            b.send(&[1]).expect("send");
+            drop(a.socket);
+            let error = b.recv(&mut [0]).expect_err("a reset");
+            assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+            let error = b.send(&[1]).expect_err("the peer has reset the connection");
+            assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
+        }
+    });
+}
+
 #[test]
 fn a_killed_peer_ends_the_stream() {
     watchdog(|| {
