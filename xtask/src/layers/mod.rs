@@ -1,23 +1,59 @@
-//! The dependency arrows: a crate may use crates of a lower rank only, and inside a crate a module
-//! may not reach up to the modules listed for it. ARCHITECTURE.md draws the same picture.
+//! The dependency arrows: a crate may use crates of a lower rank only, modules of a folder may not
+//! use each other in a circle, and some modules may not mention what is listed for them.
+//! ARCHITECTURE.md draws the same picture.
+
+mod cycles;
+mod references;
 
 use crate::sources;
 use crate::steps::{self, Done, Failure};
+use cycles::Allowed;
+use references::Sources;
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 
 /// Checks crates, then modules.
 pub(crate) fn check() -> Done {
     let mut wrong = Vec::new();
+    for package in packages()? {
+        crates(&package, &mut wrong);
+        arrows(&package, &mut wrong)?;
+    }
+    mentions(&mut wrong)?;
+    sources::verdict("layers", &wrong)
+}
+
+/// Every package of the workspace, as `cargo metadata` describes it.
+fn packages() -> Done<Vec<Value>> {
     let metadata = ["metadata", "--no-deps", "--format-version", "1", "--locked"];
     let metadata = steps::output(steps::cargo().args(metadata))?;
-    let metadata = serde_json::from_str::<Value>(&metadata)
+    let mut metadata = serde_json::from_str::<Value>(&metadata)
         .map_err(|e| Failure::new(format!("cargo metadata: {e}")))?;
-    for package in metadata["packages"].as_array().into_iter().flatten() {
-        crates(package, &mut wrong);
+    match metadata["packages"].take() {
+        Value::Array(packages) => Ok(packages),
+        _ => Err(Failure::new("cargo metadata: no packages")),
     }
-    modules(&mut wrong)?;
-    sources::verdict("layers", &wrong)
+}
+
+/// Checks the arrows between the modules of a package's libraries and programs.
+fn arrows(package: &Value, wrong: &mut Vec<String>) -> Done {
+    let name = package["name"].as_str().unwrap_or_default();
+    for target in package["targets"].as_array().into_iter().flatten() {
+        let is_tested_only = |kind: &Value| {
+            ["test", "bench", "example", "custom-build"]
+                .contains(&kind.as_str().unwrap_or_default())
+        };
+        if target["kind"].as_array().is_none_or(|kinds| kinds.iter().any(is_tested_only)) {
+            continue;
+        }
+        let root = Path::new(target["src_path"].as_str().unwrap_or_default());
+        let sources = Sources::read(root, &steps::root())?;
+        for (folder, arrows) in cycles::arrows(name, &sources) {
+            wrong.extend(cycles::check(&folder, &arrows, ALLOWED));
+        }
+    }
+    Ok(())
 }
 
 fn crates(package: &Value, wrong: &mut Vec<String>) {
@@ -40,7 +76,8 @@ fn rank(name: &str) -> Option<usize> {
     RANKS.iter().position(|rank| rank.contains(&name))
 }
 
-fn modules(wrong: &mut Vec<String>) -> Done {
+/// Checks that modules do not mention what [`MODULES`] bans there.
+fn mentions(wrong: &mut Vec<String>) -> Done {
     for rule in MODULES {
         for file in sources::files(rule.dir)? {
             let shown = file.strip_prefix(steps::root()).unwrap_or(&file).display().to_string();
@@ -99,3 +136,20 @@ const MODULES: &[Rule] = &[Rule {
     ],
     why: "the protocol knows no clock, descriptor or thread",
 }];
+
+/// Arrows that close a cycle, and why they may. One that closes none any more must leave the list.
+const ALLOWED: &[Allowed] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_modules_of_this_workspace_use_each_other_without_circles() {
+        let mut wrong = Vec::new();
+        for package in packages().unwrap_or_else(|e| panic!("{e}")) {
+            arrows(&package, &mut wrong).unwrap_or_else(|e| panic!("{e}"));
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
