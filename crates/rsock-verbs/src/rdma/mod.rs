@@ -53,6 +53,8 @@ pub use usage::{Usage, UsageBoard, peak_usage, show_usage, usage};
 #[derive(Clone, Copy, Debug)]
 pub struct Rdma;
 
+impl crate::device::sealed::Sealed for Rdma {}
+
 impl crate::device::Backend for Rdma {
     const NAME: &'static str = "rdma";
     // One less than a power of two: drivers round up, and soft RoCE rounds up one more than this.

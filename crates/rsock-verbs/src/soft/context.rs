@@ -310,7 +310,7 @@ impl Context<Soft> for SoftContext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::soft::cred::PeerCred;
+    use crate::cred::PeerCred;
 
     #[test]
     fn a_number_comes_back_changed() {

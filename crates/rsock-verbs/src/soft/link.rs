@@ -8,7 +8,6 @@
 use super::alloc::{Allocator, BLOCK};
 use super::barrier;
 use super::context::{Node, SoftContext};
-use super::cred::{self, PeerCred};
 use super::foreign::Foreign;
 use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, NodeId, random};
 use super::layout::{DATA, LaneHead, PAGE};
@@ -17,6 +16,7 @@ use super::qp::QpCore;
 use super::regions::Regions;
 use super::segment::{self, Mapping};
 use super::wait::OwnedWaitLine;
+use crate::cred::{self, PeerCred};
 use crate::datagram::Sender;
 use crate::error::Error;
 use crate::high_fd::{close, verb};

@@ -24,7 +24,6 @@ mod copy;
 mod copy_policy;
 mod cq;
 mod creation_stamp;
-pub mod cred;
 mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -48,7 +47,6 @@ pub use bell::{SoftBell, ringer};
 pub use channel::SoftChannel;
 pub use context::SoftContext;
 pub use cq::SoftCq;
-pub use cred::PeerCred;
 pub use hello::{HELLO_LEN, LinkId, NodeId};
 pub use link::{Link, Offer};
 pub use mr::SoftMr;
@@ -65,6 +63,8 @@ pub struct Soft;
 
 /// How a queue pair reaches its peer: the link to the peer's process.
 pub type Path = Arc<Link>;
+
+impl crate::device::sealed::Sealed for Soft {}
 
 impl crate::device::Backend for Soft {
     const NAME: &'static str = "soft";
