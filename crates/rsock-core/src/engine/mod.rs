@@ -27,9 +27,6 @@ mod shared;
 mod stream;
 mod wait;
 
-#[cfg(test)]
-pub(crate) use buffers::reclaim::total as resident_total;
-pub(crate) use buffers::reclaim::{LockedStreams, lock_for_fork};
 pub use config::{Config, Wire};
 pub use ready::Ready;
 pub use recv::{ReadMode, RecvError};
