@@ -21,6 +21,10 @@ pub(super) struct Sources {
     paths: Vec<Written>,
     /// What a `use` brings into a module, by the name it has there.
     imports: BTreeMap<(ModulePath, String), Vec<String>>,
+    /// What a `use` of everything (`*`) brings into a module comes from these paths.
+    globs: Vec<(ModulePath, Vec<String>)>,
+    /// The items of each module, by their names.
+    items: BTreeSet<(ModulePath, String)>,
 }
 
 /// A path as it stands in the code.
@@ -74,14 +78,6 @@ impl Sources {
         for path in &self.paths {
             let Some(to) = self.target(&path.module, &path.segments, 0) else { continue };
             if !path.module.starts_with(&to) && !to.starts_with(&path.module) {
-                    eprintln!(
-                        "REF {} => {} | {} {}",
-                        path.module.join("::"),
-                        to.join("::"),
-                        path.segments.join("::"),
-                        path.at
-                    );
-                }
                 found.push(Reference { from: path.module.clone(), to, at: path.at.clone() });
             }
         }
@@ -103,13 +99,24 @@ impl Sources {
         if let Some((name, after)) = rest.split_first()
             && module.starts_with(&to)
             && depth < MAX_IMPORTS
-            && let Some(import) = self.imports.get(&(to.clone(), name.clone()))
         {
-            let full = [import, after].concat();
-            // A name from outside the crate makes no arrow.
-            return self.target(&to, &full, depth + 1);
+            if let Some(import) = self.imports.get(&(to.clone(), name.clone())) {
+                // A name from outside the crate makes no arrow.
+                return self.target(&to, &[import, after].concat(), depth + 1);
+            }
+            if let Some(source) = self.glob_source(&to, name) {
+                return Some(source);
+            }
         }
         Some(to)
+    }
+
+    /// The module whose item `name` is part of `module` by a `use` of everything.
+    fn glob_source(&self, module: &[String], name: &str) -> Option<ModulePath> {
+        let globs = self.globs.iter().filter(|(at, _)| at == module);
+        let sources = globs.filter_map(|(_, path)| self.target(module, path, MAX_IMPORTS));
+        let mut sources = sources.map(|source| (source, name.to_owned()));
+        sources.find(|item| self.items.contains(item)).map(|(source, _)| source)
     }
 
     /// Where a path begins: the module, and the segments that are still to follow.
@@ -171,6 +178,7 @@ impl Reader<'_> {
                 return group.items.iter().for_each(|tree| self.add_use(tree, before));
             }
             UseTree::Glob(glob) => {
+                self.sources.globs.push((self.module.clone(), before.to_vec()));
                 return self.add(before.to_vec(), glob.star_token.spans[0].start().line);
             }
             UseTree::Name(name) => (with(&name.ident), &name.ident, name.ident.span().start().line),
@@ -214,7 +222,11 @@ impl Reader<'_> {
 
 impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
-        if !attributes(item).iter().any(is_left_out) {
+        let (attributes, name) = described(item);
+        if !attributes.iter().any(is_left_out) {
+            if let Some(name) = name {
+                self.sources.items.insert((self.module.clone(), name.to_string()));
+            }
             visit::visit_item(self, item);
         }
     }
@@ -268,23 +280,23 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 }
 
-fn attributes(item: &Item) -> &[Attribute] {
+/// The attributes of an item, and the name that others know it by.
+fn described(item: &Item) -> (&[Attribute], Option<&Ident>) {
     match item {
-        Item::Const(item) => &item.attrs,
-        Item::Enum(item) => &item.attrs,
-        Item::ExternCrate(item) => &item.attrs,
-        Item::Fn(item) => &item.attrs,
-        Item::ForeignMod(item) => &item.attrs,
-        Item::Impl(item) => &item.attrs,
-        Item::Macro(item) => &item.attrs,
-        Item::Mod(item) => &item.attrs,
-        Item::Static(item) => &item.attrs,
-        Item::Struct(item) => &item.attrs,
-        Item::Trait(item) => &item.attrs,
-        Item::Type(item) => &item.attrs,
-        Item::Union(item) => &item.attrs,
-        Item::Use(item) => &item.attrs,
-        _ => &[],
+        Item::Const(item) => (&item.attrs, Some(&item.ident)),
+        Item::Enum(item) => (&item.attrs, Some(&item.ident)),
+        Item::Fn(item) => (&item.attrs, Some(&item.sig.ident)),
+        Item::ForeignMod(item) => (&item.attrs, None),
+        Item::Impl(item) => (&item.attrs, None),
+        Item::Macro(item) => (&item.attrs, item.ident.as_ref()),
+        Item::Mod(item) => (&item.attrs, Some(&item.ident)),
+        Item::Static(item) => (&item.attrs, Some(&item.ident)),
+        Item::Struct(item) => (&item.attrs, Some(&item.ident)),
+        Item::Trait(item) => (&item.attrs, Some(&item.ident)),
+        Item::Type(item) => (&item.attrs, Some(&item.ident)),
+        Item::Union(item) => (&item.attrs, Some(&item.ident)),
+        Item::Use(item) => (&item.attrs, None),
+        _ => (&[], None),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A stream before its peer is known.
 
+use crate::engine::QpStream;
 use crate::engine::buffers::adaptive::AdaptiveBuffer;
 use crate::engine::buffers::layout::{Layout, N_SLOTS};
 use crate::engine::buffers::ring::Ring;
@@ -10,7 +11,6 @@ use crate::engine::remote_memory::Iomaps;
 use crate::engine::resources::Resources;
 use crate::engine::send::MAX_PIECES;
 use crate::engine::shared::{CacheAligned, Mailbox, RecvState, SendState, Shared};
-use crate::engine::stream::QpStream;
 use crate::engine::wait::coalesce::WakeCoalescing;
 use crate::fork;
 use crate::page_reclaim::{self, Reclaimable, RingUsage};
