@@ -1,14 +1,10 @@
 //! Opened devices.
 
-use super::channel::RdmaChannel;
+use super::MAX_SGE;
 use super::convert::{count, object, zero};
-use super::cq::RdmaCq;
-use super::device_cq::DeviceCq;
 use super::path::RdmaPath;
 use super::pd::RdmaPd;
 use super::shared_cq::{CqShare, SharedCqs};
-use super::{Rdma, RdmaBell};
-use crate::device::Context;
 use crate::error::Error;
 use crate::own_fd;
 use crate::types::{DeviceAttr, Gid};
@@ -258,6 +254,23 @@ impl RdmaContext {
         self.0.shared_cqs.share(self, n)
     }
 
+    /// The domain for queue pairs on `path`.
+    pub(super) fn domain(&self, path: &RdmaPath) -> Result<Arc<RdmaPd>, Error> {
+        let mut domains = self.0.domains.lock().unwrap_or_else(PoisonError::into_inner);
+        domains.retain(|pd| pd.strong_count() > 0);
+        let mut open = domains.iter().filter_map(Weak::upgrade);
+        if let Some(pd) = open.find(|pd| pd.leads_to(path)) {
+            return Ok(pd);
+        }
+        let pd = RdmaPd::new(self, path)?;
+        domains.push(Arc::downgrade(&pd));
+        Ok(pd)
+    }
+
+    pub(super) fn limits(&self) -> DeviceAttr {
+        self.0.attr
+    }
+
     pub(super) fn max_srq_wr(&self) -> u32 {
         self.0.max_srq_wr
     }
@@ -271,43 +284,6 @@ impl Drop for Inner {
         own_fd::forget(ctx.async_fd);
         // SAFETY: opened by `ibv_open_device`, and nothing made from it is left.
         let _ = unsafe { self.verbs.ibv_close_device(self.raw.as_ptr()) };
-    }
-}
-
-impl Context<Rdma> for RdmaContext {
-    fn attr(&self) -> DeviceAttr {
-        self.0.attr
-    }
-
-    fn alloc_pd(&self, path: &RdmaPath) -> Result<Arc<RdmaPd>, Error> {
-        let mut domains = self.0.domains.lock().unwrap_or_else(PoisonError::into_inner);
-        domains.retain(|pd| pd.strong_count() > 0);
-        let mut open = domains.iter().filter_map(Weak::upgrade);
-        if let Some(pd) = open.find(|pd| pd.leads_to(path)) {
-            return Ok(pd);
-        }
-        let pd = RdmaPd::new(self, path)?;
-        domains.push(Arc::downgrade(&pd));
-        Ok(pd)
-    }
-
-    fn create_channel(&self) -> Result<Arc<RdmaChannel>, Error> {
-        RdmaChannel::new().map(Arc::new)
-    }
-
-    fn create_cq(
-        &self,
-        depth: u32,
-        channel: Option<&Arc<RdmaChannel>>,
-    ) -> Result<Arc<RdmaCq>, Error> {
-        if depth == 0 || depth > self.0.attr.max_cqe {
-            return Err(Error::Invalid("completion queue depth"));
-        }
-        Ok(Arc::new(RdmaCq::device(DeviceCq::new(self, depth, channel)?)))
-    }
-
-    fn create_bell(&self) -> Result<RdmaBell, Error> {
-        RdmaBell::new()
     }
 }
 
@@ -354,12 +330,6 @@ const NOTHING: DeviceAttr = DeviceAttr {
     foreign_remote_write: false,
     notices_peer: false,
 };
-
-/// Most scatter/gather entries of one request: they are converted on the stack.
-pub(super) const MAX_SGE: u32 = 16;
-
-/// Bytes that the device is asked to copy by itself while posting.
-pub(super) const MAX_INLINE: u32 = 64;
 
 /// Bytes that are copied for a request while posting, by the device or by this module.
 const MAX_COPY: u32 = 64 << 10;

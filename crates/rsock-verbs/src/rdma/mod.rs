@@ -15,6 +15,7 @@
 //! (`pool.rs`).
 
 mod address_handles;
+mod attributes;
 mod bell;
 mod channel;
 mod context;
@@ -25,11 +26,13 @@ mod device_cq;
 mod event;
 mod event_watchers;
 mod mr;
+mod objects;
 mod outstanding_sends;
 mod path;
 mod pd;
 mod pool;
 mod qp;
+mod requests;
 mod shared_cq;
 mod srq;
 mod ud;
@@ -48,6 +51,12 @@ pub use qp::RdmaQp;
 pub use srq::RdmaSrq;
 pub use ud::{RdmaDestination, RdmaUd};
 pub use usage::{Usage, UsageBoard, peak_usage, show_usage, usage};
+
+/// Most scatter/gather entries of one request: they are converted on the stack.
+const MAX_SGE: u32 = 16;
+
+/// Bytes that the device is asked to copy by itself while posting.
+const MAX_INLINE: u32 = 64;
 
 /// The backend of real devices.
 #[derive(Clone, Copy, Debug)]

@@ -107,7 +107,7 @@ impl SoftContext {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
                 .map_err(verb("socketpair"))?;
         let (file, own_segment) = segment::create()?;
-        let hello = Hello::new(id, node, &own_segment).to_bytes();
+        let hello = Hello::new(id, &node.hello_sender(), &own_segment).to_bytes();
         let socket = PeerSocket::new(socket);
         // Nothing is ever read from this socket. Best effort: if the kernel cannot refuse
         // descriptors, `drop` checks for them.
@@ -140,7 +140,7 @@ impl SoftContext {
         let node = self.node();
         let id = LinkId(peer_hello.link);
         let (file, own_segment) = segment::create()?;
-        let reply = Hello::new(id, node, &own_segment).to_bytes();
+        let reply = Hello::new(id, &node.hello_sender(), &own_segment).to_bytes();
         let link =
             Link::new(id, false, node, &peer_hello, cred, socket, own_segment, peer_segment)?;
         Ok((link, reply, file))
