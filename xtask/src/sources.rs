@@ -103,7 +103,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/engine/resources.rs",
     "crates/rsock-core/src/engine/shared.rs",
     "crates/rsock-core/src/metrics/writer.rs",
-    "crates/rsock-core/src/accelerate/handoff/holders.rs",
+    "crates/rsock-core/src/accelerate/holders.rs",
     "crates/rsock-core/src/accelerate/state.rs",
     // System calls that no crate wraps, and the program's descriptors.
     "crates/rsock-core/src/interrupt.rs",
@@ -116,7 +116,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/accelerate/offsets.rs",
     "crates/rsock-core/src/accelerate/poll.rs",
     "crates/rsock-core/src/accelerate/handoff/relay.rs",
-    "crates/rsock-core/src/accelerate/discovery/verify.rs",
+    "crates/rsock-core/src/accelerate/verify.rs",
     // Descriptors that an async runtime takes at their word.
     "crates/rsock-tokio/src/watched.rs",
     // C symbols.

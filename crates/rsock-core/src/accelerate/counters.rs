@@ -1,6 +1,6 @@
 //! What `rsock stat` is told of a connection.
 
-use crate::accelerate::discovery::four_tuple::Tuple;
+use crate::accelerate::four_tuple::Tuple;
 use crate::accelerate::{AcceleratedStream, inode_of};
 use crate::metrics::{self, Direction};
 use crate::sys;

@@ -3,4 +3,4 @@
 
 pub use crate::accelerate::discovery::local::check_message as pair_message;
 pub use crate::accelerate::discovery::remote::check_words as far_words;
-pub use crate::accelerate::discovery::verify::check_answer as sock_diag;
+pub use crate::accelerate::verify::check_answer as sock_diag;

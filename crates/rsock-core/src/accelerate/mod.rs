@@ -38,10 +38,12 @@ mod close;
 mod counters;
 mod discovery;
 mod epoll_proxy;
+mod four_tuple;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod halt;
 mod handoff;
+mod holders;
 mod iomap;
 mod native_peer;
 mod offsets;
@@ -53,6 +55,7 @@ mod socket_proxy;
 mod state;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
@@ -68,9 +71,9 @@ use crate::metrics;
 use crate::sys;
 use ask::Subject;
 use counters::Waited;
-use discovery::four_tuple::Tuple;
 use discovery::local::Search;
 use discovery::schedule::FIRST_LOOK;
+use four_tuple::Tuple;
 use path::{Path, Place};
 use receive::queued;
 use rsock_proto::switch::{Readable, Receiver};

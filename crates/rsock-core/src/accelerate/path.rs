@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::discovery::verify::SocketId;
+use crate::accelerate::verify::SocketId;
 use crate::accelerate::{FAR_PATIENCE, PATIENCE};
 use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::doorbell::{Doorbell, Kind};

@@ -4,7 +4,7 @@
 //! sets an option of TCP, gets an answer; only the port numbers differ. Where a TCP connection
 //! cannot be made it is a pair of Unix sockets.
 
-use crate::accelerate::discovery::four_tuple::Tuple;
+use crate::accelerate::four_tuple::Tuple;
 use crate::sys;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;

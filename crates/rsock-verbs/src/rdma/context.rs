@@ -1,10 +1,10 @@
 //! Opened devices.
 
-use super::MAX_SGE;
 use super::convert::{count, object, zero};
 use super::path::RdmaPath;
 use super::pd::RdmaPd;
 use super::shared_cq::{CqShare, SharedCqs};
+use super::{MAX_SGE, RdmaContext};
 use crate::error::Error;
 use crate::own_fd;
 use crate::types::{DeviceAttr, Gid};
@@ -17,13 +17,9 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// An opened device.
-#[derive(Clone, Debug)]
-pub struct RdmaContext(Arc<Inner>);
-
 /// An opened device that may be closed meanwhile.
 #[derive(Clone, Debug)]
-pub struct WeakRdmaContext(Weak<Inner>);
+pub struct WeakRdmaContext(Weak<OpenDevice>);
 
 impl WeakRdmaContext {
     /// The device, if it is still open.
@@ -33,10 +29,12 @@ impl WeakRdmaContext {
     }
 }
 
+/// An opened device, closed with the last of its users.
+///
 /// # Invariants
 /// `raw` came from `ibv_open_device` and is closed exactly once, in `drop`; every object made from
 /// it holds this value.
-struct Inner {
+pub(super) struct OpenDevice {
     raw: NonNull<ibv_context>,
     verbs: &'static Verbs,
     name: String,
@@ -49,11 +47,11 @@ struct Inner {
 }
 
 // SAFETY: libibverbs's contexts may be used from any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for OpenDevice {}
 // SAFETY: as above, by several at once: it locks where it must.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for OpenDevice {}
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for OpenDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RdmaContext").field("name", &self.name).finish_non_exhaustive()
     }
@@ -118,7 +116,7 @@ impl RdmaContext {
             // up in it at each call.
             unsafe { own_fd::raise_at(fd) };
         }
-        let mut inner = Inner {
+        let mut inner = OpenDevice {
             raw,
             verbs,
             name,
@@ -276,7 +274,7 @@ impl RdmaContext {
     }
 }
 
-impl Drop for Inner {
+impl Drop for OpenDevice {
     fn drop(&mut self) {
         // SAFETY: the context is open, and it is no longer in use.
         let ctx = unsafe { self.raw.as_ref() };

@@ -1,7 +1,7 @@
 //! Protection domains.
 
+use super::Pool;
 use super::convert::object;
-use super::pool::Pool;
 use super::{RdmaContext, RdmaPath};
 use crate::error::Error;
 use crate::types::Gid;

@@ -1,11 +1,11 @@
 //! The device as a process sees it: its identity, its links, and the numbers of its queue pairs.
 
-use super::barrier;
+use super::Link;
 use super::bell;
 use super::hello::{HelloSender, LinkId, NodeId, random};
 use super::layout::QPS;
-use super::link::Link;
 use super::ud::UdSenders;
+use super::{SoftContext, barrier};
 use crate::error::Error;
 use crate::family::{ProcessId, process};
 use crate::types::QpNum;
@@ -13,13 +13,6 @@ use std::collections::HashMap;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// The device of this process. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct SoftContext {
-    node: &'static Node,
-    write_imm: bool,
-}
 
 /// One process's share of the device. Lives until the process ends.
 #[derive(Debug)]

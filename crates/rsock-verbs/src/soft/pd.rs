@@ -1,6 +1,6 @@
 //! Protection domains: the memory that one peer process may write.
 
-use super::link::Link;
+use super::Link;
 use crate::error::Error;
 use std::sync::Arc;
 

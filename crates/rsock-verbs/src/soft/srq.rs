@@ -3,7 +3,7 @@
 //! A message that finds no receive waits in its lane. The queue records which completion queues
 //! found it empty, and wakes their waiters when a receive is posted.
 
-use super::link::Link;
+use super::Link;
 use super::pd::SoftPd;
 use super::queue::{MAX_SGE, RecvQueue, Sges};
 use super::wait::Waiters;

@@ -1,8 +1,8 @@
 //! Linked contexts for tests, without a connection manager.
 
+use super::Link;
 use super::SoftContext;
 use super::hello::HELLO_LEN;
-use super::link::Link;
 use crate::cred::PeerCred;
 use crate::error::Error;
 use crate::high_fd::verb;

@@ -12,8 +12,8 @@ mod handshake_events;
 #[cfg(any(test, fuzzing))]
 pub use auth_message::check_words;
 
-use crate::accelerate::discovery::four_tuple::Tuple;
 use crate::accelerate::discovery::local::{Step, Subject};
+use crate::accelerate::four_tuple::Tuple;
 use crate::accelerate::path::{Far, Path};
 use crate::accelerate::{FallbackReason, Side};
 use crate::config::environment::{self, Device};

@@ -1,7 +1,7 @@
 //! When the peer is looked for, and until when.
 
-use crate::accelerate::discovery::four_tuple::Tuple;
 use crate::accelerate::discovery::local::{Search, Step, Subject};
+use crate::accelerate::four_tuple::Tuple;
 use crate::accelerate::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::notice;

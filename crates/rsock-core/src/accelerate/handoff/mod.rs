@@ -8,7 +8,6 @@
 //! ([`crate::accelerate::handoff::relay`]); the program goes on with another socket in the old one's place.
 
 pub(super) mod detached_process;
-pub(super) mod holders;
 mod relay;
 
 use crate::accelerate::ask::Subject;

@@ -5,10 +5,10 @@
 //! direction, a reset, a full buffer. Runs in [`crate::accelerate::handoff::detached_process`], so nothing here allocates; while
 //! the ring is in use it is looked at from time to time, since a doorbell would have to be made.
 
-use crate::accelerate::discovery::four_tuple::Tuple;
+use crate::accelerate::four_tuple::Tuple;
 use crate::accelerate::handoff::Claim;
 use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN};
-use crate::accelerate::{AcceleratedStream, discovery::verify};
+use crate::accelerate::{AcceleratedStream, verify};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;

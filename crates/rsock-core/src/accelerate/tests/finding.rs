@@ -1,6 +1,6 @@
 //! Finding the peer while a thread waits: it answers.
 
-use crate::accelerate::discovery::four_tuple::{Role, Tuple};
+use crate::accelerate::four_tuple::{Role, Tuple};
 use crate::accelerate::tests::*;
 use rustix::event::{PollFd, Timespec};
 use rustix::net::{

@@ -15,14 +15,14 @@ mod submit;
 
 use super::Soft;
 use super::barrier;
-use super::cq::{Role, SoftCq};
 use super::creation_stamp::CreationStamp;
 use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
-use super::link::{Link, RetiredLane};
 use super::pd::SoftPd;
 use super::queue::{MAX_SGE, RecvQueue, SendQueue};
 use super::srq::SrqCore;
 use super::wait::{OwnedWaitLine, Waiters};
+use super::{Link, RetiredLane};
+use super::{Role, SoftCq};
 use crate::device::{QpInit, QueuePair};
 use crate::error::{Error, PostError};
 use crate::family::FamilyBox;

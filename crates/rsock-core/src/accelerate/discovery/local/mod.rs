@@ -11,10 +11,10 @@ mod message;
 #[cfg(any(test, fuzzing))]
 pub use message::check_message;
 
-use crate::accelerate::discovery::four_tuple::{Role, Tuple};
 use crate::accelerate::discovery::remote;
-use crate::accelerate::discovery::verify::{self, SocketId};
+use crate::accelerate::four_tuple::{Role, Tuple};
 use crate::accelerate::path::{Near, Path};
+use crate::accelerate::verify::{self, SocketId};
 use crate::accelerate::{FallbackReason, Side};
 use crate::engine::{Config, Preparing};
 use message::{Kind, Message, Received};

@@ -10,7 +10,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::discovery::four_tuple::Tuple;
+use crate::accelerate::four_tuple::Tuple;
 use crate::accelerate::{FallbackReason, Side, discovery::local::Subject};
 use crate::config::trusted_hosts::{AuthClaim, CODE_LEN, Trust, trust};
 use rsock_proto::{CONN_DATA_LEN, ConnData};

@@ -5,7 +5,7 @@
 //! must claim that very socket. A reused address pair, a name left by a forked child, or a squatter
 //! does not pass. Who the process is, `SO_PEERCRED` says (checked by the soft device).
 
-use crate::accelerate::discovery::four_tuple::Tuple;
+use crate::accelerate::four_tuple::Tuple;
 use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::netlink::SocketAddrNetlink;
