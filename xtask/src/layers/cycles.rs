@@ -99,3 +99,113 @@ fn shortest_from(start: &str, arrows: &Arrows) -> Option<Vec<(String, String)>> 
     cycle.reverse();
     Some(cycle)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::env;
+    use std::fs;
+    use std::path::PathBuf;
+
+    /// A crate of a test, in a directory that is removed with it.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = env::temp_dir().join(format!("rsock-layers-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+                fs::write(path, text).expect("written");
+            }
+            Self(root)
+        }
+
+        fn check(&self, allowed: &[Allowed]) -> Vec<String> {
+            let sources = Sources::read(&self.0.join("lib.rs"), &self.0).expect("sources");
+            let arrows = arrows("tree", &sources);
+            arrows.iter().flat_map(|(folder, arrows)| check(folder, arrows, allowed)).collect()
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const ROOT: (&str, &str) = ("lib.rs", "mod high;\nmod low;\nmod middle;\npub use low::Low;\n");
+
+    #[test]
+    fn a_circle_is_found_with_a_line_for_each_arrow() {
+        let tree = Tree::new(
+            "circle",
+            &[
+                ROOT,
+                ("high/mod.rs", "mod part;\n"),
+                ("high/part.rs", "use crate::{middle::Middle, Low};\n"),
+                ("middle.rs", "pub struct Middle;\n\nfn f() -> super::Low {\n    todo!()\n}\n"),
+                ("low.rs", "pub struct Low;\nfn f() {\n    vec![crate::high::g()];\n}\n"),
+            ],
+        );
+        assert_eq!(
+            tree.check(&[]),
+            ["tree: modules use each other in a circle: high -> low -> high\n    \
+              high uses low in high/part.rs:1\n    low uses high in low.rs:3"]
+        );
+    }
+
+    #[test]
+    fn tests_and_the_items_of_the_folder_itself_make_no_arrows() {
+        let tree = Tree::new(
+            "plain",
+            &[
+                ROOT,
+                ("high/mod.rs", "mod part;\nuse crate::middle;\nstruct Whole;\n"),
+                ("high/part.rs", "use super::Whole;\n"),
+                ("middle.rs", "use crate::low::Low;\n"),
+                (
+                    "low.rs",
+                    "pub struct Low;\n#[cfg(all(test, not(loom)))]\nmod tests {\n    \
+                     use crate::high;\n}\n#[cfg(any(test, fuzzing))]\nfn f(_: crate::high::A) {}\n",
+                ),
+            ],
+        );
+        assert_eq!(tree.check(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_circle_within_a_folder_is_found() {
+        let tree = Tree::new(
+            "folder",
+            &[
+                ("lib.rs", "mod folder;\n"),
+                ("folder/mod.rs", "mod a;\nmod b;\nmod c;\npub use c::*;\n"),
+                ("folder/a.rs", "use super::{b, C};\n"),
+                ("folder/b.rs", "pub mod inner {\n    use super::super::c::C;\n}\n"),
+                ("folder/c.rs", "pub struct C;\nuse crate::folder::a;\n"),
+            ],
+        );
+        assert_eq!(
+            tree.check(&[]),
+            ["tree::folder: modules use each other in a circle: a -> c -> a\n    \
+              a uses c in folder/a.rs:1\n    c uses a in folder/c.rs:2"]
+        );
+    }
+
+    #[test]
+    fn an_allowed_arrow_must_be_needed() {
+        let files = [
+            ROOT,
+            ("high.rs", "use crate::low;\n"),
+            ("low.rs", "use crate::high;\n"),
+            ("middle.rs", ""),
+        ];
+        let tree = Tree::new("allowed", &files);
+        let allow = |from, to| Allowed { folder: "tree", from, to, why: "of a test" };
+        assert_eq!(tree.check(&[allow("low", "high")]), [""; 0]);
+        let unneeded = "tree: the arrow low -> middle closes no cycle any more (of a test): take it \
+                        off the list";
+        assert_eq!(tree.check(&[allow("low", "high"), allow("low", "middle")]), [unneeded]);
+    }
+}
