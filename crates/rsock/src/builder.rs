@@ -45,7 +45,8 @@ pub enum Acceleration {
 }
 
 impl Builder {
-    /// The default settings: those of [`Stream::connect`](crate::Stream::connect) and [`Listener::bind`](crate::Listener::bind).
+    /// The default settings: those of [`Stream::connect`](crate::Stream::connect) and
+    /// [`Listener::bind`](crate::Listener::bind).
     pub fn new() -> Self {
         Self::default()
     }
@@ -62,13 +63,15 @@ impl Builder {
         self
     }
 
-    /// Sets the time limit of reads, as [`Stream::set_read_timeout`](crate::Stream::set_read_timeout).
+    /// Sets the time limit of reads, as
+    /// [`Stream::set_read_timeout`](crate::Stream::set_read_timeout).
     pub fn read_timeout(mut self, limit: Duration) -> Self {
         self.read_timeout = Some(limit);
         self
     }
 
-    /// Sets the time limit of writes, as [`Stream::set_write_timeout`](crate::Stream::set_write_timeout).
+    /// Sets the time limit of writes, as
+    /// [`Stream::set_write_timeout`](crate::Stream::set_write_timeout).
     pub fn write_timeout(mut self, limit: Duration) -> Self {
         self.write_timeout = Some(limit);
         self

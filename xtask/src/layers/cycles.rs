@@ -204,8 +204,8 @@ mod tests {
         let tree = Tree::new("allowed", &files);
         let allow = |from, to| Allowed { folder: "tree", from, to, why: "of a test" };
         assert_eq!(tree.check(&[allow("low", "high")]), [""; 0]);
-        let unneeded = "tree: the arrow low -> middle closes no cycle any more (of a test): take it \
-                        off the list";
+        let unneeded = "tree: the arrow low -> middle closes no cycle any more (of a test): \
+                        take it off the list";
         assert_eq!(tree.check(&[allow("low", "high"), allow("low", "middle")]), [unneeded]);
     }
 }

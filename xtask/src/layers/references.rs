@@ -205,9 +205,9 @@ impl Reader<'_> {
                 TokenTree::Group(group) => self.add_tokens(group.stream()),
                 TokenTree::Ident(first) => {
                     let mut segments = vec![first.to_string()];
-                    while let [TokenTree::Punct(a), TokenTree::Punct(b), TokenTree::Ident(next), ..] =
-                        &tokens[at..]
+                    while let [TokenTree::Punct(a), TokenTree::Punct(b), next, ..] = &tokens[at..]
                         && (a.as_char(), b.as_char()) == (':', ':')
+                        && let TokenTree::Ident(next) = next
                     {
                         segments.push(next.to_string());
                         at += 3;
