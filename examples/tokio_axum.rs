@@ -7,9 +7,8 @@
 //!
 //! Or in two terminals, with `serve 127.0.0.1:7011` and `ask 127.0.0.1:7011`. The server also
 //! answers `curl http://127.0.0.1:7011/hello/curl`, which then talks TCP. In front of that,
-//! `--rsockets` takes rsockets streams; on an RDMA device, with `RSOCK_DEVICE=rdma` and its
-//! address:
-//! `--rsockets both 10.9.0.1:0`.
+//! `--rsockets` takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its
+//! address: `--rsockets both 10.9.0.1:0`.
 
 #![forbid(unsafe_code)]
 
@@ -19,28 +18,33 @@ use axum::{Router, serve};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use rsock_examples::{Done, EitherListener, Mode, Role};
+use rsock_examples::{Done, Mode, Net, Role};
+use rsock_tokio::{Accelerated, Rsockets};
 use std::io;
 
 #[tokio::main]
 async fn main() -> Done {
     match Mode::and_role("tokio_axum")? {
-        (mode, Role::Serve(at)) => Ok(answer(mode.listen(&at).await?).await?),
-        (mode, Role::Ask(to)) => ask(mode, &to).await,
-        (mode, Role::Both(at)) => {
-            let listener = mode.listen(&at).await?;
-            let to = listener.local_addr()?.to_string();
-            tokio::spawn(answer(listener));
-            ask(mode, &to).await
+        (Mode::Accelerated, role) => run::<Accelerated>(role).await,
+        (Mode::Rsockets, role) => run::<Rsockets>(role).await,
+    }
+}
+
+async fn run<N: Net>(role: Role) -> Done {
+    match role {
+        Role::Serve(at) => Ok(answer::<N>(N::listen(&at).await?).await?),
+        Role::Ask(to) => ask::<N>(&to).await,
+        Role::Both(at) => {
+            let listener = N::listen(&at).await?;
+            let to = serve::Listener::local_addr(&listener)?.to_string();
+            tokio::spawn(answer::<N>(listener));
+            ask::<N>(&to).await
         }
     }
 }
 
-async fn answer(listener: EitherListener) -> io::Result<()> {
-    match listener {
-        EitherListener::TcpFirst(listener) => serve(listener, service()).await,
-        EitherListener::Rsockets(listener) => serve(*listener, service()).await,
-    }
+async fn answer<N: Net>(listener: N::Listener) -> io::Result<()> {
+    serve(listener, service()).await
 }
 
 fn service() -> Router {
@@ -51,9 +55,9 @@ async fn hello(Path(name): Path<String>) -> String {
     format!("hello, {name}")
 }
 
-async fn ask(mode: Mode, to: &str) -> Done {
+async fn ask<N: Net>(to: &str) -> Done {
     let client: Client<_, Empty<bytes::Bytes>> =
-        Client::builder(TokioExecutor::new()).build(mode.connector());
+        Client::builder(TokioExecutor::new()).build(N::connector());
     for name in ["axum", "hyper", "rsock"] {
         let answer = client.get(format!("http://{to}/hello/{name}").parse()?).await?;
         let said = answer.into_body().collect().await?.to_bytes();

@@ -5,33 +5,41 @@
 //! ```
 //!
 //! Or in two terminals, with `serve 127.0.0.1:7009` and `ask 127.0.0.1:7009`. In front of that,
-//! `--rsockets` takes rsockets streams; on an RDMA device, with `RSOCK_DEVICE=rdma` and its
-//! address:
-//! `--rsockets both 10.9.0.1:0`.
+//! `--rsockets` takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its
+//! address: `--rsockets both 10.9.0.1:0`.
 
 #![forbid(unsafe_code)]
 
-use rsock_examples::{Done, EitherListener, Mode, Role};
+use axum::serve;
+use rsock_examples::{Done, Mode, Net, Role};
+use rsock_tokio::{Accelerated, Rsockets};
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::main]
 async fn main() -> Done {
     match Mode::and_role("tokio_echo")? {
-        (mode, Role::Serve(at)) => Ok(serve(mode.listen(&at).await?).await?),
-        (mode, Role::Ask(to)) => ask(mode, &to).await,
-        (mode, Role::Both(at)) => {
-            let listener = mode.listen(&at).await?;
-            let to = listener.local_addr()?.to_string();
-            tokio::spawn(serve(listener));
-            ask(mode, &to).await
+        (Mode::Accelerated, role) => run::<Accelerated>(role).await,
+        (Mode::Rsockets, role) => run::<Rsockets>(role).await,
+    }
+}
+
+async fn run<N: Net>(role: Role) -> Done {
+    match role {
+        Role::Serve(at) => Ok(answer::<N>(N::listen(&at).await?).await?),
+        Role::Ask(to) => ask::<N>(&to).await,
+        Role::Both(at) => {
+            let listener = N::listen(&at).await?;
+            let to = serve::Listener::local_addr(&listener)?.to_string();
+            tokio::spawn(answer::<N>(listener));
+            ask::<N>(&to).await
         }
     }
 }
 
-async fn serve(listener: EitherListener) -> io::Result<()> {
+async fn answer<N: Net>(listener: N::Listener) -> io::Result<()> {
     loop {
-        let (stream, _) = listener.accept().await?;
+        let (stream, _) = N::accept(&listener).await?;
         tokio::spawn(async move {
             let (mut reading, mut writing) = stream.into_split();
             tokio::io::copy(&mut reading, &mut writing).await
@@ -39,9 +47,9 @@ async fn serve(listener: EitherListener) -> io::Result<()> {
     }
 }
 
-async fn ask(mode: Mode, to: &str) -> Done {
+async fn ask<N: Net>(to: &str) -> Done {
     const ROUNDS: usize = 10_000;
-    let mut stream = mode.connect(to).await?;
+    let mut stream = N::connect(to).await?;
     let mut answer = [0; 64];
     for i in 0..ROUNDS {
         let question = [i.to_le_bytes()[0]; 64];
@@ -51,7 +59,6 @@ async fn ask(mode: Mode, to: &str) -> Done {
             return Err("the echo is another text".into());
         }
     }
-    let (sending, receiving) = stream.on_ring();
-    println!("{ROUNDS} echoes; past TCP at the end: {}", sending && receiving);
+    println!("{ROUNDS} echoes; past TCP at the end: {}", N::bypasses_tcp(&stream));
     Ok(())
 }

@@ -32,13 +32,13 @@ async fn serve(listener: Listener) -> io::Result<()> {
     }
 }
 
-/// Opens a board to the peer, and says what it finds there when the peer is done.
+/// Exposes a board to the peer, and sends what it finds there when the peer is done.
 async fn show(mut stream: Stream) -> io::Result<()> {
-    stream.paired().await?;
-    let board = stream.open(LINES * LINE, BOARD).await?;
-    // What is sent arrives after what was opened: the peer may begin.
+    stream.accelerated().await?;
+    let board = stream.expose(LINES * LINE, BOARD).await?;
+    // What is sent arrives after the board was exposed: the peer may begin.
     stream.write_u8(1).await?;
-    // What the peer sends arrives after what it put.
+    // What the peer sends arrives after what it wrote.
     stream.read_u8().await?;
     for i in 0..LINES {
         let mut line = [0; LINE];
@@ -49,12 +49,12 @@ async fn show(mut stream: Stream) -> io::Result<()> {
 }
 
 async fn ask(to: String) -> Done {
-    // We offer the peer one place to tell us about memory that it opened.
+    // The peer may expose one region to this end.
     let mut stream = Builder::new().iomap_slots(1).connect(to).await?;
-    stream.paired().await?;
+    stream.accelerated().await?;
     stream.read_u8().await?;
     for (i, text) in ["put", "not", "sent"].into_iter().enumerate() {
-        stream.put(text.as_bytes(), BOARD + u64::try_from(i * LINE)?).await?;
+        stream.write_remote(text.as_bytes(), BOARD + u64::try_from(i * LINE)?).await?;
     }
     stream.write_u8(1).await?;
     for _ in 0..LINES {

@@ -7,12 +7,14 @@
 //!
 //! Or in two terminals, with `serve 127.0.0.1:7013` and `ask 127.0.0.1:7013`. Put
 //! `RSOCK_DEVICE=tcp` in front to see the same over kernel TCP. The argument `--rsockets`, before
-//! the others, takes rsockets streams; on an RDMA device, with `RSOCK_DEVICE=rdma` and its address:
-//! `--rsockets both 10.9.0.1:0`.
+//! the others, takes the rsockets protocol; on an RDMA device, with `RSOCK_DEVICE=rdma` and its
+//! address: `--rsockets both 10.9.0.1:0`.
 
 #![forbid(unsafe_code)]
 
-use rsock_examples::{EitherListener, Mode, Role};
+use axum::serve;
+use rsock_examples::{Mode, Net, Role};
+use rsock_tokio::{Accelerated, Rsockets};
 use std::error::Error;
 use std::io;
 use std::thread;
@@ -27,20 +29,25 @@ type Done = Result<(), Box<dyn Error + Send + Sync>>;
 
 fn main() -> Done {
     match Mode::and_role("tokio_rpc")? {
-        (mode, Role::Serve(at)) => {
-            Ok(in_one_thread(async { serve(mode.listen(&at).await?).await })?)
-        }
-        (mode, Role::Ask(to)) => in_one_thread(ask(mode, to)),
-        (mode, Role::Both(at)) => {
+        (Mode::Accelerated, role) => run::<Accelerated>(role),
+        (Mode::Rsockets, role) => run::<Rsockets>(role),
+    }
+}
+
+fn run<N: Net>(role: Role) -> Done {
+    match role {
+        Role::Serve(at) => Ok(in_one_thread(async { answer::<N>(N::listen(&at).await?).await })?),
+        Role::Ask(to) => in_one_thread(ask::<N>(to)),
+        Role::Both(at) => {
             let (tell, told) = std::sync::mpsc::channel();
             thread::spawn(move || {
                 in_one_thread(async {
-                    let listener = mode.listen(&at).await?;
-                    let _ = tell.send(listener.local_addr()?.to_string());
-                    serve(listener).await
+                    let listener = N::listen(&at).await?;
+                    let _ = tell.send(serve::Listener::local_addr(&listener)?.to_string());
+                    answer::<N>(listener).await
                 })
             });
-            in_one_thread(ask(mode, told.recv()?))
+            in_one_thread(ask::<N>(told.recv()?))
         }
     }
 }
@@ -50,9 +57,9 @@ fn in_one_thread<F: Future>(f: F) -> F::Output {
     runtime.expect("descriptors for a runtime").block_on(f)
 }
 
-async fn serve(listener: EitherListener) -> io::Result<()> {
+async fn answer<N: Net>(listener: N::Listener) -> io::Result<()> {
     loop {
-        let (mut stream, _) = listener.accept().await?;
+        let (mut stream, _) = N::accept(&listener).await?;
         stream.set_nodelay(true)?;
         tokio::spawn(async move {
             let mut message = [0; LEN];
@@ -72,13 +79,13 @@ fn call(message: &mut [u8; LEN]) {
     message[0] = message[0].wrapping_add(1);
 }
 
-async fn ask(mode: Mode, to: String) -> Done {
+async fn ask<N: Net>(to: String) -> Done {
     let mut clients = Vec::new();
     let began = Instant::now();
     for _ in 0..CLIENTS {
         let to = to.clone();
         clients.push(tokio::spawn(async move {
-            let mut stream = mode.connect(&to).await?;
+            let mut stream = N::connect(&to).await?;
             stream.set_nodelay(true)?;
             let mut message = [0; LEN];
             let mut calls = 0u32;

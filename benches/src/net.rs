@@ -119,10 +119,10 @@ macro_rules! rsock {
             }
 
             fn check(stream: &Self::Stream) -> io::Result<()> {
-                if stream.on_ring() == (true, true) {
+                if stream.acceleration().is_both() {
                     return Ok(());
                 }
-                let why = stream.pin_reason();
+                let why = stream.fallback_reason();
                 Err(io::Error::other(format!("the connection stays on TCP: {why:?}")))
             }
         }

@@ -1,9 +1,11 @@
 //! The examples are the files in this package's directory; `tests/run.rs` runs them. Never
-//! published. Here is only what several share: their command line, and how both ends begin.
+//! published. Here is only what several share: their arguments, and how both ends begin.
 
 #![forbid(unsafe_code)]
 
-use rsock_tokio::{Connector, Listener, Stream, rsockets};
+use axum::serve;
+use hyper_util::client::legacy::connect::Connect;
+use rsock_tokio::{Accelerated, Connector, Listener, Rsockets, Stream, Transport, rsockets};
 use std::env;
 use std::error::Error;
 use std::io;
@@ -74,12 +76,85 @@ async fn listen(at: &str) -> io::Result<Listener> {
     Ok(listener)
 }
 
-/// Which streams an example uses that runs on both kinds.
+/// A transport that the examples run on, whichever their first argument chooses.
+pub trait Net: Transport + Sized {
+    /// What hyper's client connects with.
+    type Connector: Connect + Clone + Send + Sync + 'static;
+    /// What listens for its streams.
+    type Listener: serve::Listener<Io = Stream<Self>, Addr = SocketAddr> + Sync;
+
+    /// Connects.
+    fn connect(to: &str) -> impl Future<Output = io::Result<Stream<Self>>> + Send;
+    /// Listens, and prints where.
+    fn listen(at: &str) -> impl Future<Output = io::Result<Self::Listener>> + Send;
+    /// The next connection.
+    fn accept(
+        from: &Self::Listener,
+    ) -> impl Future<Output = io::Result<(Stream<Self>, SocketAddr)>> + Send;
+    /// The connector, with the default settings.
+    fn connector() -> Self::Connector;
+    /// Whether both directions of `stream` bypass TCP now.
+    fn bypasses_tcp(stream: &Stream<Self>) -> bool;
+}
+
+impl Net for Accelerated {
+    type Connector = Connector;
+    type Listener = Listener;
+
+    async fn connect(to: &str) -> io::Result<Stream> {
+        Stream::connect(to).await
+    }
+
+    async fn listen(at: &str) -> io::Result<Listener> {
+        listen(at).await
+    }
+
+    async fn accept(from: &Listener) -> io::Result<(Stream, SocketAddr)> {
+        from.accept().await
+    }
+
+    fn connector() -> Connector {
+        Connector::new()
+    }
+
+    fn bypasses_tcp(stream: &Stream) -> bool {
+        stream.acceleration().is_both()
+    }
+}
+
+impl Net for Rsockets {
+    type Connector = Connector<rsockets::Builder>;
+    type Listener = rsockets::Listener;
+
+    async fn connect(to: &str) -> io::Result<Stream<Self>> {
+        rsockets::connect(to).await
+    }
+
+    async fn listen(at: &str) -> io::Result<rsockets::Listener> {
+        let listener = rsockets::Listener::bind(at).await?;
+        println!("listening on {}", listener.local_addr()?);
+        Ok(listener)
+    }
+
+    async fn accept(from: &rsockets::Listener) -> io::Result<(Stream<Self>, SocketAddr)> {
+        from.accept().await
+    }
+
+    fn connector() -> Connector<rsockets::Builder> {
+        Connector::with(rsockets::Builder::new())
+    }
+
+    fn bypasses_tcp(_: &Stream<Self>) -> bool {
+        true
+    }
+}
+
+/// Which transport an example runs on, by its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// TCP first: any peer.
-    TcpFirst,
-    /// `--rsockets`, the first argument: rsockets streams, without TCP.
+    /// [`Accelerated`]: any peer.
+    Accelerated,
+    /// `--rsockets`, the first argument: [`Rsockets`].
     Rsockets,
 }
 
@@ -94,76 +169,8 @@ impl Mode {
             args.remove(0);
             Self::Rsockets
         } else {
-            Self::TcpFirst
+            Self::Accelerated
         };
         Ok((mode, Role::parse(&format!("{program} [--rsockets]"), args)?))
-    }
-
-    /// Connects.
-    ///
-    /// # Errors
-    /// As the mode's own way.
-    pub async fn connect(self, to: &str) -> io::Result<Stream> {
-        match self {
-            Self::TcpFirst => Stream::connect(to).await,
-            Self::Rsockets => rsockets::connect(to).await,
-        }
-    }
-
-    /// Listens, and says where.
-    ///
-    /// # Errors
-    /// As the mode's own way.
-    pub async fn listen(self, at: &str) -> io::Result<EitherListener> {
-        match self {
-            Self::TcpFirst => listen(at).await.map(EitherListener::TcpFirst),
-            Self::Rsockets => {
-                let listener = rsockets::Listener::bind(at).await?;
-                println!("listening on {}", listener.local_addr()?);
-                Ok(EitherListener::Rsockets(Box::new(listener)))
-            }
-        }
-    }
-
-    /// What hyper's client connects with.
-    #[must_use]
-    pub fn connector(self) -> Connector {
-        match self {
-            Self::TcpFirst => Connector::new(),
-            Self::Rsockets => Connector::rsockets(rsockets::Builder::new()),
-        }
-    }
-}
-
-/// A listener of either mode, whose streams are of one type.
-#[derive(Debug)]
-pub enum EitherListener {
-    /// [`Mode::TcpFirst`].
-    TcpFirst(Listener),
-    /// [`Mode::Rsockets`].
-    Rsockets(Box<rsockets::Listener>),
-}
-
-impl EitherListener {
-    /// The next connection.
-    ///
-    /// # Errors
-    /// As the listener's own.
-    pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
-        match self {
-            Self::TcpFirst(listener) => listener.accept().await,
-            Self::Rsockets(listener) => listener.accept().await,
-        }
-    }
-
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::TcpFirst(listener) => listener.local_addr(),
-            Self::Rsockets(listener) => listener.local_addr(),
-        }
     }
 }

@@ -55,7 +55,7 @@ impl Net for Rsock {
 }
 
 impl Net for Rsockets {
-    type Stream = rsock_tokio::Stream;
+    type Stream = rsock_tokio::rsockets::Stream;
 
     async fn pair() -> io::Result<(Self::Stream, Self::Stream)> {
         let listener = rsock_tokio::rsockets::Listener::bind("127.0.0.1:0").await?;

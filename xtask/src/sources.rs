@@ -119,7 +119,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/accelerate/handoff/relay.rs",
     "crates/rsock-core/src/accelerate/verify.rs",
     // Descriptors that an async runtime takes at their word.
-    "crates/rsock-tokio/src/watched.rs",
+    "crates/rsock-tokio/src/async_fd.rs",
     // C symbols.
     "crates/rsock-capi/src/",
     "crates/rsock-preload/src/",

@@ -197,7 +197,6 @@ const PENDING: &[&str] = &[
     "crates/rsock-cm",
     "crates/rsock-core/src/accelerate",
     "crates/rsock-preload",
-    "crates/rsock-tokio",
     "crates/rsock-verbs",
 ];
 

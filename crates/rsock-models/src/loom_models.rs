@@ -7,7 +7,7 @@ mod gate;
 mod kernel_only_waiter;
 mod opening;
 mod release;
-mod words;
+mod wait_state;
 
 use loom::sync::{Condvar, Mutex};
 

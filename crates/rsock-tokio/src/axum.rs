@@ -1,19 +1,20 @@
-//! `axum::serve` on rsock: [`Listener`] is a listener of axum's, and the pure mode's, too.
+//! `axum::serve` takes a [`Listener`] and an [`rsockets::Listener`].
 
 use crate::listener::Listener;
 use crate::rsockets;
 use crate::stream::Stream;
+use crate::transport::{Rsockets, Transport};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a pause after a failed accept is: descriptors may be free again by then.
+/// The pause after a failed accept: descriptors may be free again after it.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// `accept`, again until it succeeds.
-async fn accept<F: Future<Output = io::Result<(Stream, SocketAddr)>>>(
+/// Repeats `accept` until it succeeds.
+async fn accept<T: Transport, F: Future<Output = io::Result<(Stream<T>, SocketAddr)>>>(
     mut accept: impl FnMut() -> F,
-) -> (Stream, SocketAddr) {
+) -> (Stream<T>, SocketAddr) {
     loop {
         match accept().await {
             Ok(accepted) => return accepted,
@@ -37,10 +38,10 @@ impl axum::serve::Listener for Listener {
 }
 
 impl axum::serve::Listener for rsockets::Listener {
-    type Io = Stream;
+    type Io = Stream<Rsockets>;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Stream, SocketAddr) {
+    async fn accept(&mut self) -> (Stream<Rsockets>, SocketAddr) {
         accept(|| Self::accept(self)).await
     }
 
@@ -49,7 +50,7 @@ impl axum::serve::Listener for rsockets::Listener {
     }
 }
 
-/// Whether the next connection may do better at once.
+/// Whether the error concerns one connection alone, so that the next accept may succeed at once.
 fn is_of_one_connection(e: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(e.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

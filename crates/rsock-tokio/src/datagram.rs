@@ -1,15 +1,15 @@
-//! Datagram sockets, as `tokio::net::UdpSocket`.
+//! The datagram socket, with the methods of `tokio::net::UdpSocket`.
 //!
-//! Above `link`, beside `stream`; what tasks wait for is in `sources.rs`.
+//! Above `waiting`, beside `stream`; what tasks wait for is in `sources`.
 
 mod batches;
 mod sources;
 
-use crate::builder::longest_spin;
-use crate::link::Link;
-use crate::ring::Ring;
-use crate::waiting::{Side, Waits, again, readiness, retry};
-use crate::watched;
+use crate::async_fd;
+use crate::builder::default_spin;
+use crate::source::Source;
+use crate::waiter::Waiter;
+use crate::waiting::{Direction, Waitable, readiness, retry, retry_interrupted};
 use rsock_core::datagram::{self, MessageFlags, SocketCounters};
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -21,17 +21,17 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// A datagram socket of the rsockets protocol: its peers are others of its kind, blocking sockets of
-/// `rsock_core::datagram`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
+/// A datagram socket of the rsockets protocol. Its peers are others of its kind, blocking sockets
+/// of `rsock_core::datagram`, and programs over `rsocket(3)` with `SOCK_DGRAM`.
 ///
-/// Datagrams go by UDP until both ends know of each other, and from then on through shared memory
-/// where the peer is on this host, and over an RDMA device where one leads to it (`RSOCK_DEVICE` leaves
-/// one of these, or none). They may be lost, and may overtake each other, as with UDP. A full receiver
-/// loses what comes; the sender [counts](Self::counters) it, if it is on the same host.
+/// Datagrams go by UDP until both ends have found each other, and from then on through shared
+/// memory if the peer is on this host, or over an RDMA device if one reaches it (`RSOCK_DEVICE`
+/// leaves one of these, or none). They may be lost and reordered, as with UDP. A full receiver
+/// drops what comes; a sender on the same host [counts](Self::counters) what was dropped.
 ///
 /// The methods take a shared reference, so that tasks may share a socket in an `Arc`. As with
-/// Tokio's own, one task at a time is woken for receiving and one for sending by the `poll` methods;
-/// any number may wait in the `async` methods.
+/// Tokio's own socket, the `poll` methods wake one task for receiving and one for sending; any
+/// number of tasks may wait in the `async` methods.
 ///
 /// # Examples
 ///
@@ -57,14 +57,14 @@ pub struct Datagram {
     socket: Arc<datagram::Datagram>,
     /// Another descriptor of its UDP socket.
     udp: AsyncFd<OwnedFd>,
-    link: Arc<Link>,
+    waiter: Arc<Waiter>,
 }
 
 impl Datagram {
     /// Binds a socket to the first address that can be bound; port 0 takes a free one.
     ///
     /// # Errors
-    /// As `bind(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`...
+    /// As `bind(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`... of the last address tried.
     ///
     /// # Panics
     /// Outside a runtime with I/O enabled.
@@ -85,27 +85,28 @@ impl Datagram {
     /// Takes over a blocking socket, whatever has passed through it.
     ///
     /// # Errors
-    /// When it cannot be watched by the runtime; `EMFILE`, `ENFILE`.
+    /// `EMFILE`, `ENFILE`; as `epoll_ctl(2)` when the runtime registers the socket: `ENOMEM`,
+    /// `ENOSPC`.
     ///
     /// # Panics
     /// Outside a runtime with I/O enabled.
     pub fn from_blocking(socket: datagram::Datagram) -> io::Result<Self> {
         socket.set_nonblocking(true);
         let both = Interest::READABLE | Interest::WRITABLE;
-        let udp = watched::watch_for(socket.watchable_fd()?, both)?;
+        let udp = async_fd::register_for(socket.watchable_fd()?, both)?;
         let socket = Arc::new(socket);
-        let link = Link::new(Ring::Datagrams(Arc::clone(&socket)), longest_spin());
-        Ok(Self { socket, udp, link })
+        let waiter = Waiter::new(Source::Datagram(Arc::clone(&socket)), default_spin());
+        Ok(Self { socket, udp, waiter })
     }
 
-    /// From here on datagrams come from the first of the addresses alone that can be connected to,
-    /// and [`Self::send`] goes there.
+    /// Connects the socket to the first of the addresses that it can be connected to: it receives
+    /// datagrams from there alone, and [`Self::send`] sends there.
     ///
     /// # Errors
-    /// As `connect(2)` of a UDP socket.
+    /// As `connect(2)` of a UDP socket: `ENETUNREACH`, `EACCES`... of the last address tried.
     ///
     /// # Cancel safety
-    /// A dropped future has connected the socket or has not.
+    /// A dropped future may or may not have connected the socket.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let mut last = io::ErrorKind::InvalidInput.into();
         for addr in lookup_host(addr).await? {
@@ -117,7 +118,7 @@ impl Datagram {
         Err(last)
     }
 
-    /// Address of this end.
+    /// The address of this end.
     ///
     /// # Errors
     /// As `getsockname(2)`.
@@ -125,15 +126,15 @@ impl Datagram {
         self.socket.local_addr()
     }
 
-    /// Address of the peer that it is connected to.
+    /// The address of the peer that the socket is connected to.
     ///
     /// # Errors
-    /// `ENOTCONN`.
+    /// `ENOTCONN` if it is not connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket.peer_addr()
     }
 
-    /// What was sent and received, and lost.
+    /// How many datagrams were sent, received and lost, by route.
     #[must_use]
     pub fn counters(&self) -> SocketCounters {
         self.socket.counters()
@@ -142,12 +143,12 @@ impl Datagram {
     /// Sends a datagram to the peer that the socket is connected to.
     ///
     /// # Errors
-    /// `EDESTADDRREQ` if it is not connected; `EMSGSIZE`, `ECONNREFUSED`, and others as `send(2)`.
+    /// `EDESTADDRREQ` if it is not connected; otherwise as `send(2)`: `EMSGSIZE`, `ECONNREFUSED`...
     ///
     /// # Cancel safety
     /// Cancel safe: a future that is dropped before it is ready has sent nothing.
     pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        retry(self, Side::Write, || self.try_send(buf)).await
+        retry(self, Direction::Write, || self.try_send(buf)).await
     }
 
     /// Sends a datagram to the first of the addresses.
@@ -159,21 +160,21 @@ impl Datagram {
     /// As [`Self::send`].
     pub async fn send_to(&self, buf: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let to = lookup_host(to).await?.next().ok_or(io::ErrorKind::InvalidInput)?;
-        retry(self, Side::Write, || self.try_send_to(buf, to)).await
+        retry(self, Direction::Write, || self.try_send_to(buf, to)).await
     }
 
-    /// Receives a datagram. What `buf` has no room for is lost.
+    /// Receives a datagram, and returns its length. What `buf` has no room for is lost.
     ///
     /// # Errors
-    /// What UDP reports: `ECONNREFUSED` where the peer has closed its socket.
+    /// What UDP reports: `ECONNREFUSED` if the peer has closed its socket.
     ///
     /// # Cancel safety
     /// Cancel safe: a future that is dropped before it is ready has taken nothing.
     pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        retry(self, Side::Read, || self.try_recv(buf)).await
+        retry(self, Direction::Read, || self.try_recv(buf)).await
     }
 
-    /// As [`Self::recv`]; also who sent it.
+    /// As [`Self::recv`]; returns the sender's address, too.
     ///
     /// # Errors
     /// As [`Self::recv`].
@@ -181,10 +182,10 @@ impl Datagram {
     /// # Cancel safety
     /// As [`Self::recv`].
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        retry(self, Side::Read, || self.try_recv_from(buf)).await
+        retry(self, Direction::Read, || self.try_recv_from(buf)).await
     }
 
-    /// As [`Self::recv`], and leaves the datagram for the next one to receive.
+    /// As [`Self::recv`], and leaves the datagram for the next receive.
     ///
     /// # Errors
     /// As [`Self::recv`].
@@ -195,7 +196,7 @@ impl Datagram {
         Ok(self.peek_from(buf).await?.0)
     }
 
-    /// As [`Self::peek`]; also who sent it.
+    /// As [`Self::peek`]; returns the sender's address, too.
     ///
     /// # Errors
     /// As [`Self::recv`].
@@ -203,10 +204,10 @@ impl Datagram {
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        retry(self, Side::Read, || self.take(buf, MessageFlags::PEEK)).await
+        retry(self, Direction::Read, || self.recv_now(buf, MessageFlags::PEEK)).await
     }
 
-    /// As [`Self::send`], or `WouldBlock`.
+    /// As [`Self::send`], without waiting.
     ///
     /// # Errors
     /// `WouldBlock` if there is no room; otherwise as [`Self::send`].
@@ -214,7 +215,7 @@ impl Datagram {
         self.attempt(|| self.socket.try_send_to(buf, None))
     }
 
-    /// As [`Self::send_to`], or `WouldBlock`.
+    /// As [`Self::send_to`], without waiting.
     ///
     /// # Errors
     /// As [`Self::try_send`].
@@ -222,44 +223,45 @@ impl Datagram {
         self.attempt(|| self.socket.try_send_to(buf, Some(to)))
     }
 
-    /// As [`Self::recv`], or `WouldBlock`.
+    /// As [`Self::recv`], without waiting.
     ///
     /// # Errors
     /// `WouldBlock` if nothing has come; otherwise as [`Self::recv`].
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(self.take(buf, MessageFlags::empty())?.0)
+        Ok(self.recv_now(buf, MessageFlags::empty())?.0)
     }
 
-    /// As [`Self::recv_from`], or `WouldBlock`.
+    /// As [`Self::recv_from`], without waiting.
     ///
     /// # Errors
     /// As [`Self::try_recv`].
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.take(buf, MessageFlags::empty())
+        self.recv_now(buf, MessageFlags::empty())
     }
 
-    fn take(&self, buf: &mut [u8], flags: MessageFlags) -> io::Result<(usize, SocketAddr)> {
+    fn recv_now(&self, buf: &mut [u8], flags: MessageFlags) -> io::Result<(usize, SocketAddr)> {
         let received =
             self.attempt(|| self.socket.try_recv_from(&mut [IoSliceMut::new(&mut *buf)], flags))?;
         Ok((received.len, received.from))
     }
 
     fn attempt<R>(&self, io: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        let done = again(io);
-        self.link.note_reach();
+        let done = retry_interrupted(io);
+        self.waiter.wake_for_new_queue();
         done
     }
 
-    /// As [`Self::send`]. Shares its place for a waker with the other sending `poll` methods.
+    /// As [`Self::send`]. Of the tasks that call sending `poll` methods, the
+    /// last is woken.
     ///
     /// # Errors
     /// As [`Self::send`].
     pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_io(cx, Side::Write, Side::Write.task(), || self.try_send(buf))
+        self.poll_io(cx, Direction::Write, Direction::Write.task(), || self.try_send(buf))
     }
 
-    /// As [`Self::send_to`] one address. Shares its place for a waker with the other sending `poll`
-    /// methods.
+    /// As [`Self::send_to`] one address. Of the tasks that call sending `poll`
+    /// methods, the last is woken.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -269,10 +271,11 @@ impl Datagram {
         buf: &[u8],
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
-        self.poll_io(cx, Side::Write, Side::Write.task(), || self.try_send_to(buf, to))
+        self.poll_io(cx, Direction::Write, Direction::Write.task(), || self.try_send_to(buf, to))
     }
 
-    /// As [`Self::recv`]. Shares its place for a waker with the other receiving `poll` methods.
+    /// As [`Self::recv`]. Of the tasks that call receiving `poll` methods,
+    /// the last is woken.
     ///
     /// # Errors
     /// As [`Self::recv`].
@@ -280,7 +283,8 @@ impl Datagram {
         self.poll_recv_from(cx, buf).map_ok(drop)
     }
 
-    /// As [`Self::recv_from`]. Shares its place for a waker with the other receiving `poll` methods.
+    /// As [`Self::recv_from`]. Of the tasks that call receiving `poll` methods,
+    /// the last is woken.
     ///
     /// # Errors
     /// As [`Self::recv`].
@@ -289,10 +293,11 @@ impl Datagram {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        self.poll_take(cx, buf, MessageFlags::empty())
+        self.poll_recv_now(cx, buf, MessageFlags::empty())
     }
 
-    /// As [`Self::peek_from`]. Shares its place for a waker with the other receiving `poll` methods.
+    /// As [`Self::peek_from`]. Of the tasks that call receiving `poll` methods,
+    /// the last is woken.
     ///
     /// # Errors
     /// As [`Self::recv`].
@@ -301,28 +306,28 @@ impl Datagram {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        self.poll_take(cx, buf, MessageFlags::PEEK)
+        self.poll_recv_now(cx, buf, MessageFlags::PEEK)
     }
 
-    fn poll_take(
+    fn poll_recv_now(
         &self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
         flags: MessageFlags,
     ) -> Poll<io::Result<SocketAddr>> {
         let room = buf.initialize_unfilled();
-        let taken =
-            self.poll_io(cx, Side::Read, Side::Read.task(), || self.take(&mut *room, flags));
-        let (n, from) = ready!(taken)?;
+        let receive = || self.recv_now(&mut *room, flags);
+        let received = self.poll_io(cx, Direction::Read, Direction::Read.task(), receive);
+        let (n, from) = ready!(received)?;
         buf.advance(n);
         Poll::Ready(Ok(from))
     }
 
-    /// Waits until a receive would return something. Another receiver may be faster, so a following
-    /// [`Self::try_recv`] may find nothing.
+    /// Waits until a receive would return something. Another task may receive first, so that a
+    /// [`Self::try_recv`] after this finds nothing.
     ///
     /// # Errors
-    /// When the runtime is shutting down.
+    /// `Other` if the runtime is shutting down.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
@@ -330,10 +335,10 @@ impl Datagram {
         readiness(self, Interest::READABLE).await.map(drop)
     }
 
-    /// Waits until a send would take a datagram, or fail at once.
+    /// Waits until a send would take a datagram or fail at once.
     ///
     /// # Errors
-    /// When the runtime is shutting down.
+    /// `Other` if the runtime is shutting down.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is sent.
@@ -341,10 +346,10 @@ impl Datagram {
         readiness(self, Interest::WRITABLE).await.map(drop)
     }
 
-    /// Waits for either; says which.
+    /// Waits until some of `interest` hold, and returns which.
     ///
     /// # Errors
-    /// When the runtime is shutting down.
+    /// `Other` if the runtime is shutting down.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is transferred.
@@ -352,26 +357,26 @@ impl Datagram {
         readiness(self, interest).await
     }
 
-    /// As [`Self::readable`], for the task that receives by the `poll` methods.
+    /// As [`Self::readable`]. Of the tasks that call receiving `poll` methods, the last is woken.
     ///
     /// # Errors
     /// As [`Self::readable`].
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(cx, Side::Read)
+        self.poll_ready(cx, Direction::Read)
     }
 
-    /// As [`Self::writable`], for the task that sends by the `poll` methods.
+    /// As [`Self::writable`]. Of the tasks that call sending `poll` methods, the last is woken.
     ///
     /// # Errors
     /// As [`Self::writable`].
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(cx, Side::Write)
+        self.poll_ready(cx, Direction::Write)
     }
 }
 
 impl Drop for Datagram {
     fn drop(&mut self) {
-        self.link.close();
+        self.waiter.close();
     }
 }
 

@@ -1,8 +1,9 @@
-//! Clients of hyper-util, and channels of tonic, over rsock.
+//! The connector for clients of hyper-util and channels of tonic.
 
 use crate::builder::Builder;
 use crate::rsockets;
 use crate::stream::Stream;
+use crate::transport::{Accelerated, Rsockets, Transport};
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
@@ -13,8 +14,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// Connects to the authority of a URI with an rsock [`Stream`], of either mode; `http` only, port
+/// Connects to the authority of a URI with a [`Stream`]: an accelerated one, or with
+/// `Connector<rsockets::Builder>` an [`rsockets::Stream`]. The scheme must be `http`; the port is
 /// 80 unless given.
+///
+/// The connection's future fails with `InvalidInput` for another scheme or a URI without a host,
+/// and otherwise as [`Stream::connect`] or [`rsockets::connect`]. Dropping it leaves no connection
+/// behind.
 ///
 /// # Examples
 ///
@@ -39,72 +45,77 @@ use tower_service::Service;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Connector {
-    mode: Mode,
-}
-
 #[derive(Clone, Copy, Debug)]
-enum Mode {
-    TcpFirst(Builder),
-    Pure(rsockets::Builder),
-}
-
-impl Default for Mode {
-    fn default() -> Self {
-        Self::TcpFirst(Builder::new().nodelay(true))
-    }
+pub struct Connector<B = Builder> {
+    settings: B,
 }
 
 impl Connector {
-    /// With the default settings and `TCP_NODELAY`.
+    /// A connector of accelerated streams with the default settings and `TCP_NODELAY`.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// With settings of your own.
-    #[must_use]
-    pub fn with(settings: Builder) -> Self {
-        Self { mode: Mode::TcpFirst(settings) }
-    }
-
-    /// In the pure mode.
-    #[must_use]
-    pub fn rsockets(settings: rsockets::Builder) -> Self {
-        Self { mode: Mode::Pure(settings) }
+        Self { settings: Builder::new().nodelay(true) }
     }
 }
+
+impl<B> Connector<B> {
+    /// A connector with these settings: a [`Builder`] or an [`rsockets::Builder`].
+    #[must_use]
+    pub fn with(settings: B) -> Self {
+        Self { settings }
+    }
+}
+
+impl Default for Connector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The future of a connection.
+type Connecting<T> = Pin<Box<dyn Future<Output = io::Result<Io<T>>> + Send>>;
 
 impl Service<Uri> for Connector {
     type Response = Io;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Io>> + Send>>;
+    type Future = Connecting<Accelerated>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let mode = self.mode;
-        Box::pin(async move {
-            let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
-            if to.scheme_str().is_some_and(|scheme| scheme != "http") {
-                return Err(invalid("not an http URI"));
-            }
-            let host = to.host().ok_or_else(|| invalid("a URI without a host"))?;
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            let to = (host, to.port_u16().unwrap_or(80));
-            let stream = match mode {
-                Mode::TcpFirst(settings) => settings.connect(to).await?,
-                Mode::Pure(settings) => settings.connect(to).await?,
-            };
-            Ok(Io(TokioIo::new(stream)))
-        })
+        let settings = self.settings;
+        Box::pin(async move { settings.connect(authority(&to)?).await.map(Io::new) })
     }
 }
 
-/// A [`Stream`] with hyper's traits; made by [`Connector`].
+impl Service<Uri> for Connector<rsockets::Builder> {
+    type Response = Io<Rsockets>;
+    type Error = io::Error;
+    type Future = Connecting<Rsockets>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let settings = self.settings;
+        Box::pin(async move { settings.connect(authority(&to)?).await.map(Io::new) })
+    }
+}
+
+/// The host and the port of an `http` URI.
+fn authority(of: &Uri) -> io::Result<(&str, u16)> {
+    let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+    if of.scheme_str().is_some_and(|scheme| scheme != "http") {
+        return Err(invalid("not an http URI"));
+    }
+    let host = of.host().ok_or_else(|| invalid("a URI without a host"))?;
+    Ok((host.trim_start_matches('[').trim_end_matches(']'), of.port_u16().unwrap_or(80)))
+}
+
+/// A [`Stream`] with hyper's traits; what a [`Connector`] returns.
 ///
 /// # Examples
 ///
@@ -122,29 +133,33 @@ impl Service<Uri> for Connector {
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Io(TokioIo<Stream>);
+pub struct Io<T: Transport = Accelerated>(TokioIo<Stream<T>>);
 
-impl Io {
+impl<T: Transport> Io<T> {
+    fn new(stream: Stream<T>) -> Self {
+        Self(TokioIo::new(stream))
+    }
+
     /// The stream.
     #[must_use]
-    pub fn get_ref(&self) -> &Stream {
+    pub fn get_ref(&self) -> &Stream<T> {
         self.0.inner()
     }
 
     /// The stream.
     #[must_use]
-    pub fn into_inner(self) -> Stream {
+    pub fn into_inner(self) -> Stream<T> {
         self.0.into_inner()
     }
 }
 
-impl Connection for Io {
+impl<T: Transport> Connection for Io<T> {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl Read for Io {
+impl<T: Transport> Read for Io<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -154,7 +169,7 @@ impl Read for Io {
     }
 }
 
-impl Write for Io {
+impl<T: Transport> Write for Io<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,28 +1,20 @@
-//! Streams for Tokio that speak TCP to any peer, shared memory to a peer on the same host, and RDMA between
-//! hosts that trust each other.
+//! Tokio streams that speak TCP to any peer, shared memory to a peer on the same host, and RDMA
+//! between hosts that trust each other.
 //!
-//! [`Stream`] and [`Listener`] stand in for `tokio::net::TcpStream` and `TcpListener`: the same
-//! methods, [`AsyncRead`](tokio::io::AsyncRead) and [`AsyncWrite`](tokio::io::AsyncWrite). A
-//! connection begins as kernel TCP. Once both ends turn out to be rsock streams on one host, its
-//! bytes go through memory that the two processes share, and between hosts that trust each other over an
-//! RDMA device; otherwise it stays TCP, and nothing is lost but the gain. The [`rsockets`] module speaks
-//! the rsockets protocol alone, to C programs too, and over RDMA devices. [`Datagram`] is a datagram socket of that protocol, over the same ways.
+//! # Which type to use
 //!
-//! # Place in the stack
+//! | type | in place of | peers |
+//! | --- | --- | --- |
+//! | [`Stream`], [`Listener`] | `tokio::net::TcpStream`, `TcpListener` | any TCP program |
+//! | [`rsockets::Stream`], [`rsockets::Listener`] | those | programs over the rsockets protocol |
+//! | [`Datagram`] | `tokio::net::UdpSocket` | datagram programs over the rsockets protocol |
 //!
-//! A face over `rsock_core::accelerate`, like the preload library, and over `rsock_core::rsocket`: what a
-//! stream may do and when it moves is decided there. Here is only waiting: the wakers of the tasks
-//! that wait for one stream, the doorbell that rings when something comes while all sleep, and the
-//! hub, a task in each runtime that looks after waiting streams before they go to sleep.
-//!
-//! # Waiting
-//!
-//! A read that finds nothing looks again for a moment, then lets the hub look while other tasks
-//! run, and only then is the doorbell armed, which costs the peer a system call. How long depends
-//! on whether it has helped lately; [`Builder::spin`] and `RSOCK_SPIN_US` limit it (0: not at all).
-//! Where others want all CPUs of the machine nobody looks; many streams of one runtime then wake
-//! together.
-//! There are no threads besides the runtime's.
+//! All have the methods of Tokio's types, and streams have [`AsyncRead`](tokio::io::AsyncRead) and
+//! [`AsyncWrite`](tokio::io::AsyncWrite). A [`Stream`] begins as kernel TCP. Once both ends turn
+//! out to be such streams on one host, its bytes go through memory that the two processes share,
+//! and between hosts that trust each other over an RDMA device; with any other peer it stays TCP.
+//! [`Stream::acceleration`] shows where the bytes go, and [`Stream::fallback_reason`] why they stay
+//! on TCP.
 //!
 //! # Examples
 //!
@@ -43,50 +35,93 @@
 //! # }
 //! ```
 //!
+//! A stream moves after a few messages. Nothing needs to be done for it, and nothing in the program
+//! changes when it happens:
+//!
+//! ```
+//! use rsock_tokio::{Listener, Stream};
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let listener = Listener::bind("127.0.0.1:0").await?;
+//! let mut client = Stream::connect(listener.local_addr()?).await?;
+//! let (mut server, _) = listener.accept().await?;
+//! let mut calls = 0;
+//! while !client.acceleration().is_both() && client.fallback_reason().is_none() {
+//!     client.write_u32(calls).await?;
+//!     server.read_u32().await?;
+//!     server.write_u32(calls).await?;
+//!     assert_eq!(client.read_u32().await?, calls);
+//!     calls += 1;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Waiting
+//!
+//! A read that finds nothing polls for a moment, then leaves the stream to the *poll driver*, a
+//! task in each runtime that polls the waiting streams while other tasks run. Only when nothing
+//! comes for as long as usually helps does the stream arm its *doorbell*, a descriptor that the
+//! peer makes readable by a system call. How long a wait polls depends on whether polling has
+//! helped lately; [`Builder::spin`] and `RSOCK_SPIN_US` limit it (0: not at all). Nothing polls
+//! while other processes want all CPUs of the machine. There are no threads besides the runtime's.
+//!
+//! # Cancel safety
+//!
+//! As with Tokio's types: a dropped future of a read, a peek, an accept or a wait for readiness has
+//! taken nothing, and one of a write has written nothing. Each `async` function documents what its
+//! dropped future may have done.
+//!
+//! # Errors
+//!
+//! Errors are those of the system calls: the documentation names the errno, which
+//! [`io::Error::raw_os_error`](std::io::Error::raw_os_error) returns, and the
+//! [`kind`](std::io::Error::kind) is that of the same error on TCP.
+//!
 //! # Threads, tasks and runtimes
 //!
-//! Streams may be used from any task and thread, and move between them; they belong to the runtime
+//! Streams may be used from any task and thread, and move between them. They belong to the runtime
 //! in which they were made, which must have I/O enabled and must be running for a wait to end.
 //!
 //! # Features
 //!
-//! * `axum`: [`Listener`] is an `axum::serve::Listener`, and so is [`rsockets::Listener`].
-//! * `hyper`: `Connector` for hyper-util's clients, and for tonic's channels, in either mode.
+//! * `axum`: `axum::serve` takes a [`Listener`] and an [`rsockets::Listener`].
+//! * `hyper`: `Connector` for hyper-util's clients and for tonic's channels.
 
 #![deny(unsafe_code)]
 
+mod async_fd;
 #[cfg(feature = "axum")]
 mod axum;
-mod budget;
 mod builder;
-mod crowd;
+mod cpu_contention;
 mod datagram;
-mod hub;
 #[cfg(feature = "hyper")]
 mod hyper;
-mod io;
-mod iomap;
-mod link;
 mod listener;
-mod owned;
-mod pure;
-mod ring;
+mod poll_driver;
 pub mod rsockets;
-mod shared;
-mod split;
+mod source;
+mod spin_budget;
 mod stream;
 mod sync;
-mod tcp;
 mod timer;
+mod transport;
+mod waiter;
 mod waiting;
 mod wakers;
-mod watched;
 
 pub use builder::Builder;
 pub use datagram::Datagram;
 #[cfg(feature = "hyper")]
 pub use hyper::{Connector, Io};
-pub use iomap::Opened;
 pub use listener::{Incoming, Listener};
-pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-pub use stream::Stream;
+pub use rsock_core::accelerate::FallbackReason;
+pub use rsock_core::datagram::{Received, SocketCounters};
+pub use stream::{
+    Acceleration, ExposedRegion, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, Stream,
+    WriteHalf,
+};
+pub use transport::{Accelerated, Rsockets, Transport};

@@ -1,4 +1,4 @@
-//! Listening, as `tokio::net::TcpListener`.
+//! The listener, with the methods of `tokio::net::TcpListener`, and the stream of its connections.
 
 use crate::builder::Builder;
 use crate::stream::Stream;
@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::net::{TcpListener, ToSocketAddrs};
 
-/// A TCP listener whose connections move to shared memory by themselves; see [`Stream`].
+/// A TCP listener whose connections move to shared memory or RDMA by themselves; see [`Stream`].
 ///
 /// # Examples
 ///
@@ -32,6 +32,19 @@ pub struct Listener {
     settings: Builder,
 }
 
+impl Builder {
+    /// As [`Listener::bind`].
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
+        Ok(Listener::new(TcpListener::bind(addr).await?, *self))
+    }
+}
+
 impl Listener {
     pub(crate) fn new(socket: TcpListener, settings: Builder) -> Self {
         Self { socket, settings }
@@ -40,7 +53,8 @@ impl Listener {
     /// As [`TcpListener::bind`].
     ///
     /// # Errors
-    /// As `bind(2)` and `listen(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`...
+    /// As `bind(2)` and `listen(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`... of the last address
+    /// tried.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -48,10 +62,10 @@ impl Listener {
         Builder::new().bind(addr).await
     }
 
-    /// Takes the next connection.
+    /// Takes the next connection, and returns it with the peer's address.
     ///
     /// # Errors
-    /// As `accept(2)`: `ECONNABORTED`, `EMFILE`...
+    /// As `accept(2)`: `ECONNABORTED`, `EMFILE`, `ENFILE`, `ENOMEM`...
     ///
     /// # Cancel safety
     /// Cancel safe: if the future is dropped before it is ready, no connection was taken.
@@ -69,15 +83,15 @@ impl Listener {
         Poll::Ready(self.settings.accepted(accepted))
     }
 
-    /// Connections, one after the other, as a [`Stream`](futures_core::Stream) that never ends.
+    /// The connections, one after the other, as a [`Stream`](futures_core::Stream) that never ends.
     pub fn incoming(self) -> Incoming {
-        Incoming { listener: self }
+        Incoming::new(self)
     }
 
-    /// Takes over a listening socket, which must be non-blocking.
+    /// Takes over a listening, non-blocking socket.
     ///
     /// # Errors
-    /// When it cannot be watched by the runtime.
+    /// As `epoll_ctl(2)` when the runtime registers the socket: `ENOMEM`, `ENOSPC`, `EEXIST`.
     ///
     /// # Panics
     /// Outside a runtime with I/O enabled.
@@ -88,12 +102,12 @@ impl Listener {
     /// Gives the listening socket back; it stays non-blocking.
     ///
     /// # Errors
-    /// When the runtime cannot let go of it.
+    /// As `epoll_ctl(2)` when the runtime deregisters the socket.
     pub fn into_std(self) -> io::Result<std::net::TcpListener> {
         self.socket.into_std()
     }
 
-    /// Address that it listens on.
+    /// The address that it listens on.
     ///
     /// # Errors
     /// As `getsockname(2)`.
@@ -120,7 +134,8 @@ impl AsRawFd for Listener {
     }
 }
 
-/// The connections of a [`Listener`], as a stream of futures.
+/// The connections of a listener, as a [`Stream`](futures_core::Stream) that never ends; returned
+/// by [`Listener::incoming`] and [`rsockets::Listener::incoming`](crate::rsockets::Listener::incoming).
 ///
 /// # Examples
 ///
@@ -141,14 +156,18 @@ impl AsRawFd for Listener {
 /// ```
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
-pub struct Incoming {
-    listener: Listener,
+pub struct Incoming<L = Listener> {
+    pub(crate) listener: L,
 }
 
-impl Incoming {
+impl<L> Incoming<L> {
+    pub(crate) fn new(listener: L) -> Self {
+        Self { listener }
+    }
+
     /// The listener.
     #[must_use]
-    pub fn into_inner(self) -> Listener {
+    pub fn into_inner(self) -> L {
         self.listener
     }
 }

@@ -1,9 +1,11 @@
-//! The pure mode: the rsockets protocol from the first byte, to and from C programs as well.
+//! The rsockets protocol alone: streams from the first byte over shared memory or an RDMA device,
+//! to and from C programs as well.
 //!
-//! What comes of [`connect`] and of a [`Listener`] here are the same [`Stream`]s. The peer is another
-//! one of them, a stream of `rsock::rsockets`, or a program over C rsockets, on this host
-//! or, with an RDMA device, on another; plain TCP peers are refused. `RSOCK_DEVICE` leaves one device,
-//! `soft` or `rdma`. Waiting is as for the others: tasks park, the hub looks, a doorbell rings.
+//! The peer of a [`Stream`] here is another one, a blocking stream of
+//! `rsock::rsockets`, or a program over C rsockets, on this host or, with an RDMA
+//! device, on another; plain TCP peers are refused. `RSOCK_DEVICE` restricts the devices to one,
+//! `soft` or `rdma`. [`Stream`] has the methods of [`crate::Stream`], but none that belong to TCP;
+//! tasks wait as they do there.
 //!
 //! # Examples
 //!
@@ -27,10 +29,11 @@
 //! # }
 //! ```
 
-use crate::builder::longest_spin;
-use crate::shared::Shared;
-use crate::stream::Stream;
-use crate::watched;
+use crate::async_fd;
+use crate::builder::default_spin;
+use crate::listener;
+use crate::stream;
+use crate::transport::Rsockets;
 use rsock_core::rsocket::{Family, Socket, SocketSettings, WaitSet};
 use std::future::poll_fn;
 use std::io;
@@ -42,19 +45,32 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// Connects to a listener of the pure mode, or a C program's.
+/// A connected stream of the rsockets protocol. See [`crate::Stream`].
+pub type Stream = stream::Stream<Rsockets>;
+/// The reading half of a borrowed [`Stream`]. See [`crate::ReadHalf`].
+pub type ReadHalf<'a> = stream::ReadHalf<'a, Rsockets>;
+/// The writing half of a borrowed [`Stream`]. See [`crate::WriteHalf`].
+pub type WriteHalf<'a> = stream::WriteHalf<'a, Rsockets>;
+/// The reading half of a [`Stream`]. See [`crate::OwnedReadHalf`].
+pub type OwnedReadHalf = stream::OwnedReadHalf<Rsockets>;
+/// The writing half of a [`Stream`]. See [`crate::OwnedWriteHalf`].
+pub type OwnedWriteHalf = stream::OwnedWriteHalf<Rsockets>;
+/// The connections of a [`Listener`]. See [`crate::Incoming`].
+pub type Incoming = listener::Incoming<Listener>;
+
+/// Connects to a [`Listener`], a blocking one, or a C program's.
 ///
 /// # Errors
-/// `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EACCES` (the listener belongs to another
-/// user), `ENOTSUP` (another protocol version) of the last address tried.
+/// `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EACCES` (the listener belongs to
+/// another user), `ENOTSUP` (another protocol version) of the last address tried.
 ///
 /// # Cancel safety
-/// Dropping the future abandons the attempt; a connection that has been made meanwhile ends.
+/// Dropping the future abandons the attempt; a connection that was made meanwhile is closed.
 pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<Stream> {
     Builder::new().connect(addr).await
 }
 
-/// As [`connect`] to one address, for at most `limit`. Needs no timers of the runtime.
+/// As [`connect`] to one address, for at most `limit`. The runtime need not have timers enabled.
 ///
 /// # Errors
 /// As [`connect`]; `TimedOut` when the time is over.
@@ -65,32 +81,7 @@ pub async fn connect_timeout(addr: SocketAddr, limit: Duration) -> io::Result<St
     Builder::new().connect_to(addr, Some(limit)).await
 }
 
-/// Turns a stream of this mode into a blocking one; as with
-/// [`TcpStream::into_std`](tokio::net::TcpStream::into_std) it stays non-blocking until that is
-/// changed.
-///
-/// # Errors
-/// `Unsupported` for a stream that began as TCP: see [`Stream::into_std`].
-pub fn into_blocking(stream: Stream) -> io::Result<Arc<Socket>> {
-    stream.shared.hand_over_pure()
-}
-
-/// Takes over a connected blocking stream of this mode, whatever has passed through it.
-///
-/// # Errors
-/// When it cannot be watched by the runtime; `NotConnected`.
-///
-/// # Panics
-/// Outside a runtime with I/O enabled.
-pub fn from_blocking(stream: Arc<Socket>) -> io::Result<Stream> {
-    wrap(stream, longest_spin())
-}
-
-fn wrap(stream: Arc<Socket>, spin: Duration) -> io::Result<Stream> {
-    Ok(Stream { shared: Arc::new(Shared::pure(stream, spin)?) })
-}
-
-/// Settings of streams of the pure mode.
+/// Settings of rsockets streams.
 ///
 /// # Examples
 ///
@@ -104,8 +95,9 @@ fn wrap(stream: Arc<Socket>, spin: Duration) -> io::Result<Stream> {
 /// let listener = settings.bind("127.0.0.1:0").await?;
 /// let to = listener.local_addr()?;
 /// let (client, server) = tokio::try_join!(settings.connect(to), listener.accept())?;
-/// let memory = server.0.open(4096, 0).await?;
-/// assert_eq!((memory.len(), client.on_ring()), (4096, (true, true)));
+/// let memory = server.0.expose(4096, 0).await?;
+/// client.write_remote(b"hello", 0).await?;
+/// assert_eq!(memory.len(), 4096);
 /// # Ok(())
 /// # }
 /// ```
@@ -117,7 +109,7 @@ pub struct Builder {
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { spin: longest_spin(), socket: SocketSettings::default() }
+        Self { spin: default_spin(), socket: SocketSettings::default() }
     }
 }
 
@@ -135,15 +127,15 @@ impl Builder {
         self
     }
 
-    /// Buffers that the peer may [open](Stream::open) to us at once; 0 by default. The wire knows 0
-    /// to 128, then multiples of 256 up to 32512: others are rounded down.
+    /// Regions that the peer may [expose](Stream::expose) at once; 0 by default. The protocol can
+    /// say 0 to 128, then multiples of 256 up to 32512: other numbers are rounded down.
     #[must_use]
     pub fn iomap_slots(mut self, n: u16) -> Self {
         self.socket = self.socket.iomap_slots(n);
         self
     }
 
-    /// Receive memory of a stream, in bytes.
+    /// The size of a stream's receive buffer, in bytes.
     #[must_use]
     pub fn receive_memory(mut self, bytes: u32) -> Self {
         self.socket = self.socket.receive_memory(bytes);
@@ -179,7 +171,7 @@ impl Builder {
             }
             done => done?,
         }
-        wrap(Arc::new(socket), self.spin)
+        Stream::from_connected(Arc::new(socket), self.spin)
     }
 
     /// As [`Listener::bind`].
@@ -204,10 +196,10 @@ impl Builder {
     }
 }
 
-/// What a task waits on between two steps of a handshake.
+/// The descriptors that a task waits for between two steps of a handshake.
 type Wait = Option<AsyncFd<WaitSet>>;
 
-/// Tries `step` until it answers true or an error.
+/// Calls `step` until it returns true or an error.
 fn poll_until(
     cx: &mut Context<'_>,
     socket: &Socket,
@@ -215,17 +207,17 @@ fn poll_until(
     mut step: impl FnMut() -> io::Result<bool>,
 ) -> Poll<io::Result<()>> {
     loop {
-        // The set is of one step, and goes before its descriptors do.
+        // The set serves one step, and is closed before its descriptors are.
         *wait = None;
         if step()? {
             return Poll::Ready(Ok(()));
         }
-        let set = wait.insert(watched::watch(socket.wait_set()?)?);
+        let set = wait.insert(async_fd::register(socket.wait_set()?)?);
         drop(ready!(set.poll_read_ready(cx))?);
     }
 }
 
-/// A listening socket of the pure mode.
+/// A listening socket of the rsockets protocol.
 ///
 /// # Examples
 ///
@@ -236,7 +228,7 @@ fn poll_until(
 /// # async fn main() -> std::io::Result<()> {
 /// let listener = Listener::bind("127.0.0.1:0").await?;
 /// let to = listener.local_addr()?;
-/// // Nobody is connected before the listener has answered.
+/// // A connect ends only when the listener has accepted it: the two run at once.
 /// let (client, (server, from)) = tokio::try_join!(rsockets::connect(to), listener.accept())?;
 /// assert_eq!(client.local_addr()?, from);
 /// assert_eq!(server.peer_addr()?, from);
@@ -245,19 +237,20 @@ fn poll_until(
 /// ```
 #[derive(Debug)]
 pub struct Listener {
-    /// Of the last task in [`Self::poll_accept`]. Goes before what it waits for.
+    /// That of the last task in [`Self::poll_accept`]. Declared before the listener, so that it is
+    /// closed first.
     wait: Mutex<Wait>,
     inner: Socket,
     spin: Duration,
 }
 
 impl Listener {
-    /// Listens at the first address that can be bound; port 0 takes a free one. It holds the kernel's
-    /// TCP port, too.
+    /// Listens at the first address that can be bound; port 0 takes a free one. The kernel's TCP
+    /// port of that number is taken as well.
     ///
     /// # Errors
-    /// As `bind(2)` and `listen(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`...; `ENODEV` where
-    /// `RSOCK_DEVICE` asks for a device that there is not.
+    /// As `bind(2)` and `listen(2)`: `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`...; `ENODEV` if
+    /// `RSOCK_DEVICE` names a device that this host does not have.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -265,10 +258,10 @@ impl Listener {
         Builder::new().bind(addr).await
     }
 
-    /// Takes the next connection, and says where it comes from.
+    /// Takes the next connection, and returns it with the peer's address.
     ///
     /// # Errors
-    /// What keeps new descriptors from being made: `EMFILE`, `ENFILE`, `ENOMEM`.
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: no new descriptors can be made.
     ///
     /// # Cancel safety
     /// Cancel safe: if the future is dropped before it is ready, no connection was taken.
@@ -301,54 +294,20 @@ impl Listener {
         }))?;
         let socket: Socket = accepted.ok_or(io::ErrorKind::WouldBlock)?;
         let from = socket.peer_addr()?;
-        Poll::Ready(Ok((wrap(Arc::new(socket), self.spin)?, from)))
+        Poll::Ready(Ok((Stream::from_connected(Arc::new(socket), self.spin)?, from)))
     }
 
-    /// Connections, one after the other, as a [`Stream`](futures_core::Stream) that never ends.
+    /// The connections, one after the other, as a [`Stream`](futures_core::Stream) that never ends.
     pub fn incoming(self) -> Incoming {
-        Incoming { listener: self }
+        Incoming::new(self)
     }
 
-    /// Address that it listens on.
+    /// The address that it listens on.
     ///
     /// # Errors
     /// As `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.inner.local_addr()
-    }
-}
-
-/// The connections of a [`Listener`], as a stream of futures.
-///
-/// # Examples
-///
-/// ```
-/// use futures_core::Stream as _;
-/// use rsock_tokio::rsockets::{Listener, connect};
-/// use std::{future::poll_fn, pin::pin};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> std::io::Result<()> {
-/// let listener = Listener::bind("127.0.0.1:0").await?;
-/// let to = listener.local_addr()?;
-/// let mut incoming = pin!(listener.incoming());
-/// let next = poll_fn(|cx| incoming.as_mut().poll_next(cx));
-/// let (client, server) = tokio::join!(connect(to), next);
-/// assert_eq!(server.expect("never ends")?.peer_addr()?, client?.local_addr()?);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-#[must_use = "streams do nothing unless polled"]
-pub struct Incoming {
-    listener: Listener,
-}
-
-impl Incoming {
-    /// The listener.
-    #[must_use]
-    pub fn into_inner(self) -> Listener {
-        self.listener
     }
 }
 

@@ -1,14 +1,27 @@
-//! The stream, as `tokio::net::TcpStream`; of either mode.
+//! The stream, with the methods of `tokio::net::TcpStream`.
+//!
+//! Above `transport` and `waiting`. One generic type serves both transports; what only one of them
+//! has is in an `impl` of its own.
 
-use crate::builder::Builder;
-use crate::shared::{Base, Shared};
-use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::waiting::{Side, Waits, readiness, retry};
-use rsock_core::accelerate::{self, FallbackReason};
+mod owned_buffers;
+mod remote_memory;
+mod split;
+mod traits;
+
+use crate::builder::{Builder, default_spin};
+use crate::source::{Mark, Source};
+use crate::transport::{Accelerated, Rsockets, Transport};
+use crate::waiter::Waiter;
+use crate::waiting::{Direction, Waitable, readiness, retry, retry_interrupted};
+use crate::wakers::WakerKey;
+pub use remote_memory::ExposedRegion;
+use rsock_core::accelerate::{self, FallbackReason, Side};
+use rsock_core::rsocket::{AcceleratedSocket, Socket};
 use rustix::net::RecvFlags;
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,17 +29,29 @@ use std::time::Duration;
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, ToSocketAddrs};
 
-/// A TCP connection that moves to shared memory once its peer turns out to be an rsock stream on
-/// the same host, or to RDMA if it is one on a host that shares a key with ours or is trusted, and back
-/// when need be; the program sees one stream of bytes. Or a connection of the
-/// [pure mode](crate::rsockets), which is used in the same way.
+/// A connected stream.
 ///
-/// Reading and writing is by [`AsyncRead`](tokio::io::AsyncRead) and
+/// `Stream`, without a parameter, is a TCP connection that moves to shared memory once its peer
+/// turns out to be such a stream on the same host, or to RDMA if it is one on a host that shares a
+/// key with this host or is trusted, and back when it must; the program sees one stream of bytes.
+/// `Stream<Rsockets>`, which is [`rsockets::Stream`](crate::rsockets::Stream), speaks the rsockets
+/// protocol alone.
+///
+/// Programs read and write by [`AsyncRead`](tokio::io::AsyncRead) and
 /// [`AsyncWrite`](tokio::io::AsyncWrite), or by the methods here, which take a shared reference. As
-/// with Tokio's own stream, one task at a time is woken for reading and one for writing by the
-/// traits; any number may wait in the `async` methods. Dropping it closes the connection, and
-/// resets it if received bytes were not read, as the kernel does. A drop of a stream that used RDMA waits
-/// until the peer's device has everything: a round trip, at most five seconds.
+/// with Tokio's own stream, the traits wake one task for reading and one for writing; any number of
+/// tasks may wait in the `async` methods.
+///
+/// Dropping the stream closes the connection, and resets it if received bytes were not read, as the
+/// kernel does. The drop of a stream that moved to RDMA waits until the peer's device has
+/// everything: a round trip, at most five seconds. That of an rsockets stream does not wait: a
+/// thread of the runtime's pool for blocking work does, for `SO_LINGER`'s time or at most ten
+/// seconds.
+///
+/// # Cancel safety
+///
+/// A dropped future of `AsyncReadExt::read` has taken nothing, and one of `AsyncWriteExt::write`
+/// has written nothing. `read_exact` and `write_all` are no more cancel safe than Tokio makes them.
 ///
 /// # Examples
 ///
@@ -39,26 +64,103 @@ use tokio::net::{TcpStream, ToSocketAddrs};
 /// let listener = Listener::bind("127.0.0.1:0").await?;
 /// let mut client = Stream::connect(listener.local_addr()?).await?;
 /// let (mut server, _) = listener.accept().await?;
-/// client.write_all(b"all I have to say").await?;
+/// client.write_all(b"request").await?;
 /// client.shutdown().await?;
-/// let mut said = String::new();
-/// server.read_to_string(&mut said).await?;
-/// assert_eq!(said, "all I have to say");
+/// let mut request = String::new();
+/// server.read_to_string(&mut request).await?;
+/// assert_eq!(request, "request");
 /// # Ok(())
 /// # }
 /// ```
-pub struct Stream {
-    pub(crate) shared: Arc<Shared>,
+pub struct Stream<T: Transport = Accelerated> {
+    transport: T,
+    /// `None` if the stream can never leave TCP: then the socket shows everything.
+    waiter: Option<Arc<Waiter>>,
+    /// False once a blocking stream has taken over the connection, and closes it.
+    closes_on_drop: bool,
+}
+
+/// Which directions of a stream bypass TCP now; returned by [`Stream::acceleration`].
+///
+/// # Examples
+///
+/// ```
+/// use rsock_tokio::{Listener, Stream};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = Listener::bind("127.0.0.1:0").await?;
+/// let stream = Stream::connect(listener.local_addr()?).await?;
+/// assert!(!stream.acceleration().sending, "every stream begins on TCP");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Acceleration {
+    /// What is sent next bypasses TCP.
+    pub sending: bool,
+    /// What is received next bypasses TCP.
+    pub receiving: bool,
+}
+
+impl Acceleration {
+    /// Whether both directions bypass TCP.
+    #[must_use]
+    pub fn is_both(self) -> bool {
+        self.sending && self.receiving
+    }
+}
+
+impl Builder {
+    /// As [`Stream::connect`].
+    ///
+    /// # Errors
+    /// As [`Stream::connect`]; as `setsockopt(2)` if [`Self::nodelay`] was called.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the attempt; no connection is left behind.
+    pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
+        self.stream(TcpStream::connect(addr).await?, Some(Side::Connected))
+    }
+
+    /// Takes over a connected socket through which no byte has passed yet. (One that has been used
+    /// works too, and stays on TCP.)
+    ///
+    /// # Errors
+    /// As `setsockopt(2)` if [`Self::nodelay`] was called.
+    pub fn wrap(&self, socket: TcpStream) -> io::Result<Stream> {
+        self.stream(socket, None)
+    }
+
+    /// `side` says which end of the connection this is; without it the stream does not move to a
+    /// peer on another host.
+    fn stream(&self, socket: TcpStream, side: Option<Side>) -> io::Result<Stream> {
+        if let Some(on) = self.nodelay {
+            socket.set_nodelay(on)?;
+        }
+        Ok(Stream::new(socket, side, self.spin, self.iomap_slots))
+    }
+
+    /// The stream of a connection that the listener has accepted.
+    pub(crate) fn accepted(
+        &self,
+        (socket, peer): (TcpStream, SocketAddr),
+    ) -> io::Result<(Stream, SocketAddr)> {
+        Ok((self.stream(socket, Some(Side::Accepted))?, peer))
+    }
 }
 
 impl Stream {
     pub(crate) fn new(
         socket: TcpStream,
-        end: Option<accelerate::Side>,
+        side: Option<accelerate::Side>,
         spin: Duration,
         iomap_slots: u16,
     ) -> Self {
-        Self { shared: Arc::new(Shared::new(socket, end, spin, iomap_slots)) }
+        let transport = Accelerated::new(socket, side, iomap_slots);
+        let source = transport.stream().map(|stream| Source::Accelerated(Arc::clone(stream)));
+        let waiter = source.map(|source| Waiter::new(source, spin));
+        Self { transport, waiter, closes_on_drop: true }
     }
 
     /// Connects to any TCP peer, as [`TcpStream::connect`].
@@ -84,11 +186,11 @@ impl Stream {
         tokio::time::timeout(limit, Self::connect(addr)).await?
     }
 
-    /// Takes over a connected socket through which no byte has passed yet. It must be non-blocking.
-    /// (One that has been used works too, and stays on TCP.)
+    /// Takes over a connected, non-blocking socket through which no byte has passed yet. (One that
+    /// has been used works too, and stays on TCP.)
     ///
     /// # Errors
-    /// When it cannot be watched by the runtime.
+    /// As `epoll_ctl(2)` when the runtime registers the socket: `ENOMEM`, `ENOSPC`, `EEXIST`.
     ///
     /// # Panics
     /// Outside a runtime with I/O enabled.
@@ -96,20 +198,129 @@ impl Stream {
         TcpStream::from_std(socket).map(Self::from)
     }
 
-    /// Turns it into a blocking socket, from which `rsock::Stream` can be made, wherever its bytes are now. As with
-    /// [`TcpStream::into_std`] it stays non-blocking until that is changed.
+    /// Turns it into a blocking socket, from which an `rsock::Stream` can be made, whether or not
+    /// it has left TCP. As with [`TcpStream::into_std`] it stays non-blocking until that is
+    /// changed.
     ///
     /// # Errors
-    /// `EMFILE` if there is no room for another descriptor; `Unsupported` for a stream of the pure
-    /// mode, whose counterpart is [`rsockets::into_blocking`](crate::rsockets::into_blocking).
-    pub fn into_std(self) -> io::Result<rsock_core::rsocket::AcceleratedSocket> {
-        self.shared.hand_over()
+    /// `EMFILE` if there is no room for another descriptor.
+    pub fn into_std(mut self) -> io::Result<AcceleratedSocket> {
+        let socket = self.transport.to_blocking()?;
+        self.closes_on_drop = false;
+        Ok(socket)
+    }
+
+    /// Which directions bypass TCP now.
+    #[must_use]
+    pub fn acceleration(&self) -> Acceleration {
+        let (sending, receiving) =
+            self.transport.stream().map_or((false, false), |stream| stream.on_ring());
+        Acceleration { sending, receiving }
+    }
+
+    /// Why the stream stays on TCP; `None` if it need not.
+    #[must_use]
+    pub fn fallback_reason(&self) -> Option<FallbackReason> {
+        let Some(stream) = self.transport.stream() else {
+            return Some(FallbackReason::Configured);
+        };
+        Some(stream.pin_reason()).filter(|reason| *reason != FallbackReason::None)
+    }
+
+    /// `IP_TTL` of what goes by TCP, in hops.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`: `EINVAL`.
+    pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
+        self.transport.socket().set_ttl(hops)
+    }
+
+    /// `IP_TTL`, in hops.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.transport.socket().ttl()
+    }
+}
+
+impl Stream<Rsockets> {
+    /// For a connected stream. Must be called inside a runtime.
+    pub(crate) fn from_connected(socket: Arc<Socket>, spin: Duration) -> io::Result<Self> {
+        let transport = Rsockets::new(socket)?;
+        let waiter = Waiter::new(Source::Rsockets(Arc::clone(transport.socket())), spin);
+        Ok(Self { transport, waiter: Some(waiter), closes_on_drop: true })
+    }
+
+    /// Takes over a connected blocking socket of the rsockets protocol, such as an
+    /// `rsock::rsockets::Stream` consists of, whatever has passed through it.
+    ///
+    /// # Errors
+    /// `ENOTCONN`; as `epoll_ctl(2)` when the runtime registers its descriptor: `ENOMEM`, `ENOSPC`.
+    ///
+    /// # Panics
+    /// Outside a runtime with I/O enabled.
+    pub fn from_blocking(socket: Arc<Socket>) -> io::Result<Self> {
+        Self::from_connected(socket, default_spin())
+    }
+
+    /// Turns it into a blocking socket, from which an `rsock::rsockets::Stream` can be made. As
+    /// with [`TcpStream::into_std`] it stays non-blocking until that is changed.
+    #[must_use]
+    pub fn into_blocking(mut self) -> Arc<Socket> {
+        self.closes_on_drop = false;
+        Arc::clone(self.transport.socket())
+    }
+}
+
+impl<T: Transport> Stream<T> {
+    fn wake_for_new_queue(&self) {
+        if let Some(waiter) = &self.waiter {
+            waiter.wake_for_new_queue();
+        }
+    }
+
+    fn recv_now(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
+        if bufs.iter().all(|b| b.is_empty()) {
+            return Ok(0);
+        }
+        let result = retry_interrupted(|| self.transport.try_recv(bufs, flags));
+        self.wake_for_new_queue();
+        result
+    }
+
+    fn send_now(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        retry_interrupted(|| self.transport.try_send(bufs))
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Poll<io::Result<usize>> {
+        let direction = Direction::Read;
+        self.poll_io(cx, direction, direction.task(), || self.recv_now(bufs, flags))
+    }
+
+    fn poll_send(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let direction = Direction::Write;
+        self.poll_io(cx, direction, direction.task(), || self.send_now(bufs))
+    }
+
+    fn shutdown_now(&self, how: Shutdown) -> io::Result<()> {
+        let done = self.transport.shutdown(how);
+        // A task that waits to read finds the end.
+        if let Some(waiter) = &self.waiter {
+            waiter.wakers.wake_all();
+        }
+        done
     }
 
     /// Reads what has come: 0 bytes at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing has come; otherwise as `recv(2)`.
+    /// `WouldBlock` if nothing has come; otherwise as `recv(2)`: `ECONNRESET`, `ETIMEDOUT`.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_read_vectored(&mut [IoSliceMut::new(buf)])
     }
@@ -119,13 +330,14 @@ impl Stream {
     /// # Errors
     /// As [`Self::try_read`].
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.shared.try_recv(bufs, RecvFlags::empty())
+        self.recv_now(bufs, RecvFlags::empty())
     }
 
     /// Writes what there is room for.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no room; otherwise as `send(2)` with `MSG_NOSIGNAL`.
+    /// `WouldBlock` if there is no room; otherwise as `send(2)` with `MSG_NOSIGNAL`: `EPIPE`,
+    /// `ECONNRESET`, `ETIMEDOUT`.
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
         self.try_write_vectored(&[IoSlice::new(buf)])
     }
@@ -135,72 +347,74 @@ impl Stream {
     /// # Errors
     /// As [`Self::try_write`].
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.shared.try_send(bufs)
+        self.send_now(bufs)
     }
 
     /// Waits until a read would return something: bytes, the end of the stream, or an error.
-    /// Another reader may be faster, so a following [`Self::try_read`] may find nothing.
+    /// Another task may read first, so that a [`Self::try_read`] after this finds nothing.
     ///
     /// # Errors
-    /// When the runtime is shutting down.
+    /// `Other` if the runtime is shutting down.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
     pub async fn readable(&self) -> io::Result<()> {
-        readiness(&*self.shared, Interest::READABLE).await.map(drop)
+        readiness(self, Interest::READABLE).await.map(drop)
     }
 
-    /// Waits until a write would take something, or fail at once.
+    /// Waits until a write would take something or fail at once.
     ///
     /// # Errors
-    /// When the runtime is shutting down.
+    /// `Other` if the runtime is shutting down.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is written.
     pub async fn writable(&self) -> io::Result<()> {
-        readiness(&*self.shared, Interest::WRITABLE).await.map(drop)
+        readiness(self, Interest::WRITABLE).await.map(drop)
     }
 
-    /// Waits for either; says which.
+    /// Waits until some of `interest` hold, and returns which.
     ///
     /// # Errors
-    /// When the runtime is shutting down.
+    /// `Other` if the runtime is shutting down.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is transferred.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        readiness(&*self.shared, interest).await
+        readiness(self, interest).await
     }
 
-    /// As [`Self::readable`], for the task that reads: shares its place for a waker with reading.
+    /// As [`Self::readable`], for one task at a time: the last that called this,
+    /// [`Self::poll_peek`] or [`AsyncRead`](tokio::io::AsyncRead) is woken.
     ///
     /// # Errors
     /// As [`Self::readable`].
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.poll_ready(cx, Side::Read)
+        self.poll_ready(cx, Direction::Read)
     }
 
-    /// As [`Self::writable`], for the task that writes: shares its place for a waker with writing.
+    /// As [`Self::writable`], for one task at a time: the last that called this or
+    /// [`AsyncWrite`](tokio::io::AsyncWrite) is woken.
     ///
     /// # Errors
     /// As [`Self::writable`].
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.poll_ready(cx, Side::Write)
+        self.poll_ready(cx, Direction::Write)
     }
 
-    /// Reads and leaves what is read for the next read.
+    /// Copies what the next read would return, and leaves it for that.
     ///
     /// # Errors
-    /// As `recv(2)`.
+    /// As `recv(2)`: `ECONNRESET`, `ETIMEDOUT`.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is taken.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         let bufs = &mut [IoSliceMut::new(buf)];
-        retry(&*self.shared, Side::Read, || self.shared.try_recv(bufs, RecvFlags::PEEK)).await
+        retry(self, Direction::Read, || self.recv_now(bufs, RecvFlags::PEEK)).await
     }
 
-    /// As [`Self::peek`]. Shares its place for a waker with reading.
+    /// As [`Self::peek`], for one task at a time, as [`Self::poll_read_ready`].
     ///
     /// # Errors
     /// As [`Self::peek`].
@@ -210,126 +424,153 @@ impl Stream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<usize>> {
         let bufs = &mut [IoSliceMut::new(buf.initialize_unfilled())];
-        let n = ready!(self.shared.poll_recv(cx, bufs, RecvFlags::PEEK))?;
+        let n = ready!(self.poll_recv(cx, bufs, RecvFlags::PEEK))?;
         buf.advance(n);
         Poll::Ready(Ok(n))
     }
 
     /// Splits it into two halves that borrow it.
-    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        (ReadHalf(self), WriteHalf(self))
+    pub fn split(&mut self) -> (ReadHalf<'_, T>, WriteHalf<'_, T>) {
+        (ReadHalf::new(self), WriteHalf::new(self))
     }
 
     /// Splits it into two halves for different tasks. Dropping the writing half ends that
     /// direction.
     #[must_use]
-    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+    pub fn into_split(self) -> (OwnedReadHalf<T>, OwnedWriteHalf<T>) {
         OwnedReadHalf::pair(self)
     }
 
-    /// Whether sending and receiving bypass TCP now. A stream of the pure mode does from the start.
-    #[must_use]
-    pub fn on_ring(&self) -> (bool, bool) {
-        match &self.shared.base {
-            Base::Tcp(tcp) => tcp.twin.as_ref().map_or((false, false), |twin| twin.on_ring()),
-            Base::Pure(_) => (true, true),
-        }
+    /// The address of this end.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.transport.local_addr()
     }
 
-    /// Why the stream stays on TCP; [`FallbackReason::None`] if it need not.
-    #[must_use]
-    pub fn pin_reason(&self) -> FallbackReason {
-        match &self.shared.base {
-            Base::Tcp(tcp) => {
-                tcp.twin.as_ref().map_or(FallbackReason::Configured, |twin| twin.pin_reason())
-            }
-            Base::Pure(_) => FallbackReason::None,
-        }
+    /// The address of the peer.
+    ///
+    /// # Errors
+    /// As `getpeername(2)`: `ENOTCONN` once the connection has ended.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.transport.peer_addr()
     }
-}
 
-macro_rules! of_the_socket {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty)?) -> $out:ty;)*) => {
-        impl Stream {$(
-            $(#[$doc])*
-            ///
-            /// # Errors
-            /// What the system call answers.
-            pub fn $name(&self $(, $arg: $type)?) -> io::Result<$out> {
-                match &self.shared.base {
-                    Base::Tcp(tcp) => tcp.socket.$name($($arg)?),
-                    Base::Pure(pure) => pure.$name($($arg)?),
-                }
-            }
-        )*}
-    };
-}
+    /// Sets `TCP_NODELAY`. Only TCP ever delays.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        self.transport.set_nodelay(on)
+    }
 
-of_the_socket! {
-    /// Address of this end.
-    local_addr() -> SocketAddr;
-    /// Address of the peer.
-    peer_addr() -> SocketAddr;
-    /// `TCP_NODELAY`; only TCP ever delays.
-    set_nodelay(on: bool) -> ();
-    /// `TCP_NODELAY`.
-    nodelay() -> bool;
-    /// `IP_TTL` of what goes by TCP, in hops; not in the pure mode (`ENOPROTOOPT`).
-    set_ttl(hops: u32) -> ();
-    /// `IP_TTL`, in hops; not in the pure mode.
-    ttl() -> u32;
+    /// Whether `TCP_NODELAY` is set.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.transport.nodelay()
+    }
+
     /// The pending error of the socket (`SO_ERROR`), which is cleared.
-    take_error() -> Option<io::Error>;
-    /// `SO_LINGER`.
-    linger() -> Option<Duration>;
-}
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.transport.take_error()
+    }
 
-impl Stream {
     /// `SO_LINGER`: how long closing waits, in whole seconds, for unsent bytes; zero resets the
-    /// connection, `None` does not wait. A wait blocks the thread that drops the stream; in the
-    /// pure mode, one of the runtime's for blocking work.
+    /// connection, `None` does not wait. The wait blocks the thread that drops the stream; with
+    /// rsockets, a thread of the runtime's pool for blocking work.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        match &self.shared.base {
-            Base::Tcp(tcp) => Ok(rustix::net::sockopt::set_socket_linger(&tcp.socket, linger)?),
-            Base::Pure(pure) => pure.set_linger(linger),
+        self.transport.set_linger(linger)
+    }
+
+    /// `SO_LINGER`.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        self.transport.linger()
+    }
+}
+
+impl<T: Transport> Waitable for Stream<T> {
+    fn waiter(&self) -> Option<&Arc<Waiter>> {
+        self.waiter.as_ref()
+    }
+
+    fn poll_sources(
+        &self,
+        waiter: &Arc<Waiter>,
+        direction: Direction,
+        mark: Mark,
+    ) -> Poll<io::Result<()>> {
+        self.transport.poll_sources(waiter, direction, mark)
+    }
+
+    fn poll_socket(
+        &self,
+        cx: &mut Context<'_>,
+        direction: Direction,
+        key: WakerKey,
+    ) -> Poll<io::Result<()>> {
+        self.transport.poll_socket(cx, direction, key)
+    }
+
+    fn unregister(&self, key: WakerKey) {
+        match &self.waiter {
+            Some(waiter) => waiter.unpark(key),
+            None => self.transport.unregister(key),
+        }
+    }
+
+    fn current_readiness(&self, interest: Interest) -> io::Result<Ready> {
+        let ready = self.transport.current_readiness(interest);
+        self.wake_for_new_queue();
+        ready
+    }
+}
+
+impl<T: Transport> Drop for Stream<T> {
+    fn drop(&mut self) {
+        if let Some(waiter) = &self.waiter {
+            waiter.close();
+        }
+        if self.closes_on_drop {
+            self.transport.close(self.waiter.as_ref().map(|waiter| &waiter.runtime));
         }
     }
 }
 
 impl From<TcpStream> for Stream {
-    /// Takes over a connected socket through which no byte has passed yet. (One that has been used
-    /// works too, and stays on TCP.)
+    /// As [`Stream::from_std`], for a socket of this runtime.
     fn from(socket: TcpStream) -> Self {
-        Self::new(socket, None, crate::builder::longest_spin(), 0)
+        Self::new(socket, None, default_spin(), 0)
     }
 }
 
-impl AsFd for Stream {
-    /// The TCP socket. Reading or writing it past this type makes the stream stay on TCP, or
-    /// reports a fault. In the pure mode a descriptor that is good for its number alone.
+impl<T: Transport> AsFd for Stream<T> {
+    /// The TCP socket: reading or writing it directly makes the stream stay on TCP, or is reported
+    /// as an error. With rsockets, a descriptor that can only be closed and compared.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.shared.base {
-            Base::Tcp(tcp) => tcp.socket.as_fd(),
-            Base::Pure(pure) => pure.socket.as_fd(),
-        }
+        self.transport.as_fd()
     }
 }
 
-impl AsRawFd for Stream {
+impl<T: Transport> AsRawFd for Stream<T> {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
 }
 
-impl fmt::Debug for Stream {
+impl<T: Transport> fmt::Debug for Stream<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream")
-            .field("base", &self.shared.base)
-            .field("on_ring", &self.on_ring())
-            .field("pin_reason", &self.pin_reason())
-            .finish()
+        f.debug_struct("Stream").field("transport", &self.transport).finish_non_exhaustive()
     }
 }

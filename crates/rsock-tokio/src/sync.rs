@@ -1,3 +1,4 @@
-//! Atomics and locks of the algorithms that rsock-models runs under loom, where this module is loom's.
+//! The atomics and locks of the algorithms that rsock-models runs under loom, which replaces this
+//! module by loom's.
 
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -1,10 +1,10 @@
 //! A one-shot timer on a descriptor.
 //!
-//! A writer in front of a full ring gives its reader a few milliseconds before it moves to TCP, and a stream with
-//! keepalive asks after its peer now and then. A runtime may have been built without Tokio's timers, but streams only exist where descriptors can
-//! be watched.
+//! A writer waits a few milliseconds for its reader to make room before it moves to TCP, and a
+//! stream with keepalive probes its peer now and then. The runtime may have been built without
+//! Tokio's timers, but streams exist only where descriptors can be registered.
 
-use crate::watched;
+use crate::async_fd;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -16,14 +16,14 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
-/// The timer.
+/// See the module.
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: AsyncFd<OwnedFd>,
     is_running: AtomicBool,
-    /// When it runs out, in nanoseconds after `born`.
+    /// When it expires, in nanoseconds after `created`.
     due: AtomicU64,
-    born: Instant,
+    created: Instant,
 }
 
 impl Timer {
@@ -31,9 +31,9 @@ impl Timer {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let fd = watched::watch(fd)?;
+        let fd = async_fd::register(fd)?;
         let (is_running, due) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Self { fd, is_running, due, born: Instant::now() })
+        Ok(Self { fd, is_running, due, created: Instant::now() })
     }
 
     /// Starts it, unless it is running already.
@@ -52,9 +52,9 @@ impl Timer {
         Ok(())
     }
 
-    /// Starts it, unless it is running already and runs out by then.
+    /// Starts it, unless it is running already and expires by then.
     pub(crate) fn start_no_later(&self, after: Duration) -> io::Result<()> {
-        let due = self.born.elapsed().saturating_add(after).as_nanos();
+        let due = self.created.elapsed().saturating_add(after).as_nanos();
         let due = u64::try_from(due).unwrap_or(u64::MAX);
         if self.due.load(Ordering::Relaxed) > due {
             self.is_running.store(false, Ordering::Release);
@@ -65,7 +65,7 @@ impl Timer {
         self.start(after)
     }
 
-    /// Whether it has run out; registers `cx` if not.
+    /// Ready once it has expired; otherwise registers `cx`.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.fd.poll_read_ready(cx) {
             Poll::Ready(guard) => {
@@ -86,7 +86,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn a_timer_runs_out_at_the_earliest_of_the_times_it_was_given() {
+    fn a_timer_expires_at_the_earliest_of_the_times_it_was_given() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         runtime.expect("a runtime").block_on(async {
             let timer = Timer::new().expect("a timer");
@@ -94,7 +94,7 @@ mod tests {
                 for time in times {
                     timer.start_no_later(time).expect("started");
                 }
-                poll_fn(|cx| timer.poll(cx)).await.expect("run out");
+                poll_fn(|cx| timer.poll(cx)).await.expect("expired");
             }
         });
     }

@@ -1,15 +1,16 @@
 //! How tasks wait: the one loop of trying and waiting that streams and datagram sockets share.
 //!
-//! Above `link`, below `shared` and `datagram`, which say what there is to wait for ([`Waits`]).
+//! Above `waiter`, below `stream` and `datagram`, which say what there is to wait for
+//! ([`Waitable`]).
 //!
-//! A wait follows one order everywhere: take a mark, try, park (be found by whoever wakes), then look
-//! at each source of events; whatever has happened since the try means trying again. Readers and
-//! writers by `poll` methods have a place each in the wakers; any number of futures wait beside them,
-//! each with a number of its own, and take themselves out when they are dropped.
+//! Every wait follows one order: take a mark, try, park (enter the wakers), then check each source
+//! of events; whatever has happened since the try means trying again. Tasks that read or write by
+//! `poll` methods have one place each in the wakers; any number of futures wait beside them, each
+//! in a place of its own, which it leaves when it is dropped.
 
-use crate::link::Link;
-use crate::ring::Mark;
-use crate::wakers::Waiter;
+use crate::source::Mark;
+use crate::waiter::Waiter;
+use crate::wakers::WakerKey;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -17,51 +18,62 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, Ready};
 use tokio::task::coop;
 
-/// What tasks wait for.
-pub(crate) trait Waits {
-    /// What tells of all that a socket of the runtime's does not; nothing where there is no more.
-    fn link(&self) -> Option<&Arc<Link>>;
+/// What tasks can wait for.
+pub(crate) trait Waitable {
+    /// The waiter for all that the kernel's socket does not show; `None` if it shows everything.
+    fn waiter(&self) -> Option<&Arc<Waiter>>;
 
-    /// Looks at each source of events; the caller has parked. Ready when it is time for another try.
-    fn poll_sources(&self, link: &Arc<Link>, side: Side, mark: Mark) -> Poll<io::Result<()>>;
+    /// Checks each source of events; the caller has parked. Ready when it is time for another try.
+    fn poll_sources(
+        &self,
+        waiter: &Arc<Waiter>,
+        direction: Direction,
+        mark: Mark,
+    ) -> Poll<io::Result<()>>;
 
-    /// Where there is no link: waits for the socket as `who`.
-    fn poll_socket(&self, cx: &mut Context<'_>, side: Side, who: Waiter) -> Poll<io::Result<()>>;
+    /// Without a waiter: waits for the kernel's socket, in the place of `key`.
+    fn poll_socket(
+        &self,
+        cx: &mut Context<'_>,
+        direction: Direction,
+        key: WakerKey,
+    ) -> Poll<io::Result<()>>;
 
-    /// `who` waits no more.
-    fn leave(&self, who: Waiter) {
-        if let Some(link) = self.link() {
-            link.unpark(who);
+    /// Takes the task of `key` out of the wakers.
+    fn unregister(&self, key: WakerKey) {
+        if let Some(waiter) = self.waiter() {
+            waiter.unpark(key);
         }
     }
 
-    /// Whether looking for input may help who waits for `side`.
-    fn is_spun_for(&self, _: Side) -> bool {
+    /// Whether polling the source may shorten a wait for `direction`.
+    fn spins_for(&self, _direction: Direction) -> bool {
         true
     }
 
-    /// What of `interest` holds now.
+    /// Which of `interest` hold now.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing does.
-    fn look(&self, interest: Interest) -> io::Result<Ready>;
+    /// `WouldBlock` if none does.
+    fn current_readiness(&self, interest: Interest) -> io::Result<Ready>;
 
-    /// Tries `io` until it answers something other than that it would block; waits as `who`.
+    /// Tries `io` until it returns something other than `WouldBlock`; waits in the place of `key`.
     fn poll_io<R>(
         &self,
         cx: &mut Context<'_>,
-        side: Side,
-        who: Waiter,
+        direction: Direction,
+        key: WakerKey,
         mut io: impl FnMut() -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
-        // The runtime's budget: what is always there must not keep other tasks from running.
+        // The task's cooperative budget: a stream that always has input must not keep other tasks
+        // from running.
         let coop = ready!(coop::poll_proceed(cx));
-        let link = self.link();
-        if let Some(link) = link {
-            link.unpark(who);
+        let waiter = self.waiter();
+        if let Some(waiter) = waiter {
+            waiter.unpark(key);
         }
         for _ in 0..ROUNDS {
-            let mark = link.map(|link| link.ring.mark());
+            let mark = waiter.map(|waiter| waiter.source.mark());
             match io() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 done => {
@@ -69,10 +81,10 @@ pub(crate) trait Waits {
                     return Poll::Ready(done);
                 }
             }
-            let event = match (link, mark) {
-                (Some(link), Some(mark)) => self.poll_event(cx, link, side, who, mark),
-                // Trying has told the runtime already that the socket is not ready.
-                _ => self.poll_socket(cx, side, who),
+            let event = match (waiter, mark) {
+                (Some(waiter), Some(mark)) => self.poll_event(cx, waiter, direction, key, mark),
+                // By the try the runtime knows already that the socket is not ready.
+                _ => self.poll_socket(cx, direction, key),
             };
             if let Err(e) = ready!(event) {
                 return Poll::Ready(Err(e));
@@ -86,82 +98,85 @@ pub(crate) trait Waits {
     fn poll_event(
         &self,
         cx: &mut Context<'_>,
-        link: &Arc<Link>,
-        side: Side,
-        who: Waiter,
+        waiter: &Arc<Waiter>,
+        direction: Direction,
+        key: WakerKey,
         mark: Mark,
     ) -> Poll<io::Result<()>> {
-        if self.is_spun_for(side) && link.spin(mark) {
+        if self.spins_for(direction) && waiter.spin(mark) {
             return Poll::Ready(Ok(()));
         }
-        link.park(who, cx.waker());
-        let event = self.poll_sources(link, side, mark);
+        waiter.park(key, cx.waker());
+        let event = self.poll_sources(waiter, direction, mark);
         if event.is_ready() {
-            // Others who wait may have been about to look for the very event that is used up here.
-            link.unpark(who);
-            link.wakers.wake_all();
+            // This consumed an event that the other tasks may wait for, too.
+            waiter.unpark(key);
+            waiter.wakers.wake_all();
         }
         event
     }
 
-    /// As [`readiness`], in the place of the task that reads or writes.
-    fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>> {
-        self.poll_io(cx, side, side.task(), || self.look(side.interest())).map_ok(drop)
+    /// As [`readiness`], in the place of the task that reads or writes by `poll` methods.
+    fn poll_ready(&self, cx: &mut Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
+        let check = || self.current_readiness(direction.interest());
+        self.poll_io(cx, direction, direction.task(), check).map_ok(drop)
     }
 }
 
-/// Waits as a future of its own, for `io` to answer something other than that it would block.
+/// A future that tries `io` until it returns something other than `WouldBlock`.
 pub(crate) async fn retry<R>(
-    what: &impl Waits,
-    side: Side,
+    target: &impl Waitable,
+    direction: Direction,
     mut io: impl FnMut() -> io::Result<R>,
 ) -> io::Result<R> {
-    let waiter = Guard::new(what);
-    poll_fn(|cx| what.poll_io(cx, side, waiter.who, &mut io)).await
+    let place = FuturePlace::new(target);
+    poll_fn(|cx| target.poll_io(cx, direction, place.key, &mut io)).await
 }
 
-/// Waits as a future of its own, without transferring anything; says what of `interest` holds.
-pub(crate) async fn readiness(what: &impl Waits, interest: Interest) -> io::Result<Ready> {
-    let (input, output) = (Guard::new(what), Guard::new(what));
-    let look = || what.look(interest);
+/// A future that waits until some of `interest` hold, and transfers nothing.
+pub(crate) async fn readiness(target: &impl Waitable, interest: Interest) -> io::Result<Ready> {
+    let (input, output) = (FuturePlace::new(target), FuturePlace::new(target));
+    let check = || target.current_readiness(interest);
     poll_fn(|cx| {
         if interest.is_readable() {
-            let polled = what.poll_io(cx, Side::Read, input.who, look);
+            let polled = target.poll_io(cx, Direction::Read, input.key, check);
             if polled.is_ready() || !interest.is_writable() {
                 return polled;
             }
         }
-        what.poll_io(cx, Side::Write, output.who, look)
+        target.poll_io(cx, Direction::Write, output.key, check)
     })
     .await
 }
 
-/// A waiter that leaves when dropped.
-struct Guard<'a, W: Waits> {
-    what: &'a W,
-    who: Waiter,
+/// A future's place in the wakers, which it leaves when dropped.
+struct FuturePlace<'a, W: Waitable> {
+    target: &'a W,
+    key: WakerKey,
 }
 
-impl<'a, W: Waits> Guard<'a, W> {
-    fn new(what: &'a W) -> Self {
-        Self { what, who: Waiter::other() }
+impl<'a, W: Waitable> FuturePlace<'a, W> {
+    fn new(target: &'a W) -> Self {
+        Self { target, key: WakerKey::new_future() }
     }
 }
 
-impl<W: Waits> Drop for Guard<'_, W> {
+impl<W: Waitable> Drop for FuturePlace<'_, W> {
     fn drop(&mut self) {
-        self.what.leave(self.who);
+        self.target.unregister(self.key);
     }
 }
 
 /// What a wait is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum Direction {
+    /// Input, or the end of the stream.
     Read,
+    /// Room for output.
     Write,
 }
 
-impl Side {
+impl Direction {
     pub(crate) fn interest(self) -> Interest {
         match self {
             Self::Read => Interest::READABLE,
@@ -169,7 +184,7 @@ impl Side {
         }
     }
 
-    /// Its bit among those that the runtime was asked to watch.
+    /// Its bit in [`Wakers::request`](crate::wakers::Wakers::request).
     pub(crate) fn bit(self) -> u8 {
         match self {
             Self::Read => 1,
@@ -177,17 +192,17 @@ impl Side {
         }
     }
 
-    /// Who waits for it by `poll` methods.
-    pub(crate) fn task(self) -> Waiter {
+    /// The place of the task that waits for it by `poll` methods.
+    pub(crate) fn task(self) -> WakerKey {
         match self {
-            Self::Read => Waiter::Reader,
-            Self::Write => Waiter::Writer,
+            Self::Read => WakerKey::Reader,
+            Self::Write => WakerKey::Writer,
         }
     }
 }
 
-/// Tries again after a signal handler ran.
-pub(crate) fn again<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+/// Repeats `f` while a signal handler interrupts it.
+pub(crate) fn retry_interrupted<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
     loop {
         match f() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -1,9 +1,9 @@
-//! Sockets of the standard library and of Tokio that become streams and listeners, and back; and the
-//! parts of the interface that nothing else here uses.
+//! Sockets of the standard library and of Tokio that become streams and listeners, and back; and
+//! methods that no other test uses.
 
 mod common;
 
-use common::{connect, in_both, on_ring, settle};
+use common::{accelerated_pair, connect, in_both, settle};
 use rsock_tokio::{Builder, Listener, Stream};
 use std::future::poll_fn;
 use std::io::{IoSliceMut, Read, Write};
@@ -54,7 +54,7 @@ fn a_socket_that_has_been_used_works_and_stays_on_tcp() {
             b.read_exact(&mut word).await.expect("read");
             assert_eq!(word, [i; 64]);
         }
-        assert_eq!((a.on_ring().0, b.on_ring().1), (false, false));
+        assert_eq!((a.acceleration(), b.acceleration()), Default::default());
     });
 }
 
@@ -81,7 +81,7 @@ fn a_listener_is_made_of_a_socket_and_given_back() {
 #[test]
 fn several_buffers_are_read_into_in_their_order() {
     in_both(|| async {
-        let (mut a, b) = on_ring().await;
+        let (mut a, b) = accelerated_pair().await;
         a.write_all(b"abcdefg").await.expect("write");
         b.readable().await.expect("readable");
         let (mut first, mut second) = ([0; 3], [0; 6]);
@@ -92,9 +92,9 @@ fn several_buffers_are_read_into_in_their_order() {
 }
 
 #[test]
-fn the_polls_tell_what_the_futures_tell() {
+fn the_poll_methods_return_what_the_futures_do() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         poll_fn(|cx| a.poll_write_ready(cx)).await.expect("room");
         a.write_all(b"word").await.expect("write");
         poll_fn(|cx| b.poll_read_ready(cx)).await.expect("input");
@@ -125,7 +125,7 @@ fn a_half_that_is_forgotten_leaves_its_direction_open() {
             () = tokio::task::yield_now() => None,
         };
         assert!(end.is_none(), "{end:?}");
-        // The last half ends it.
+        // Dropping the last half closes the stream.
         drop(reading);
         assert_eq!(b_reading.read(&mut byte).await.expect("the end"), 0);
     });

@@ -1,12 +1,12 @@
-//! Runtimes that end while streams are open, used and waited for: nothing hangs and nothing stays
-//! behind.
+//! Runtimes that end while streams are open and tasks wait for them: nothing hangs and nothing is
+//! leaked.
 //!
 //! One test, alone in its process: it counts the process's descriptors, threads and shared
 //! mappings.
 
 mod common;
 
-use common::{Watchdog, connect, connect_with, on_ring};
+use common::{Watchdog, accelerated_pair, connect, connect_with};
 use rsock_tokio::{Builder, rsockets};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
@@ -20,17 +20,17 @@ fn held() -> [usize; 3] {
     [count("/proc/self/fd"), count("/proc/self/task"), shared.count()]
 }
 
-/// Leaves streams behind in every state there is.
+/// Makes streams in every state, and tasks that own them.
 async fn leave_open(round: u32) {
-    // A reader that looks, or sleeps, at its ring, and one on TCP.
-    let (a, b) = on_ring().await;
+    // A reader that waits for shared memory, and one that waits for TCP.
+    let (a, b) = accelerated_pair().await;
     tokio::spawn(async move { a.recv(10).await });
     let (c, d) = connect().await;
     tokio::spawn(async move { c.recv(10).await });
     // Writers that wait for a reader.
-    let (mut e, f) = on_ring().await;
+    let (mut e, f) = accelerated_pair().await;
     tokio::spawn(async move { while e.write_all(&[1; 100_000]).await.is_ok() {} });
-    // Several waits for one stream; a search that nobody answers; open memory.
+    // Several waits for one stream; a search that the peer does not answer; exposed memory.
     let (g, h) = connect_with(Builder::new().iomap_slots(1)).await;
     let (g, h) = (Arc::new(g), Arc::new(h));
     for stream in [&g, &h] {
@@ -41,15 +41,15 @@ async fn leave_open(round: u32) {
     }
     let opening = Arc::clone(&g);
     tokio::spawn(async move {
-        if opening.paired().await.is_ok() {
-            let _memory = opening.open(100, 1).await;
+        if opening.accelerated().await.is_ok() {
+            let _memory = opening.expose(100, 1).await;
             std::future::pending::<()>().await;
         }
     });
     if round.is_multiple_of(2) {
-        tokio::spawn(async move { h.paired().await.map(|()| h) });
+        tokio::spawn(async move { h.accelerated().await.map(|()| h) });
     }
-    // The pure mode: a reader, a writer, a connect that nobody accepts, and a listener without callers.
+    // rsockets: a reader, a writer, a connect that is not accepted, and a listener without clients.
     let listener = rsockets::Listener::bind("127.0.0.1:0").await.expect("bind");
     let to = listener.local_addr().expect("address");
     let (i, j) = tokio::join!(rsockets::connect(to), listener.accept());
@@ -64,7 +64,7 @@ async fn leave_open(round: u32) {
     if round.is_multiple_of(2) {
         tokio::spawn(async move { listener.accept().await });
     }
-    // Held by a task that does nothing with them, until the runtime ends.
+    // The other ends belong to a task that does nothing with them until the runtime ends.
     tokio::spawn(async move {
         let _held = (b, d, f, g, reading);
         std::future::pending::<()>().await;
@@ -75,7 +75,7 @@ async fn leave_open(round: u32) {
 }
 
 #[test]
-fn a_runtime_that_ends_leaves_nothing_behind() {
+fn a_runtime_that_ends_leaks_nothing() {
     let _watchdog = Watchdog::new();
     let run = |make: fn() -> Runtime, round| {
         let runtime = make();
@@ -88,7 +88,7 @@ fn a_runtime_that_ends_leaves_nothing_behind() {
             run(common::multi_thread, round);
         }
     };
-    // What is made once stays: the link of this process to itself, and the like.
+    // What a process makes once stays open, such as its link to itself.
     rounds();
     let before = held();
     rounds();

@@ -1,5 +1,5 @@
-//! The other process dies while futures are pending: each ends as with kernel TCP, which the first two tests ask
-//! as well.
+//! The peer's process dies while futures are pending: each ends as on kernel TCP, on which the
+//! first tests run, too.
 
 mod common;
 
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// In the environment of the other process: where to connect.
 const PEER: &str = "RSOCK_TEST_PEER";
-/// What the other process is told to run. Any test here would do: each begins with [`start`].
+/// The test that the other process runs. Any test here would do: each begins with [`start`].
 const ENTRY: &str = "a_pending_read_ends_with_its_peer";
 
 /// Begins a test; in the other process, is all that it does.
@@ -27,7 +27,7 @@ fn start() -> Watchdog {
     Watchdog::new()
 }
 
-/// What the other process does: answers until it is asked to stop, then reads nothing for ever.
+/// What the other process does: it echoes bytes up to a zero, then reads nothing for ever.
 fn answer(addr: &str) -> ! {
     common::current_thread().block_on(async {
         let mut stream = Stream::connect(addr).await.expect("connect");
@@ -50,25 +50,25 @@ fn child(addr: io::Result<SocketAddr>) -> Killed {
     Killed(child.expect("a child"))
 }
 
-/// Sends `byte` to and fro: 0 for the last time.
+/// Exchanges `byte`, which is 0 the last time.
 async fn talk(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), byte: u8) {
     stream.write_all(&[byte]).await.expect("write");
     assert_eq!(stream.read_u8().await.expect("read"), byte);
 }
 
-/// A stream on the ring to another process, which now reads no more, and has read all.
+/// An accelerated stream to another process, which has read everything and reads no more.
 async fn with_peer() -> (Stream, Killed) {
     let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
     let child = child(listener.local_addr());
     let (mut stream, _) = listener.accept().await.expect("accept");
     for _ in 0..10_000 {
-        if stream.on_ring() == (true, true) {
+        if stream.acceleration().is_both() {
             talk(&mut stream, 0).await;
             return (stream, child);
         }
         talk(&mut stream, 7).await;
     }
-    panic!("not on the ring: {:?}", stream.pin_reason());
+    panic!("not accelerated: {:?}", stream.fallback_reason());
 }
 
 /// The same by the kernel's socket.
@@ -80,7 +80,7 @@ async fn with_peer_on_tcp() -> (TcpStream, Killed) {
     (stream, child)
 }
 
-/// What calls answer, the first of which waits when `child` is killed.
+/// The results of `calls`, the first of which waits when `child` is killed.
 async fn until_killed<T: Send + 'static>(
     child: Killed,
     calls: impl Future<Output = T> + Send + 'static,
@@ -95,7 +95,7 @@ fn kinds<const N: usize>(ends: [io::Result<usize>; N]) -> [Result<usize, ErrorKi
     ends.map(|end| end.map_err(|e| e.kind()))
 }
 
-/// What a read answers that waits for `child`.
+/// The result of a read that waits for `child`.
 async fn read_ends<S>((mut stream, child): (S, Killed)) -> [Result<usize, ErrorKind>; 1]
 where
     S: AsyncRead + Unpin + Send + 'static,
@@ -103,7 +103,7 @@ where
     until_killed(child, async move { kinds([stream.read(&mut [0]).await]) }).await
 }
 
-/// What a write answers that waits for `child`, and the calls after it.
+/// The results of a write that waits for `child`, and of the calls after it.
 async fn write_ends<S>((mut stream, child): (S, Killed)) -> [Result<usize, ErrorKind>; 3]
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -142,7 +142,8 @@ fn a_pending_write_ends_with_its_peer() {
     }
 }
 
-/// What a read answers that waits for `child`, which has not read what it was sent before, and the calls after it.
+/// The results of a read that waits for `child`, which has not read what was sent before, and of
+/// the calls after it.
 async fn answer_fails<S>(
     (mut stream, child): (S, Killed),
     half_close: bool,
@@ -170,8 +171,8 @@ fn a_request_that_was_not_read_fails_with_its_peer() {
                 let right = [Err(ErrorKind::ConnectionReset), Ok(0), Err(ErrorKind::BrokenPipe)];
                 let on_tcp = answer_fails(with_peer_on_tcp().await, half_close).await;
                 assert_eq!(on_tcp, right, "half-close: {half_close}");
-                let on_ring = answer_fails(with_peer().await, half_close).await;
-                assert_eq!(on_ring, right, "half-close: {half_close}");
+                let accelerated_pair = answer_fails(with_peer().await, half_close).await;
+                assert_eq!(accelerated_pair, right, "half-close: {half_close}");
             });
         }
     }
@@ -191,7 +192,7 @@ macro_rules! spawn {
 }
 
 #[test]
-fn whatever_waits_for_input_ends_with_its_peer() {
+fn waits_for_input_end_with_the_peer() {
     let _watchdog = start();
     for runtime in [common::current_thread(), common::multi_thread()] {
         runtime.block_on(async {
@@ -213,7 +214,7 @@ fn whatever_waits_for_input_ends_with_its_peer() {
 }
 
 #[test]
-fn whatever_waits_for_room_ends_with_its_peer() {
+fn waits_for_room_end_with_the_peer() {
     let _watchdog = start();
     for runtime in [common::current_thread(), common::multi_thread()] {
         runtime.block_on(async {
@@ -239,7 +240,7 @@ fn whatever_waits_for_room_ends_with_its_peer() {
             tokio::task::yield_now().await;
             drop(child);
             let ends = [sending.await.expect("task"), writable.await.expect("task")];
-            // As on TCP, who asks first is told of a reset.
+            // As on TCP, the first call reports the reset.
             let ends = ends.map(|end| end.kind());
             let (first, second) = (ErrorKind::ConnectionReset, ErrorKind::BrokenPipe);
             assert!(ends == [first, second] || ends == [second, first], "{ends:?}");

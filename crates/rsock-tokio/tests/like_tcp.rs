@@ -1,9 +1,9 @@
-//! What a program sees when its peer closes, resets or half-closes: on the ring the same as on kernel TCP,
-//! which each case asks first.
+//! What a program sees when its peer closes, resets or half-closes: an accelerated stream reports
+//! the same as kernel TCP, on which each case runs first.
 
 mod common;
 
-use common::{Watchdog, current_thread, multi_thread, on_ring, waiting};
+use common::{Watchdog, accelerated_pair, current_thread, multi_thread, waiting};
 use rustix::net::sockopt;
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -64,7 +64,7 @@ macro_rules! net {
 }
 
 net!(Tcp: TcpStream, tcp());
-net!(Ring: rsock_tokio::Stream, on_ring());
+net!(Rsock: rsock_tokio::Stream, accelerated_pair());
 
 async fn tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -73,7 +73,7 @@ async fn tcp() -> (TcpStream, TcpStream) {
     (client, listener.accept().await.expect("accept").0)
 }
 
-/// What is waited for in another runtime than the stream's when that one ends, and is asked for later.
+/// What tasks of another runtime see when the streams' runtime ends while they wait, and later.
 fn a_runtime_ended<N: Net>() -> Seen {
     let (ended, other) = (multi_thread(), current_thread());
     let ((mut a, b), (mut c, d)) = ended.block_on(async { (N::pair().await, N::pair().await) });
@@ -93,12 +93,12 @@ fn a_runtime_ended<N: Net>() -> Seen {
 }
 
 #[test]
-fn who_waits_is_told_of_the_end_of_its_streams_runtime() {
+fn waits_end_when_the_streams_runtime_ends() {
     let _watchdog = Watchdog::new();
-    assert_eq!(a_runtime_ended::<Ring>(), a_runtime_ended::<Tcp>());
+    assert_eq!(a_runtime_ended::<Rsock>(), a_runtime_ended::<Tcp>());
 }
 
-/// What calls answered, in their order.
+/// The results of calls, in their order.
 type Seen = Vec<(&'static str, Result<usize, ErrorKind>)>;
 
 /// Runs each case on the kernel's streams and on rsock's, in runtimes of both kinds.
@@ -111,7 +111,7 @@ macro_rules! cases {
             let _watchdog = Watchdog::new();
             for runtime in [current_thread(), multi_thread()] {
                 let right = runtime.block_on(seen::<Tcp>());
-                assert_eq!(runtime.block_on(seen::<Ring>()), right);
+                assert_eq!(runtime.block_on(seen::<Rsock>()), right);
             }
         }
     )*};
@@ -150,7 +150,7 @@ cases! {
         end.await.expect("no panic")
     }
 
-    async fn a_peer_with_something_unread_resets<N: Net>() -> Seen {
+    async fn a_peer_that_closes_with_unread_bytes_resets<N: Net>() -> Seen {
         let (mut a, b) = N::pair().await;
         a.write_all(b"unread").await.expect("write");
         N::readable(&b).await.expect("input");
@@ -170,7 +170,7 @@ cases! {
         reads(&mut a, 3).await
     }
 
-    async fn a_reset_ends_a_look_that_waits<N: Net>() -> Seen {
+    async fn a_reset_ends_a_peek_that_waits<N: Net>() -> Seen {
         let (a, b) = N::pair().await;
         reset_by_linger(&b);
         let look = waiting(async move {
@@ -185,15 +185,15 @@ cases! {
         seen
     }
 
-    async fn a_reset_is_told_once_to_who_asks<N: Net>() -> Seen {
+    async fn take_error_returns_a_reset_once<N: Net>() -> Seen {
         let (mut a, b) = N::pair().await;
         reset_by_linger(&b);
         drop(b);
         N::readable(&a).await.expect("news");
         let mut seen = Vec::new();
         for _ in 0..2 {
-            let told = N::take_error(&a).expect("asked");
-            seen.push(("take_error", told.map_or(Ok(0), |e| Err(e.kind()))));
+            let error = N::take_error(&a).expect("the option");
+            seen.push(("take_error", error.map_or(Ok(0), |e| Err(e.kind()))));
         }
         seen.extend(reads(&mut a, 1).await);
         seen.push(("write", write(&mut a).await));
@@ -204,7 +204,8 @@ cases! {
         let (mut a, b) = N::pair().await;
         fill::<N>(&a);
         let end = waiting(async move {
-            let mut seen = vec![("write", writes_end(&mut a).await), ("write", write(&mut a).await)];
+            let first = writes_end(&mut a).await;
+            let mut seen = vec![("write", first), ("write", write(&mut a).await)];
             seen.extend(reads(&mut a, 1).await);
             seen
         })
@@ -234,14 +235,14 @@ cases! {
         end.await.expect("no panic")
     }
 
-    async fn a_half_closed_stream_goes_on<N: Net>() -> Seen {
+    async fn a_half_closed_stream_carries_the_other_direction<N: Net>() -> Seen {
         let (mut a, mut b) = N::pair().await;
         b.write_all(b"last").await.expect("write");
         b.shutdown().await.expect("shutdown");
         let mut seen = reads(&mut a, 3).await;
         seen.push(("write", write(&mut a).await));
         seen.extend(reads(&mut b, 1).await);
-        // The one that has said its end says no more.
+        // The end that has shut down writes no more.
         seen.push(("write", write(&mut b).await));
         seen.push(("shutdown", b.shutdown().await.map(|()| 0).map_err(|e| e.kind())));
         seen.push(("shutdown", a.shutdown().await.map(|()| 0).map_err(|e| e.kind())));
@@ -249,7 +250,7 @@ cases! {
         seen
     }
 
-    async fn a_half_closed_peer_that_then_goes_is_missed_by_a_write<N: Net>() -> Seen {
+    async fn a_write_fails_after_a_half_closed_peer_has_closed<N: Net>() -> Seen {
         let (mut a, mut b) = N::pair().await;
         b.shutdown().await.expect("shutdown");
         let mut seen = reads(&mut a, 1).await;
@@ -276,7 +277,7 @@ async fn write(to: &mut (impl AsyncWrite + Unpin)) -> Result<usize, ErrorKind> {
     to.write(&[1; 8]).await.map_err(|e| e.kind())
 }
 
-/// Writes until it fails: how many go before that nobody knows.
+/// Writes until it fails, after any number of writes.
 async fn writes_end(to: &mut (impl AsyncWrite + Unpin)) -> Result<usize, ErrorKind> {
     loop {
         write(to).await?;
@@ -288,7 +289,7 @@ fn fill<N: Net>(of: &N::Stream) {
     while N::try_write(of, &[1; 1 << 16]).is_ok() {}
 }
 
-/// The end that is dropped says so by a reset.
+/// Makes the drop of `end` reset the connection.
 fn reset_by_linger(end: &impl AsFd) {
     sockopt::set_socket_linger(end, Some(Duration::ZERO)).expect("option");
 }

@@ -10,11 +10,11 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// More than the rings that one socket may have under way.
+/// More than the rings that one socket may have in flight.
 const STREAMS: usize = 320;
 
 #[test]
-fn all_streams_wake_though_everybody_rang_before_anybody_looked() {
+fn all_streams_wake_though_all_were_rung_before_the_runtime_ran() {
     let _watchdog = Watchdog::new();
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum.map_or(Some(1 << 14), |most| Some(most.min(1 << 14)));

@@ -1,4 +1,4 @@
-//! Owned buffers, sent and received; and memory that is put into.
+//! Owned buffers, sent and received; and remote memory.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn owned_buffers_carry_every_byte_while_the_stream_moves() {
 }
 
 #[test]
-fn sending_to_a_peer_that_has_gone_keeps_what_was_not_sent() {
+fn a_failed_send_keeps_what_was_not_sent() {
     in_both(|| async {
         let (a, b) = connect().await;
         drop(b);
@@ -62,21 +62,24 @@ fn sending_to_a_peer_that_has_gone_keeps_what_was_not_sent() {
 }
 
 #[test]
-fn puts_are_there_before_the_bytes_that_announce_them() {
+fn remote_writes_are_seen_before_the_bytes_that_announce_them() {
     in_both(|| async {
         let (mut a, mut b) = connect_with(Builder::new().iomap_slots(4)).await;
-        let early = a.open(64, 0).await.expect_err("not paired yet");
+        let early = a.expose(64, 0).await.expect_err("not accelerated yet");
         assert_eq!(early.kind(), ErrorKind::NotConnected);
-        assert_eq!(b.put(&[1], 0).await.expect_err("nor here").kind(), ErrorKind::NotConnected);
-        tokio::try_join!(a.paired(), b.paired()).expect("paired");
-        let memory = a.open(3 << 20, 1000).await.expect("opened");
+        assert_eq!(
+            b.write_remote(&[1], 0).await.expect_err("nor here").kind(),
+            ErrorKind::NotConnected
+        );
+        tokio::try_join!(a.accelerated(), b.accelerated()).expect("accelerated");
+        let memory = a.expose(3 << 20, 1000).await.expect("exposed");
         assert!(memory.len() == 3 << 20 && !memory.is_empty());
         // While the stream still is on TCP, moves, and has moved.
         let mut there = vec![0; 3 << 20];
         for i in 0..60 {
             let len = [1, 48, 49, 4096, 300_000, 3 << 20][i % 6];
             let data = pattern(i, len);
-            assert_eq!(b.put(&data, 1000).await.expect("put"), len);
+            assert_eq!(b.write_remote(&data, 1000).await.expect("written"), len);
             b.write_all(&[1]).await.expect("write");
             a.read_exact(&mut [0]).await.expect("read");
             memory.read_at(0, &mut there[..len]);
@@ -84,15 +87,15 @@ fn puts_are_there_before_the_bytes_that_announce_them() {
             a.write_all(&[1]).await.expect("write");
             b.read_exact(&mut [0]).await.expect("read");
         }
-        assert_eq!(a.on_ring(), (true, true));
+        assert!(a.acceleration().is_both());
         memory.write_at(5, &[9]);
         let mut one = [0];
         memory.read_at(5, &mut one);
         assert_eq!(one, [9]);
-        // Beyond the end nothing is written, and nothing after it has closed.
-        assert_eq!(b.put(&[3; 10], 1000 + (3 << 20) - 4).await.expect("put"), 4);
+        // Beyond the end nothing is written, and nothing at all once the region was dropped.
+        assert_eq!(b.write_remote(&[3; 10], 1000 + (3 << 20) - 4).await.expect("written"), 4);
         drop(memory);
-        assert!(b.put(&[1], 1000).await.is_err());
+        assert!(b.write_remote(&[1], 1000).await.is_err());
         // The stream works on.
         b.write_all(&[1]).await.expect("write");
         a.read_exact(&mut [0]).await.expect("read");
@@ -100,15 +103,15 @@ fn puts_are_there_before_the_bytes_that_announce_them() {
 }
 
 #[test]
-fn what_was_put_outlives_the_stream() {
+fn what_was_written_outlives_the_stream() {
     in_both(|| async {
         let (a, b) = connect_with(Builder::new().iomap_slots(1)).await;
-        tokio::try_join!(a.paired(), b.paired()).expect("paired");
-        let memory = a.open(16, 0).await.expect("opened");
-        b.put(b"the last words", 0).await.expect("put");
+        tokio::try_join!(a.accelerated(), b.accelerated()).expect("accelerated");
+        let memory = a.expose(16, 0).await.expect("exposed");
+        b.write_remote(b"the last bytes", 0).await.expect("written");
         drop((a, b));
         let mut word = [0; 14];
         memory.read_at(0, &mut word);
-        assert_eq!(&word, b"the last words");
+        assert_eq!(&word, b"the last bytes");
     });
 }

@@ -1,9 +1,10 @@
-//! Streams of the pure mode and datagram sockets on an RDMA device, and C programs over librdmacm's rsockets
-//! as the streams' peers. `cargo xtask test` runs this in the lab.
+//! Rsockets streams and datagram sockets on an RDMA device, with C programs over librdmacm's
+//! rsockets as further peers. `cargo xtask test` runs this in the lab.
 
 mod common;
 mod datagram;
-mod pure;
+mod dropped_futures;
+mod rsockets_streams;
 
 use common::{Watchdog, current_thread, is_rdma};
 use rsock_tokio::rsockets::{Listener, connect};
@@ -13,11 +14,12 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The lab's.
+/// The lab's address.
 const IP: &str = "10.9.0.1";
 
-pure::pure_tests!(on_rdma);
+rsockets_streams::rsockets_tests!(on_rdma);
 datagram::datagram_tests!(on_rdma);
+dropped_futures::device_rows!(on_rdma);
 
 /// Runs `test` in a process that uses nothing but RDMA devices.
 fn on_rdma(name: &str, test: fn()) {

@@ -1,9 +1,9 @@
-//! Streams of the pure mode on the embedded device.
+//! Rsockets streams on the embedded device.
 
 mod common;
-mod pure;
+mod rsockets_streams;
 
-pure::pure_tests!(run);
+rsockets_streams::rsockets_tests!(run);
 
 fn run(_: &str, test: fn()) {
     test();

@@ -1,9 +1,9 @@
-//! Bytes, moves and ends of streams, in runtimes of both kinds. The kernel decides what is right.
+//! Bytes, moves and ends of accelerated streams, in runtimes of both kinds.
 
 mod common;
 
-use common::{connect, connect_with, in_both, on_ring, pattern, waiting};
-use rsock_tokio::{Builder, Listener, Stream};
+use common::{accelerated_pair, connect, connect_with, in_both, pattern, waiting};
+use rsock_tokio::{Acceleration, Builder, Listener, Stream};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn both_directions_carry_every_byte_while_they_move() {
         tokio::join!(receive(&mut ar, TOTAL), receive(&mut br, TOTAL));
         let mut a = ar.reunite(one.await.expect("writer")).expect("one stream");
         let mut b = br.reunite(two.await.expect("writer")).expect("one stream");
-        // Wherever they were when it ended, they are able to.
+        // Wherever the directions were at the end, both can move.
         common::settle(&mut a, &mut b).await;
     });
 }
@@ -107,7 +107,7 @@ fn two_runtimes_in_two_threads_ping_and_pong() {
             stream.read_exact(&mut word).await.expect("read");
             assert_eq!(word[..], sent[..]);
         }
-        assert_eq!(stream.on_ring(), (true, true), "{:?}", stream.pin_reason());
+        assert!(stream.acceleration().is_both(), "{:?}", stream.fallback_reason());
     });
     server.join().expect("server");
 }
@@ -135,7 +135,7 @@ fn a_plain_tcp_peer_is_served_too() {
         let (mut reading, mut writing) = stream.into_split();
         tokio::io::copy(&mut reading, &mut writing).await.expect("copy");
         drop(writing);
-        assert_eq!(reading.as_ref().on_ring(), (false, false));
+        assert_eq!(reading.as_ref().acceleration(), Acceleration::default());
         peer.join().expect("peer");
     });
 }
@@ -143,14 +143,14 @@ fn a_plain_tcp_peer_is_served_too() {
 #[test]
 fn a_half_closed_stream_still_carries_the_other_direction() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         a.write_all(b"the last words").await.expect("write");
         a.shutdown().await.expect("shutdown");
         let mut said = Vec::new();
         b.read_to_end(&mut said).await.expect("read");
         assert_eq!(said, b"the last words");
         assert_eq!(b.read(&mut [0]).await.expect("read"), 0);
-        // Longer than the ring, so that the writer has to wait after the end of its input.
+        // Longer than the receive buffer, so that the writer waits after the end of its input.
         let task = tokio::spawn(async move {
             send(&mut b, 4 << 20).await;
             b
@@ -164,7 +164,7 @@ fn a_half_closed_stream_still_carries_the_other_direction() {
 #[test]
 fn a_dropped_peer_ends_a_pending_read() {
     in_both(|| async {
-        let (mut a, b) = on_ring().await;
+        let (mut a, b) = accelerated_pair().await;
         let read = tokio::spawn(async move { a.read(&mut [0]).await });
         tokio::task::yield_now().await;
         drop(b);
@@ -175,16 +175,16 @@ fn a_dropped_peer_ends_a_pending_read() {
 #[test]
 fn a_reset_ends_pending_reads_and_writes() {
     in_both(|| async {
-        let (a, b) = on_ring().await;
+        let (a, b) = accelerated_pair().await;
         // Something is unread, so that dropping resets.
         while a.try_write(&[1; 1 << 16]).is_ok() {}
         let (mut ar, mut aw) = a.into_split();
         let write = waiting(async move { aw.write_all(&vec![1; 64 << 20]).await }).await;
         let read = waiting(async move { ar.read(&mut [0]).await }).await;
         drop(b);
-        let write = write.await.expect("writer").expect_err("nobody reads").kind();
+        let write = write.await.expect("writer").expect_err("the peer has closed").kind();
         let read = read.await.expect("reader").map_err(|e| e.kind());
-        // As on TCP: who asks first is told of the reset.
+        // As on TCP, the first call reports the reset.
         match read {
             Err(kind) => {
                 assert_eq!((kind, write), (ErrorKind::ConnectionReset, ErrorKind::BrokenPipe));
@@ -195,12 +195,12 @@ fn a_reset_ends_pending_reads_and_writes() {
 }
 
 #[test]
-fn a_writer_without_reader_is_held_back() {
+fn a_writer_whose_peer_does_not_read_waits() {
     in_both(|| async {
-        let (a, mut b) = on_ring().await;
+        let (a, mut b) = accelerated_pair().await;
         let block = vec![1; 64 << 10];
         let mut sent = 0;
-        // What the ring and the kernel take, and no more: 64 MiB is beyond both.
+        // As much as the receive buffer and the kernel take: less than 64 MiB.
         loop {
             match a.try_write(&block) {
                 Ok(n) => sent += n,
@@ -232,7 +232,7 @@ fn a_writer_without_reader_is_held_back() {
 #[test]
 fn two_ends_of_one_thread_that_write_before_they_read_do_not_block() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         let data = pattern(0, 2 << 20);
         let (one, two) = tokio::join!(a.write_all(&data), b.write_all(&data));
         one.and(two).expect("write");
@@ -244,9 +244,9 @@ fn two_ends_of_one_thread_that_write_before_they_read_do_not_block() {
 #[test]
 fn streams_move_between_tasks_while_they_wait() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         for i in 0..300 {
-            // A read that is given up while pending, in one task; the next one is another task's.
+            // One task drops a pending read; another task reads next.
             let waiting = tokio::spawn(async move {
                 let mut word = [0; 8];
                 let given_up = tokio::time::timeout(Duration::ZERO, a.read(&mut word)).await;
@@ -271,7 +271,7 @@ fn streams_move_between_tasks_while_they_wait() {
 #[test]
 fn the_methods_of_tokios_stream_work() {
     in_both(|| async {
-        let (mut a, mut b) = on_ring().await;
+        let (mut a, mut b) = accelerated_pair().await;
         assert_eq!(b.try_read(&mut [0]).expect_err("nothing").kind(), ErrorKind::WouldBlock);
         a.writable().await.expect("writable");
         let n = a.try_write_vectored(&[IoSlice::new(b"one "), IoSlice::new(b"two")]);
@@ -299,7 +299,7 @@ fn the_methods_of_tokios_stream_work() {
 #[test]
 fn many_tasks_wait_for_one_stream() {
     in_both(|| async {
-        let (a, mut b) = on_ring().await;
+        let (a, mut b) = accelerated_pair().await;
         let a = Arc::new(a);
         let waiting: Vec<_> = (0..8)
             .map(|_| {
@@ -317,11 +317,11 @@ fn many_tasks_wait_for_one_stream() {
 }
 
 #[test]
-fn a_blocking_stream_takes_over_where_the_async_one_was() {
+fn a_blocking_stream_continues_where_the_async_one_was() {
     let _watchdog = common::Watchdog::new();
     common::multi_thread().block_on(async {
-        let (a, mut b) = on_ring().await;
-        b.write_all(b"in the ring").await.expect("write");
+        let (a, mut b) = accelerated_pair().await;
+        b.write_all(b"not by TCP.").await.expect("write");
         let blocking = a.into_std().expect("handed over");
         blocking.socket().set_nonblocking(false).expect("blocking");
         assert_eq!(blocking.on_ring(), (true, true));
@@ -332,20 +332,20 @@ fn a_blocking_stream_takes_over_where_the_async_one_was() {
         });
         let mut word = [0; 11];
         b.read_exact(&mut word).await.expect("read");
-        assert_eq!(&word, b"in the ring");
+        assert_eq!(&word, b"not by TCP.");
         answered.await.expect("answered");
         assert_eq!(b.read(&mut word).await.expect("end"), 0);
     });
 }
 
 #[test]
-fn a_refused_connect_says_so() {
+fn a_connect_without_a_listener_is_refused() {
     in_both(|| async {
         let addr = SocketAddr::from(([127, 0, 0, 1], rsock_test_ports::reserved()));
-        let refused = Stream::connect(addr).await.expect_err("nobody listens");
+        let refused = Stream::connect(addr).await.expect_err("no listener");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         let late = Stream::connect_timeout(addr, Duration::from_secs(60)).await;
-        assert_eq!(late.expect_err("nobody listens").kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(late.expect_err("no listener").kind(), ErrorKind::ConnectionRefused);
     });
 }
 
@@ -355,12 +355,12 @@ fn a_runtime_ends_with_streams_open() {
     for _ in 0..20 {
         let other = common::current_thread();
         let runtime = common::multi_thread();
-        let (mut a, b) = runtime.block_on(on_ring());
+        let (mut a, b) = runtime.block_on(accelerated_pair());
         runtime.spawn(async move { a.read(&mut [0]).await });
         let mut b = b;
         drop(runtime);
-        // The peer's task is gone with its stream; ours belongs to a runtime that has ended.
+        // The peer's task was dropped with its stream; `b` belongs to a runtime that has ended.
         let read = other.block_on(async { b.read(&mut [0]).await });
-        assert_eq!(read.expect("the end is there, whoever would tell of it"), 0);
+        assert_eq!(read.expect("the end has arrived, though no task is woken for it"), 0);
     }
 }

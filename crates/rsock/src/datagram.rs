@@ -285,39 +285,86 @@ impl Datagram {
 }
 
 /// Options of the UDP socket.
-macro_rules! options {
-    ($($(#[$doc:meta])* $get:ident, $set:ident($ty:ty) = $read:ident, $write:ident;)*) => {
-        impl Datagram {$(
-            $(#[$doc])*
-            ///
-            /// # Errors
-            /// As `getsockopt(2)`.
-            pub fn $get(&self) -> io::Result<$ty> {
-                Ok(sockopt::$read(self)?)
-            }
-
-            #[doc = concat!("Sets what [`Self::", stringify!($get), "`] says.")]
-            ///
-            /// # Errors
-            /// As `setsockopt(2)`.
-            pub fn $set(&self, value: $ty) -> io::Result<()> {
-                Ok(sockopt::$write(self, value)?)
-            }
-        )*}
-    };
-}
-
-options! {
+impl Datagram {
     /// `IP_TTL`: the number of hops that packets may take.
-    ttl, set_ttl(u32) = ip_ttl, set_ip_ttl;
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(sockopt::ip_ttl(self)?)
+    }
+
+    /// Sets what [`Self::ttl`] returns.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_ttl(&self, value: u32) -> io::Result<()> {
+        Ok(sockopt::set_ip_ttl(self, value)?)
+    }
+
     /// `SO_BROADCAST`: whether datagrams may go to a broadcast address.
-    broadcast, set_broadcast(bool) = socket_broadcast, set_socket_broadcast;
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn broadcast(&self) -> io::Result<bool> {
+        Ok(sockopt::socket_broadcast(self)?)
+    }
+
+    /// Sets what [`Self::broadcast`] returns.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_broadcast(&self, value: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_broadcast(self, value)?)
+    }
+
     /// `IP_MULTICAST_LOOP`: whether multicast datagrams reach sockets of this host.
-    multicast_loop_v4, set_multicast_loop_v4(bool) = ip_multicast_loop, set_ip_multicast_loop;
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
+        Ok(sockopt::ip_multicast_loop(self)?)
+    }
+
+    /// Sets what [`Self::multicast_loop_v4`] returns.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_multicast_loop_v4(&self, value: bool) -> io::Result<()> {
+        Ok(sockopt::set_ip_multicast_loop(self, value)?)
+    }
+
     /// `IP_MULTICAST_TTL`: the number of hops that multicast datagrams may take.
-    multicast_ttl_v4, set_multicast_ttl_v4(u32) = ip_multicast_ttl, set_ip_multicast_ttl;
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
+        Ok(sockopt::ip_multicast_ttl(self)?)
+    }
+
+    /// Sets what [`Self::multicast_ttl_v4`] returns.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_multicast_ttl_v4(&self, value: u32) -> io::Result<()> {
+        Ok(sockopt::set_ip_multicast_ttl(self, value)?)
+    }
+
     /// `IPV6_MULTICAST_LOOP`: whether multicast datagrams reach sockets of this host.
-    multicast_loop_v6, set_multicast_loop_v6(bool) = ipv6_multicast_loop, set_ipv6_multicast_loop;
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn multicast_loop_v6(&self) -> io::Result<bool> {
+        Ok(sockopt::ipv6_multicast_loop(self)?)
+    }
+
+    /// Sets what [`Self::multicast_loop_v6`] returns.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_multicast_loop_v6(&self, value: bool) -> io::Result<()> {
+        Ok(sockopt::set_ipv6_multicast_loop(self, value)?)
+    }
 }
 
 impl From<datagram::Datagram> for Datagram {

@@ -86,31 +86,36 @@ impl Listener {
 }
 
 macro_rules! of_the_socket {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+    (impl Listener {$(
+        $(#[$doc:meta])*
+        pub fn $name:ident(&self $(, $arg:ident: $ty:ty)?) -> $ret:ty;
+    )*}) => {
         impl Listener {$(
             $(#[$doc])*
             ///
             /// # Errors
             /// As the method of the same name of [`TcpListener`].
-            pub fn $name(&self $(, $arg: $ty)*) -> io::Result<$ret> {
-                self.socket.$name($($arg),*)
+            pub fn $name(&self $(, $arg: $ty)?) -> $ret {
+                self.socket.$name($($arg)?)
             }
         )*}
     };
 }
 
 of_the_socket! {
-    /// The address that it listens on (`getsockname(2)`).
-    local_addr() -> SocketAddr;
-    /// Sets the non-blocking mode, in which [`Self::accept`] returns `WouldBlock` instead of
-    /// waiting.
-    set_nonblocking(on: bool) -> ();
-    /// `IP_TTL`: the number of hops that packets of the listener may take.
-    ttl() -> u32;
-    /// Sets `IP_TTL`.
-    set_ttl(hops: u32) -> ();
-    /// The pending error of the socket (`SO_ERROR`), which the call clears.
-    take_error() -> Option<io::Error>;
+    impl Listener {
+        /// The address that it listens on (`getsockname(2)`).
+        pub fn local_addr(&self) -> io::Result<SocketAddr>;
+        /// Sets the non-blocking mode, in which [`Self::accept`] returns `WouldBlock` instead of
+        /// waiting.
+        pub fn set_nonblocking(&self, on: bool) -> io::Result<()>;
+        /// `IP_TTL`: the number of hops that packets of the listener may take.
+        pub fn ttl(&self) -> io::Result<u32>;
+        /// Sets `IP_TTL`.
+        pub fn set_ttl(&self, hops: u32) -> io::Result<()>;
+        /// The pending error of the socket (`SO_ERROR`), which the call clears.
+        pub fn take_error(&self) -> io::Result<Option<io::Error>>;
+    }
 }
 
 /// The connections of a [`Listener`]; see [`Listener::incoming`].

@@ -247,46 +247,51 @@ impl Stream {
 
 /// Options of the TCP socket: the kernel keeps them, and the ring follows those that concern it.
 macro_rules! of_the_socket {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+    (impl Stream {$(
+        $(#[$doc:meta])*
+        pub fn $name:ident(&self $(, $arg:ident: $ty:ty)?) -> $ret:ty;
+    )*}) => {
         impl Stream {$(
             $(#[$doc])*
             ///
             /// # Errors
             /// As the method of the same name of [`TcpStream`].
-            pub fn $name(&self $(, $arg: $ty)*) -> io::Result<$ret> {
-                self.socket.socket().$name($($arg),*)
+            pub fn $name(&self $(, $arg: $ty)?) -> $ret {
+                self.socket.socket().$name($($arg)?)
             }
         )*}
     };
 }
 
 of_the_socket! {
-    /// The address of this end (`getsockname(2)`).
-    local_addr() -> SocketAddr;
-    /// The address of the peer (`getpeername(2)`).
-    peer_addr() -> SocketAddr;
-    /// Sets the non-blocking mode, in which calls return `WouldBlock` instead of waiting.
-    set_nonblocking(on: bool) -> ();
-    /// `TCP_NODELAY`.
-    nodelay() -> bool;
-    /// Sets `TCP_NODELAY`. The ring never delays a write.
-    set_nodelay(on: bool) -> ();
-    /// `IP_TTL`: the number of hops that TCP's packets may take.
-    ttl() -> u32;
-    /// Sets `IP_TTL`.
-    set_ttl(hops: u32) -> ();
-    /// `SO_RCVTIMEO`: how long a receive waits.
-    read_timeout() -> Option<Duration>;
-    /// Sets `SO_RCVTIMEO`; `None` waits without end, and zero is `InvalidInput`. When the time is
-    /// over, a receive returns `WouldBlock`.
-    set_read_timeout(limit: Option<Duration>) -> ();
-    /// `SO_SNDTIMEO`: how long a send waits.
-    write_timeout() -> Option<Duration>;
-    /// Sets `SO_SNDTIMEO`; `None` waits without end, and zero is `InvalidInput`. When the time is
-    /// over, a send returns the bytes sent so far, or `WouldBlock`.
-    set_write_timeout(limit: Option<Duration>) -> ();
-    /// The pending error of the socket (`SO_ERROR`), which the call clears.
-    take_error() -> Option<io::Error>;
+    impl Stream {
+        /// The address of this end (`getsockname(2)`).
+        pub fn local_addr(&self) -> io::Result<SocketAddr>;
+        /// The address of the peer (`getpeername(2)`).
+        pub fn peer_addr(&self) -> io::Result<SocketAddr>;
+        /// Sets the non-blocking mode, in which calls return `WouldBlock` instead of waiting.
+        pub fn set_nonblocking(&self, on: bool) -> io::Result<()>;
+        /// `TCP_NODELAY`.
+        pub fn nodelay(&self) -> io::Result<bool>;
+        /// Sets `TCP_NODELAY`. The ring never delays a write.
+        pub fn set_nodelay(&self, on: bool) -> io::Result<()>;
+        /// `IP_TTL`: the number of hops that TCP's packets may take.
+        pub fn ttl(&self) -> io::Result<u32>;
+        /// Sets `IP_TTL`.
+        pub fn set_ttl(&self, hops: u32) -> io::Result<()>;
+        /// `SO_RCVTIMEO`: how long a receive waits.
+        pub fn read_timeout(&self) -> io::Result<Option<Duration>>;
+        /// Sets `SO_RCVTIMEO`; `None` waits without end, and zero is `InvalidInput`. When the time
+        /// is over, a receive returns `WouldBlock`.
+        pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
+        /// `SO_SNDTIMEO`: how long a send waits.
+        pub fn write_timeout(&self) -> io::Result<Option<Duration>>;
+        /// Sets `SO_SNDTIMEO`; `None` waits without end, and zero is `InvalidInput`. When the time
+        /// is over, a send returns the bytes sent so far, or `WouldBlock`.
+        pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
+        /// The pending error of the socket (`SO_ERROR`), which the call clears.
+        pub fn take_error(&self) -> io::Result<Option<io::Error>>;
+    }
 }
 
 /// Why [`Stream::into_std`] did not give the TCP socket, with the stream, which stays usable.

@@ -8,7 +8,7 @@ impl TryFrom<tokio::Stream> for Stream {
     type Error = io::Error;
 
     /// The blocking stream of the same connection, wherever its bytes are now. As with
-    /// [`TcpStream::into_std`](::tokio::net::TcpStream::into_std) it stays non-blocking until
+    /// `tokio::net::TcpStream::into_std` it stays non-blocking until
     /// [`Stream::set_nonblocking`].
     ///
     /// # Errors
@@ -18,7 +18,7 @@ impl TryFrom<tokio::Stream> for Stream {
     }
 }
 
-impl TryFrom<rsockets::Stream> for tokio::Stream {
+impl TryFrom<rsockets::Stream> for tokio::rsockets::Stream {
     type Error = io::Error;
 
     /// The same connection for tasks, whatever has passed through it.
@@ -29,7 +29,7 @@ impl TryFrom<rsockets::Stream> for tokio::Stream {
     /// # Panics
     /// Outside a runtime with I/O enabled.
     fn try_from(stream: rsockets::Stream) -> io::Result<Self> {
-        tokio::rsockets::from_blocking(Arc::from(stream))
+        Self::from_blocking(Arc::from(stream))
     }
 }
 

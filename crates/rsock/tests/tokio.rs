@@ -38,7 +38,7 @@ fn a_blocking_rsockets_stream_becomes_one_of_tokio() {
     let (mut server, _) = listener.accept().unwrap();
     server.write_all(b"early").unwrap();
     runtime().block_on(async {
-        let mut client = rsock::tokio::Stream::try_from(client).unwrap();
+        let mut client = rsock::tokio::rsockets::Stream::try_from(client).unwrap();
         let mut word = [0; 5];
         client.read_exact(&mut word).await.unwrap();
         assert_eq!(&word, b"early");

@@ -3,7 +3,7 @@
 
 use rsock_tests::Watchdog;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tokio::{Listener, Stream};
+use rsock_tokio::{Acceleration, Listener, Stream};
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -28,11 +28,11 @@ fn run<F: Future>(f: F) -> F::Output {
 }
 
 /// Sends each block back; how the stream ended, and whether it was on RDMA both ways at the end.
-async fn echo(mut stream: Stream) -> (io::Result<()>, (bool, bool)) {
+async fn echo(mut stream: Stream) -> (io::Result<()>, Acceleration) {
     let mut got = vec![0; LEN];
     let mut ways;
     let end = loop {
-        ways = stream.on_ring();
+        ways = stream.acceleration();
         match stream.read_exact(&mut got).await {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => break Ok(()),
             Err(e) => break Err(e),
@@ -56,7 +56,7 @@ async fn ask(stream: &mut Stream) {
         stream.read_exact(&mut got).await.expect("received");
         assert!(got == sent, "block {number} is another");
         number += 1;
-        if stream.on_ring() == (true, true) {
+        if stream.acceleration().is_both() {
             left -= 1;
         }
     }
@@ -74,7 +74,7 @@ fn streams_of_tasks_move_to_rdma_and_end_as_on_tcp() {
                 let (stream, _) = listener.accept().await.expect("a client");
                 let (end, ways) = echo(stream).await;
                 end.expect("an end in good order");
-                assert_eq!(ways, (true, true));
+                assert!(ways.is_both(), "{ways:?}");
                 // A client that ends only its socket, as one that dies does: what it had not
                 // brought to this host is lost, so that is no end.
                 let (stream, _) = listener.accept().await.expect("a client");

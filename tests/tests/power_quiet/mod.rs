@@ -165,7 +165,7 @@ fn wait_without_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
     });
     spawn(tell, "a task without TCP", move || {
         runtime().block_on(async {
-            let mut stream = rsock_tokio::rsockets::from_blocking(task.into())?;
+            let mut stream = rsock_tokio::rsockets::Stream::from_blocking(task.into())?;
             stream.read(&mut [0]).await
         })
     });
@@ -243,7 +243,7 @@ fn ask(mut stream: &rsock::Stream) {
 
 /// The same in a task.
 async fn ask_in_task(stream: &mut rsock_tokio::Stream) -> io::Result<()> {
-    while stream.on_ring() != (true, true) {
+    while !stream.acceleration().is_both() {
         stream.write_all(b"m").await?;
         stream.read_u8().await?;
     }

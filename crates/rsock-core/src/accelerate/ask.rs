@@ -81,6 +81,9 @@ pub(super) trait Switched {
 
     /// For [`Look::PeerGone`].
     fn is_peer_gone(&mut self, fd: BorrowedFd<'_>, path: &Path) -> bool;
+
+    /// From now on the kernel alone serves this direction: calls no longer come by here.
+    fn settled(&self, stream: &AcceleratedStream, path: Option<&Path>);
 }
 
 impl Switched for Receiving {
@@ -127,6 +130,14 @@ impl Switched for Receiving {
 
     fn is_peer_gone(&mut self, _fd: BorrowedFd<'_>, _path: &Path) -> bool {
         false
+    }
+
+    fn settled(&self, stream: &AcceleratedStream, path: Option<&Path>) {
+        // Otherwise the descriptor would stay readable in an epoll set for ever: no later receive
+        // empties it.
+        if let Some(path) = path {
+            stream.quiet_stand_in(self, path);
+        }
     }
 }
 
@@ -179,6 +190,8 @@ impl Switched for Sending {
     fn is_peer_gone(&mut self, fd: BorrowedFd<'_>, path: &Path) -> bool {
         is_deserted(fd, self, path)
     }
+
+    fn settled(&self, _stream: &AcceleratedStream, _path: Option<&Path>) {}
 }
 
 impl AcceleratedStream {
@@ -207,6 +220,18 @@ impl AcceleratedStream {
         Seen::new(self.conditions(at, subject))
     }
 
+    /// Takes note of a fact. The switch says when what holds has to be found out anew.
+    #[inline]
+    pub(super) fn note<T: Switched>(
+        &self,
+        at: &T,
+        seen: &mut Seen,
+        subject: &Subject<'_>,
+        fact: Fact,
+    ) {
+        seen.note::<Wire>(fact, || self.conditions(at, subject));
+    }
+
     /// Asks the switch of a direction until it has its answer. The caller holds the lock of the direction.
     ///
     /// # Errors
@@ -225,12 +250,7 @@ impl AcceleratedStream {
                 Step::Done(answer) => break answer,
                 Step::Look(look) => {
                     let fact = self.look_for(look, at, subject)?;
-                    seen.note::<Wire>(fact);
-                    if matches!(look, Look::RingEnd | Look::Drained) {
-                        // These looks may be the first to learn that the ring has failed, and then
-                        // they are answered "ended" and "drained".
-                        seen.now = self.conditions(at, subject);
-                    }
+                    self.note(at, seen, subject, fact);
                 }
                 Step::Say(message) => {
                     let is_sent = subject.path.is_some_and(|path| path.say(message));
@@ -238,7 +258,7 @@ impl AcceleratedStream {
                 }
                 Step::Pin(cause) => {
                     self.pin_for(reason_of(cause));
-                    seen.now = seen.now.with(Conditions::PINNED);
+                    seen.pinned();
                 }
             }
         };
@@ -247,8 +267,9 @@ impl AcceleratedStream {
                 subject.path.filter(|_| !was_on_ring).map_or(metrics::Transport::Tcp, Path::kind);
             self.note_path(T::DIRECTION, kind);
         }
-        if at.is_settled(seen.now) && !self.has(T::PLAIN) {
-            self.dirs.raise(T::PLAIN);
+        if at.is_settled(seen.now()) && !self.has(T::PLAIN) {
+            self.dirs.raise_plain(T::PLAIN);
+            at.settled(self, subject.path);
         }
         Ok(answer)
     }

@@ -22,6 +22,16 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Events that lie so far apart by the kernel's ticks (4 ms, as a rule) came in this order.
 const MOMENT: Duration = Duration::from_millis(20);
 
+/// How the kernel's connection ends when the ring between hosts has lost bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Break {
+    /// By its end, which TCP repeats until it has arrived. Without an end on the ring it is no end to a
+    /// reader that waits for the ring.
+    End,
+    /// By a reset: the peer's reader may be on TCP, and would take an end for the end of the stream.
+    Reset,
+}
+
 impl AcceleratedStream {
     /// As `shutdown(2)`.
     ///
@@ -118,8 +128,10 @@ impl AcceleratedStream {
         if !path.is_unread(Some(tx.switch.ring_bytes())) {
             return false;
         }
+        // In this order: time that passes between the two does not make the last send older.
+        let now = sys::tick();
         let Ok(Some(since)) = offsets::fin(fd, None) else { return false };
-        let silence = Duration::from_millis(sys::tick().wrapping_sub(tx.sent_at).into());
+        let silence = Duration::from_millis(now.wrapping_sub(tx.sent_at).into());
         let sent = if silence >= since + MOMENT { tx.switch.ring_bytes() } else { tx.met_bytes };
         path.is_unread(Some(sent)) && self.is_reset(path)
     }
@@ -192,14 +204,24 @@ impl AcceleratedStream {
         }
     }
 
-    /// Ends the connection between hosts, which is broken. By TCP's end, which is said again until it is heard,
-    /// as a reset is not: without an end on the ring it is none to the peer's reader, nor to ours.
-    pub(super) fn break_connection(&self, fd: BorrowedFd<'_>) -> io::Error {
+    /// How a connection between hosts is ended that is broken, as far as the sending direction matters.
+    pub(super) fn how_to_break(&self, tx: &Sending) -> Break {
+        // The placeholder of a stream without TCP is connected to this process alone.
+        let must_reset = !self.is_sole() && tx.switch.breaks_by_reset(self.dirs.conditions());
+        if must_reset { Break::Reset } else { Break::End }
+    }
+
+    /// Ends the connection between hosts, which is broken.
+    pub(super) fn break_connection(&self, fd: BorrowedFd<'_>, how: Break) -> io::Error {
         self.pin_for(FallbackReason::PathFailed);
         if !self.has(FLAG_BROKEN) {
             self.dirs.raise(FLAG_BROKEN);
             // Not the kernel's to answer for any more.
             self.dirs.lower(FLAG_RX_PLAIN);
+            if how == Break::Reset {
+                sys::disconnect(fd);
+            }
+            // Some kernels refuse a reset while a thread sleeps in a call on the socket.
             let _ = rustix::net::shutdown(fd, Shutdown::Both);
             if let Some(path) = self.path() {
                 path.cut();

@@ -310,7 +310,7 @@ impl Path {
         on!(self, stream => stream.wake_waiters());
     }
 
-    /// Messages of the switch that have arrived: see [`Stream::heard_now`].
+    /// Messages of the switch that have arrived: see [`QpStream::heard_now`].
     #[inline]
     pub(super) fn heard_now(&self) -> Heard {
         on!(self, stream => stream.heard_now())

@@ -19,7 +19,7 @@ use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
 use crate::sys;
-use rsock_proto::switch::{Fact, KernelInput, Output, Receiver, RingInput, Sender, Wire};
+use rsock_proto::switch::{Fact, KernelInput, Output, Receiver, RingInput, Sender};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::cell::Cell;
@@ -146,7 +146,7 @@ impl AcceleratedStream {
                 state.end_is_input = true;
             }
         }
-        let is_settled = rx.switch.is_settled(seen.now);
+        let is_settled = rx.switch.is_settled(seen.now());
         match (input.ring, path) {
             (RingInput::Unused, _) | (_, None) => {
                 if !is_settled && input.fault.is_none() {
@@ -192,8 +192,7 @@ impl AcceleratedStream {
                 (Ok(Output::Ring), Some(path)) => {
                     meet(fd, &mut tx, path);
                     tx.full_since.get_or_insert_with(sys::now);
-                    seen.note::<Wire>(Fact::RingFull);
-                    seen.now = self.conditions(&*tx, &subject);
+                    self.note(&*tx, &mut seen, &subject, Fact::RingFull);
                     continue;
                 }
                 (Ok(Output::News), Some(path)) => {

@@ -153,6 +153,16 @@ impl Directions {
         self.shared.0.bits.fetch_or(flag, Ordering::AcqRel);
     }
 
+    /// Notes that the kernel alone serves a direction.
+    pub(super) fn raise_plain(&self, flag: u32) {
+        self.raise(flag);
+        // A thread that breaks the connection off raises this flag first, then lowers the other. So one of
+        // the two sees what the other has done: all are bits of one word.
+        if flag == FLAG_RX_PLAIN && self.has(FLAG_BROKEN) {
+            self.lower(flag);
+        }
+    }
+
     /// Pins, and remembers the first reason.
     pub(super) fn pin(&self, reason: FallbackReason) {
         let _ = self.shared.0.reason.compare_exchange(
@@ -166,5 +176,22 @@ impl Directions {
 
     pub(super) fn pin_reason(&self) -> FallbackReason {
         FallbackReason::from_u8(self.shared.0.reason.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receiving_from_a_broken_connection_is_not_left_to_the_kernel() {
+        let dirs = Directions::new();
+        dirs.raise_plain(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
+        assert!(dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN));
+        dirs.raise(FLAG_BROKEN);
+        dirs.lower(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
+        dirs.raise_plain(FLAG_RX_PLAIN);
+        dirs.raise_plain(FLAG_TX_PLAIN);
+        assert!(!dirs.has(FLAG_RX_PLAIN) && dirs.has(FLAG_TX_PLAIN));
     }
 }

@@ -12,7 +12,7 @@ mod moving;
 mod seams;
 
 use crate::accelerate::*;
-use rsock_proto::switch::{Conditions, Fact, Sender, Wire};
+use rsock_proto::switch::{Conditions, Fact, Sender};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -158,7 +158,7 @@ impl AcceleratedStream {
         let mut tx = self.dirs.tx.0.lock();
         let mut subject = Subject::new(fd, self.path()).with(Conditions::PATIENCE_OVER);
         let mut seen = self.begin(&*tx, &subject);
-        seen.note::<Wire>(Fact::RingFull);
+        self.note(&*tx, &mut seen, &subject, Fact::RingFull);
         let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write).expect("a socket");
         assert!(tx.switch.is_on_tcp(), "{next:?}");
     }

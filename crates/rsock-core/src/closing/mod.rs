@@ -229,7 +229,11 @@ impl Closings {
                 let _ = sys::sleep(&mut [], Some(PAUSE), None, Watch::begin());
             }
         };
-        notice::clear();
+        if have_switched {
+            notice::clear()
+        } else {
+            notice::leave_raised()
+        }
         have_switched
     }
 

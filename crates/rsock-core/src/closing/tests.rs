@@ -102,3 +102,24 @@ fn two_closings_share_one_duplicate() {
     assert_eq!(call.fd().expect("kept").as_raw_fd(), first);
     assert_eq!(inode(call.fd().expect("kept")), inode(victim.as_fd()));
 }
+
+/// A thread that sleeps in `ppoll` and gets no CPU while the closer waits: it looks at the
+/// descriptor when it runs again.
+#[test]
+fn a_sleeper_that_gets_its_cpu_late_finds_the_notice_readable() {
+    let is_readable = |entry: libc::pollfd| {
+        let mut entries = [entry];
+        sys::ppoll(&mut entries, Some(Duration::ZERO), None).expect("poll") != 0
+    };
+    let asleep = notice::entry();
+    let closings = Closings::new();
+    let victim = file();
+    let call = Call::begin(&closings, Descriptor::new(victim.as_fd(), 0));
+    closings.keep(Some(victim.as_fd()), || {}, || 1);
+    assert!(is_readable(asleep), "it would sleep on, on a number that is closed");
+    // Later sleeps are not woken by it. (Other tests close descriptors too.)
+    while is_readable(notice::entry()) {
+        thread::yield_now();
+    }
+    drop(call);
+}

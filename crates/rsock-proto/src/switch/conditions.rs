@@ -2,7 +2,8 @@
 
 /// What holds of the stream, or of the call that asks, when a query begins.
 ///
-/// The caller fills it anew before each step, because other threads change some of it meanwhile.
+/// The caller takes it when a try begins, and again whenever [`Seen::note`](super::Seen::note) asks
+/// for it. Other threads change some of it meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Conditions(u32);

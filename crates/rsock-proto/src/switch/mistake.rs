@@ -48,11 +48,26 @@ pub enum Mistake {
     SeamWakesNoOther,
     /// A handover takes a ring for left that is empty at the moment.
     LeaveUnasked,
+    /// Between hosts: a sender that finds everything arrived does not look whether that is so
+    /// because the ring has failed.
+    DrainedByFailure,
+    /// Between hosts: the same of a receiver that finds the end of the ring.
+    EndedByFailure,
+    /// A read that meets the end of TCP does not look whether this process has put it there.
+    OwnEndUnnoticed,
+    /// Between hosts: a sender does not give up a device that tells of nothing.
+    SilenceIgnored,
+    /// An error that a look ahead took from the kernel's socket is forgotten.
+    ErrorForgotten,
+    /// Between hosts: a connection that is broken off ends as one that is closed.
+    BreakIsAnEnd,
+    /// Between hosts: a thread that waits does not look whether bytes that were sent are lost.
+    FailureNotSettled,
 }
 
 impl Mistake {
     /// All of them.
-    pub(super) const ALL: [Self; 22] = [
+    pub(super) const ALL: [Self; 29] = [
         Self::InviteWhileKernelOnlyWaits,
         Self::InvitedReadsAll,
         Self::QueueAfterMessages,
@@ -75,5 +90,12 @@ impl Mistake {
         Self::EndWithoutLock,
         Self::SeamWakesNoOther,
         Self::LeaveUnasked,
+        Self::DrainedByFailure,
+        Self::EndedByFailure,
+        Self::OwnEndUnnoticed,
+        Self::SilenceIgnored,
+        Self::ErrorForgotten,
+        Self::BreakIsAnEnd,
+        Self::FailureNotSettled,
     ];
 }

@@ -54,6 +54,29 @@ pub enum Fact {
     RingClosed,
 }
 
+impl Fact {
+    /// Whether the [`Conditions`] that a try began with may not hold any more because of this, or
+    /// because of what made it so: they are taken anew then. Other changes may wait for the next
+    /// try: what makes them takes the lock of the direction afterwards, or wakes a sleeper.
+    #[must_use]
+    pub fn outdates_conditions<R: Rules>(self) -> bool {
+        match self {
+            // This look may be the first to learn that the ring has failed.
+            Self::RingEnd(_) => !is_mistaken!(R, EndedByFailure),
+            // The same: then it is answered "drained".
+            Self::Drained(_) => !is_mistaken!(R, DrainedByFailure),
+            // It may be this process's own end, which another thread has just put there.
+            Self::TcpEnd => !is_mistaken!(R, OwnEndUnnoticed),
+            // The last look before a move to the ring. Looks before it may have been the first to
+            // learn that the ring has failed, and a halt may have begun.
+            Self::KernelCount(_) => true,
+            // How long the ring has been full may have begun just now.
+            Self::RingFull | Self::RingClosed | Self::RingFailed => true,
+            _ => false,
+        }
+    }
+}
+
 /// What a read of the kernel's socket would meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -75,8 +98,8 @@ pub enum Peeked {
 /// forgotten, and so is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
-    /// What holds now; to be filled anew before each step.
-    pub now: Conditions,
+    /// What held when the try began, or when a fact last outdated that.
+    pub(super) now: Conditions,
     known: Known,
     peeked: Peeked,
     /// What had arrived on the ring beside bytes.
@@ -150,8 +173,23 @@ impl Seen {
         }
     }
 
-    /// Takes note of what an observation, or an answer, came to.
-    pub fn note<R: Rules>(&mut self, fact: Fact) {
+    /// What holds, as far as the try knows.
+    #[must_use]
+    pub const fn now(&self) -> Conditions {
+        self.now
+    }
+
+    /// The stream has been pinned, as a step asked for.
+    pub const fn pinned(&mut self) {
+        self.now = self.now.with(Conditions::PINNED);
+    }
+
+    /// Takes note of what an observation, or an answer, came to, and of what holds after it if
+    /// that may be something else: then it asks for `conditions`.
+    pub fn note<R: Rules>(&mut self, fact: Fact, conditions: impl FnOnce() -> Conditions) {
+        if fact.outdates_conditions::<R>() {
+            self.now = conditions();
+        }
         use Known as K;
         // With a message seen, everything before it on the ring is counted: so bytes come after.
         const MAILS: Known = Known::MAIL.or(Known::MESSAGES).or(Known::RING);

@@ -12,7 +12,8 @@ pub enum Step<D> {
     Look(Look),
     /// Send this message; answer with `said`. It either goes out as a whole, or there is no room.
     Say(Message),
-    /// Keep the stream on TCP for good: raise [`PINNED`](super::Conditions::PINNED).
+    /// Keep the stream on TCP for good: raise [`PINNED`](super::Conditions::PINNED), and answer
+    /// with [`Seen::pinned`](super::Seen::pinned).
     Pin(Cause),
     /// The answer.
     Done(D),
@@ -61,7 +62,8 @@ pub enum Look {
     RingBytes,
     /// Whether the ring carries the peer's end, or has failed. Takes what waits there first.
     RingEnd,
-    /// Whether the peer's device has everything that was sent on the ring.
+    /// Whether the peer's device has everything that was sent on the ring, or the ring has failed.
+    /// Takes what waits there first.
     Drained,
     /// Whether the peer has gone and left bytes unread on the ring: TCP would have sent a reset.
     LeftUnread,

@@ -15,6 +15,8 @@ const SNAPSHOT: &str = include_str!("table.snap");
 struct Situation {
     name: &'static str,
     now: Conditions,
+    /// What holds besides once what holds is found out anew.
+    later: Conditions,
     heard: Option<Message>,
     queued: u64,
     peeked: Peeked,
@@ -23,6 +25,7 @@ struct Situation {
     foreign: u64,
     has_tcp_ended: bool,
     has_ring_ended: bool,
+    has_ring_failed: bool,
     is_drained: bool,
     is_unread: bool,
     has_room: bool,
@@ -32,6 +35,7 @@ struct Situation {
 const CALM: Situation = Situation {
     name: "nothing",
     now: Conditions::PAIRED,
+    later: Conditions::NONE,
     heard: None,
     queued: 0,
     peeked: Peeked::Nothing,
@@ -39,6 +43,7 @@ const CALM: Situation = Situation {
     foreign: 0,
     has_tcp_ended: false,
     has_ring_ended: false,
+    has_ring_failed: false,
     is_drained: true,
     is_unread: false,
     has_room: false,
@@ -48,6 +53,18 @@ const CALM: Situation = Situation {
 const FAR: Conditions = Conditions::PAIRED.with(Conditions::BETWEEN_HOSTS);
 const ENDED: Situation =
     Situation { name: "TCP ended", has_tcp_ended: true, peeked: Peeked::End, ..CALM };
+
+/// The ring to another host has failed, which a look finds as an end of the ring, and as drained.
+const FAILED: Situation = Situation {
+    name: "far, failed",
+    now: FAR.with(Conditions::RING_FAILED),
+    has_ring_ended: true,
+    has_ring_failed: true,
+    ..CALM
+};
+/// The same, when nothing has looked yet.
+const FAILS: Situation =
+    Situation { name: "far, fails meanwhile", now: FAR, later: Conditions::RING_FAILED, ..FAILED };
 
 fn on(condition: Conditions) -> Conditions {
     CALM.now.with(condition)
@@ -105,6 +122,29 @@ fn receiving() -> Vec<Situation> {
             ..ENDED
         },
         Situation { name: "broken", now: on(C::BROKEN), ..ENDED },
+        Situation { name: "error on TCP", peeked: Peeked::Error, has_tcp_ended: true, ..CALM },
+        Situation {
+            name: "error on TCP, Up at 1",
+            heard: Some(Message::Up { offset: 1 }),
+            peeked: Peeked::Error,
+            ..ENDED
+        },
+        Situation { name: "shut reading meanwhile", later: C::RECEIVING_ENDED, ..ENDED },
+        FAILED,
+        Situation {
+            name: "far, failed, TCP ended",
+            has_tcp_ended: true,
+            peeked: Peeked::End,
+            ..FAILED
+        },
+        FAILS,
+        Situation {
+            name: "far, fails meanwhile, TCP ended",
+            has_tcp_ended: true,
+            peeked: Peeked::End,
+            ..FAILS
+        },
+        Situation { name: "far, broken", now: FAR.with(C::BROKEN), ..ENDED },
     ]
 }
 
@@ -142,6 +182,28 @@ fn sending() -> Vec<Situation> {
             is_drained: false,
             ..CALM
         },
+        FAILED,
+        Situation { name: "far, failed, Ready", heard: ready, ..FAILED },
+        Situation { name: "far, failed, pinned", now: FAILED.now.with(C::PINNED), ..FAILED },
+        Situation {
+            name: "far, failed, pinned, refuses",
+            now: FAILED.now.with(C::PINNED),
+            says: false,
+            ..FAILED
+        },
+        Situation {
+            name: "far, failed, kernel call, refuses",
+            now: FAILED.now.with(C::KERNEL_CALL),
+            says: false,
+            ..FAILED
+        },
+        Situation {
+            name: "kernel call, no room for Down",
+            now: on(C::KERNEL_CALL),
+            says: false,
+            ..CALM
+        },
+        FAILS,
     ]
 }
 
@@ -179,6 +241,7 @@ impl Situation {
             Read::Tcp { .. } if self.has_tcp_ended => Some(Fact::TcpEnd),
             Read::Tcp { .. } => Some(Fact::TcpEmpty),
             Read::Ring if self.ring != 0 => None,
+            Read::Ring if self.has_ring_failed => Some(Fact::RingFailed),
             Read::Ring if self.has_ring_ended => Some(Fact::RingEnds),
             Read::Ring => Some(Fact::RingEmpty),
             _ => None,
@@ -188,6 +251,7 @@ impl Situation {
     fn write(&self, write: Write) -> Option<Fact> {
         match write {
             Write::Tcp if !self.has_room => Some(Fact::TcpFull),
+            Write::Ring if self.has_ring_failed => Some(Fact::RingFailed),
             Write::Ring if self.has_ring_ended => Some(Fact::RingClosed),
             Write::Ring if !self.has_room => Some(Fact::RingFull),
             _ => None,
@@ -239,13 +303,14 @@ fn follow<T: Direction, D: Debug + Copy>(
     query: impl Fn(&mut T, &mut Seen) -> Step<D>,
     outcome: impl Fn(D) -> Option<Fact>,
 ) -> String {
-    let mut seen = Seen::new(situation.now);
+    let mut now = situation.now;
+    let mut seen = Seen::new(now);
     let mut text = String::new();
     for _ in 0..40 {
         match query(&mut at, &mut seen) {
             Step::Look(look) => {
                 write!(text, "{look:?} ").unwrap();
-                seen.note::<Wire>(situation.look(look, at.counted()));
+                seen.note::<Wire>(situation.look(look, at.counted()), || now.with(situation.later));
             }
             Step::Say(message) => {
                 write!(text, "say-{message:?} ").unwrap();
@@ -253,12 +318,13 @@ fn follow<T: Direction, D: Debug + Copy>(
             }
             Step::Pin(cause) => {
                 write!(text, "pin-{} ", pin(cause)).unwrap();
-                seen.now = seen.now.with(Conditions::PINNED);
+                now = now.with(Conditions::PINNED);
+                seen.pinned();
             }
             Step::Done(done) => match outcome(done) {
                 Some(fact) => {
                     write!(text, "{done:?}:{fact:?} ").unwrap();
-                    seen.note::<Wire>(fact);
+                    seen.note::<Wire>(fact, || now.with(situation.later));
                 }
                 None => return format!("{text}=> {done:?} [{}]", at.place()),
             },

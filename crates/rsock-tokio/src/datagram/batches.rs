@@ -1,15 +1,16 @@
-//! Many datagrams in one call, as `recvmmsg(2)` and `sendmmsg(2)`.
+//! Receiving and sending several datagrams in one call, as `recvmmsg(2)` and `sendmmsg(2)`.
 
 use super::Datagram;
-use crate::waiting::{Side, retry};
+use crate::waiting::{Direction, retry};
 use rsock_core::datagram::Received;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
 impl Datagram {
-    /// Receives as many datagrams as have come, one into each of `bufs`; waits for the first. What was
-    /// received is in the first entries of `out`, whose number is returned: lengths in bytes, and senders.
-    /// What a buffer has no room for is lost. With no buffer or no entry, 0 at once.
+    /// Receives as many datagrams as have come, one into each of `bufs`; waits for the first. The
+    /// first entries of `out` then hold their lengths and senders; the number of entries is
+    /// returned. What a buffer has no room for is lost. Without a buffer or an entry, it returns 0
+    /// at once.
     ///
     /// # Errors
     /// As [`Self::recv`]; an error after the first datagram is left for the next call.
@@ -36,8 +37,8 @@ impl Datagram {
     ///     let mut bufs = space.each_mut().map(|buf| IoSliceMut::new(buf));
     ///     n += server.recv_batch(&mut bufs[n..], &mut out[n..]).await?;
     /// }
-    /// for (received, said) in out.iter().flatten().zip(["one", "two"]) {
-    ///     assert_eq!((received.len, received.from), (said.len(), client.local_addr()?));
+    /// for (received, word) in out.iter().flatten().zip(["one", "two"]) {
+    ///     assert_eq!((received.len, received.from), (word.len(), client.local_addr()?));
     /// }
     /// assert_eq!((&space[0][..3], &space[1][..3]), (&b"one"[..], &b"two"[..]));
     /// # Ok(())
@@ -49,10 +50,10 @@ impl Datagram {
         bufs: &mut [IoSliceMut<'_>],
         out: &mut [Option<Received>],
     ) -> io::Result<usize> {
-        retry(self, Side::Read, || self.try_recv_batch(bufs, out)).await
+        retry(self, Direction::Read, || self.try_recv_batch(bufs, out)).await
     }
 
-    /// As [`Self::recv_batch`], or `WouldBlock`.
+    /// As [`Self::recv_batch`], without waiting.
     ///
     /// # Errors
     /// `WouldBlock` if nothing has come; otherwise as [`Self::recv_batch`].
@@ -65,8 +66,8 @@ impl Datagram {
     }
 
     /// Sends each of `batch` to the peer that the socket is connected to, or to `to`, and wakes the
-    /// receiver once; waits for room for the first. How many were sent: fewer than there are if there is no
-    /// room for the next one. None of an empty batch, at once.
+    /// receiver once; waits for room for the first. Returns how many were sent: fewer than given if
+    /// there is no room for the next one. With an empty batch, it returns 0 at once.
     ///
     /// # Errors
     /// As [`Self::send`]; an error after the first datagram is left for the next call.
@@ -105,10 +106,10 @@ impl Datagram {
         batch: &[IoSlice<'_>],
         to: Option<SocketAddr>,
     ) -> io::Result<usize> {
-        retry(self, Side::Write, || self.try_send_batch(batch, to)).await
+        retry(self, Direction::Write, || self.try_send_batch(batch, to)).await
     }
 
-    /// As [`Self::send_batch`], or `WouldBlock`.
+    /// As [`Self::send_batch`], without waiting.
     ///
     /// # Errors
     /// `WouldBlock` if there is no room for the first; otherwise as [`Self::send_batch`].

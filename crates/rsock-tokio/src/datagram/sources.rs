@@ -1,11 +1,11 @@
-//! What a datagram socket is waited for: its UDP socket, and the queues beside it, in shared memory and on
-//! RDMA devices.
+//! How tasks wait for a datagram socket: for its UDP socket, and for its queues in shared memory
+//! and on RDMA devices.
 
 use super::Datagram;
-use crate::link::Link;
-use crate::ring::Mark;
-use crate::waiting::{Side, Waits};
-use crate::wakers::Waiter;
+use crate::source::Mark;
+use crate::waiter::Waiter;
+use crate::waiting::{Direction, Waitable};
+use crate::wakers::WakerKey;
 use rustix::event::PollFlags;
 use std::io;
 use std::sync::Arc;
@@ -13,69 +13,78 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{Interest, Ready};
 
-impl Waits for Datagram {
-    fn link(&self) -> Option<&Arc<Link>> {
-        Some(&self.link)
+/// Time between two checks for room on a device.
+const ROOM_INTERVAL: Duration = Duration::from_micros(100);
+
+impl Waitable for Datagram {
+    fn waiter(&self) -> Option<&Arc<Waiter>> {
+        Some(&self.waiter)
     }
 
-    fn poll_sources(&self, link: &Arc<Link>, side: Side, mark: Mark) -> Poll<io::Result<()>> {
-        if link.wakers.watch(side.bit()) {
-            let mut everyone = link.context();
-            let news = match side {
-                Side::Read => self.udp.poll_read_ready(&mut everyone),
-                Side::Write => self.udp.poll_write_ready(&mut everyone),
+    fn poll_sources(
+        &self,
+        waiter: &Arc<Waiter>,
+        direction: Direction,
+        mark: Mark,
+    ) -> Poll<io::Result<()>> {
+        if waiter.wakers.request(direction.bit()) {
+            let mut all = waiter.context();
+            let event = match direction {
+                Direction::Read => self.udp.poll_read_ready(&mut all),
+                Direction::Write => self.udp.poll_write_ready(&mut all),
             };
-            if let Poll::Ready(news) = news {
-                link.wakers.unwatch(side.bit());
-                // Before the next try: what comes after it is news again.
-                news?.clear_ready();
+            if let Poll::Ready(event) = event {
+                waiter.wakers.cancel_request(direction.bit());
+                // Before the next try: what comes after this is a new event.
+                event?.clear_ready();
                 return Poll::Ready(Ok(()));
             }
         }
-        if side == Side::Write {
+        if direction == Direction::Write {
             let Some(patience) = self.socket.patience() else {
-                // There was room since the try, or it is UDP that has none.
-                let has_room = link.ring.mark() != mark;
+                // The device has had room since the try, or it is the UDP socket that has none.
+                let has_room = waiter.source.mark() != mark;
                 return if has_room { Poll::Ready(Ok(())) } else { Poll::Pending };
             };
-            // While there is input a doorbell would ring for that, and tell nothing of room.
+            // While there is input, an armed doorbell rings at once and does not show room.
             let has_input = self.socket.has_input();
-            let patience = if has_input { patience.min(GLANCE) } else { patience };
-            if patience.is_zero() || link.wait_at_most(patience)?.is_ready() {
+            let patience = if has_input { patience.min(ROOM_INTERVAL) } else { patience };
+            if patience.is_zero() || waiter.poll_retry(patience)?.is_ready() {
                 return Poll::Ready(Ok(()));
             }
             if has_input {
                 return Poll::Pending;
             }
         }
-        let watched = link.watch(mark);
-        // What was sent may have been found out while a doorbell was armed, and rings none then.
-        if watched.is_pending() && link.ring.has_changed(mark) {
+        let event = waiter.wait(mark);
+        // The device may have reported, while the doorbell was being armed, that it has sent
+        // something; that rings no doorbell.
+        if event.is_pending() && waiter.source.has_changed(mark) {
             return Poll::Ready(Ok(()));
         }
-        watched
+        event
     }
 
-    /// There is always a link.
-    fn poll_socket(&self, _: &mut Context<'_>, _: Side, _: Waiter) -> Poll<io::Result<()>> {
+    /// Never called: there is a waiter.
+    fn poll_socket(&self, _: &mut Context<'_>, _: Direction, _: WakerKey) -> Poll<io::Result<()>> {
         Poll::Pending
     }
 
-    /// What comes past UDP is no room.
-    fn is_spun_for(&self, side: Side) -> bool {
-        side == Side::Read
+    /// What comes through the queues is input, not room.
+    fn spins_for(&self, direction: Direction) -> bool {
+        direction == Direction::Read
     }
 
-    fn look(&self, interest: Interest) -> io::Result<Ready> {
+    fn current_readiness(&self, interest: Interest) -> io::Result<Ready> {
         let mut ready = Ready::EMPTY;
         if interest.is_readable() {
             let events = self.socket.events(PollFlags::IN);
-            self.link.note_reach();
+            self.waiter.wake_for_new_queue();
             if events.contains(PollFlags::IN) {
                 ready |= Ready::READABLE;
             }
         }
-        // A datagram that finds no room in the UDP socket says so.
+        // If the UDP socket has no room, the send itself returns `WouldBlock`.
         if interest.is_writable()
             && self.socket.patience().is_none_or(|patience| patience.is_zero())
         {
@@ -84,6 +93,3 @@ impl Waits for Datagram {
         if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
     }
 }
-
-/// Time between two looks for room on a device.
-const GLANCE: Duration = Duration::from_micros(100);

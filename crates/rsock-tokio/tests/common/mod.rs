@@ -3,8 +3,6 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-pub(crate) mod awaits;
-
 use rsock_tokio::{Listener, Stream};
 use std::env;
 use std::future::Future;
@@ -87,11 +85,11 @@ pub(crate) async fn connect_with(settings: rsock_tokio::Builder) -> (Stream, Str
     (client, server)
 }
 
-/// Small messages to and fro until both directions are on the ring.
+/// Exchanges small messages until both directions bypass TCP.
 pub(crate) async fn settle(a: &mut Stream, b: &mut Stream) {
     let mut byte = [0];
     for _ in 0..10_000 {
-        if a.on_ring() == (true, true) && b.on_ring() == (true, true) {
+        if a.acceleration().is_both() && b.acceleration().is_both() {
             return;
         }
         a.write_all(&[7]).await.expect("write");
@@ -99,10 +97,10 @@ pub(crate) async fn settle(a: &mut Stream, b: &mut Stream) {
         b.write_all(&[7]).await.expect("write");
         a.read_exact(&mut byte).await.expect("read");
     }
-    panic!("not on the ring: {:?} {:?}", a.pin_reason(), b.pin_reason());
+    panic!("not accelerated: {:?} {:?}", a.fallback_reason(), b.fallback_reason());
 }
 
-pub(crate) async fn on_ring() -> (Stream, Stream) {
+pub(crate) async fn accelerated_pair() -> (Stream, Stream) {
     let (mut a, mut b) = connect().await;
     settle(&mut a, &mut b).await;
     (a, b)
@@ -123,7 +121,7 @@ impl Wake for Count {
     }
 }
 
-/// Polls `future` `polls` times, then drops it; what it came to, if it did.
+/// Polls `future` `polls` times, then drops it; its output if it was ready.
 pub(crate) async fn poll_times<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -136,7 +134,7 @@ pub(crate) async fn poll_times<F: Future>(future: F, polls: usize) -> Option<F::
     None
 }
 
-/// A task that waits by now.
+/// A task that runs `future`, which waits when this returns.
 pub(crate) async fn waiting<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {

@@ -1,4 +1,4 @@
-//! Datagrams that arrive: of every length, once, to whoever waits.
+//! Datagrams of every length arrive once and wake the tasks that wait for them.
 
 use super::{addresses, any, bound, met, past_udp, received_by_device};
 use crate::common::{in_both, is_rdma, pattern, poll_times};
@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::pin::pin;
 
-pub(crate) fn tasks_that_wait_are_woken_whichever_way_a_datagram_takes() {
+pub(crate) fn tasks_that_wait_are_woken_by_datagrams_of_every_route() {
     in_both(|| async {
         for addr in addresses() {
             let before = received_by_device();
@@ -32,7 +32,7 @@ pub(crate) fn tasks_that_wait_are_woken_whichever_way_a_datagram_takes() {
             }
             a.send_to(&[], at_b).await.expect("send");
             let b = echo.await.expect("echo");
-            // One in a second goes by UDP and asks whether the peer is still there.
+            // Once a second a datagram goes by UDP, to find out whether the peer still exists.
             let (of_a, of_b) = (past_udp(&a), past_udp(&b));
             assert!(of_a.sent > 500 && of_b.sent > 500, "{of_a:?} {of_b:?}");
             assert_eq!(of_a.sent, of_b.received + of_a.lost);
@@ -43,7 +43,7 @@ pub(crate) fn tasks_that_wait_are_woken_whichever_way_a_datagram_takes() {
     });
 }
 
-/// What a device loses it does not tell; what arrives arrives once.
+/// A device does not report what it loses; what arrives, arrives once.
 pub(crate) fn batches_arrive_whole_or_are_counted() {
     in_both(|| async {
         const ROUNDS: u32 = 100;
@@ -70,7 +70,7 @@ pub(crate) fn batches_arrive_whole_or_are_counted() {
                 assert!(seen.insert(word[..4].to_vec()), "twice");
             }
         }
-        // What is on its way comes before this, or goes by UDP too.
+        // Datagrams still under way arrive before this one, or go by UDP as it does.
         let end = tokio::spawn(async move {
             loop {
                 a.send_to(b"end", at_b).await.expect("send");
@@ -90,7 +90,7 @@ pub(crate) fn batches_arrive_whole_or_are_counted() {
         }
         let after = past_udp(&end.await.expect("no panic"));
         let n_sent = u64::from(ROUNDS * BATCH);
-        // One in a second goes by UDP.
+        // Once a second a datagram goes by UDP.
         assert!(after.sent - before.sent > n_sent / 2, "{before:?} {after:?}");
         let n_seen = u64::try_from(seen.len()).expect("few");
         if is_rdma() {
@@ -101,8 +101,7 @@ pub(crate) fn batches_arrive_whole_or_are_counted() {
     });
 }
 
-/// However many there are at once.
-pub(crate) fn batches_are_received_whichever_way_they_take() {
+pub(crate) fn batches_of_every_size_are_received_by_every_route() {
     in_both(|| async {
         let [(a, at_a), (b, at_b)] = met(any()).await;
         let strangers = [bound(any()).await, bound(any()).await];
@@ -124,7 +123,7 @@ pub(crate) fn batches_are_received_whichever_way_they_take() {
                             got.push(buf[..received.len].to_vec());
                         }
                     }
-                    // They may overtake each other on the way from one way to the other.
+                    // They may be reordered while the route changes.
                     got.sort_by_key(Vec::len);
                     assert!(got == datagrams, "{n} datagrams");
                 };
@@ -140,7 +139,7 @@ pub(crate) fn batches_are_received_whichever_way_they_take() {
             let mut bufs = space.each_mut().map(|buf| IoSliceMut::new(buf));
             let none = to.try_recv_batch(&mut bufs, &mut [None; 8]).expect_err("all were taken");
             assert_eq!(none.kind(), ErrorKind::WouldBlock);
-            // Nothing is waited for where nothing has room.
+            // Without a buffer or an entry nothing is waited for.
             assert_eq!(to.recv_batch(&mut [], &mut [None; 8]).await.expect("nothing"), 0);
             assert_eq!(to.recv_batch(&mut bufs, &mut []).await.expect("nothing"), 0);
             assert_eq!(from.send_batch(&[], Some(at_to)).await.expect("nothing"), 0);
@@ -163,8 +162,9 @@ pub(crate) fn a_datagram_that_is_too_long_for_the_buffer_is_cut() {
     });
 }
 
-/// A full device holds a sender up, whether or not it takes what has come for itself; nobody else does.
-pub(crate) fn a_sender_that_does_not_wait_for_its_receiver_goes_on() {
+/// A sender waits for a full device, whether or not it receives meanwhile, but not for its
+/// receiver.
+pub(crate) fn a_sender_makes_progress_while_its_receiver_does_not_read() {
     const N: u32 = 5000;
     in_both(|| async {
         let [(a, at_a), (b, at_b)] = met(any()).await;

@@ -1,6 +1,12 @@
 //! Tests of datagram sockets, in runtimes of both kinds, on any device.
 
-pub(crate) mod dropped;
+#![allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    reason = "the test of dropped futures uses a part"
+)]
+
 pub(crate) mod flow;
 pub(crate) mod peers;
 
@@ -13,26 +19,20 @@ use std::{env, fs};
 macro_rules! datagram_tests {
     ($run:path) => {
         crate::datagram::datagram_tests! {
-            $run: dropped {
-                dropped_receives_take_nothing
-                a_dropped_send_has_sent_all_or_nothing
-                a_waker_left_behind_is_woken_and_the_task_that_polls_is_served
-                a_socket_may_be_dropped_by_a_runtime_that_ends
-            }
-            flow {
-                tasks_that_wait_are_woken_whichever_way_a_datagram_takes
+            $run: flow {
+                tasks_that_wait_are_woken_by_datagrams_of_every_route
                 batches_arrive_whole_or_are_counted
-                batches_are_received_whichever_way_they_take
+                batches_of_every_size_are_received_by_every_route
                 a_datagram_that_is_too_long_for_the_buffer_is_cut
-                a_sender_that_does_not_wait_for_its_receiver_goes_on
+                a_sender_makes_progress_while_its_receiver_does_not_read
             }
             peers {
-                the_first_datagram_arrives_once_although_nothing_is_known
-                tasks_that_share_a_socket_all_get_something
+                the_first_datagram_arrives_once_before_the_peers_have_found_each_other
+                tasks_that_share_a_socket_all_receive_datagrams
                 a_socket_moves_between_threads_and_tasks
                 a_peer_that_restarts_on_its_port_is_reached_again
-                who_waits_is_told_of_a_queue_that_another_task_makes
-                what_udp_reports_arrives_at_a_task_that_waits
+                a_waiting_task_is_woken_for_a_queue_that_another_task_makes
+                an_error_that_udp_reports_reaches_a_waiting_task
             }
         }
     };
@@ -48,22 +48,23 @@ macro_rules! datagram_tests {
 
 pub(crate) use datagram_tests;
 
-/// A free port of an address that the device reaches, of each family: the lab has its own.
+/// An address of each family that the device reaches, with port 0; the lab has addresses of its
+/// own.
 pub(crate) fn addresses() -> [&'static str; 2] {
     if is_rdma() { ["10.9.0.1:0", "[fd09::1]:0"] } else { ["127.0.0.1:0", "[::1]:0"] }
 }
 
-fn any() -> &'static str {
+pub(crate) fn any() -> &'static str {
     addresses()[0]
 }
 
-async fn bound(addr: &str) -> (Datagram, SocketAddr) {
+pub(crate) async fn bound(addr: &str) -> (Datagram, SocketAddr) {
     let socket = Datagram::bind(addr).await.expect("bind");
     let addr = socket.local_addr().expect("address");
     (socket, addr)
 }
 
-/// Datagrams that went, came and were lost past UDP: through memory, or over the device's queue pairs.
+/// Datagrams that did not go by UDP, but through memory or over the device's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Past {
     sent: u64,
@@ -88,15 +89,15 @@ fn received_by_device() -> u64 {
     fs::read_to_string(place).expect("the device's counters").trim().parse().expect("a number")
 }
 
-/// Two sockets that talk until both send past UDP.
-async fn met(addr: &str) -> [(Datagram, SocketAddr); 2] {
+/// Two sockets that have found each other: both send past UDP.
+pub(crate) async fn met(addr: &str) -> [(Datagram, SocketAddr); 2] {
     let ends = [bound(addr).await, bound(addr).await];
     let [a, b] = &ends;
     talk([(&a.0, a.1), (&b.0, b.1)]).await;
     ends
 }
 
-/// Talks until both send past UDP. Every datagram arrives once, with its source.
+/// Exchanges datagrams until both send past UDP. Each arrives once, with its source.
 async fn talk([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
     let before = [a, b].map(|socket| past_udp(socket).sent);
     let mut buf = [0; 8];

@@ -1,4 +1,4 @@
-//! Peers that are unknown at first, come back, or are waited for by many.
+//! Peers that are not known yet, restart, or have several tasks waiting for them.
 
 use super::{addresses, any, bound, met, past_udp, talk};
 use crate::common::{
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-pub(crate) fn the_first_datagram_arrives_once_although_nothing_is_known() {
+pub(crate) fn the_first_datagram_arrives_once_before_the_peers_have_found_each_other() {
     in_both(|| async {
         for addr in addresses() {
             let ((a, at_a), (b, at_b)) = (bound(addr).await, bound(addr).await);
@@ -30,8 +30,8 @@ pub(crate) fn the_first_datagram_arrives_once_although_nothing_is_known() {
     });
 }
 
-/// Whoever is woken, nobody is forgotten.
-pub(crate) fn tasks_that_share_a_socket_all_get_something() {
+/// Whichever task is woken, every task gets datagrams.
+pub(crate) fn tasks_that_share_a_socket_all_receive_datagrams() {
     const EACH: u32 = 200;
     in_both(|| async {
         let [(a, at_a), (b, at_b)] = met(any()).await;
@@ -70,7 +70,7 @@ pub(crate) fn tasks_that_share_a_socket_all_get_something() {
     });
 }
 
-/// A wait that began in one task and thread goes on in another one; and the sockets outlive the tasks.
+/// A wait that began in one task and thread continues in another; the sockets outlive the tasks.
 pub(crate) fn a_socket_moves_between_threads_and_tasks() {
     let _watchdog = Watchdog::new();
     let runtime = multi_thread();
@@ -100,7 +100,7 @@ pub(crate) fn a_socket_moves_between_threads_and_tasks() {
     }
 }
 
-/// It has another queue then.
+/// The restarted peer has another queue.
 pub(crate) fn a_peer_that_restarts_on_its_port_is_reached_again() {
     let _watchdog = Watchdog::new();
     current_thread().block_on(async {
@@ -111,13 +111,13 @@ pub(crate) fn a_peer_that_restarts_on_its_port_is_reached_again() {
         let mut word = [0; 16];
         for _ in 0..2 {
             let b = Datagram::bind(at_b).await.expect("the port is free");
-            // What goes to the old queue is lost, until it is noticed or one that goes by UDP asks. Who
-            // sends to a port where nobody is hears of that.
+            // What goes to the old queue is lost until the sender notices, or a datagram by UDP
+            // finds out. A datagram to a port without a socket is reported as refused.
             while poll_times(b.readable(), 3).await.is_none() {
                 sent(a.send_to(b"still there?", at_b).await);
             }
             while b.try_recv(&mut word).is_ok() {}
-            // Each side may have something of its own to find out, and meanwhile loses datagrams.
+            // Each side loses datagrams until it has found the other's new queue.
             let before = past_udp(&b).received;
             while past_udp(&b).received == before {
                 sent(a.send_to(b"there you are", at_b).await);
@@ -139,20 +139,20 @@ fn sent(sent: std::io::Result<usize>) {
     }
 }
 
-pub(crate) fn what_udp_reports_arrives_at_a_task_that_waits() {
+pub(crate) fn an_error_that_udp_reports_reaches_a_waiting_task() {
     in_both(|| async {
         let (a, _) = bound(any()).await;
         let at_b = at_own_port(any());
         a.connect(at_b).await.expect("connect");
-        a.send(b"anybody there?").await.expect("send");
-        let refused = a.recv(&mut [0; 8]).await.expect_err("nobody is there");
+        a.send(b"is there a peer?").await.expect("send");
+        let refused = a.recv(&mut [0; 8]).await.expect_err("there is no peer");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     });
 }
 
-/// A task that waits since before its socket talked over any device does not watch what comes there: it is
-/// told.
-pub(crate) fn who_waits_is_told_of_a_queue_that_another_task_makes() {
+/// A task that waits since before its socket used a device does not watch the device's queue: it
+/// must be woken to do so.
+pub(crate) fn a_waiting_task_is_woken_for_a_queue_that_another_task_makes() {
     let _watchdog = Watchdog::new();
     current_thread().block_on(async {
         let ((a, _), (b, at_b)) = (bound(any()).await, bound(any()).await);
@@ -162,15 +162,15 @@ pub(crate) fn who_waits_is_told_of_a_queue_that_another_task_makes() {
         {
             let mut waiting = pin!(a.recv(&mut word));
             let mut polls = 0;
-            // Until it waits for good.
+            // Until a poll leaves it waiting without another wake-up.
             while count.0.swap(0, Ordering::Relaxed) != 0 || polls < 3 {
                 assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
                 tokio::task::yield_now().await;
                 polls += 1;
             }
             a.try_send_to(b"first", at_b).expect("sent");
-            let is_told = count.0.load(Ordering::Relaxed) != 0;
-            assert_eq!(is_told, is_rdma(), "a queue in memory is there from the beginning");
+            let is_woken = count.0.load(Ordering::Relaxed) != 0;
+            assert_eq!(is_woken, is_rdma(), "a queue in memory is there from the beginning");
         }
         assert_eq!(b.recv(&mut word).await.expect("receive"), 5);
     });

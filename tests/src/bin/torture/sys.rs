@@ -391,8 +391,9 @@ pub(crate) fn exit_now(status: i32) -> ! {
 /// A thread that has not been joined.
 pub(crate) struct Joining(libc::pthread_t);
 
-/// A thread that runs `run`; `None` if there can be none now. (A thread of the standard library's
-/// takes a lock as it begins and as it ends, and a child that is forked meanwhile could begin none.)
+/// A thread that runs `run`; `None` if there can be none now. (A thread of the standard library
+/// takes a lock as it begins and as it ends, and a child that is forked meanwhile could begin
+/// none.)
 pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> Option<Joining> {
     extern "C" fn start(run: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: the box that `spawn` gave away for this thread.

@@ -16,7 +16,7 @@ use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_
 use crate::accelerate::{AcceleratedStream, FLAG_PINNED, FallbackReason, Search, socket_proxy};
 use crate::interrupt::Section;
 use crate::sys;
-use rsock_proto::switch::{Left, Receiver, Settled};
+use rsock_proto::switch::{Fault, Left, Receiver, Settled};
 use rsock_verbs::family;
 use rsock_verbs::soft;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -200,6 +200,7 @@ impl AcceleratedStream {
                 Settled::Yes if need == Need::Write => return Left::Yes,
                 Settled::Yes => {}
                 Settled::NotYet => return Left::NotYet,
+                Settled::BreakOff => return Left::Fault(Fault::Lost),
                 Settled::Fault(fault) => return Left::Fault(fault),
             }
         }

@@ -11,7 +11,7 @@ pub(super) use wait::sleep_with_bell;
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::send::is_nonblocking;
-use crate::accelerate::state::{FLAG_RX_PLAIN, Receiving};
+use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::{AcceleratedStream, FIRST_LOOK};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
@@ -77,7 +77,12 @@ impl AcceleratedStream {
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
         let is_paired = self.path().is_some();
         if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !is_paired {
-            return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
+            let n = kernel_recv(descriptor.named(), bufs, flags)?;
+            // Another thread may have broken the connection off meanwhile. Then this is no end of the stream.
+            if n == 0 && total != 0 && self.has(FLAG_BROKEN) {
+                return Err(Errno::CONNRESET.into());
+            }
+            return Ok(n);
         }
         if total == 0 {
             // The kernel has a byte for it that looking ahead skips.

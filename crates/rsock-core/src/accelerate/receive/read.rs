@@ -2,6 +2,7 @@
 
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::ask::{Subject, error_of};
+use crate::accelerate::close::Break;
 use crate::accelerate::receive::kernel::{kernel_recv, queued, tcp_goes_on};
 use crate::accelerate::receive::{Blocked, KernelOnlyWaiter};
 use crate::accelerate::state::Receiving;
@@ -9,7 +10,7 @@ use crate::engine::RecvError;
 use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Ahead, Fact, Read, Receiver, Seen, WaitFor};
+use rsock_proto::switch::{Ahead, Fact, Read, Receiver, WaitFor};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -56,7 +57,7 @@ impl AcceleratedStream {
             };
             match took {
                 Took::Bytes(n) => return Ok(n),
-                Took::Nothing(fact) => note(&mut seen, fact),
+                Took::Nothing(fact) => self.note(rx, &mut seen, subject, fact),
             }
         }
     }
@@ -202,9 +203,13 @@ impl AcceleratedStream {
         fd: BorrowedFd<'_>,
         rx: &mut Receiving,
     ) -> io::Error {
+        // Not waited for under the lock of the other direction. A thread that holds it may be about to
+        // leave the ring, and then only a reset is safe.
+        let tx = self.dirs.tx.0.try_lock();
+        let how = tx.as_ref().map_or(Break::Reset, |tx| self.how_to_break(tx));
         rx.switch.break_off();
         self.note_path(Direction::Recv, metrics::Transport::Tcp);
-        self.break_connection(fd)
+        self.break_connection(fd, how)
     }
 }
 
@@ -221,10 +226,6 @@ enum Looked {
 enum Took {
     Bytes(usize),
     Nothing(Fact),
-}
-
-fn note(seen: &mut Seen, fact: Fact) {
-    seen.note::<rsock_proto::switch::Wire>(fact);
 }
 
 /// Receives from the kernel at most `most` bytes, without waiting.

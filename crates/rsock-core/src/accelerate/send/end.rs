@@ -22,10 +22,11 @@ impl AcceleratedStream {
         fd: BorrowedFd<'_>,
         tx: &mut Sending,
     ) -> io::Error {
+        let how = self.how_to_break(tx);
         tx.switch.break_off();
         self.note_path(Direction::Send, metrics::Transport::Tcp);
         self.dirs.raise(FLAG_TX_PLAIN);
-        self.break_connection(fd)
+        self.break_connection(fd, how)
     }
 }
 
@@ -48,7 +49,11 @@ pub(in crate::accelerate) fn is_deserted(
 ) -> bool {
     let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
     if !sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0) {
-        tx.met_bytes = tx.switch.ring_bytes();
+        // A peer that has let go of the ring reads nothing more, although the end of its socket, of
+        // which another process may hold a copy for a moment, has not come yet.
+        if !path.has_failed() {
+            tx.met_bytes = tx.switch.ring_bytes();
+        }
         return false;
     }
     fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 || !path.has_eof()

@@ -18,7 +18,7 @@ use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
 use kernel::kernel_send;
-use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Wire, Write};
+use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -160,7 +160,10 @@ impl AcceleratedStream {
                 Err(blocked) => blocked,
             };
             let fd = call.fd()?;
-            if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
+            // The stream is pinned, so the program may watch the kernel's socket, which has room:
+            // only a wait for that room may be left to the program.
+            let is_watchable = matches!(blocked, Blocked::Tcp);
+            if is_watchable && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
                 return Err(Errno::AGAIN.into());
             }
             let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
@@ -175,19 +178,28 @@ impl AcceleratedStream {
         let fd = call.fd()?;
         let path = self.path();
         let mark = path.map_or(0, |path| path.mark());
-        let mut subject = Subject::new(fd, path).with(Conditions::KERNEL_CALL);
+        // A look at the ring in each try: one that has ended is found in no other way here.
+        let call = Conditions::KERNEL_CALL.with(Conditions::LOOK_DUE);
+        let mut subject = Subject::new(fd, path).with(call);
         let mut seen = self.begin(&*tx, &subject);
-        let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
-        self.note_answers(&tx);
-        match next {
-            Write::Tcp => Ok(()),
-            Write::Ring | Write::Wait(Room::Ring) => Err(Blocked::Ring(mark)),
-            Write::Wait(Room::Tcp) => Err(Blocked::Tcp),
-            Write::Wait(Room::Device) => Err(Blocked::Leaving(mark)),
-            Write::Reset => Err(Blocked::Reset),
-            Write::Fail => Err(Blocked::Error(subject.take_error())),
-            Write::BreakOff => Err(Blocked::Error(self.break_off(fd, &mut tx))),
-            Write::Fault(fault) => Err(Blocked::Error(error_of(fault))),
+        loop {
+            let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
+            self.note_answers(&tx);
+            return match next {
+                Write::Tcp => Ok(()),
+                Write::Ring => {
+                    let fact = look_for_room(&mut subject, &mut tx);
+                    self.note(&*tx, &mut seen, &subject, fact);
+                    continue;
+                }
+                Write::Wait(Room::Ring) => Err(Blocked::Ring(mark)),
+                Write::Wait(Room::Tcp) => Err(Blocked::Tcp),
+                Write::Wait(Room::Device) => Err(Blocked::Leaving(mark)),
+                Write::Reset => Err(Blocked::Reset),
+                Write::Fail => Err(Blocked::Error(subject.take_error())),
+                Write::BreakOff => Err(Blocked::Error(self.break_off(fd, &mut tx))),
+                Write::Fault(fault) => Err(Blocked::Error(error_of(fault))),
+            };
         }
     }
 
@@ -253,9 +265,7 @@ impl AcceleratedStream {
                 Write::BreakOff => return Err(Blocked::Error(self.break_off(fd, &mut tx))),
                 Write::Fault(fault) => return Err(Blocked::Error(error_of(fault))),
             };
-            seen.note::<Wire>(fact);
-            // How long the ring has been full may have begun just now.
-            seen.now = self.conditions(&*tx, &subject);
+            self.note(&*tx, &mut seen, &subject, fact);
         }
     }
 
@@ -274,19 +284,8 @@ impl AcceleratedStream {
                 self.count_bytes(Direction::Send, path.kind(), n);
                 Ok(Sent::Bytes(n))
             }
-            Err(SendError::WouldBlock) => {
-                tx.full_since.get_or_insert_with(sys::now);
-                Ok(Sent::Nothing(Fact::RingFull))
-            }
             Err(SendError::Fault) => Err(Blocked::Error(Errno::FAULT.into())),
-            Err(SendError::Closed) => Ok(Sent::Nothing(Fact::RingClosed)),
-            Err(SendError::Failed(libc::ECONNRESET)) if !path.is_far() => {
-                Ok(Sent::Nothing(Fact::RingClosed))
-            }
-            Err(SendError::Failed(errno)) => {
-                subject.error = Some(Errno::from_raw_os_error(errno));
-                Ok(Sent::Nothing(Fact::RingFailed))
-            }
+            Err(e) => Ok(Sent::Nothing(fact_of(e, subject, tx, path))),
         }
     }
 
@@ -327,16 +326,22 @@ impl AcceleratedStream {
         let mut seen = self.begin(tx, &subject);
         let settled = self.ask(tx, &mut seen, &mut subject, Sender::settle);
         self.note_answers(tx);
+        if matches!(settled, Ok(Settled::BreakOff)) {
+            let _ = self.break_off(fd, tx);
+        }
         settled.unwrap_or(Settled::NotYet)
     }
 
-    /// Answers what the receiver has asked, if it has: one that is about to hand its stream over waits for that, and a
+    /// Answers what the receiver has asked, if it has, and breaks the connection off if bytes that were sent are
+    /// lost. A receiver that is about to hand its stream over waits for that, and a
     /// program that only reads makes no other call that would.
     pub(in crate::accelerate) fn answer_leave(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path() else { return };
         let answered = self.dirs.shared.0.leaves_answered.load(Ordering::Acquire);
-        let is_unsettled = self.has(FLAG_PINNED) && !self.has(FLAG_TX_PLAIN);
-        if path.heard_now().counts.leaves() != answered || is_unsettled {
+        let leaves = path.heard_now().counts.leaves();
+        // In this order: what was heard last may be that the ring has failed.
+        let has_news = self.has(FLAG_PINNED) || path.is_far() && path.has_failed();
+        if leaves != answered || has_news && !self.has(FLAG_TX_PLAIN) {
             let _section = Section::enter();
             let mut tx = self.dirs.tx.0.lock();
             let _ = self.settle_sending(fd, &mut tx);
@@ -356,6 +361,32 @@ impl AcceleratedStream {
     pub(in crate::accelerate) fn asking_path(&self) -> Option<&Path> {
         self.path().filter(|_| !self.has(FLAG_TX_PLAIN))
     }
+}
+
+/// What a write to the ring that took nothing says of it.
+fn fact_of(error: SendError, subject: &mut Subject<'_>, tx: &mut Sending, path: &Path) -> Fact {
+    match error {
+        SendError::WouldBlock | SendError::Fault => {
+            tx.full_since.get_or_insert_with(sys::now);
+            Fact::RingFull
+        }
+        SendError::Closed => Fact::RingClosed,
+        SendError::Failed(libc::ECONNRESET) if !path.is_far() => Fact::RingClosed,
+        SendError::Failed(errno) => {
+            subject.error = Some(Errno::from_raw_os_error(errno));
+            Fact::RingFailed
+        }
+    }
+}
+
+/// For a call that needs the kernel's socket, when the message that it leaves the ring finds no room: whether there
+/// can still be some.
+fn look_for_room(subject: &mut Subject<'_>, tx: &mut Sending) -> Fact {
+    let Some(path) = subject.path else { return Fact::RingClosed };
+    // Takes what waits on the device: it may be that the ring has failed.
+    path.heard_now();
+    let is_over = path.try_send(&[]).err();
+    fact_of(is_over.unwrap_or(SendError::WouldBlock), subject, tx, path)
 }
 
 /// What one try on the ring came to.

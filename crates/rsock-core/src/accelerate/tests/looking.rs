@@ -123,6 +123,42 @@ fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
     });
 }
 
+/// The call that finds the stream back on TCP for good is no receive.
+#[test]
+fn an_epoll_set_is_quiet_once_a_look_has_found_the_stream_on_tcp() {
+    use rustix::event::{Timespec, epoll};
+    fn counts(end: &End) {
+        assert_eq!(end.twin.bytes_readable(end.socket.as_fd()).expect("bytes"), 0);
+    }
+    fn polls(end: &End) {
+        let mut entries = [end.poll_entry(PollFlags::IN)];
+        poll(&mut entries, Some(Duration::ZERO), None).expect("poll");
+        assert_eq!(entries[0].revents, PollFlags::empty());
+    }
+    for looks in [counts, polls] {
+        watchdog(|| {
+            let (a, b) = connect_on_ring();
+            b.pin();
+            let proxy = b.twin.stand_in(b.socket.as_fd()).expect("made").expect("on the ring");
+            // SAFETY: the stream keeps it open as long as it is needed.
+            let proxy = unsafe { BorrowedFd::borrow_raw(proxy) };
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+            epoll::add(&set, proxy, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+                .expect("add");
+            // Says that it goes to TCP, and sends nothing there.
+            a.pin();
+            let is_settled = || b.twin.dirs.has(FLAG_RX_PLAIN);
+            while !is_settled() {
+                looks(&b);
+            }
+            let mut events = Vec::with_capacity(1);
+            let room = rustix::buffer::spare_capacity(&mut events);
+            let n = epoll::wait(&set, room, Some(&Timespec::default())).expect("wait");
+            assert_eq!(n, 0, "readable, although nothing is there and no call will empty it");
+        });
+    }
+}
+
 #[test]
 fn an_armed_doorbell_rings_and_an_old_mark_arms_nothing() {
     watchdog(|| {

@@ -1,6 +1,6 @@
 //! What a call does with the answer of its query.
 
-use super::channel::{Item, URGENT};
+use super::channel::{Device, Item, URGENT};
 use super::model::{Result, Stage};
 use super::thread::{Job, Sleep};
 use super::world::{Narrow, OTHER, Written};
@@ -16,7 +16,7 @@ impl Stage<'_> {
             Read::Tcp { most } => match self.read_tcp(most)? {
                 Some(fact) => {
                     self.say(|| format!("{fact:?}"));
-                    seen.note::<Narrow>(fact);
+                    self.note(t, &mut seen, fact);
                     self.keep(t, seen);
                     Ok(())
                 }
@@ -26,7 +26,7 @@ impl Stage<'_> {
             Read::Ring => match self.read_ring()? {
                 Some(fact) => {
                     self.say(|| format!("{fact:?}"));
-                    seen.note::<Narrow>(fact);
+                    self.note(t, &mut seen, fact);
                     self.keep(t, seen);
                     Ok(())
                 }
@@ -47,9 +47,15 @@ impl Stage<'_> {
             Read::Fault(Fault::ForeignBytes | Fault::Violation) if self.has_foreign() => {
                 self.met_end(t, None)
             }
-            Read::Reset | Read::Fail | Read::BreakOff | Read::Fault(Fault::Lost)
-                if self.world.may_break() =>
-            {
+            Read::BreakOff if self.world.may_break() => {
+                let now = self.world.conditions(self.e, t, self.config);
+                let end = &mut self.world.ends[self.e];
+                let by_reset = end.is_sending_locked || end.sender.breaks_by_reset(now);
+                end.receiver.break_off();
+                self.world.break_connection(self.e, by_reset);
+                self.met_end(t, None)
+            }
+            Read::Reset | Read::Fail | Read::Fault(Fault::Lost) if self.world.may_break() => {
                 self.met_end(t, None)
             }
             Read::Reset | Read::Fail | Read::BreakOff | Read::Fault(_) => {
@@ -109,33 +115,44 @@ impl Stage<'_> {
                         return self.over(t, Job::Write, Job::Idle);
                     }
                     Written::Error => return self.failed_write(t),
-                    Written::Full => seen.note::<Narrow>(Fact::TcpFull),
+                    Written::Full => self.note(t, &mut seen, Fact::TcpFull),
                 }
             }
             Write::Ring => {
-                let lane = &self.world.lanes[e];
-                let is_closed = lane.is_dead || self.world.ends[e].sending_ended;
-                let byte = self.world.ends[e].n_sent + 1;
-                let has_failed = self.config.is_far && lane.is_dead;
-                if has_failed && !self.world.ends[e].inbox_ended {
-                    seen.note::<Narrow>(Fact::RingFailed);
+                let (lane, end) = (&self.world.lanes[e], &self.world.ends[e]);
+                let is_dead = lane.is_dead && !self.config.is_far;
+                let is_closed = is_dead || end.sending_ended || end.is_disconnected;
+                let byte = end.n_sent + 1;
+                let has_room = lane.unread < self.config.ring_room;
+                let is_kernel_call = self.world.is_urgent_next(e, self.config);
+                let is_posted = has_room && !is_kernel_call && !is_closed;
+                if is_posted && end.device == Device::Fails && !self.config.flushes {
+                    // A post that is refused shows the failure.
+                    self.world.pump_all(e);
+                }
+                if self.world.ends[e].device == Device::Failed {
+                    self.note(t, &mut seen, Fact::RingFailed);
                 } else if is_closed {
-                    seen.note::<Narrow>(Fact::RingClosed);
-                } else if lane.unread < self.config.ring_room && self.post(Item::Byte(byte)) {
+                    self.note(t, &mut seen, Fact::RingClosed);
+                } else if !is_kernel_call && has_room && self.post(Item::Byte(byte)) {
                     self.say(|| format!("byte {byte} to the ring"));
                     self.world.ends[e].n_sent += 1;
                     self.world.ends[e].sender.took_ring(1);
                     return self.over(t, Job::Write, Job::Idle);
                 } else {
                     self.say(|| "full".to_owned());
-                    seen.note::<Narrow>(Fact::RingFull);
+                    self.note(t, &mut seen, Fact::RingFull);
                 }
             }
             Write::Wait(Room::Tcp) => return self.wait(t, Job::Write, Sleep::RoomOnTcp),
             Write::Wait(Room::Ring | Room::Device) => {
                 return self.wait(t, Job::Write, Sleep::RoomOnRing);
             }
-            Write::Reset | Write::BreakOff | Write::Fault(_) if self.world.may_break() => {
+            Write::BreakOff if self.world.may_break() => {
+                self.break_off(t);
+                return self.over(t, Job::Write, Job::Over);
+            }
+            Write::Reset | Write::Fault(_) if self.world.may_break() => {
                 return self.over(t, Job::Write, Job::Over);
             }
             Write::Reset | Write::BreakOff | Write::Fail | Write::Fault(_) => {
@@ -146,9 +163,19 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// The writer, or a thread that waits, breaks the connection off.
+    fn break_off(&mut self, t: usize) {
+        let now = self.world.conditions(self.e, t, self.config);
+        let sender = &mut self.world.ends[self.e].sender;
+        let by_reset = sender.breaks_by_reset(now);
+        sender.break_off();
+        self.world.break_connection(self.e, by_reset);
+    }
+
     fn failed_write(&mut self, t: usize) -> Result<()> {
         let (end, peer) = (&self.world.ends[self.e], &self.world.ends[1 - self.e]);
-        if !end.sending_ended && !peer.socket.is_closed && !self.world.may_break() {
+        if !end.sending_ended && !end.is_broken && !peer.socket.is_closed && !self.world.may_break()
+        {
             return Err("TCP refuses a byte without a reason".to_owned());
         }
         self.over(t, Job::Write, Job::Over)
@@ -174,6 +201,9 @@ impl Stage<'_> {
     }
 
     pub(super) fn settled(&mut self, t: usize, job: Job, settled: Settled) -> Result<()> {
+        if settled == Settled::BreakOff {
+            self.break_off(t);
+        }
         let next = match (job, settled) {
             (Job::Answer(sleep), _) => Job::Asleep(sleep),
             (Job::SettleSending, _) => Job::SettleReceiving,

@@ -1,13 +1,13 @@
 //! The calls of a program over the switch, one step at a time: what `send`, `recv`, `poll`,
 //! `FIONREAD` and a handover will be in rsock-core.
 
-use super::channel::Item;
+use super::channel::{Device, Item};
 use super::config::Config;
 use super::model::{Result, Stage};
 use super::thread::{Job, Sleep, Thread};
 use super::world::{Narrow, OTHER, READER, WRITER, World};
 use crate::switch::mistake::Mistake;
-use crate::switch::{Conditions, Left, Message, Rules, Seen, Step};
+use crate::switch::{Conditions, Fact, Left, Message, Rules, Seen, Step};
 
 impl World {
     /// What a call of a thread knows without locks.
@@ -16,13 +16,19 @@ impl World {
         let (end, call) = (&self.ends[e], &self.ends[e].threads[thread]);
         let lane = &self.lanes[1 - e];
         let is_cut = config.is_far && lane.is_dead;
+        let is_dead = !config.is_far && lane.is_dead && !end.inbox_ended;
+        // Not of a network that is slow: that answers within a fraction of this time.
+        let is_silent = self.lanes[e].is_unanswered() && end.device == Device::Works;
         C::NONE
             .with_if(C::PAIRED, end.is_paired)
             .with_if(C::PINNED, end.is_pinned)
             .with_if(C::SENDING_ENDED, end.sending_ended)
             .with_if(C::RECEIVING_ENDED, end.receiving_ended)
             .with_if(C::BETWEEN_HOSTS, config.is_far)
+            .with_if(C::RING_FAILED, end.device == Device::Failed || is_dead)
             .with_if(C::RING_CUT, is_cut)
+            .with_if(C::BROKEN, end.is_broken)
+            .with_if(C::DEVICE_SILENT, thread == WRITER && call.is_impatient && is_silent)
             .with_if(C::KERNEL_ONLY_WAITER, end.kernel_only_waiters != 0)
             .with_if(C::LOOK_DUE, call.is_due)
             .with_if(C::PATIENCE_OVER, call.is_impatient)
@@ -97,7 +103,7 @@ impl Stage<'_> {
     fn begin(&mut self, t: usize, is_due: bool, is_impatient: bool) -> Result {
         let lane = &self.world.lanes[1 - self.e];
         // The grace of a reader is longer than the network takes to bring what was sent.
-        let is_impatient = is_impatient && (t != READER || lane.n_arrived == lane.queue.len());
+        let is_impatient = is_impatient && (t != READER || lane.is_drained() || lane.is_lost);
         let end = &mut self.world.ends[self.e];
         let was = end.threads[t].job;
         let is_waking = matches!(was, Job::Asleep(_));
@@ -160,7 +166,8 @@ impl Stage<'_> {
         }
         let thread = &mut end.threads[t];
         (thread.job, thread.has_lock) = (job, true);
-        thread.seen = Seen::new(Conditions::NONE);
+        let now = self.world.conditions(self.e, t, self.config);
+        self.world.ends[self.e].threads[t].seen = Seen::new(now);
         self.query(t).map(|()| true)
     }
 
@@ -182,10 +189,8 @@ impl Stage<'_> {
     /// One step of the query that a thread is at.
     fn query(&mut self, t: usize) -> Result<()> {
         let e = self.e;
-        let now = self.world.conditions(e, t, self.config);
         let end = &mut self.world.ends[e];
         let mut seen = end.threads[t].seen;
-        seen.now = now;
         let job = end.threads[t].job;
         match job {
             Job::Read => {
@@ -255,7 +260,7 @@ impl Stage<'_> {
             Step::Look(look) => {
                 let fact = self.look(look);
                 self.say(|| format!("{fact:?}"));
-                seen.note::<Narrow>(fact);
+                self.note(t, &mut seen, fact);
             }
             Step::Say(message) => {
                 let is_sent = self.post(Item::Message(message));
@@ -270,15 +275,22 @@ impl Stage<'_> {
                     }
                 }
             }
-            Step::Pin(_) => self.world.ends[self.e].is_pinned = true,
+            Step::Pin(_) => {
+                self.world.ends[self.e].is_pinned = true;
+                seen.pinned();
+            }
             Step::Done(answer) => return done(self, answer, seen),
         }
         self.keep(t, seen);
         Ok(())
     }
 
-    pub(super) fn keep(&mut self, t: usize, mut seen: Seen) {
-        seen.now = Conditions::NONE;
+    /// Takes note of a fact, as the driver does.
+    pub(super) fn note(&self, t: usize, seen: &mut Seen, fact: Fact) {
+        seen.note::<Narrow>(fact, || self.world.conditions(self.e, t, self.config));
+    }
+
+    pub(super) fn keep(&mut self, t: usize, seen: Seen) {
         self.world.ends[self.e].threads[t].seen = seen;
     }
 

@@ -22,6 +22,7 @@ const READY: u8 = 0x40;
 const DOWN: u8 = 0x41;
 const LEAVE: u8 = 0x42;
 const END: u8 = 0x43;
+const CLOSE: u8 = 0x44;
 const UP: u8 = 0x80;
 
 /// What the ring carries.
@@ -29,7 +30,10 @@ const UP: u8 = 0x80;
 pub(super) enum Item {
     Byte(u8),
     Message(Message),
+    /// The end of the direction.
     End,
+    /// The end of both directions.
+    Close,
 }
 
 impl Item {
@@ -37,6 +41,7 @@ impl Item {
         match self {
             Self::Byte(n) => n,
             Self::End => END,
+            Self::Close => CLOSE,
             Self::Message(Message::Ready) => READY,
             Self::Message(Message::Down) => DOWN,
             Self::Message(Message::Leave) => LEAVE,
@@ -50,6 +55,7 @@ impl Item {
     pub(super) fn decode(entry: u8) -> Self {
         match entry {
             END => Self::End,
+            CLOSE => Self::Close,
             READY => Self::Message(Message::Ready),
             DOWN => Self::Message(Message::Down),
             LEAVE => Self::Message(Message::Leave),
@@ -120,4 +126,33 @@ pub(super) struct Lane {
     pub(super) unread: u8,
     /// The sender's or the receiver's end of it is gone.
     pub(super) is_dead: bool,
+    /// What has not arrived never will.
+    pub(super) is_lost: bool,
+    /// Room was given back in this direction after that.
+    pub(super) has_lost_room: bool,
+}
+
+impl Lane {
+    /// Whether everything that was posted has arrived.
+    pub(super) fn is_drained(&self) -> bool {
+        self.n_arrived == self.queue.len()
+    }
+
+    /// Whether the device of the sender waits in vain for an answer to something that it was given.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.is_lost && (!self.is_drained() || self.has_lost_room)
+    }
+}
+
+/// The device of an end, between hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum Device {
+    #[default]
+    Works,
+    /// It has failed, and nothing has taken note of that yet.
+    Fails,
+    /// It has failed, and that is known.
+    Failed,
+    /// It has failed after the ends of both directions: that means nothing.
+    Over,
 }

@@ -20,6 +20,10 @@ pub(super) struct Config {
     pub(super) is_lazy: bool,
     /// The ring leads to another host.
     pub(super) is_far: bool,
+    /// What may happen to what this end sends to another host, at some time.
+    pub(super) link: [Link; 2],
+    /// A device that has failed takes what it is given, as if it sent it; otherwise it refuses it.
+    pub(super) flushes: bool,
     /// The ends find each other at some time, or have before.
     pub(super) pairs_late: bool,
     /// Something pins this end, once.
@@ -30,6 +34,8 @@ pub(super) struct Config {
     pub(super) second_reads: [u8; 2],
     /// Another thread of this end writes as many of its last bytes, while the first may end it.
     pub(super) second_writes: [u8; 2],
+    /// The program of this end only writes.
+    pub(super) only_writes: [bool; 2],
     /// The reader of this end waits by `poll`.
     pub(super) polls: [bool; 2],
     /// The end hands its stream over to a program without rings, once.
@@ -48,6 +54,16 @@ pub(super) struct Config {
     pub(super) shuts_reading: [bool; 2],
 }
 
+/// What may happen to a direction of the link between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    Holds,
+    /// Nothing arrives any more. The device says so once it has waited for an answer in vain.
+    Fails,
+    /// The same, but the device does not say so to a thread that has something to send.
+    FallsSilent,
+}
+
 /// Three bytes in one direction over a roomy ring between threads that wait; nothing else happens.
 pub(super) const PLAIN: Config = Config {
     name: "plain",
@@ -58,11 +74,14 @@ pub(super) const PLAIN: Config = Config {
     buffer: 3,
     is_lazy: false,
     is_far: false,
+    link: [Link::Holds; 2],
+    flushes: false,
     pairs_late: false,
     pins: [false; 2],
     counts: [0; 2],
     second_reads: [0; 2],
     second_writes: [0; 2],
+    only_writes: [false; 2],
     polls: [false; 2],
     hands_over: [false; 2],
     half_closes: [false; 2],
@@ -81,8 +100,12 @@ impl Config {
 
     /// What the reader of an end does at first: it only listens where nothing will ever come.
     pub(super) fn first_read(&self, e: usize) -> Job {
+        if self.only_writes[e] {
+            return Job::Over;
+        }
         let peer = 1 - e;
-        let may_end = self.half_closes[peer] || self.closes[peer] || self.dies[peer];
+        let may_break = self.link[peer] != Link::Holds;
+        let may_end = self.half_closes[peer] || self.closes[peer] || self.dies[peer] || may_break;
         let may_come = self.bytes[peer] != 0 || self.foreign[peer] != 0 || may_end;
         if may_come { Job::Idle } else { Job::Asleep(Sleep::Listening) }
     }

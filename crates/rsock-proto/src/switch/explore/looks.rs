@@ -1,6 +1,6 @@
 //! What a call sees of the two channels, and takes from them.
 
-use super::channel::{START, is_urgent};
+use super::channel::{Device, START, is_urgent};
 use super::model::{Result, Stage};
 use crate::switch::{Fact, Look, Peeked};
 
@@ -38,16 +38,17 @@ impl Stage<'_> {
             }
             Look::RingEnd => {
                 self.world.pump_all(e);
-                Fact::RingEnd(self.world.ends[e].inbox_ended)
+                Fact::RingEnd(self.world.ring_has_ended(e))
             }
             Look::Drained => {
-                let lane = &self.world.lanes[e];
-                Fact::Drained(lane.n_arrived == lane.queue.len())
+                self.world.pump_all(e);
+                let has_failed = !matches!(self.world.ends[e].device, Device::Works);
+                Fact::Drained(self.world.lanes[e].is_drained() || has_failed)
             }
             Look::LeftUnread => Fact::LeftUnread(self.world.left_unread(e)),
             Look::PeerGone => {
                 self.world.pump_all(e);
-                let has_end = self.world.ends[e].inbox_ended;
+                let has_end = self.world.ring_has_ended(e);
                 Fact::PeerGone(self.world.tcp_has_ended(e) && !has_end)
             }
         }
@@ -113,9 +114,11 @@ impl Stage<'_> {
             return Ok(None);
         }
         let lane = &self.world.lanes[1 - e];
-        Ok(Some(if self.world.ends[e].inbox_ended {
+        Ok(Some(if self.world.ends[e].device == Device::Failed {
+            Fact::RingFailed
+        } else if self.world.ends[e].inbox_ended {
             Fact::RingEnds
-        } else if lane.is_dead && lane.n_arrived == 0 {
+        } else if lane.is_dead && lane.n_arrived == 0 && !self.config.is_far {
             Fact::RingBroke
         } else {
             Fact::RingEmpty

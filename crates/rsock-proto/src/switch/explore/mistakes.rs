@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::model::Scenario;
-use super::scenarios::{BETWEEN_HOSTS, ENDS, MOVES, PINS};
+use super::scenarios::{BETWEEN_HOSTS, ENDS, LINK_FAILS, MOVES, PINS};
 use super::search::explore;
 use super::world::MISTAKE;
 use crate::switch::mistake::Mistake;
@@ -29,11 +29,17 @@ fn scenario(mistake: Mistake) -> &'static str {
         M::EndWithoutLock => "half-close, two writers",
         M::SeamWakesNoOther => "two readers",
         M::LeaveUnasked => "reader hands over",
+        M::OwnEndUnnoticed => "reader shuts reading",
+        M::SilenceIgnored => "far, link falls silent",
+        M::EndedByFailure => "far, link fails, half-close",
+        M::ErrorForgotten | M::DrainedByFailure | M::BreakIsAnEnd | M::FailureNotSettled => {
+            "far, link fails"
+        }
     }
 }
 
 fn named(name: &str) -> Config {
-    let all = [MOVES, PINS, ENDS, BETWEEN_HOSTS].concat();
+    let all = [MOVES, PINS, ENDS, BETWEEN_HOSTS, LINK_FAILS].concat();
     all.into_iter().find(|config| config.name == name).expect("a scenario")
 }
 

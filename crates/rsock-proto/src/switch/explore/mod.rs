@@ -3,10 +3,13 @@
 //! Both ends run the real [`Receiver`](super::Receiver) and [`Sender`](super::Sender), with offsets
 //! of three bits, over models of TCP, of the ring, and of threads that call, hold locks and sleep.
 //! A step is what a thread does between two moments at which others could come between: one query,
-//! with the observation, message, read or write that it asks for.
+//! with the observation, message, read or write that it asks for. What holds of the stream is known
+//! to a try as it was when the try began, but for what [`Seen::note`](super::Seen::note) renews, as
+//! in rsock-core.
 //!
 //! * Safety: no byte is lost, doubled or out of order; the end of a stream comes after its last
-//!   byte; an error only where the peer died, reset, or was left with bytes unread.
+//!   byte; an error only where the peer died, reset, or was left with bytes unread, or where the
+//!   link to another host failed with the ring in use.
 //! * Liveness: from every state, steps that are sure to be taken (of programs that keep calling, of
 //!   the network, of timers) lead to a state in which all that was wanted has come about: every
 //!   byte is read, every end met, every pinned stream served by the kernel alone.
@@ -67,6 +70,11 @@ fn streams_move_between_hosts() {
 }
 
 #[test]
+fn streams_survive_or_report_a_failure_of_the_link() {
+    check(scenarios::LINK_FAILS);
+}
+
+#[test]
 fn both_directions_move() {
     check(scenarios::TWO_WAYS);
 }
@@ -75,4 +83,10 @@ fn both_directions_move() {
 #[ignore = "takes minutes"]
 fn deep() {
     check(scenarios::DEEP);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn deep_links() {
+    check(scenarios::DEEP_LINKS);
 }

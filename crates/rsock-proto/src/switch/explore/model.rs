@@ -1,7 +1,7 @@
 //! The steps of a scenario: of each thread, of the network, and of what may happen beside.
 
-use super::channel::{FOREIGN, Item};
-use super::config::Config;
+use super::channel::{Device, FOREIGN, Item};
+use super::config::{Config, Link};
 use super::search::{Model, Stepped};
 use super::thread::{Job, Sleep};
 use super::world::{OTHER, READER, WRITER, World};
@@ -29,11 +29,17 @@ pub(super) enum Act {
     Closing,
     Die,
     RingDies,
+    /// What this end sends arrives no more.
+    LinkFails,
+    /// The device of this end notices that the link has failed, because it gets no answer.
+    DeviceReports,
+    /// The same, by something else.
+    DeviceFails,
     WriteForeign,
     ShutReading,
 }
 
-const ACTS: [Act; 20] = [
+const ACTS: [Act; 23] = [
     Act::Go(WRITER),
     Act::GoDue(WRITER),
     Act::Timer(WRITER),
@@ -52,13 +58,16 @@ const ACTS: [Act; 20] = [
     Act::Closing,
     Act::Die,
     Act::RingDies,
+    Act::LinkFails,
+    Act::DeviceReports,
+    Act::DeviceFails,
     Act::WriteForeign,
     Act::ShutReading,
 ];
 
 impl Model for Scenario {
     type State = World;
-    const STEPS: u16 = 40;
+    const STEPS: u16 = 46;
 
     fn initial(&self) -> World {
         World::new(&self.0)
@@ -75,6 +84,10 @@ impl Model for Scenario {
         let result = stage.act(act);
         if !self.0.is_lazy {
             (0..2).for_each(|e| stage.world.pump_all(e));
+        }
+        if self.0.link != [Link::Holds; 2] {
+            let is_lost = stage.world.lanes.iter().any(|lane| lane.is_lost);
+            stage.world.may_miss |= is_lost && stage.world.is_ring_in_use();
         }
         if let (Some(text), Some(told)) = (text, &stage.text) {
             *text = format!("{} {act:?}: {told}", ["A", "B"][e]);
@@ -103,6 +116,7 @@ impl Model for Scenario {
                 | Act::Timer(_)
                 | Act::DeliverTcp
                 | Act::DeliverRing
+                | Act::DeviceReports
                 | Act::Closing
         )
     }
@@ -137,7 +151,10 @@ impl Scenario {
             }
             Act::DeliverTcp => world.tcp[e].n_arrived < world.tcp[e].queue.len(),
             Act::DeliverRing => config.is_far,
-            Act::Pump => config.is_lazy && world.lanes[1 - e].n_arrived != 0,
+            Act::Pump => {
+                let fails = end.device == Device::Fails;
+                config.is_lazy && (fails || world.lanes[1 - e].n_arrived != 0)
+            }
             Act::Pair => !end.is_paired,
             Act::Pin => end.left.pin,
             Act::HandOver => end.left.handover,
@@ -145,6 +162,17 @@ impl Scenario {
             Act::Closing => config.closes[e] && end.is_retired() && !end.socket.is_closed,
             Act::Die => config.dies[e] && !end.socket.is_closed,
             Act::RingDies => end.socket.is_closed && !world.lanes[e].is_dead,
+            Act::LinkFails => config.link[e] != Link::Holds && !world.lanes[e].is_lost,
+            Act::DeviceReports => {
+                // A sleeping thread asks the device. One that waits for room does not.
+                let writes = end.n_sent != config.bytes[e] && end.threads[WRITER].job != Job::Over;
+                let reports = config.link[e] != Link::FallsSilent || !writes;
+                world.lanes[e].is_unanswered() && end.device == Device::Works && reports
+            }
+            Act::DeviceFails => {
+                let is_lost = world.lanes.iter().any(|lane| lane.is_lost);
+                is_lost && end.device == Device::Works && config.link[e] != Link::FallsSilent
+            }
             Act::WriteForeign => end.left.foreign != 0,
             Act::ShutReading => end.left.shut_reading,
         }
@@ -183,6 +211,14 @@ impl Stage<'_> {
             Act::Closing => Ok(self.finish_close()),
             Act::Die => Ok(self.config.dies[e] && self.is_open() && self.die()),
             Act::RingDies => Ok(self.ring_dies()),
+            Act::LinkFails => {
+                self.world.lanes[e].is_lost = true;
+                Ok(true)
+            }
+            Act::DeviceReports | Act::DeviceFails => {
+                self.world.device_fails(e);
+                Ok(true)
+            }
             Act::WriteForeign => Ok(self.write_foreign()),
             Act::ShutReading => Ok(self.shut_reading()),
         }
@@ -241,10 +277,10 @@ impl Stage<'_> {
         if !self.is_open() || !end.threads.iter().all(|thread| is_idle(thread.job)) {
             return false;
         }
-        if self.config.is_far && end.is_paired && !end.sending_ended {
+        if self.config.is_far && end.is_paired && !end.is_broken {
             // The end goes to the ring, and the close waits until the peer's device has it.
             self.world.ends[self.e].sending_ended = true;
-            self.post(Item::End);
+            self.post(Item::Close);
         }
         self.retire();
         true
@@ -252,16 +288,19 @@ impl Stage<'_> {
 
     /// The kernel's socket closes.
     fn finish_close(&mut self) -> bool {
-        let lane = &self.world.lanes[self.e];
-        if lane.n_arrived != lane.queue.len() {
+        self.world.pump_all(self.e);
+        let (lane, end) = (&self.world.lanes[self.e], &self.world.ends[self.e]);
+        let has_failed = end.device == Device::Failed && !end.sender.is_on_tcp();
+        let is_over = !matches!(end.device, Device::Works) || end.is_broken;
+        if !lane.is_drained() && !lane.is_lost && !is_over {
             return false;
         }
-        self.world.pump_all(self.e);
-        let has_unread = self.world.ends[self.e].inbox.len() != 0;
+        let is_missed = !end.is_broken && (has_failed || !lane.is_drained() && !is_over);
+        let has_unread = end.inbox.len() != 0;
         if !has_unread {
             self.world.ends[self.e].socket.has_renounced = true;
         }
-        self.world.tcp_close(self.e, has_unread && !self.config.is_far);
+        self.world.tcp_close(self.e, is_missed || has_unread && !self.config.is_far);
         true
     }
 
@@ -288,6 +327,9 @@ impl Stage<'_> {
             return false;
         }
         self.world.lanes.iter_mut().for_each(|lane| lane.is_dead = true);
+        if self.config.is_far {
+            self.world.device_fails(1 - self.e);
+        }
         self.world.ring(1 - self.e);
         true
     }
@@ -312,7 +354,7 @@ impl Stage<'_> {
     }
 
     pub(super) fn post(&mut self, item: Item) -> bool {
-        self.world.post(self.e, item, self.config.lane_room, self.config.is_far)
+        self.world.post(self.e, item, self.config)
     }
 }
 
@@ -327,10 +369,12 @@ impl World {
         let must_end = config.half_closes[e];
         let has_written = writes.job == Job::Over || !must_end && end.n_sent == config.bytes[e];
         let ends = peer.is_retired() || peer.sending_ended || config.half_closes[1 - e];
-        let has_read = end.has_met_end || !ends && end.n_read == config.bytes[1 - e];
+        let has_read =
+            end.has_met_end || config.only_writes[e] || !ends && end.n_read == config.bytes[1 - e];
         let now = self.conditions(e, OTHER, config);
         let is_settled = end.sender.is_settled(now) && end.receiver.is_settled(now);
-        let must_settle = end.is_pinned && !self.is_ending(config);
+        let is_whole = self.lanes.iter().all(|lane| !lane.is_lost);
+        let must_settle = end.is_pinned && !self.is_ending(config) && is_whole;
         let is_quiet =
             matches!(end.threads[OTHER].job, Job::Idle | Job::Over | Job::Asleep(Sleep::Handover));
         has_written && has_read && is_quiet && (is_settled || !must_settle)

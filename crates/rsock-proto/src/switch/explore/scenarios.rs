@@ -1,6 +1,6 @@
 //! The scenarios that are explored, each as small as what it is about allows.
 
-use super::config::{Config, PLAIN};
+use super::config::{Config, Link, PLAIN};
 
 /// Little room, so that what spills does so soon.
 const TIGHT: Config = Config { tcp_room: 1, ring_room: 1, buffer: 2, bytes: [2, 0], ..PLAIN };
@@ -9,6 +9,12 @@ const FAR: Config = Config { is_far: true, ..TIGHT };
 const A: [bool; 2] = [true, false];
 const B: [bool; 2] = [false, true];
 const BOTH: [bool; 2] = [true, true];
+
+const FLUSHES: Config = Config { flushes: true, ..FAR };
+const ONE_FLUSHES: Config = Config { bytes: [1, 0], ..FLUSHES };
+const FAILS: [Link; 2] = [Link::Fails, Link::Holds];
+const BACK_FAILS: [Link; 2] = [Link::Holds, Link::Fails];
+const FALLS_SILENT: [Link; 2] = [Link::FallsSilent, Link::Holds];
 
 /// Moves to and fro on one host, and what reads beside the reader.
 pub(super) const MOVES: &[Config] = &[
@@ -56,6 +62,8 @@ pub(super) const ENDS: &[Config] = &[
     Config { name: "half-close, two readers", half_closes: A, second_reads: [0, 2], ..TIGHT },
     Config { name: "half-close, foreign writer", half_closes: A, foreign: [1, 0], ..TIGHT },
     Config { name: "half-close, urgent", half_closes: A, urgent: A, ..TIGHT },
+    Config { name: "urgent, reader dies", urgent: A, only_writes: A, dies: B, ..TIGHT },
+    Config { name: "urgent, reader closes", urgent: A, only_writes: A, closes: B, ..TIGHT },
     Config { name: "writer closes, polls", closes: A, polls: BOTH, ..TIGHT },
     Config { name: "writer closes, pairs late", closes: A, pairs_late: true, ..TIGHT },
     Config { name: "writer closes, pinned", closes: A, pins: A, ..TIGHT },
@@ -81,6 +89,22 @@ pub(super) const BETWEEN_HOSTS: &[Config] = &[
     Config { name: "far, dies, taken late", dies: A, is_lazy: true, ..FAR },
 ];
 
+/// Between hosts, over a link that may fail.
+pub(super) const LINK_FAILS: &[Config] = &[
+    Config { name: "far, link fails", link: FAILS, ..FLUSHES },
+    Config { name: "far, link fails, refuses", link: FAILS, ..FAR },
+    Config { name: "far, link fails, late", link: FAILS, is_lazy: true, ..FLUSHES },
+    Config { name: "far, link fails, half-close", link: FAILS, half_closes: A, ..FLUSHES },
+    Config { name: "far, link fails, closes", link: FAILS, closes: A, ..FLUSHES },
+    Config { name: "far, link fails, polls", link: FAILS, polls: BOTH, ..FLUSHES },
+    Config { name: "far, link fails, pinned", link: FAILS, pins: A, ..ONE_FLUSHES },
+    Config { name: "far, link fails, shut reading", link: FAILS, shuts_reading: B, ..ONE_FLUSHES },
+    Config { name: "far, link fails, urgent", link: FAILS, urgent: A, only_writes: A, ..FAR },
+    Config { name: "far, way back fails", link: BACK_FAILS, ..ONE_FLUSHES },
+    Config { name: "far, link falls silent", link: FALLS_SILENT, bytes: [3, 0], ..FAR },
+    Config { name: "far, link falls silent, late", link: FALLS_SILENT, is_lazy: true, ..FAR },
+];
+
 /// Both directions at once.
 pub(super) const TWO_WAYS: &[Config] = &[Config { name: "two ways", bytes: [2, 2], ..TIGHT }];
 
@@ -102,4 +126,20 @@ pub(super) const DEEP: &[Config] = &[
     Config { name: "deep: far, closes, pins", closes: A, pins: A, ..FAR },
     Config { name: "deep: far, dies, pins", dies: A, pins: A, ..FAR },
     Config { name: "deep: far, reader closes", closes: B, ..FAR },
+];
+
+/// For another: links that fail.
+pub(super) const DEEP_LINKS: &[Config] = &[
+    Config { name: "deep: far, way back fails", link: BACK_FAILS, ..FLUSHES },
+    Config { name: "deep: far, link fails, two ways", link: FAILS, bytes: [1, 1], ..FLUSHES },
+    Config { name: "deep: far, both fail, refuses", link: [Link::Fails; 2], bytes: [1, 1], ..FAR },
+    Config { name: "deep: far, link fails, hands over", link: FAILS, hands_over: B, ..ONE_FLUSHES },
+    Config { name: "deep: far, link fails, pinned", link: FAILS, pins: B, ..ONE_FLUSHES },
+    Config {
+        name: "deep: far, link fails, two ends",
+        link: FAILS,
+        half_closes: BOTH,
+        ..ONE_FLUSHES
+    },
+    Config { name: "deep: far, link fails, dies", link: FAILS, dies: A, ..ONE_FLUSHES },
 ];

@@ -1,6 +1,6 @@
 //! Both ends of a stream and the two channels between them, as one value.
 
-use super::channel::{FIN, FOREIGN, Item, Lane, OFFSET_BITS, RST, START, Tcp};
+use super::channel::{Device, FIN, FOREIGN, Item, Lane, OFFSET_BITS, RST, START, Tcp};
 use super::config::Config;
 use super::queue::Queue;
 use super::thread::{Job, Thread};
@@ -32,6 +32,8 @@ pub(super) struct World {
     /// From each end to the other.
     pub(super) tcp: [Tcp; 2],
     pub(super) lanes: [Lane; 2],
+    /// The ring, or the way to it, was in use when bytes on it could be lost.
+    pub(super) may_miss: bool,
 }
 
 /// One end of the stream.
@@ -50,6 +52,11 @@ pub(super) struct Endpoint {
     pub(super) heard: Heard,
     pub(super) inbox: Queue,
     pub(super) inbox_ended: bool,
+    /// Both directions of the ring have ended, or the device takes nothing any more.
+    pub(super) is_disconnected: bool,
+    pub(super) device: Device,
+    /// The connection was broken off, because bytes on the ring were lost.
+    pub(super) is_broken: bool,
     /// The kernel's socket.
     pub(super) socket: Socket,
     /// Bytes that the program has written, and read.
@@ -66,6 +73,8 @@ pub(super) struct Endpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct Socket {
     pub(super) is_shut: bool,
+    /// The receiving direction has been shut by a break of the connection.
+    pub(super) is_read_shut: bool,
     pub(super) is_closed: bool,
     /// A reset has come; the error is told once.
     pub(super) was_reset: bool,
@@ -97,6 +106,7 @@ impl World {
             ends: [0, 1].map(|e| Endpoint::new(config, e)),
             tcp: Default::default(),
             lanes: Default::default(),
+            may_miss: false,
         }
     }
 
@@ -158,18 +168,26 @@ impl World {
             (peer.was_reset, peer.owes_error) = (true, true);
             let back = &mut self.tcp[1 - e];
             back.queue.truncate(back.n_arrived);
-        } else if peer.is_closed && entry != FIN {
+        } else if (peer.is_closed || peer.is_read_shut) && entry != FIN {
             self.send_reset(1 - e);
         }
         true
     }
 
     /// A post to the device of `e`, if it takes it.
-    pub(super) fn post(&mut self, e: usize, item: Item, lane_room: u8, is_far: bool) -> bool {
+    pub(super) fn post(&mut self, e: usize, item: Item, config: &Config) -> bool {
+        let is_end = matches!(item, Item::End | Item::Close);
+        let end = &mut self.ends[e];
+        if end.device != Device::Works {
+            end.is_disconnected |= is_end && !config.flushes;
+            return config.flushes;
+        }
+        let is_far = config.is_far;
         let lane = &mut self.lanes[e];
-        if lane.is_dead || item != Item::End && lane.queue.len() >= lane_room {
+        if lane.is_dead && !is_far || !is_end && lane.queue.len() >= config.lane_room {
             return false;
         }
+        end.is_disconnected |= is_end && (item == Item::Close || end.inbox_ended);
         lane.queue.push(item.encode());
         if let Item::Byte(_) = item {
             lane.unread += 1;
@@ -184,7 +202,7 @@ impl World {
     /// The network brings the next of what the device of `e` was given.
     pub(super) fn lane_deliver(&mut self, e: usize) -> bool {
         let lane = &mut self.lanes[e];
-        if lane.n_arrived == lane.queue.len() {
+        if lane.is_drained() || lane.is_lost {
             return false;
         }
         lane.n_arrived += 1;
@@ -198,14 +216,18 @@ impl World {
     pub(super) fn pump(&mut self, e: usize) -> bool {
         let lane = &mut self.lanes[1 - e];
         if lane.n_arrived == 0 {
-            return false;
+            return self.note_failure(e);
         }
         lane.n_arrived -= 1;
         let entry = lane.queue.pop().expect("it has arrived");
         let end = &mut self.ends[e];
         match Item::decode(entry) {
             Item::Byte(byte) => end.inbox.push(byte),
-            Item::End => end.inbox_ended = true,
+            Item::End => {
+                end.inbox_ended = true;
+                end.is_disconnected |= end.sending_ended;
+            }
+            Item::Close => (end.inbox_ended, end.is_disconnected) = (true, true),
             Item::Message(message) => {
                 end.heard.counts = end.heard.counts.after(message);
                 if let Message::Up { offset } = message {
@@ -214,6 +236,45 @@ impl World {
             }
         }
         true
+    }
+
+    /// Takes note of the failure of the device of `e`, behind all that had arrived.
+    fn note_failure(&mut self, e: usize) -> bool {
+        let end = &mut self.ends[e];
+        if end.device != Device::Fails {
+            return false;
+        }
+        end.device = if end.is_disconnected { Device::Over } else { Device::Failed };
+        self.ring(e);
+        true
+    }
+
+    /// The device of `e` has failed: what is under way in either direction is lost.
+    pub(super) fn device_fails(&mut self, e: usize) {
+        self.lanes.iter_mut().for_each(|lane| lane.is_lost = true);
+        if self.ends[e].device == Device::Works {
+            self.ends[e].device = Device::Fails;
+            self.ring(e);
+        }
+    }
+
+    /// The connection of `e` is broken off: see `break_connection` in rsock-core.
+    pub(super) fn break_connection(&mut self, e: usize, by_reset: bool) {
+        let end = &mut self.ends[e];
+        end.is_pinned = true;
+        if std::mem::replace(&mut end.is_broken, true) {
+            return;
+        }
+        if by_reset && !end.socket.was_reset {
+            (end.socket.was_reset, end.socket.owes_error) = (true, true);
+            self.tcp[1 - e].queue.truncate(0);
+            self.tcp[1 - e].n_arrived = 0;
+            self.send_reset(e);
+        } else {
+            end.socket.is_read_shut = true;
+            self.tcp_shut(e);
+        }
+        self.device_fails(e);
     }
 
     pub(super) fn pump_all(&mut self, e: usize) {
@@ -227,6 +288,10 @@ impl World {
 
     /// The program of `e` has read a byte from the ring, so that there is room again.
     pub(super) fn credit(&mut self, e: usize) {
+        if self.lanes[e].is_lost {
+            self.lanes[e].has_lost_room = true;
+            return;
+        }
         self.lanes[1 - e].unread -= 1;
         self.ring(1 - e);
     }
@@ -234,7 +299,8 @@ impl World {
     /// Whether `POLLRDHUP` or worse holds.
     pub(super) fn tcp_has_ended(&self, e: usize) -> bool {
         let end = &self.ends[e];
-        self.tcp[1 - e].arrived_end().is_some() || end.receiving_ended || end.socket.was_reset
+        let is_own = end.receiving_ended || end.socket.is_read_shut;
+        self.tcp[1 - e].arrived_end().is_some() || is_own || end.socket.was_reset
     }
 
     /// Whether a read of the kernel's socket would return something.
@@ -251,7 +317,17 @@ impl World {
 
     /// Whether an error may be told to the programs.
     pub(super) fn may_break(&self) -> bool {
-        self.ends.iter().any(|end| end.socket.may_lose)
+        self.may_miss || self.ends.iter().any(|end| end.socket.may_lose)
+    }
+
+    /// Whether the ring of `e` carries an end, or has failed.
+    pub(super) fn ring_has_ended(&self, e: usize) -> bool {
+        self.ends[e].inbox_ended || self.ends[e].device == Device::Failed
+    }
+
+    /// Whether a direction is on the ring, or may come to it.
+    pub(super) fn is_ring_in_use(&self) -> bool {
+        self.ends.iter().any(|end| !end.sender.is_on_tcp() || !end.receiver.is_on_tcp())
     }
 
     /// The program of `e` gets a byte.
@@ -297,6 +373,9 @@ impl Endpoint {
             heard: Heard::default(),
             inbox: Queue::default(),
             inbox_ended: false,
+            is_disconnected: false,
+            device: Device::default(),
+            is_broken: false,
             socket: Socket::default(),
             n_sent: 0,
             n_read: 0,

@@ -35,7 +35,7 @@ pub(super) enum Source {
 /// The receiving direction of a stream.
 ///
 /// Plain integers, for memory that a family of processes shares: 8-byte alignment, three counts of
-/// 8 bytes, then five words of 4 and 4 bytes of padding, 48 in all. The value lies behind the lock
+/// 8 bytes, then six words of 4, 48 in all. The value lies behind the lock
 /// of the direction; a query and all that it asks for happen under that lock, sleeps do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -55,6 +55,8 @@ pub struct Receiver<R: Rules = Wire> {
     pub(super) is_declined: u32,
     /// The peer has been asked to leave the ring: 1.
     has_asked: u32,
+    /// A look ahead took an error from the kernel's socket, which no call has returned yet: 1.
+    owes_error: u32,
     rules: PhantomData<R>,
 }
 
@@ -77,6 +79,7 @@ impl<R: Rules> Receiver<R> {
             downs: 0,
             is_declined: 0,
             has_asked: 0,
+            owes_error: 0,
             rules: PhantomData,
         }
     }
@@ -114,7 +117,8 @@ impl<R: Rules> Receiver<R> {
     /// Whether the kernel alone serves this direction, now and for ever.
     #[must_use]
     pub const fn is_settled(&self, now: Conditions) -> bool {
-        now.has(Conditions::PINNED) && !now.has(Conditions::BROKEN) && self.is_on_tcp()
+        let is_unsaid = now.has(Conditions::BROKEN) || self.owes_error != 0;
+        now.has(Conditions::PINNED) && !is_unsaid && self.is_on_tcp()
     }
 
     /// A read of TCP took `n` bytes. Answers whether every other thread of the family that waits
@@ -172,7 +176,9 @@ impl<R: Rules> Receiver<R> {
     fn invite(&mut self, seen: &mut Seen) -> Advance {
         use Conditions as C;
         let over = C::PINNED.with(C::BROKEN).with(C::RING_CUT).with(C::RECEIVING_ENDED);
-        let forbidden = over.with(C::HALTED);
+        // On a ring that has failed no answer comes, and an invited reader needs one to know what
+        // the end of TCP means.
+        let forbidden = over.with(C::HALTED).with(C::RING_FAILED);
         let deafened =
             seen.is(C::KERNEL_ONLY_WAITER) && !is_mistaken!(R, InviteWhileKernelOnlyWaits);
         let is_over = self.is_declined != 0 || self.has_asked != 0;

@@ -59,6 +59,10 @@ impl<R: Rules> Receiver<R> {
     /// What a receiving call does next.
     #[must_use]
     pub fn read(&mut self, seen: &mut Seen) -> Step<Read> {
+        if seen.peeked() == Some(Peeked::Error) && !is_mistaken!(R, ErrorForgotten) {
+            // There may be bytes before it, and this try may end with them.
+            self.owes_error = 1;
+        }
         // Bytes that are queued before the look for an answer were written before it.
         let has_order = !is_mistaken!(R, QueueAfterMessages);
         if self.source == Source::Invited && !seen.knows(Known::QUEUED) && has_order {
@@ -76,18 +80,18 @@ impl<R: Rules> Receiver<R> {
             }
         }
         match self.source {
-            Source::Tcp => Self::read_tcp(seen),
+            Source::Tcp => self.read_tcp(seen),
             // Its queue is looked at first: see above.
             Source::Invited if !seen.knows(Known::QUEUED) => Step::Look(Look::Queued),
-            Source::Invited => Self::read_invited(seen),
+            Source::Invited => self.read_invited(seen),
             Source::Clamped => self.read_clamped(seen),
-            Source::Ring => Self::read_ring(seen),
+            Source::Ring => self.read_ring(seen),
         }
     }
 
-    fn read_tcp(seen: &Seen) -> Step<Read> {
+    fn read_tcp(&mut self, seen: &Seen) -> Step<Read> {
         if seen.knows(Known::TCP_END) {
-            return Self::end_of_tcp(seen);
+            return self.end_of_tcp(seen);
         }
         if seen.knows(Known::TCP_EMPTY) {
             return Step::Done(Read::Wait(WaitFor::Tcp));
@@ -95,12 +99,12 @@ impl<R: Rules> Receiver<R> {
         Step::Done(Read::Tcp { most: u64::MAX })
     }
 
-    fn read_invited(seen: &Seen) -> Step<Read> {
+    fn read_invited(&mut self, seen: &Seen) -> Step<Read> {
         if seen.knows(Known::TCP_EMPTY) {
             return Step::Done(Read::Wait(WaitFor::TcpOrRing));
         }
         if seen.knows(Known::TCP_END) {
-            return Self::end_of_tcp(seen);
+            return self.end_of_tcp(seen);
         }
         if is_mistaken!(R, InvitedReadsAll) {
             return Step::Done(Read::Tcp { most: u64::MAX });
@@ -111,11 +115,11 @@ impl<R: Rules> Receiver<R> {
         match seen.peeked() {
             None => Step::Look(Look::Peek),
             Some(Peeked::Nothing) => Step::Done(Read::Wait(WaitFor::TcpOrRing)),
-            Some(Peeked::Error) => Step::Done(Read::Fail),
+            Some(Peeked::Error) => self.fail(),
             Some(Peeked::End) if seen.is(Conditions::BETWEEN_HOSTS) => {
                 Self::end_between_hosts(seen)
             }
-            Some(Peeked::End) => Self::end_of_tcp(seen),
+            Some(Peeked::End) => self.end_of_tcp(seen),
             // The kernel counts only up to an urgent byte. A sender of one stays on TCP from before
             // it, and was not on the ring, or that had been heard.
             Some(Peeked::Bytes | Peeked::Mark) if !seen.is(Conditions::PINNED) => {
@@ -141,7 +145,7 @@ impl<R: Rules> Receiver<R> {
         Step::Done(Read::Tcp { most: self.limit.wrapping_sub(self.tcp_bytes) })
     }
 
-    fn read_ring(seen: &mut Seen) -> Step<Read> {
+    fn read_ring(&mut self, seen: &mut Seen) -> Step<Read> {
         if !seen.knows(Known::RING_EMPTY) {
             return Step::Done(Read::Ring);
         }
@@ -163,13 +167,13 @@ impl<R: Rules> Receiver<R> {
         }
         match seen.peeked() {
             None => Step::Look(Look::Peek),
-            Some(Peeked::Error) => Step::Done(Read::Fail),
-            Some(peeked) => Self::end_behind_ring(seen, peeked),
+            Some(Peeked::Error) => self.fail(),
+            Some(peeked) => self.end_behind_ring(seen, peeked),
         }
     }
 
     /// The ring, or TCP, has ended, and a look ahead on TCP met `peeked`.
-    fn end_behind_ring(seen: &mut Seen, peeked: Peeked) -> Step<Read> {
+    fn end_behind_ring(&mut self, seen: &mut Seen, peeked: Peeked) -> Step<Read> {
         if let Some(first) = Self::look_for_more(seen) {
             return first;
         }
@@ -177,7 +181,7 @@ impl<R: Rules> Receiver<R> {
             Peeked::End | Peeked::Nothing if seen.is(Conditions::BETWEEN_HOSTS) => {
                 Self::end_between_hosts(seen)
             }
-            Peeked::End => Self::end_of_tcp(seen),
+            Peeked::End => self.end_of_tcp(seen),
             // The end of the stream stands on the ring; TCP's is on its way.
             Peeked::Nothing if seen.knows(Known::RING_OVER) => Step::Done(Read::End),
             Peeked::Nothing => Step::Done(Read::Wait(WaitFor::Ring)),
@@ -185,7 +189,7 @@ impl<R: Rules> Receiver<R> {
                 Step::Pin(Cause::ForeignUse)
             }
             Peeked::Bytes | Peeked::Mark => Step::Done(Fault::ForeignBytes.into()),
-            Peeked::Error => Step::Done(Read::Fail),
+            Peeked::Error => self.fail(),
         }
     }
 
@@ -214,7 +218,7 @@ impl<R: Rules> Receiver<R> {
         if !seen.knows(Known::RING_OPEN.or(Known::RING_ENDED)) {
             return Step::Look(Look::RingEnd);
         }
-        if seen.is(Conditions::RING_FAILED) {
+        if seen.is(Conditions::RING_FAILED.with(Conditions::BROKEN)) {
             return Step::Done(Read::BreakOff);
         }
         if seen.knows(Known::RING_ENDED) || is_mistaken!(R, EndOfTcpBetweenHosts) {
@@ -226,9 +230,15 @@ impl<R: Rules> Receiver<R> {
         Step::Done(Read::WaitBriefly)
     }
 
+    /// A look ahead took an error from the kernel's socket, and nothing comes before it.
+    fn fail(&mut self) -> Step<Read> {
+        self.owes_error = 0;
+        Step::Done(Read::Fail)
+    }
+
     /// TCP has ended, and nothing else can come.
-    fn end_of_tcp(seen: &Seen) -> Step<Read> {
-        if seen.is(Conditions::BROKEN) {
+    fn end_of_tcp(&mut self, seen: &Seen) -> Step<Read> {
+        if std::mem::take(&mut self.owes_error) != 0 || seen.is(Conditions::BROKEN) {
             return Step::Done(Fault::Lost.into());
         }
         if !seen.is(Conditions::PAIRED) || seen.knows(Known::NONE_UNREAD) {

@@ -12,6 +12,9 @@ pub enum Settled {
     Yes,
     /// It is not, or not yet. News on the ring may change that.
     NotYet,
+    /// The ring failed with bytes under way: break the connection off. The peer waits for them, and
+    /// the program may not send again before it has an answer.
+    BreakOff,
     /// The stream cannot go on.
     Fault(Fault),
 }
@@ -37,7 +40,8 @@ impl<R: Rules> Sender<R> {
     #[must_use]
     pub fn is_asked_by(&self, now: Conditions, heard: Heard) -> bool {
         let is_asked = heard.counts.leaves() != self.leaves;
-        !self.is_settled(now) && (is_asked || now.has(Conditions::PINNED))
+        let must_say = is_asked || now.has(Conditions::PINNED);
+        self.misses_bytes(now) || !self.is_settled(now) && must_say
     }
 
     /// Does what a pinned direction, or one whose receiver has asked something, has to do. Every
@@ -47,7 +51,16 @@ impl<R: Rules> Sender<R> {
         if let Some(first) = self.advance(seen) {
             return first.into();
         }
+        if self.misses_bytes(seen.now) {
+            return Step::Done(Settled::BreakOff);
+        }
         Step::Done(if self.is_settled(seen.now) { Settled::Yes } else { Settled::NotYet })
+    }
+
+    /// Whether bytes that were sent to another host may never arrive, as its ring has failed.
+    fn misses_bytes(&self, now: Conditions) -> bool {
+        let has_failed = now.has(Conditions::RING_FAILED) && now.has(Conditions::BETWEEN_HOSTS);
+        has_failed && !self.is_on_tcp() && !is_mistaken!(R, FailureNotSettled)
     }
 
     /// How the program's end of this direction is said.

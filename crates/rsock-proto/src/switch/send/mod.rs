@@ -129,6 +129,15 @@ impl<R: Rules> Sender<R> {
         }
     }
 
+    /// Whether a connection between hosts that is broken off now has to be reset. A peer whose
+    /// reader is on TCP would take TCP's end for the end of the stream. One whose reader waits for
+    /// the ring does not, and TCP retransmits an end, but not a reset.
+    #[must_use]
+    pub fn breaks_by_reset(&self, now: Conditions) -> bool {
+        let is_safe = self.sink == Sink::Ring || now.has(Conditions::SENDING_ENDED);
+        !is_safe && !is_mistaken!(R, BreakIsAnEnd)
+    }
+
     /// The connection between hosts has been broken off: nothing waits for the ring.
     pub fn break_off(&mut self) {
         self.sink = Sink::Tcp;

@@ -12,7 +12,9 @@ pub enum Write {
     /// [`Sender::took_tcp`], or the fact that there was no room and the query again.
     Tcp,
     /// Write to the ring. Then [`Sender::took_ring`], or the fact that there was no room, or that
-    /// it is closed, and the query again.
+    /// it is closed, and the query again. A [call for the kernel](Conditions::KERNEL_CALL) writes
+    /// nothing there: it finds out whether the ring is closed or has failed, and otherwise that
+    /// there was no room.
     Ring,
     /// No room. Wait, if the call may, and begin a new try.
     Wait(Room),
@@ -83,10 +85,6 @@ impl<R: Rules> Sender<R> {
 
     fn write_ring(&mut self, seen: &mut Seen) -> Step<Write> {
         let is_far = seen.is(Conditions::BETWEEN_HOSTS);
-        if seen.is(Conditions::KERNEL_CALL) {
-            // The message that it leaves the ring has found no room.
-            return Step::Done(Write::Wait(Room::Ring));
-        }
         if seen.knows(Known::RING_FAILED) {
             // Between hosts, what has been sent may not have arrived, and TCP cannot know.
             return Step::Done(if is_far { Write::BreakOff } else { Write::Fail });
@@ -102,7 +100,7 @@ impl<R: Rules> Sender<R> {
         if seen.is(Conditions::PATIENCE_OVER) && !seen.knows(Known::NO_DOWN) {
             return Step::Say(Message::Down);
         }
-        if is_far && seen.is(Conditions::DEVICE_SILENT) {
+        if is_far && Self::is_silent(seen) {
             return Step::Done(Write::BreakOff);
         }
         Step::Done(Write::Wait(Room::Ring))
@@ -110,6 +108,10 @@ impl<R: Rules> Sender<R> {
 
     /// Whether what was sent to another host will never be known to have arrived.
     fn is_lost(seen: &Seen) -> bool {
-        seen.is(Conditions::RING_FAILED.with(Conditions::DEVICE_SILENT))
+        seen.is(Conditions::RING_FAILED) || Self::is_silent(seen)
+    }
+
+    fn is_silent(seen: &Seen) -> bool {
+        seen.is(Conditions::DEVICE_SILENT) && !is_mistaken!(R, SilenceIgnored)
     }
 }

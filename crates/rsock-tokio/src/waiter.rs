@@ -1,0 +1,349 @@
+//! The waiter of one stream or datagram socket: its source, the wakers of its tasks, and the
+//! doorbells and timers that wake them.
+//!
+//! Above `wakers`, below `waiting`. A wait for the source is in one of two states: *polled* by the
+//! poll driver, or *armed*, so that the peer rings the doorbell (`wait_state`).
+
+mod wait_state;
+
+use crate::async_fd;
+use crate::poll_driver::PollDriver;
+use crate::source::{Mark, Source};
+use crate::timer::Timer;
+use crate::wakers::{WakerKey, Wakers};
+use rsock_core::Doorbell;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use wait_state::{Notifier, WaitState};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) source: Source,
+    pub(crate) wakers: Arc<Wakers>,
+    /// Wakes all of `wakers`.
+    waker: Waker,
+    /// By the numbers that the source gives them.
+    doorbells: [OnceLock<AsyncFd<Doorbell>>; Source::DOORBELLS],
+    /// Bounds a writer's wait for room, or a reader's for a late end of the stream.
+    retry_timer: OnceLock<Timer>,
+    keepalive_timer: OnceLock<Timer>,
+    state: WaitState,
+    /// Queues of the source as of the last try.
+    n_queues: AtomicUsize,
+    driver: OnceLock<Arc<PollDriver>>,
+    pub(crate) runtime: Handle,
+    /// The longest time to poll in one wait.
+    spin: Duration,
+}
+
+impl Waiter {
+    /// Must be called inside a runtime.
+    pub(crate) fn new(source: Source, spin: Duration) -> Arc<Self> {
+        let wakers = Arc::new(Wakers::default());
+        Arc::new(Self {
+            source,
+            waker: Waker::from(Arc::clone(&wakers)),
+            wakers,
+            doorbells: Default::default(),
+            retry_timer: OnceLock::new(),
+            keepalive_timer: OnceLock::new(),
+            state: WaitState::new(),
+            n_queues: AtomicUsize::new(0),
+            driver: OnceLock::new(),
+            runtime: Handle::current(),
+            spin,
+        })
+    }
+
+    /// A context that wakes every task that waits.
+    pub(crate) fn context(&self) -> Context<'_> {
+        Context::from_waker(&self.waker)
+    }
+
+    /// The task of `key` is about to try, and is taken out of the wakers. If they are empty then,
+    /// the doorbell is disarmed, or the task's own progress would ring it.
+    pub(crate) fn unpark(&self, key: WakerKey) {
+        self.state.unpark(self, || self.wakers.remove(key));
+    }
+
+    /// The task of `key` is about to wait, and is put into the wakers.
+    pub(crate) fn park(&self, key: WakerKey, waker: &Waker) {
+        self.state.park(|| self.wakers.insert(key, waker));
+    }
+
+    /// After a try, which may have found the peer or made a queue whose number peers learn: wakes
+    /// the tasks that wait since before, because they do not watch the new queue.
+    pub(crate) fn wake_for_new_queue(&self) {
+        let n = self.source.n_queues();
+        if self.n_queues.load(Ordering::Relaxed) != n
+            && self.n_queues.swap(n, Ordering::AcqRel) != n
+        {
+            self.wakers.wake_all();
+        }
+    }
+
+    /// Polls the source inside the calling task, if that has helped lately and there are no other
+    /// streams to poll. True if something has happened since `mark`.
+    pub(crate) fn spin(&self, mark: Mark) -> bool {
+        if self.spin.is_zero() || !self.source.is_open() {
+            return self.source.has_changed(mark);
+        }
+        let n_others = usize::from(!self.state.is_polled());
+        self.driver().spin_in_task(n_others, self.spin, || self.source.has_changed(mark))
+    }
+
+    /// Has the wakers woken when the source changes after `mark`. Ready if it has changed already,
+    /// or may have. The caller has parked.
+    pub(crate) fn wait(self: &Arc<Self>, mark: Mark) -> Poll<io::Result<()>> {
+        self.state.wait(&**self, mark.to_bits(), || self.driver().offer(self, self.spin))
+    }
+
+    /// Doorbell number `n`, made on first use, if the source has one.
+    fn doorbell(&self, n: usize) -> io::Result<Option<&AsyncFd<Doorbell>>> {
+        let cell = &self.doorbells[n];
+        if cell.get().is_none()
+            && let Some(bell) = self.source.doorbell(n)?
+        {
+            let _inside = self.runtime.enter();
+            let bell = async_fd::register(bell)?;
+            return Ok(Some(cell.get_or_init(|| bell)));
+        }
+        Ok(cell.get())
+    }
+
+    /// Ready when it is time to try again although no event has come: `after` the first call of one
+    /// wait.
+    pub(crate) fn poll_retry(&self, after: Duration) -> Poll<io::Result<()>> {
+        let timer = self.timer_in(&self.retry_timer)?;
+        timer.start(after)?;
+        timer.poll(&mut self.context())
+    }
+
+    /// Ready when keepalive is due, `after` now or earlier.
+    pub(crate) fn poll_keepalive(&self, after: Duration) -> Poll<io::Result<()>> {
+        let timer = self.timer_in(&self.keepalive_timer)?;
+        timer.start_no_later(after)?;
+        timer.poll(&mut self.context())
+    }
+
+    /// The timer in `cell`, made on first use.
+    fn timer_in<'a>(&self, cell: &'a OnceLock<Timer>) -> io::Result<&'a Timer> {
+        if let Some(timer) = cell.get() {
+            return Ok(timer);
+        }
+        let _inside = self.runtime.enter();
+        let timer = Timer::new()?;
+        // If another task was faster, its timer is kept and this one dropped.
+        Ok(cell.get_or_init(|| timer))
+    }
+
+    fn driver(&self) -> &Arc<PollDriver> {
+        self.driver.get_or_init(|| PollDriver::join(&self.runtime))
+    }
+
+    /// For the driver: whether there is a reason to wake the tasks, or none to go on polling.
+    pub(crate) fn is_due(&self) -> bool {
+        self.state.is_due(self)
+    }
+
+    /// For the driver: ends polling and wakes the tasks that wait.
+    pub(crate) fn release(&self) {
+        self.state.release(self);
+    }
+
+    /// For the driver: ends polling and arms the doorbell.
+    pub(crate) fn arm_instead_of_polling(&self) {
+        self.state.arm_instead_of_polling(self);
+    }
+
+    /// For the driver: disarms the doorbell and begins polling. False if the stream does not wait
+    /// for its doorbell any more.
+    pub(crate) fn poll_instead_of_doorbell(&self) -> bool {
+        self.state.poll_instead_of_doorbell(self)
+    }
+
+    /// For the driver: whether the doorbells may be armed and disarmed often.
+    pub(crate) fn is_cheap_to_arm(&self) -> bool {
+        let mut bells = self.doorbells.iter().filter_map(OnceLock::get);
+        bells.all(|bell| self.source.is_cheap_to_arm(bell.get_ref()))
+    }
+
+    /// The stream has been dropped: no task waits for it any more.
+    pub(crate) fn close(&self) {
+        self.state.close(self);
+    }
+}
+
+impl Notifier for Waiter {
+    type Error = io::Error;
+
+    fn has_changed(&self, mark: u64) -> bool {
+        self.source.has_changed(Mark::from_bits(mark))
+    }
+
+    fn is_open(&self) -> bool {
+        self.source.is_open()
+    }
+
+    fn arm(&self, mark: u64, is_armed: &mut bool) -> Poll<io::Result<()>> {
+        for n in 0..Source::DOORBELLS {
+            let Some(bell) = self.doorbell(n)? else { continue };
+            if !self.source.arm(bell.get_ref(), Mark::from_bits(mark)) {
+                if std::mem::replace(is_armed, false) {
+                    self.disarm();
+                }
+                return Poll::Ready(Ok(()));
+            }
+            *is_armed = true;
+            if let Poll::Ready(guard) = bell.poll_read_ready(&mut self.context()) {
+                bell.get_ref().drain();
+                guard?.clear_ready();
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn disarm(&self) {
+        for bell in self.doorbells.iter().filter_map(OnceLock::get) {
+            self.source.disarm(bell.get_ref());
+            // If it rang, take the ring: one that lies untaken in the kernel counts against what
+            // the peer may send.
+            if let Poll::Ready(Ok(mut guard)) = bell.poll_read_ready(&mut self.context()) {
+                bell.get_ref().drain();
+                guard.clear_ready();
+            }
+        }
+    }
+
+    fn wake_all(&self) {
+        self.wakers.wake_all();
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Some(driver) = self.driver.get() {
+            driver.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::waiting::Waitable;
+    use crate::{Builder, Listener, Stream};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::sync::Weak;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::runtime::Runtime;
+    use tokio::task::{JoinHandle, yield_now};
+
+    fn runtime() -> Runtime {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("descriptors for a runtime")
+    }
+
+    /// A connected pair, accelerated both ways, whose waits never poll.
+    async fn pair() -> (Stream, Stream) {
+        let settings = Builder::new().spin(Duration::ZERO);
+        let listener: Listener = settings.bind("127.0.0.1:0").await.expect("bind");
+        let addr = listener.local_addr().expect("an address");
+        let mut client = settings.connect(addr).await.expect("connect");
+        let (mut server, _) = listener.accept().await.expect("accept");
+        while !client.acceleration().is_both() || !server.acceleration().is_both() {
+            client.write_u8(1).await.expect("write");
+            server.read_u8().await.expect("read");
+            server.write_u8(1).await.expect("write");
+            client.read_u8().await.expect("read");
+        }
+        (client, server)
+    }
+
+    /// Waits for a byte in a task of its own.
+    fn reader(mut stream: Stream) -> (Weak<Waiter>, JoinHandle<io::Result<u8>>) {
+        let waiter = stream.waiter().map(Arc::downgrade).expect("a waiter");
+        (waiter, tokio::spawn(async move { stream.read_u8().await }))
+    }
+
+    async fn is_armed(waiter: &Waiter) {
+        while !*waiter.state.lock() {
+            yield_now().await;
+        }
+    }
+
+    fn rings(waiter: &Waiter) -> bool {
+        let bell = waiter.doorbells[0].get().expect("a doorbell");
+        let mut fds = [PollFd::new(bell.get_ref(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
+    }
+
+    #[test]
+    fn polling_replaces_an_armed_doorbell() {
+        runtime().block_on(async {
+            let (mut client, server) = pair().await;
+            let (waiter, task) = reader(server);
+            let waiter = waiter.upgrade().expect("a waiter");
+            is_armed(&waiter).await;
+            assert!(waiter.is_cheap_to_arm() && !waiter.is_due());
+            assert!(waiter.poll_instead_of_doorbell());
+            assert!(!waiter.poll_instead_of_doorbell(), "it is polled already");
+            client.write_u8(5).await.expect("write");
+            assert!(waiter.is_due());
+            assert!(!rings(&waiter), "the doorbell is not armed");
+            waiter.release();
+            assert_eq!(task.await.expect("a task").expect("a byte"), 5);
+        });
+    }
+
+    #[test]
+    fn polling_finds_what_came_while_the_doorbell_was_armed() {
+        runtime().block_on(async {
+            let (mut client, server) = pair().await;
+            let (waiter, task) = reader(server);
+            let waiter = waiter.upgrade().expect("a waiter");
+            is_armed(&waiter).await;
+            client.write_u8(6).await.expect("write");
+            assert!(rings(&waiter));
+            assert!(waiter.poll_instead_of_doorbell());
+            assert!(waiter.is_due());
+            waiter.arm_instead_of_polling();
+            assert_eq!(task.await.expect("a task").expect("a byte"), 6);
+        });
+    }
+
+    #[test]
+    fn many_streams_sleep_and_wake_together_and_are_dropped_when_they_end() {
+        const STREAMS: usize = 16;
+        runtime().block_on(async {
+            let mut waiting = Vec::new();
+            for _ in 0..STREAMS {
+                let (client, server) = pair().await;
+                let (waiter, task) = reader(server);
+                waiting.push((client, waiter, task));
+            }
+            for (_, waiter, _) in &waiting {
+                is_armed(&waiter.upgrade().expect("a waiter")).await;
+            }
+            let (mut first, _, task) = waiting.swap_remove(0);
+            first.write_u8(1).await.expect("write");
+            assert_eq!(task.await.expect("a task").expect("a byte"), 1);
+            for (client, waiter, _) in &mut waiting {
+                is_armed(&waiter.upgrade().expect("a waiter")).await;
+                client.write_u8(2).await.expect("write");
+            }
+            for (_, waiter, task) in waiting {
+                assert_eq!(task.await.expect("a task").expect("a byte"), 2);
+                // The driver sleeps, and has no more than a weak reference.
+                assert!(waiter.upgrade().is_none(), "it was dropped with its stream");
+            }
+        });
+    }
+}
