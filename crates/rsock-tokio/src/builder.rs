@@ -63,8 +63,8 @@ impl Builder {
         self
     }
 
-    /// Regions that the peer may [expose](crate::Stream::expose) at once; 0 by default, at most 32512.
-    /// Each costs 24 bytes per stream.
+    /// Regions that the peer may [expose](crate::Stream::expose) at once; 0 by default, at most
+    /// 32512. Each costs 24 bytes per stream.
     #[must_use]
     pub fn iomap_slots(mut self, n: u16) -> Self {
         self.iomap_slots = n;

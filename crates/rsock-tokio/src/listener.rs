@@ -135,7 +135,8 @@ impl AsRawFd for Listener {
 }
 
 /// The connections of a listener, as a [`Stream`](futures_core::Stream) that never ends; returned
-/// by [`Listener::incoming`] and [`rsockets::Listener::incoming`](crate::rsockets::Listener::incoming).
+/// by [`Listener::incoming`] and
+/// [`rsockets::Listener::incoming`](crate::rsockets::Listener::incoming).
 ///
 /// # Examples
 ///

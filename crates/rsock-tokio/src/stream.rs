@@ -15,7 +15,7 @@ use crate::waiter::Waiter;
 use crate::waiting::{Direction, Waitable, readiness, retry, retry_interrupted};
 use crate::wakers::WakerKey;
 pub use remote_memory::ExposedRegion;
-use rsock_core::accelerate::{self, FallbackReason, Side};
+use rsock_core::accelerate::{FallbackReason, Side};
 use rsock_core::rsocket::{AcceleratedSocket, Socket};
 use rustix::net::RecvFlags;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
@@ -153,7 +153,7 @@ impl Builder {
 impl Stream {
     pub(crate) fn new(
         socket: TcpStream,
-        side: Option<accelerate::Side>,
+        side: Option<Side>,
         spin: Duration,
         iomap_slots: u16,
     ) -> Self {
