@@ -1,6 +1,6 @@
 /* A writer that is more than 64 MiB ahead of its reader, all of it in the kernel's queues, when the
- * connection leaves TCP. Queues that large take a network namespace of our own, where the limits are ours to
- * set.
+ * connection leaves TCP. Queues that large take a network namespace in which this program sets the
+ * limits.
  *
  *   ahead SERVER_LIBRARY CLIENT_LIBRARY MIB     what to preload, "-" for nothing
  */

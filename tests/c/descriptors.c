@@ -527,7 +527,7 @@ static void talk_client(int fd)
 	SHOW(shutdown(fd, SHUT_WR));
 }
 
-/* The peer says that it is done, and hears from the program after that. */
+/* The peer ends its direction, and receives from the program after that. */
 static void exec_half_close_server(int fd)
 {
 	await_unread(fd);

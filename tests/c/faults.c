@@ -1,5 +1,5 @@
-/* Peers that die, ends with little left of something, squatted names, and bytes written past the
- * library. */
+/* Peers that die, ends that run out of a resource, meeting points that another process has taken,
+ * and bytes written past the library. */
 #include "common.h"
 #include <dirent.h>
 #include <stddef.h>
@@ -17,16 +17,16 @@ static int connect_from(int below)
 	return fd;
 }
 
-/* How the mortal spends its last calls, and what the survivor does meanwhile. */
+/* What the dying process does in its last calls, and what the surviving one does meanwhile. */
 enum {
-	ECHO,          /* asks and hears; the survivor blocks in read */
+	ECHO,          /* asks and reads answers; the survivor blocks in read */
 	ECHO_POLLED,   /* the same, and the survivor waits in poll */
 	ECHO_SELECTED, /* the same without blocking, in select */
 	WRITES,        /* writes; everything must arrive */
 	READS,         /* reads less and less of what the survivor writes until it blocks */
 	SHUTS,         /* ends its direction first, then reads */
 	BOTH,          /* the survivor blocks in a read and in a write */
-	ANY_INSTANT,   /* asks and hears until a timer ends it, in the midst of whatever */
+	ANY_INSTANT,   /* asks and reads answers until a timer ends it, in any call */
 	N_MODES,
 };
 
@@ -496,7 +496,7 @@ static int pester(int below, uint16_t server_port)
 	return 0;
 }
 
-/* The server dies, and a child of its lives on that has nothing of the connection any more. */
+/* The server dies, and leaves a child that holds no descriptor of the connection. */
 static void orphan_server(int fd)
 {
 	warm_up(fd, 1);
@@ -525,7 +525,7 @@ static void orphan_client(int fd)
 	SHOW(kill(child, SIGKILL));
 }
 
-/* What the survivor does when a peer is killed that has read nothing of late. */
+/* What the survivor does when a peer is killed that has not read for a while. */
 enum {
 	UNREAD_READ,       /* blocks in read */
 	UNREAD_POLL,       /* waits in poll, then reads */

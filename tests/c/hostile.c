@@ -98,7 +98,7 @@ static void hostile_client(int fd)
 			bare_syscall(SYS_sendto, fd, (long)"garbage", 7, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
 		sched_yield();
 	}
-	/* Nothing of ours may run over the garbage. */
+	/* No exit handler may run over the garbage. */
 	syscall(SYS_exit_group, 0);
 }
 

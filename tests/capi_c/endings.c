@@ -88,7 +88,7 @@ static void exits(void)
 	CHECK(rclose(fd) == 0 && rclose(listening) == 0);
 }
 
-/* A number that close(2) or rclose freed is not ours any more. */
+/* A number that close(2) or rclose freed may name another file. */
 static void numbers(void)
 {
 	int fds[2], file, again;

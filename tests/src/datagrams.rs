@@ -65,7 +65,7 @@ pub fn try_recv(at: &Datagram) -> Option<Vec<u8>> {
 ///
 /// # Panics
 /// If one does not.
-pub fn meet([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
+pub fn talk_past_udp([(a, at_a), (b, at_b)]: [(&Datagram, SocketAddr); 2]) {
     let past_udp = |socket: &Datagram| {
         let counters = socket.counters();
         counters.local.n_sent + counters.remote.n_sent

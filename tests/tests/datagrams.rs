@@ -5,7 +5,7 @@ mod datagrams_hostile;
 
 use rsock_core::datagram::{Datagram, MessageFlags, Received};
 use rsock_tests::Watchdog;
-use rsock_tests::datagrams::{bound, meet, ping_pong, recv, send, try_recv};
+use rsock_tests::datagrams::{bound, ping_pong, recv, send, talk_past_udp, try_recv};
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ fn a_conversation_moves_to_memory() {
     let _dog = watchdog();
     for addr in ADDRESSES {
         let ((a, at_a), (b, at_b)) = (bound(addr), bound(addr));
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
         let by_udp = [a.counters().n_by_udp, b.counters().n_by_udp];
         for len in [0, 1, 39, 40, 41, 100, 1400, 8000] {
             send(&a, at_b, &vec![7; len]);
@@ -80,7 +80,7 @@ fn an_ipv6_socket_talks_to_an_ipv4_one() {
 fn long_datagrams_go_by_udp_and_longer_ones_are_refused() {
     let _dog = watchdog();
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
-    meet([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
     let most = 65_507 - 16;
     for len in [8185, 20_000, most] {
         let sent: Vec<u8> = (0u8..251).cycle().take(len).collect();
@@ -98,7 +98,7 @@ fn pieces_are_gathered_and_scattered_and_what_does_not_fit_is_cut() {
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     for is_local in [false, true] {
         if is_local {
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
         }
         let pieces = [&b"abc"[..], b"", b"defgh"].map(IoSlice::new);
         let exchange = |sizes: [usize; 2]| {
@@ -123,7 +123,7 @@ fn peeking_leaves_the_datagram_where_it_is() {
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     for is_local in [false, true] {
         if is_local {
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
         }
         send(&a, at_b, b"one");
         send(&a, at_b, b"two");
@@ -142,8 +142,8 @@ fn a_connected_socket_hears_its_peer_alone() {
     let _dog = watchdog();
     let [(a, at_a), (b, at_b), (c, at_c)] = std::array::from_fn(|_| bound("127.0.0.1"));
     // Both know b's queue before it connects.
-    meet([(&a, at_a), (&b, at_b)]);
-    meet([(&c, at_c), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&c, at_c), (&b, at_b)]);
     b.connect(at_a).expect("connect");
     assert_eq!(b.peer_addr().expect("peer"), at_a);
     for _ in 0..5 {
@@ -184,7 +184,7 @@ fn a_peer_that_restarts_on_its_port_is_reached_again() {
     let _dog = watchdog();
     let (a, at_a) = bound("127.0.0.1");
     let (b, at_b) = bound("127.0.0.1");
-    meet([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
     drop(b);
     for _ in 0..3 {
         let b = Datagram::bound(at_b).expect("the port is free");
@@ -193,7 +193,7 @@ fn a_peer_that_restarts_on_its_port_is_reached_again() {
             send(&a, at_b, b"still there?");
         }
         while try_recv(&b).is_some() {}
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
     }
 }
 
@@ -202,7 +202,7 @@ fn nothing_is_missing_but_what_was_counted() {
     const N: u32 = 30_000;
     let _dog = watchdog();
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
-    meet([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
     let (sent, got) = (a.counters(), b.counters());
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -238,7 +238,7 @@ fn batches_arrive_as_they_were_sent() {
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
     for is_local in [false, true] {
         if is_local {
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
         }
         let batch: Vec<_> = [&b"one"[..], b"", b"three"].into_iter().map(IoSlice::new).collect();
         assert_eq!(a.send_batch(&batch, Some(at_b)).expect("sent"), 3);
@@ -264,8 +264,8 @@ fn batches_arrive_as_they_were_sent() {
 fn a_batch_has_what_comes_by_udp_and_lacks_what_is_for_others() {
     let _dog = watchdog();
     let [(a, at_a), (b, at_b), (c, at_c)] = [(); 3].map(|()| bound("127.0.0.1"));
-    meet([(&a, at_a), (&b, at_b)]);
-    meet([(&c, at_c), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&c, at_c), (&b, at_b)]);
     b.connect(at_a).expect("connect");
     let long = [b'5'; 20_000];
     let sent = [&b"1"[..], b"2", &long, b"3", b"4"];
@@ -312,7 +312,7 @@ fn closing_ends_a_wait_in_another_thread() {
     for is_local in [false, true] {
         let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
         if is_local {
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
         }
         std::thread::scope(|s| {
             let waiting = s.spawn(|| {
@@ -335,7 +335,7 @@ fn readiness_is_seen_either_way() {
     send(&a, at_b, b"by UDP");
     while b.events(both) != both {}
     assert_eq!(recv(&b).0, b"by UDP");
-    meet([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
     assert_eq!(b.events(both), PollFlags::OUT);
     send(&a, at_b, b"through memory");
     assert_eq!(b.events(both), both);

@@ -9,7 +9,7 @@ mod rdma_datagrams_many;
 
 use rsock_core::datagram::{Datagram, MessageFlags};
 use rsock_core::rsocket::{PollEntry, Source, poll};
-use rsock_tests::datagrams::{bound, meet, ping_pong, recv, send, try_recv};
+use rsock_tests::datagrams::{bound, ping_pong, recv, send, talk_past_udp, try_recv};
 use rsock_tests::{OwnDevice, Running, Watchdog, assert_worked, await_udp_socket, c_library};
 use rustix::event::PollFlags;
 use std::env;
@@ -47,7 +47,7 @@ fn the_first_datagram_arrives_and_the_conversation_moves_to_the_device() {
             assert!(try_recv(&b).is_none(), "twice");
             assert_eq!((a.counters().n_by_udp, a.counters().remote.n_sent), (1, 0));
             assert_eq!(a.max_past_udp(at_b), None);
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
             assert_eq!(a.counters().local, b.counters().local);
         }
     });
@@ -78,12 +78,12 @@ const SLOT: usize = 2048;
 
 fn datagrams_of_every_length(ip: &str, longest: usize) {
     let ((a, at_a), (b, at_b)) = (bound(ip), bound(ip));
-    meet([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
     let most = loop {
         if let Some(most) = a.max_past_udp(at_b) {
             break most;
         }
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
     };
     assert_eq!(most, longest - if at_a.is_ipv4() { 8 } else { 24 });
     for len in
@@ -133,7 +133,7 @@ fn threads_that_share_a_socket_all_get_something() {
     const EACH: u32 = 300;
     on_rdma("threads_that_share_a_socket_all_get_something", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
         thread::scope(|s| {
             for _ in 0..2 {
                 s.spawn(|| {
@@ -161,7 +161,7 @@ fn a_peer_that_restarts_on_its_port_is_reached_again() {
     on_rdma("a_peer_that_restarts_on_its_port_is_reached_again", || {
         let (a, at_a) = bound(ADDRESSES[0]);
         let (b, at_b) = bound(ADDRESSES[0]);
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
         drop(b);
         for _ in 0..2 {
             let b = Datagram::bound(at_b).expect("the port is free");
@@ -188,7 +188,7 @@ fn a_fast_sender_waits_for_its_device_alone() {
     const N: u32 = 20_000;
     on_rdma("a_fast_sender_waits_for_its_device_alone", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
         let before = [a.counters(), b.counters()];
         let is_over = AtomicBool::new(false);
         thread::scope(|s| {
@@ -226,7 +226,7 @@ fn a_sender_with_unread_input_goes_on_over_its_device() {
     const N: u64 = 2000;
     on_rdma("a_sender_with_unread_input_goes_on_over_its_device", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
         for _ in 0..40 {
             send(&b, at_a, b"unread");
         }
@@ -271,7 +271,7 @@ fn a_wildcard_socket_of_either_family_has_the_right_source() {
 fn a_forked_child_uses_udp_and_leaves_the_queue_alone() {
     on_rdma("a_forked_child_uses_udp_and_leaves_the_queue_alone", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
         let by_udp = b.counters().n_received_by_udp;
         // SAFETY: the child makes calls of ours, which take no lock that another thread of this
         // test's process has: the test is its only user.
@@ -290,7 +290,7 @@ fn a_forked_child_uses_udp_and_leaves_the_queue_alone() {
         assert_eq!(status, 0);
         assert_eq!(recv(&b), (b"from the child".to_vec(), at_a));
         assert_eq!(b.counters().n_received_by_udp, by_udp + 1);
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
     });
 }
 

@@ -105,6 +105,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/engine/shared.rs",
     "crates/rsock-core/src/metrics/writer.rs",
     "crates/rsock-core/src/accelerate/holders.rs",
+    "crates/rsock-core/src/accelerate/native_peer/state.rs",
     "crates/rsock-core/src/accelerate/state.rs",
     // System calls that no crate wraps, and the program's descriptors.
     "crates/rsock-core/src/interrupt.rs",

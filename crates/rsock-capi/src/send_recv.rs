@@ -175,7 +175,8 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
         if msg.is_null() {
             return error(libc::EFAULT);
         }
-        // SAFETY: not null, and the caller of `recvmsg(2)` promises a header that this call may write.
+        // SAFETY: not null, and the caller of `recvmsg(2)` promises a header that this call may
+        // write.
         let msg = unsafe { &mut *msg };
         // SAFETY: the caller of `recvmsg(2)` promises buffers that this call may write.
         let mut bufs = unsafe { arg::scatter(msg.msg_iov, msg.msg_iovlen) }?;

@@ -39,7 +39,9 @@
 //!         soft::SoftProgress::Rejected(_) | soft::SoftProgress::Pending => {}
 //!     }
 //!     match listener.try_next(now)? {
-//!         Some(soft::SoftEvent::Request(request)) => listener.accept(request.id, QpNum(9), b"hi")?,
+//!         Some(soft::SoftEvent::Request(request)) => {
+//!             listener.accept(request.id, QpNum(9), b"hi")?;
+//!         }
 //!         Some(soft::SoftEvent::Established { connection, .. }) => server_end = Some(connection),
 //!         _ => {}
 //!     }
@@ -48,7 +50,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Who is let in
+//! # Which peers are accepted
 //!
 //! Both ends of a soft connection check the other's credentials before any descriptor is handed
 //! over: the same user or root. On an RDMA device the fabric decides which peers are reachable.

@@ -13,12 +13,12 @@ fn datagram_headers_are_decoded_without_panic() {
 
 #[test]
 fn messages_of_local_discovery_are_decoded_without_panic() {
-    driver::run("pair_message", 5_000, accelerate::fuzz::pair_message);
+    driver::run("local_message", 5_000, accelerate::fuzz::local_message);
 }
 
 #[test]
 fn auth_messages_between_hosts_are_decoded_without_panic() {
-    driver::run("far_words", 5_000, accelerate::fuzz::far_words);
+    driver::run("auth_message", 5_000, accelerate::fuzz::auth_message);
 }
 
 #[test]

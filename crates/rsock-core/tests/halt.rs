@@ -11,25 +11,25 @@ const MANY: u32 = 2_000;
 
 struct End {
     socket: TcpStream,
-    twin: AcceleratedStream,
+    stream: AcceleratedStream,
 }
 
 impl End {
     fn new(socket: TcpStream) -> Self {
-        let twin = AcceleratedStream::adopt(socket.as_fd(), None).expect("family memory");
-        Self { socket, twin }
+        let stream = AcceleratedStream::adopt(socket.as_fd(), None).expect("family memory");
+        Self { socket, stream }
     }
 
     fn send(&self, byte: u8) {
         let sent =
-            self.twin.send(self.socket.as_fd(), &[IoSlice::new(&[byte])], SendFlags::empty());
+            self.stream.send(self.socket.as_fd(), &[IoSlice::new(&[byte])], SendFlags::empty());
         assert_eq!(sent.expect("send"), 1);
     }
 
     fn receive(&self) -> u8 {
         let mut byte = [0];
         let mut room = [IoSliceMut::new(&mut byte)];
-        let n = self.twin.recv(self.socket.as_fd(), &mut room, RecvFlags::empty());
+        let n = self.stream.recv(self.socket.as_fd(), &mut room, RecvFlags::empty());
         assert_eq!(n.expect("receive"), 1);
         byte[0]
     }
@@ -51,7 +51,7 @@ fn exchange((a, b): &(End, End)) -> bool {
         assert_eq!(b.receive(), byte);
         b.send(!byte);
         assert_eq!(a.receive(), !byte);
-        has_moved |= [a, b].iter().any(|end| end.twin.on_ring() != (false, false));
+        has_moved |= [a, b].iter().any(|end| end.stream.on_ring() != (false, false));
     }
     has_moved
 }

@@ -169,7 +169,7 @@ pub(crate) fn is_connection(fd: c_int) -> bool {
 /// Whether `fd` is a stream without TCP: bytes that are written to its descriptor by the kernel are
 /// lost.
 pub(crate) fn has_no_tcp(fd: c_int) -> bool {
-    is_stream(fd) && find(fd, Direction::Send).is_some_and(|handle| handle.stream().is_sole())
+    is_stream(fd) && find(fd, Direction::Send).is_some_and(|handle| handle.stream().is_native())
 }
 
 /// Whether `fd` is a listening socket that may have a native listener.

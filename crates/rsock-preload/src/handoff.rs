@@ -109,7 +109,7 @@ pub(crate) fn before_unhooked_use(fd: RawFd, need: Need, why: FallbackReason) ->
 /// # Errors
 /// As [`before_exec`].
 pub(crate) fn before_kernel_use(handle: Handle, why: FallbackReason) -> Result<(), c_int> {
-    if handle.stream().is_sole() || handle.is_same_socket() != Some(true) {
+    if handle.stream().is_native() || handle.is_same_socket() != Some(true) {
         return Ok(());
     }
     let fd = handle.fd().as_raw_fd();
@@ -166,7 +166,7 @@ fn hand_off(
         return Ok(());
     }
     if local_use == LocalUse::InParent {
-        let proxy = guard::call_core(|| handle.stream().hand_over(socket, claim))?;
+        let proxy = guard::call_core(|| handle.stream().hand_off(socket, claim))?;
         return proxy
             .map_or(Ok(()), |proxy| replace_descriptors(&descriptors_of(&handle), &[], proxy));
     }
@@ -180,7 +180,7 @@ fn hand_off(
         if local_use == LocalUse::Ends || !claimed.is_empty() && handle.pause() {
             // A shared stream may be watched by the other process, which goes on with it as it is.
             let moves_epoll = local_use == LocalUse::Continues && !handle.stream().is_shared();
-            let done = guard::call_core(|| handle.stream().hand_over(socket, claim));
+            let done = guard::call_core(|| handle.stream().hand_off(socket, claim));
             let Ok(Some(proxy)) = done else {
                 handle.resume();
                 drop(claimed);

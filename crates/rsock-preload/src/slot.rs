@@ -14,7 +14,7 @@ pub(crate) use handle::Handle;
 use crate::chunked::{Chunked, Zeroed};
 use free_list::FreeList;
 use gate::{Gate, OpenGates};
-use rsock_core::accelerate::AcceleratedStream;
+use rsock_core::accelerate::{AcceleratedStream, NativeStream};
 use rsock_core::closing::Closings;
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_core::interrupt;
@@ -47,7 +47,8 @@ pub(crate) enum Direction {
 /// An adopted socket.
 #[expect(clippy::large_enum_variant, reason = "boxed as a whole, and most are streams")]
 pub(crate) enum Socket {
-    Stream(AcceleratedStream),
+    Accelerated(AcceleratedStream),
+    Native(NativeStream),
     Udp(Box<AcceleratedUdp>),
 }
 
@@ -55,7 +56,8 @@ impl Socket {
     #[inline]
     fn closings(&self) -> &Closings {
         match self {
-            Self::Stream(stream) => stream.closings(),
+            Self::Accelerated(stream) => stream.closings(),
+            Self::Native(stream) => stream.closings(),
             Self::Udp(udp) => udp.closings(),
         }
     }

@@ -44,7 +44,7 @@ impl Source {
     /// it grew do not watch the new queue.
     pub(crate) fn n_queues(&self) -> usize {
         match self {
-            Self::Accelerated(stream) => stream.is_paired().into(),
+            Self::Accelerated(stream) => stream.has_path().into(),
             Self::Rsockets(_) => 0,
             Self::Datagram(socket) => socket.n_remote_queues(),
         }
@@ -53,7 +53,7 @@ impl Source {
     /// Whether anything can come through it now.
     pub(crate) fn is_open(&self) -> bool {
         match self {
-            Self::Accelerated(stream) => stream.is_paired(),
+            Self::Accelerated(stream) => stream.has_path(),
             Self::Rsockets(_) => true,
             Self::Datagram(socket) => socket.has_peers_past_udp(),
         }

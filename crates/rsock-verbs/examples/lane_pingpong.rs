@@ -223,7 +223,8 @@ fn main() {
         let line = bare(N);
         let one = ping_pong(N, 1);
         println!(
-            "line {line:.0} ns; round trip of 1 B {one:.0} ns ({:.1}x), 32 B {:.0}, 64 B {:.0}, 1 KiB {:.0}, 4 KiB {:.0}, 16 KiB {:.0}",
+            "line {line:.0} ns; round trip of 1 B {one:.0} ns ({:.1}x), 32 B {:.0}, 64 B {:.0}, \
+             1 KiB {:.0}, 4 KiB {:.0}, 16 KiB {:.0}",
             one / line,
             ping_pong(N, 32),
             ping_pong(N, 64),

@@ -185,7 +185,7 @@ fn a_close_with_linger_zero_is_a_reset_for_the_peer() {
         let end = b.recv(&mut [0]).map_err(|e| e.kind());
         assert!(matches!(end, Err(ErrorKind::ConnectionReset) | Ok(0)), "{end:?}");
     });
-    // On TCP there is no doubt.
+    // On TCP it is always a reset.
     let (a, b) = on_tcp();
     a.set_linger(Some(Duration::ZERO)).unwrap();
     drop(a);

@@ -20,6 +20,7 @@ mod sources;
 
 use render::Api;
 use sources::Sources;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::{env, fs};
 
@@ -40,17 +41,31 @@ pub fn check(manifest_dir: &str) {
     if now == before {
         return;
     }
-    let missing = before.lines().filter(|line| !now.lines().any(|other| other == *line));
-    let new = now.lines().filter(|line| !before.lines().any(|other| other == *line));
-    let changes: Vec<String> = missing
-        .map(|line| format!("- {}", line.trim_start()))
-        .chain(new.map(|line| format!("+ {}", line.trim_start())))
-        .collect();
     panic!(
         "the public API differs from {}; if intended, run the test with UPDATE_API=1:\n{}",
         file.display(),
-        changes.join("\n")
+        changes(&before, &now).join("\n")
     );
+}
+
+/// Lines that are in one of two lists only, with the item that they belong to.
+fn changes(before: &str, now: &str) -> Vec<String> {
+    let (before, now) = (with_items(before), with_items(now));
+    let missing = before.difference(&now).map(|line| format!("- {line}"));
+    missing.chain(now.difference(&before).map(|line| format!("+ {line}"))).collect()
+}
+
+/// The lines of a list; several items may have a member in common.
+fn with_items(list: &str) -> BTreeSet<String> {
+    let mut item = "";
+    let lines = list.lines().map(|line| match line.strip_prefix("    ") {
+        Some(member) => format!("{item}: {member}"),
+        None => {
+            item = line;
+            line.to_owned()
+        }
+    });
+    lines.collect()
 }
 
 /// The public items of the crate in `manifest_dir`, one a line, its members indented. Crates whose
@@ -126,6 +141,14 @@ b::trait Shape
 b::type Alias = crate::a::Thing<u16>
 ";
         assert_eq!(api_of("members", &files), expected);
+    }
+
+    #[test]
+    fn a_member_that_one_of_two_items_has_lost_is_a_change() {
+        let before = "struct A\n    pub n: u8\nstruct B\n    pub n: u8\n";
+        let now = "struct A\n    pub n: u8\nstruct B\n    pub m: u8\n";
+        assert_eq!(changes(before, now), ["- struct B: pub n: u8", "+ struct B: pub m: u8"]);
+        assert_eq!(changes(before, before), Vec::<String>::new());
     }
 
     #[test]

@@ -94,14 +94,14 @@ fn numbers_that_lead_nowhere_leave_a_peer_on_udp() {
         }
     }
     assert_eq!(a.counters().local.n_sent, 0);
-    meet([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
 }
 
 #[test]
 fn control_packets_of_others_redirect_nothing() {
     let _dog = watchdog();
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
-    meet([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
     let by_udp = a.counters().n_by_udp;
     let (x, _) = stranger();
     for number in 0..50 {
@@ -118,7 +118,7 @@ fn control_packets_of_others_redirect_nothing() {
 fn a_flood_from_many_sources_is_bounded_and_disturbs_no_other_peer() {
     let _dog = watchdog();
     let ((a, at_a), (b, at_b)) = (bound("127.0.0.1"), bound("127.0.0.1"));
-    meet([(&a, at_a), (&b, at_b)]);
+    talk_past_udp([(&a, at_a), (&b, at_b)]);
     let by_udp = a.counters().n_by_udp;
     let strangers: Vec<_> = (0..200).map(|_| stranger().0).collect();
     for (i, x) in (1u32..).zip(&strangers) {

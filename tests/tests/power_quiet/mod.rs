@@ -189,8 +189,8 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
     spawn(tell, "a poller beside TCP", move || {
         let mut entries = [accelerate::PollEntry {
             fd: polled.as_raw_fd(),
-            twin: polled.as_ref().accelerated(),
-            door: None,
+            stream: polled.as_ref().accelerated().map(Into::into),
+            listener: None,
             udp: None,
             call: None,
             events: PollFlags::IN,

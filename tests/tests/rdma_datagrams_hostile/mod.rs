@@ -79,7 +79,7 @@ fn datagrams_with_short_or_lying_headers_are_dropped_and_counted() {
         "rdma_datagrams_hostile::datagrams_with_short_or_lying_headers_are_dropped_and_counted",
         || {
             let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
             let x = Stranger::new();
             let way = x.way(x.number_of(&a, at_a), KEY);
             let good = header(x.at);
@@ -145,7 +145,7 @@ fn a_peer_that_tells_a_wrong_number_is_ignored_and_disturbs_no_other() {
         "rdma_datagrams_hostile::a_peer_that_tells_a_wrong_number_is_ignored_and_disturbs_no_other",
         || {
             let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
             let x = Stranger::new();
             for number in [1, 0x00ff_fff0, 0x00ff_ffff] {
                 x.tell(at_a, UdpOp::Data, number, b"hello");
@@ -162,7 +162,7 @@ fn a_peer_that_tells_a_wrong_number_is_ignored_and_disturbs_no_other() {
             let by_udp = a.counters().n_by_udp;
             send(&a, x.at, b"answer");
             assert_eq!(a.counters().n_by_udp, by_udp + 1);
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
         },
     );
 }
@@ -176,8 +176,8 @@ fn a_peer_that_tells_anothers_number_misleads_datagrams_to_itself() {
         "rdma_datagrams_hostile::a_peer_that_tells_anothers_number_misleads_datagrams_to_itself",
         || {
             let [(a, at_a), (b, at_b), (c, at_c)] = [(); 3].map(|()| bound(ADDRESSES[0]));
-            meet([(&a, at_a), (&b, at_b)]);
-            meet([(&c, at_c), (&b, at_b)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&c, at_c), (&b, at_b)]);
             let x = Stranger::new();
             let number = x.number_of(&c, at_c);
             x.tell(at_a, UdpOp::Data, number.0, b"hello");
@@ -195,8 +195,8 @@ fn a_peer_that_tells_anothers_number_misleads_datagrams_to_itself() {
                 c.counters().n_foreign > before
             });
             // Stragglers of those are dropped meanwhile.
-            meet([(&b, at_b), (&c, at_c)]);
-            meet([(&a, at_a), (&b, at_b)]);
+            talk_past_udp([(&b, at_b), (&c, at_c)]);
+            talk_past_udp([(&a, at_a), (&b, at_b)]);
         },
     );
 }
@@ -205,7 +205,7 @@ fn a_peer_that_tells_anothers_number_misleads_datagrams_to_itself() {
 fn resolution_by_others_redirects_nothing() {
     on_rdma("rdma_datagrams_hostile::resolution_by_others_redirects_nothing", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
         let x = Stranger::new();
         for _ in 0..50 {
             x.tell(at_a, UdpOp::Control, x.ud.qp_num().0, &[]);
@@ -225,7 +225,7 @@ fn resolution_by_others_redirects_nothing() {
 fn a_flood_from_many_sources_disturbs_no_other_peer() {
     on_rdma("rdma_datagrams_hostile::a_flood_from_many_sources_disturbs_no_other_peer", || {
         let ((a, at_a), (b, at_b)) = (bound(ADDRESSES[0]), bound(ADDRESSES[0]));
-        meet([(&a, at_a), (&b, at_b)]);
+        talk_past_udp([(&a, at_a), (&b, at_b)]);
         let x = Stranger::new();
         let way = x.way(x.number_of(&a, at_a), KEY);
         let sources: Vec<_> =
@@ -253,7 +253,7 @@ fn a_flood_from_many_sources_disturbs_no_other_peer() {
     });
 }
 
-/// As [`meet`], with stragglers of a flood in between.
+/// As [`talk_past_udp`], with stragglers of a flood in between.
 fn meet_again(a: &Datagram, at_a: SocketAddr, b: &Datagram, at_b: SocketAddr) {
     let before = a.counters().remote.n_sent;
     while a.counters().remote.n_sent == before {

@@ -363,9 +363,10 @@ fn a_client_that_vanishes_before_its_answer_is_abandoned() {
         }
         drop(client);
         let event = listener.try_next(Instant::now()).expect("listener");
-        assert!(
-            matches!(event, Some(SoftEvent::Abandoned { id, error: Error::PeerGone }) if id == request.id)
-        );
+        let Some(SoftEvent::Abandoned { id, error: Error::PeerGone }) = event else {
+            panic!("{event:?}");
+        };
+        assert_eq!(id, request.id);
         assert_eq!(listener.n_pending(), 0);
     }
 }

@@ -1,13 +1,13 @@
-//! Asks the switch ([`rsock_proto::switch`]) where the next byte is, and makes the observations that it
-//! asks for. Nothing else in this module tree looks at the socket, the ring and the messages of the
-//! switch to decide that.
+//! Asks the switch ([`rsock_proto::switch`]) where the next byte is, and makes the observations
+//! that it asks for. No other code of this module tree looks at the socket, the ring and the
+//! messages of the switch to decide that.
 
 use crate::accelerate::halt::is_halted;
 use crate::accelerate::path::Path;
 use crate::accelerate::receive::{
     has_ended, kernel_only_waiter, must_stop, peek_one, queued, tcp_goes_on,
 };
-use crate::accelerate::send::{is_deserted, is_silent};
+use crate::accelerate::send::{is_device_silent, is_peer_gone};
 use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving, Sending};
 use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
 use crate::metrics::{self, Direction};
@@ -20,16 +20,16 @@ use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
 
-/// How long the end of a stream on the ring may take after the socket's. The sender saw its bytes
-/// arrive before it closed the socket.
+/// How long the end of a stream may take to arrive on the ring after the socket's end. The sender
+/// saw its bytes arrive before it closed the socket.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// What the observations of one try are made on.
+/// What one try of a call observes: its socket and its ring.
 pub(super) struct Subject<'a> {
     pub(super) fd: BorrowedFd<'a>,
     /// The ring, if this process can use it.
     pub(super) path: Option<&'a Path>,
-    /// What holds of the call, beside what holds of the stream.
+    /// Conditions of this call, beside those of the stream.
     pub(super) call: Conditions,
     /// What the socket or the ring failed with: the kernel reports it once.
     pub(super) error: Option<Errno>,
@@ -45,17 +45,17 @@ impl<'a> Subject<'a> {
         self.error.take().unwrap_or(Errno::IO).into()
     }
 
-    /// The same, of a call of which `conditions` hold.
+    /// The same, for a call of which `conditions` hold too.
     pub(super) fn with(self, conditions: Conditions) -> Self {
         Self { call: self.call.with(conditions), ..self }
     }
 }
 
-/// One direction, as the driver needs it.
+/// One direction of a stream, as [`AcceleratedStream::ask`] needs it.
 pub(super) trait Switched {
     /// The direction that the counters name.
     const DIRECTION: Direction;
-    /// The flag that says that the kernel alone serves it.
+    /// The flag that is set once the kernel alone serves this direction, for good.
     const PLAIN: u32;
 
     type Switch;
@@ -68,7 +68,7 @@ pub(super) trait Switched {
 
     fn is_settled(&self, now: Conditions) -> bool;
 
-    /// What the clocks and counters of this direction say.
+    /// The conditions that the clocks and counters of this direction give.
     fn conditions(&self, path: &Path) -> Conditions;
 
     fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
@@ -109,8 +109,8 @@ impl Switched for Receiving {
     }
 
     fn conditions(&self, path: &Path) -> Conditions {
-        let look_due = (self.idle_reads + 1).is_multiple_of(super::receive::LOOK_EVERY);
-        let is_over = path.is_far() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
+        let look_due = (self.idle_reads + 1).is_multiple_of(super::receive::SOCKET_CHECK_INTERVAL);
+        let is_over = path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
         Conditions::NONE
             .with_if(Conditions::LOOK_DUE, look_due)
             .with_if(Conditions::GRACE_OVER, is_over)
@@ -136,7 +136,7 @@ impl Switched for Receiving {
         // Otherwise the descriptor would stay readable in an epoll set for ever: no later receive
         // empties it.
         if let Some(path) = path {
-            stream.quiet_stand_in(self, path);
+            stream.quiet_epoll_proxy(self, path);
         }
     }
 }
@@ -167,7 +167,7 @@ impl Switched for Sending {
         let is_over = self.full_since.is_some_and(|since| since.elapsed() >= path.patience());
         Conditions::NONE
             .with_if(Conditions::PATIENCE_OVER, is_over)
-            .with_if(Conditions::DEVICE_SILENT, path.is_far() && is_silent(self))
+            .with_if(Conditions::DEVICE_SILENT, path.is_remote() && is_device_silent(self))
     }
 
     fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
@@ -188,14 +188,14 @@ impl Switched for Sending {
     }
 
     fn is_peer_gone(&mut self, fd: BorrowedFd<'_>, path: &Path) -> bool {
-        is_deserted(fd, self, path)
+        is_peer_gone(fd, self, path)
     }
 
     fn settled(&self, _stream: &AcceleratedStream, _path: Option<&Path>) {}
 }
 
 impl AcceleratedStream {
-    /// What holds before a try in this direction.
+    /// The conditions before a try in this direction.
     #[inline]
     pub(super) fn conditions<T: Switched>(&self, at: &T, subject: &Subject<'_>) -> Conditions {
         let Some(path) = subject.path else {
@@ -205,11 +205,11 @@ impl AcceleratedStream {
         };
         let stream = self.dirs.conditions().with(at.conditions(path)).with(subject.call);
         let may_move = at.is_on_tcp() && !stream.has(Conditions::PINNED);
-        let waiters = &self.dirs.shared.0.deaf_waiters;
+        let waiters = &self.dirs.shared.0.kernel_only_waiters;
         stream
-            .with_if(Conditions::BETWEEN_HOSTS, path.is_far())
+            .with_if(Conditions::BETWEEN_HOSTS, path.is_remote())
             .with_if(Conditions::RING_FAILED, path.has_failed())
-            .with_if(Conditions::RING_CUT, path.is_cut())
+            .with_if(Conditions::RING_CUT, path.is_disconnected())
             .with_if(Conditions::KERNEL_ONLY_WAITER, kernel_only_waiter::is_any(waiters, at))
             .with_if(Conditions::HALTED, may_move && is_halted())
     }
@@ -220,7 +220,7 @@ impl AcceleratedStream {
         Seen::new(self.conditions(at, subject))
     }
 
-    /// Takes note of a fact. The switch says when what holds has to be found out anew.
+    /// Notes a fact. The switch says when the conditions have to be observed again.
     #[inline]
     pub(super) fn note<T: Switched>(
         &self,
@@ -232,10 +232,11 @@ impl AcceleratedStream {
         seen.note::<Wire>(fact, || self.conditions(at, subject));
     }
 
-    /// Asks the switch of a direction until it has its answer. The caller holds the lock of the direction.
+    /// Asks the switch of a direction until it has its answer. The caller holds the lock of that
+    /// direction.
     ///
     /// # Errors
-    /// When an observation fails, which means that the descriptor is no socket any more.
+    /// When an observation fails, which means that the descriptor is no longer a socket.
     #[inline]
     pub(super) fn ask<T: Switched, D>(
         &self,
@@ -253,7 +254,7 @@ impl AcceleratedStream {
                     self.note(at, seen, subject, fact);
                 }
                 Step::Say(message) => {
-                    let is_sent = subject.path.is_some_and(|path| path.say(message));
+                    let is_sent = subject.path.is_some_and(|path| path.send_message(message));
                     at.said(message, is_sent, seen);
                 }
                 Step::Pin(cause) => {
@@ -265,7 +266,7 @@ impl AcceleratedStream {
         if at.is_on_ring() != was_on_ring {
             let kind =
                 subject.path.filter(|_| !was_on_ring).map_or(metrics::Transport::Tcp, Path::kind);
-            self.note_path(T::DIRECTION, kind);
+            self.note_transport(T::DIRECTION, kind);
         }
         if at.is_settled(seen.now()) && !self.has(T::PLAIN) {
             self.dirs.raise_plain(T::PLAIN);
@@ -285,17 +286,18 @@ impl AcceleratedStream {
         let path = subject.path;
         let ring = |f: fn(&Path) -> u64| path.map_or(0, f);
         Ok(match look {
-            Look::Mail => Fact::Mail(path.map(Path::heard).unwrap_or_default()),
-            Look::News => Fact::Mail(path.map(Path::heard_now).unwrap_or_default()),
+            Look::Mail => Fact::Mail(path.map(Path::messages).unwrap_or_default()),
+            Look::News => Fact::Mail(path.map(Path::poll_messages).unwrap_or_default()),
             Look::Messages => {
-                // Counting waits for a thread that is taking messages from the device just now.
+                // Counting takes the receive lock, so it waits for a thread that polls the device
+                // at the moment.
                 let _ = path.map(Path::bytes_readable);
-                Fact::Messages(path.map(Path::heard).unwrap_or_default())
+                Fact::Messages(path.map(Path::messages).unwrap_or_default())
             }
             Look::RingBytes => Fact::RingBytes(ring(|path| path.bytes_readable() as u64)),
             Look::RingEnd => {
-                // In this order: what came before the cut is seen after it.
-                let _ = path.map(Path::fate);
+                // In this order: what came before the disconnection is seen after it.
+                let _ = path.map(Path::connection_state);
                 Fact::RingEnd(path.is_some_and(Path::has_eof))
             }
             Look::Drained => Fact::Drained(path.is_none_or(Path::is_drained)),
@@ -307,7 +309,7 @@ impl AcceleratedStream {
             Look::Peek => Fact::Peeked(match peek_one(fd) {
                 Ok(0) => Peeked::End,
                 Ok(_) => Peeked::Bytes,
-                // A read passes the urgent byte, a look ahead does not.
+                // A read passes the urgent byte, a peek does not.
                 Err(Errno::AGAIN) if sys::is_at_mark(fd) => Peeked::Mark,
                 Err(Errno::AGAIN) => Peeked::Nothing,
                 Err(e) => {

@@ -1,24 +1,24 @@
-//! Waiting for a twin in an event loop that is not ours: tasks, not threads, wait.
+//! Waiting for an accelerated stream in an event loop of the program: tasks wait, not threads.
 //!
-//! The loop watches two descriptors: the twin's socket, edge-triggered, for what comes on TCP and
+//! The loop watches two descriptors: the stream's socket, edge-triggered, for what comes on TCP and
 //! for the end of the connection, and a [`Doorbell`], for what comes on the ring. The order is:
-//! take a [`Mark`], try, and if that would block, [`AcceleratedStream::arm`] with the mark, then wait. A `false`
-//! of `arm` means that something came meanwhile: try again. Disarm before trying again, or the
-//! trier's own progress rings.
+//! take a [`Mark`], try, and if that would block, [`AcceleratedStream::arm`] with the mark, then
+//! wait. If `arm` returns `false`, something came meanwhile: try again. Disarm before trying again,
+//! or the progress of the try itself rings the doorbell.
 //!
-//! Every waiter must have the doorbell once [`AcceleratedStream::is_paired`]: a receive invites the peer to the
-//! ring from then on, where the socket shows nothing.
+//! Every waiter must have the doorbell once [`AcceleratedStream::has_path`]: a receive invites the
+//! peer to the ring from then on, and the socket does not show what comes there.
 
 use crate::Doorbell;
 use crate::accelerate::path::Path;
-use crate::accelerate::receive::LOOK_EVERY;
+use crate::accelerate::receive::SOCKET_CHECK_INTERVAL;
 use crate::accelerate::state::FLAG_BROKEN;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::interrupt::Section;
 use std::io;
 use std::time::Duration;
 
-/// What had happened on a ring when it was taken.
+/// What had happened on a ring when the mark was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(Option<u32>);
 
@@ -45,14 +45,15 @@ const SHORTEST: Duration = Duration::from_micros(100);
 impl AcceleratedStream {
     /// Whether the peer has been found, so that input may come on the ring.
     #[must_use]
-    pub fn is_paired(&self) -> bool {
+    pub fn has_path(&self) -> bool {
         self.path().is_some()
     }
 
-    /// A doorbell for this twin, once it [is paired](Self::is_paired).
+    /// A doorbell for this stream, once it [has a path](Self::has_path).
     ///
     /// # Errors
-    /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`); `ENOTCONN` before it is paired.
+    /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`); `ENOTCONN` before it has
+    /// a path.
     pub fn create_doorbell(&self) -> io::Result<Doorbell> {
         let path = self.path().ok_or(rustix::io::Errno::NOTCONN)?;
         path.create_doorbell()
@@ -64,7 +65,7 @@ impl AcceleratedStream {
         Mark(self.path().map(Path::mark))
     }
 
-    /// Whether anything has come on the ring since. A few loads, for spinning.
+    /// Whether anything has come on the ring since `mark`. A few loads, for spinning.
     #[must_use]
     pub fn has_changed(&self, mark: Mark) -> bool {
         match (self.path(), mark.0) {
@@ -74,20 +75,21 @@ impl AcceleratedStream {
         }
     }
 
-    /// Arms `bell` for what comes on the ring, until [`Self::disarm`]. False, and nothing is armed,
-    /// if something has come since `mark`, or too many wait already: then try again.
+    /// Arms `bell` for what comes on the ring, until [`Self::disarm`]. Returns `false` with nothing
+    /// armed if something has come since `mark`, or if too many doorbells are armed already: then
+    /// try again.
     #[must_use]
     pub fn arm(&self, bell: &Doorbell, mark: Mark) -> bool {
         let Some(path) = self.path() else { return false };
         let _section = Section::enter();
-        if path.arm_standing(bell) && !self.has_changed(mark) {
+        if path.arm_persistent(bell) && !self.has_changed(mark) {
             return true;
         }
         path.disarm(bell);
         false
     }
 
-    /// Takes back an [`Self::arm`] that returned true.
+    /// Undoes an [`Self::arm`] that returned `true`.
     pub fn disarm(&self, bell: &Doorbell) {
         if let Some(path) = self.path() {
             let _section = Section::enter();
@@ -95,18 +97,18 @@ impl AcceleratedStream {
         }
     }
 
-    /// The loop saw the socket become readable or end: the next receive that finds the ring empty
-    /// looks at the socket.
+    /// To be called when the loop saw the socket become readable or end: the next receive that
+    /// finds the ring empty checks the socket.
     pub fn note_socket(&self) {
         let _section = Section::enter();
-        self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
+        self.dirs.rx.0.lock().idle_reads = SOCKET_CHECK_INTERVAL - 1;
     }
 
-    /// After a receive that would have blocked: when to try again although nothing tells, or `None` if
-    /// something does. The socket has ended, and the end of the stream may still be on its way.
+    /// After a receive that would have blocked: when to try again without an event, or `None` if an
+    /// event will come. The socket has ended, and the end of the stream may still be on its way.
     #[must_use]
     pub fn grace(&self) -> Option<Duration> {
-        if !self.path().is_some_and(Path::is_far) || self.has(FLAG_BROKEN) {
+        if !self.path().is_some_and(Path::is_remote) || self.has(FLAG_BROKEN) {
             return None;
         }
         let _section = Section::enter();
@@ -119,13 +121,13 @@ impl AcceleratedStream {
     pub fn patience(&self) -> Option<Duration> {
         let _section = Section::enter();
         let tx = self.dirs.tx.0.lock();
-        if self.is_sole() && !self.has(FLAG_BROKEN) || tx.switch.is_on_ring() {
+        if tx.switch.is_on_ring() {
             let patience = self.path().map_or(PATIENCE, Path::patience);
             let since = tx.full_since.map_or(Duration::ZERO, |since| since.elapsed());
-            // Never nothing: the word that the writer leaves may have to wait too.
+            // Never zero: the message by which the writer leaves may have to wait too.
             return Some(patience.saturating_sub(since).max(SHORTEST));
         }
-        // Between hosts TCP waits for what the device has still to bring.
+        // Between hosts TCP is not used before the device has delivered what was sent.
         (!tx.switch.is_on_tcp()).then_some(PATIENCE)
     }
 }

@@ -1,4 +1,4 @@
-//! How a connection ends: by half, in order, or broken.
+//! How a connection ends: by a half-close, by a close, or because it broke.
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;
@@ -15,20 +15,21 @@ use rustix::net::Shutdown;
 use std::io;
 use std::time::Duration;
 
-/// How long the end of a stream between hosts may take to arrive. A peer that is there answers within the
-/// network's round trip.
+/// How long the end of a stream between hosts may take to arrive. A peer that is there answers
+/// within the network's round trip.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Events that lie so far apart by the kernel's ticks (4 ms, as a rule) came in this order.
+/// Two events at least this far apart by the kernel's clock (ticks of 4 ms, as a rule) came in the
+/// order of their times.
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// How the kernel's connection ends when the ring between hosts has lost bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Break {
-    /// By its end, which TCP repeats until it has arrived. Without an end on the ring it is no end to a
-    /// reader that waits for the ring.
+    /// By FIN, which TCP retransmits. Without an end on the ring a reader that waits for the ring
+    /// reports an error, not an end.
     End,
-    /// By a reset: the peer's reader may be on TCP, and would take an end for the end of the stream.
+    /// By a reset: the peer's reader may be on TCP, and would take FIN for the end of the stream.
     Reset,
 }
 
@@ -51,9 +52,9 @@ impl AcceleratedStream {
         Ok(())
     }
 
-    /// Ends the sending direction on the ring and on TCP, and there perhaps the other as well. Under one lock:
-    /// a writer that finds the ring closed goes on to the socket, and would send bytes there that
-    /// the peer does not expect.
+    /// Ends the sending direction on the ring and on TCP, and with [`Shutdown::Both`] the other
+    /// direction of TCP as well. Under one lock: a writer that finds the ring closed goes on to the
+    /// socket, and would send bytes there that the peer does not expect.
     fn shutdown_sending(&self, fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
         let _section = Section::enter();
         let tx = self.dirs.tx.0.lock();
@@ -66,9 +67,10 @@ impl AcceleratedStream {
         Ok(rustix::net::shutdown(fd, how)?)
     }
 
-    /// Has the peer leave the ring: what it sends from now on is not wanted, which the kernel says with a reset.
+    /// Asks the peer to leave the ring: what it sends from now on is not read, and on TCP the
+    /// kernel tells it so with a reset.
     fn decline_more(&self, fd: BorrowedFd<'_>) {
-        let Some(path) = self.path().filter(|path| !path.is_far()) else { return };
+        let Some(path) = self.path().filter(|path| !path.is_remote()) else { return };
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
         let mut subject = Subject::new(fd, Some(path));
@@ -77,48 +79,51 @@ impl AcceleratedStream {
         let _ = self.ask(&mut *rx, &mut seen, &mut subject, decline);
     }
 
-    /// Says on a path that has just been found what [`Self::shutdown`] has told the kernel before.
-    pub(super) fn repeat_end(&self) {
-        if let Some(path) = self.path().filter(|path| !path.is_far())
+    /// Repeats on a path that has just been found the end that [`Self::shutdown`] gave the kernel
+    /// before.
+    pub(super) fn repeat_shutdown(&self) {
+        if let Some(path) = self.path().filter(|path| !path.is_remote())
             && self.has(FLAG_TX_SHUT)
         {
             path.shutdown(std::net::Shutdown::Write);
         }
     }
 
-    /// The program is about to close its last descriptor of this twin (the kernel decides whether
-    /// it really is the last of all). Bytes that nobody read make the close a reset, as on TCP.
+    /// To be called when the program is about to close its last descriptor of this stream (the
+    /// kernel decides whether it really is the last of all). Unread bytes make the close a reset,
+    /// as on TCP.
     pub fn close(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path() else { return };
-        if self.is_sole() {
-            return self.close_sole(fd, path);
-        }
         let shared = self.pin_reason() == FallbackReason::Passed || self.is_shared();
-        if !shared && path.bytes_readable() != 0 || !self.end(path) {
+        if !shared && path.bytes_readable() != 0 || !self.end_between_hosts(path) {
             let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
         } else if !shared {
-            // What the peer sends before it hears of this is not missed: TCP would say so as well.
-            path.renounce();
+            // Marks as unneeded what the peer sends before it learns of this close, so that it does
+            // not become a reset: TCP would report an end as well.
+            path.ignore_unread();
         }
     }
 
-    /// Whether a reader meets a reset: see [`Self::is_reset`]. `tcp_bytes` have been read from the socket, all that
-    /// it had. What was sent in the moment of the peer's end counts: it may have come before.
+    /// Whether a reader is to report a reset: see [`Self::is_reset`]. `tcp_bytes` have been read
+    /// from the socket, all that it had. What was sent at the time of the peer's end counts: it may
+    /// have come before the end.
     pub(super) fn is_reset_for_reader(
         &self,
         fd: BorrowedFd<'_>,
         path: &Path,
         tcp_bytes: u64,
     ) -> bool {
-        // Otherwise the state tells an end from a reset. The count cannot if an urgent byte was skipped.
+        // Otherwise the socket's state tells an end from a reset. The count cannot do so if an
+        // urgent byte was skipped.
         let tcp_bytes = self.has(FLAG_TX_SHUT).then_some(tcp_bytes);
         path.is_unread(None)
             && offsets::fin(fd, tcp_bytes).is_ok_and(|fin| fin.is_some())
             && self.is_reset(path)
     }
 
-    /// Whether a writer meets a reset: see [`Self::is_reset`]. What was sent in the moment of the peer's end does not
-    /// count: a writer may send for a moment after it, and TCP answers that with `EPIPE`.
+    /// Whether a writer is to report a reset: see [`Self::is_reset`]. What was sent at the time of
+    /// the peer's end does not count: a writer may send for a moment after the end, and TCP answers
+    /// that with `EPIPE`.
     pub(super) fn is_reset_for_writer(
         &self,
         fd: BorrowedFd<'_>,
@@ -132,24 +137,29 @@ impl AcceleratedStream {
         let now = sys::tick();
         let Ok(Some(since)) = offsets::fin(fd, None) else { return false };
         let silence = Duration::from_millis(now.wrapping_sub(tx.sent_at).into());
-        let sent = if silence >= since + MOMENT { tx.switch.ring_bytes() } else { tx.met_bytes };
+        let sent =
+            if silence >= since + MOMENT { tx.switch.ring_bytes() } else { tx.ring_bytes_checked };
         path.is_unread(Some(sent)) && self.is_reset(path)
     }
 
-    /// Whether a peer that has ended its socket in good order, and has left bytes unread on the ring, is gone. TCP
-    /// would have sent a reset for them, but the kernel knows nothing of the ring. True until it is told.
+    /// Whether a peer that has ended its socket in good order, and has left bytes unread on the
+    /// ring, has closed. TCP would have sent a reset for such bytes, but the kernel does not know
+    /// the ring. Stays true until the reset has been reported.
     fn is_reset(&self, path: &Path) -> bool {
-        // An end on the ring came before the socket's: then TCP would not have told of a reset either.
-        if self.has(FLAG_ENDED) || path.was_ended() {
+        // The end on the ring came before the socket's end: in that order TCP would not have
+        // reported a reset either.
+        if self.has(FLAG_ENDED) || path.peer_has_ended() {
             return false;
         }
-        // After the ends of both directions the kernel forgets a socket whether or not it is open. A peer that closes it
-        // then with bytes unread resets nothing on TCP either; one that died may have died before.
+        // After the ends of both directions the kernel forgets a socket whether or not it is open.
+        // If the peer closes it then with bytes unread, TCP does not reset the connection either;
+        // if the peer's process died, it may have died before.
         if self.has(FLAG_TX_SHUT) && !path.is_peer_dead() {
             self.dirs.raise(FLAG_ENDED);
             return false;
         }
-        // By now the kernel may have forgotten whom it was connected to.
+        // Taken from the cache: by now the kernel may have forgotten the addresses of the
+        // connection.
         let tuple = self.tuple.get().copied().flatten();
         let is_closed = tuple
             .zip(path.peer())
@@ -160,63 +170,52 @@ impl AcceleratedStream {
         is_closed == Some(true)
     }
 
-    /// Ends the connection as the reset does that was found: whoever asks first is told.
-    pub(super) fn tell_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
+    /// Ends the connection by the reset that was found. The first call that asks reports it.
+    pub(super) fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
         let _section = Section::enter();
         self.dirs.raise(FLAG_ENDED);
         let mut tx = self.dirs.tx.0.lock();
         tx.switch.break_off();
-        self.note_path(Direction::Send, metrics::Transport::Tcp);
+        self.note_transport(Direction::Send, metrics::Transport::Tcp);
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
         rustix::io::Errno::CONNRESET.into()
     }
 
-    /// The process is about to end, and with it what it has not brought to another host yet.
+    /// To be called when the process is about to end: delivers what has not reached the peer's host
+    /// yet.
     pub fn finish(&self) {
         if let Some(path) = self.path() {
-            self.end(path);
+            self.end_between_hosts(path);
         }
     }
 
-    /// Ends a stream between hosts and waits until the peer's device has everything, which takes no call of
-    /// the peer's. False if it may not.
-    pub(super) fn end(&self, path: &Path) -> bool {
-        if !path.is_far() || self.has(FLAG_BROKEN) {
+    /// Ends a stream between hosts and waits until the peer's device has everything, for which the
+    /// peer need not make a call. Returns `false` if something may be missing there.
+    pub(super) fn end_between_hosts(&self, path: &Path) -> bool {
+        if !path.is_remote() || self.has(FLAG_BROKEN) {
             return true;
         }
         let _section = Section::enter();
-        path.shutdown(std::net::Shutdown::Both);
-        let deadline = sys::now().checked_add(LINGER);
-        loop {
-            let mark = path.mark();
-            if path.has_failed() {
-                // Nothing was under way on the ring if it was not in use.
-                return self.dirs.tx.0.lock().switch.is_on_tcp();
-            }
-            if path.is_drained() {
-                return true;
-            }
-            let left = sys::time_left(deadline).unwrap_or_default();
-            if left.is_zero() {
-                return false;
-            }
-            let _ = path.park(mark, left.min(PARK));
+        match end_and_drain(path) {
+            Drained::Yes => true,
+            Drained::TimedOut => false,
+            // Nothing was under way on the ring if it was not in use.
+            Drained::Failed => self.dirs.tx.0.lock().switch.is_on_tcp(),
         }
     }
 
-    /// How a connection between hosts is ended that is broken, as far as the sending direction matters.
+    /// How to end a broken connection between hosts, as far as the sending direction matters.
     pub(super) fn how_to_break(&self, tx: &Sending) -> Break {
-        // The placeholder of a stream without TCP is connected to this process alone.
-        let must_reset = !self.is_sole() && tx.switch.breaks_by_reset(self.dirs.conditions());
+        let must_reset = tx.switch.breaks_by_reset(self.dirs.conditions());
         if must_reset { Break::Reset } else { Break::End }
     }
 
-    /// Ends the connection between hosts, which is broken.
+    /// Ends a connection between hosts that is broken.
     pub(super) fn break_connection(&self, fd: BorrowedFd<'_>, how: Break) -> io::Error {
         self.pin_for(FallbackReason::PathFailed);
         if !self.has(FLAG_BROKEN) {
             self.dirs.raise(FLAG_BROKEN);
-            // Not the kernel's to answer for any more.
+            // The kernel's answer does not count any more.
             self.dirs.lower(FLAG_RX_PLAIN);
             if how == Break::Reset {
                 sys::disconnect(fd);
@@ -224,12 +223,47 @@ impl AcceleratedStream {
             // Some kernels refuse a reset while a thread sleeps in a call on the socket.
             let _ = rustix::net::shutdown(fd, Shutdown::Both);
             if let Some(path) = self.path() {
-                path.cut();
+                path.disconnect();
             }
         }
-        match self.path().is_some_and(Path::is_unanswered) {
-            true => rustix::io::Errno::TIMEDOUT.into(),
-            false => rustix::io::Errno::CONNRESET.into(),
+        error_of_broken(self.path())
+    }
+}
+
+/// Whether the peer's device has everything that was sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Drained {
+    Yes,
+    /// The stream has failed.
+    Failed,
+    /// The device takes too long.
+    TimedOut,
+}
+
+/// Ends both directions of a stream between hosts, and waits until the peer's device has all bytes.
+pub(super) fn end_and_drain(path: &Path) -> Drained {
+    path.shutdown(std::net::Shutdown::Both);
+    let deadline = sys::now().checked_add(LINGER);
+    loop {
+        let mark = path.mark();
+        if path.has_failed() {
+            return Drained::Failed;
         }
+        if path.is_drained() {
+            return Drained::Yes;
+        }
+        let left = sys::time_left(deadline).unwrap_or_default();
+        if left.is_zero() {
+            return Drained::TimedOut;
+        }
+        let _ = path.park(mark, left.min(PARK));
+    }
+}
+
+/// What a call reports that has found the device's stream broken.
+pub(super) fn error_of_broken(path: Option<&Path>) -> io::Error {
+    match path.is_some_and(Path::is_unanswered) {
+        true => rustix::io::Errno::TIMEDOUT.into(),
+        false => rustix::io::Errno::CONNRESET.into(),
     }
 }

@@ -1,6 +1,6 @@
-//! What `rsock stat` is told of a connection.
+//! The counters of a connection that `rsock stat` shows.
 
-use crate::accelerate::four_tuple::Tuple;
+use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::{AcceleratedStream, inode_of};
 use crate::metrics::{self, Direction};
 use crate::sys;
@@ -13,15 +13,24 @@ pub(super) enum Waited {
     Sleeping,
 }
 
+impl Waited {
+    /// Counts such a wait for data, or for room, on the ring.
+    pub(super) fn count(self, stat: &metrics::StreamSlot, direction: Direction) {
+        match self {
+            Self::Spinning => stat.add_spin(direction),
+            Self::Sleeping => stat.add_wakeup(direction),
+        }
+    }
+}
+
 impl AcceleratedStream {
     /// Opens this connection's line for `rsock stat`. Not for short connections: it costs a few
     /// system calls.
-    pub(super) fn show(&self, fd: BorrowedFd<'_>) {
+    pub(super) fn open_metrics(&self, fd: BorrowedFd<'_>) {
         sys::get_or_make(&self.stat, || {
             let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-            let [local, peer] = self.sole_addrs().unwrap_or_else(|| {
-                Tuple::of(fd).ok().flatten().map_or([none; 2], |t| [t.local, t.peer])
-            });
+            let tuple = FourTuple::of(fd).ok().flatten();
+            let [local, peer] = tuple.map_or([none; 2], |t| [t.local, t.peer]);
             let inode = *sys::get_or_make(&self.inode, || inode_of(fd));
             let slot = metrics::StreamSlot::open(local, peer, inode);
             let (tx, rx) = (self.dirs.tx.0.try_lock(), self.dirs.rx.0.try_lock());
@@ -44,15 +53,12 @@ impl AcceleratedStream {
     /// Counts a wait on the ring.
     pub(super) fn count_wait(&self, direction: Direction, waited: Waited) {
         if let Some(stat) = self.stat.get() {
-            match waited {
-                Waited::Spinning => stat.add_spin(direction),
-                Waited::Sleeping => stat.add_wakeup(direction),
-            }
+            waited.count(stat, direction);
         }
     }
 
-    /// Notes how a direction travels from now on.
-    pub(super) fn note_path(&self, direction: Direction, path: metrics::Transport) {
+    /// Notes which transport a direction uses from now on.
+    pub(super) fn note_transport(&self, direction: Direction, path: metrics::Transport) {
         if let Some(stat) = self.stat.get() {
             stat.set_transport(direction, path);
         }

@@ -1,36 +1,37 @@
-//! The four numbers that name a TCP connection, as both ends see them.
+//! The four-tuple of a TCP connection: both addresses and both ports, as both ends see them.
 
 use rustix::fd::BorrowedFd;
 use rustix::net::{SocketAddrAny, getpeername, getsockname};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Addresses of one connection, from this end's point of view. IPv4-mapped addresses are unmapped:
-/// a `::` listener sees its IPv4 client as `::ffff:a.b.c.d`, the client sees plain IPv4.
+/// The four-tuple of a connection, from this end's point of view. IPv4-mapped addresses are
+/// unmapped: a `::` listener sees its IPv4 client as `::ffff:a.b.c.d`, the client sees plain IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::accelerate) struct Tuple {
+pub(in crate::accelerate) struct FourTuple {
     pub(in crate::accelerate) local: SocketAddr,
     pub(in crate::accelerate) peer: SocketAddr,
 }
 
-/// Which end does what while pairing. Decided by comparing addresses, so both agree unasked.
+/// What an end does in local discovery. Decided by comparing addresses, so both ends agree without
+/// a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::accelerate) enum Role {
-    /// Publishes a name and waits for the peer to come.
+    /// Publishes a meeting point and waits for the peer to connect.
     Publisher,
-    /// Looks the name up.
+    /// Connects to the meeting point.
     Finder,
 }
 
-impl Tuple {
-    /// Asks the kernel. `Ok(None)` if this is no TCP/IP connection.
+impl FourTuple {
+    /// Asks the kernel. `Ok(None)` if the socket has no TCP/IP connection.
     pub(in crate::accelerate) fn of(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let local = ip(getsockname(fd)?);
         let peer = getpeername(fd)?.and_then(ip);
         Ok(local.zip(peer).map(|(local, peer)| Self { local, peer }))
     }
 
-    /// What this end does; `None` for a socket connected to itself.
+    /// The role of this end; `None` for a socket connected to itself.
     pub(in crate::accelerate) fn role(&self) -> Option<Role> {
         let key = |at: SocketAddr| (at.ip(), at.port());
         match key(self.local).cmp(&key(self.peer)) {
@@ -40,7 +41,7 @@ impl Tuple {
         }
     }
 
-    /// Name of the meeting point in the abstract Unix namespace: the same at both ends. At most
+    /// The name of the meeting point in the abstract Unix namespace: the same at both ends. At most
     /// 13 + 2 * 36 characters of the 107 there are.
     pub(in crate::accelerate) fn meeting_name(&self) -> String {
         let (low, high) = match self.role() {
@@ -63,7 +64,7 @@ impl Tuple {
         if self.local.ip() == self.peer.ip() || self.peer.ip().is_loopback() {
             return true;
         }
-        // Only an own address can be bound.
+        // Only an address of this host can be bound.
         use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
         let family = if self.peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let Ok(probe) = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None) else {
@@ -100,8 +101,8 @@ mod tests {
                 if bind == "[::]:0" { "127.0.0.1" } else { bind.rsplit_once(':').expect("port").0 };
             let client = TcpStream::connect(format!("{to}:{port}")).expect("connect");
             let (server, _) = listener.accept().expect("accept");
-            let a = Tuple::of(client.as_fd()).expect("kernel").expect("tcp");
-            let b = Tuple::of(server.as_fd()).expect("kernel").expect("tcp");
+            let a = FourTuple::of(client.as_fd()).expect("kernel").expect("tcp");
+            let b = FourTuple::of(server.as_fd()).expect("kernel").expect("tcp");
             assert_eq!(a.meeting_name(), b.meeting_name());
             assert!(a.meeting_name().len() < 107);
             assert_ne!(a.role(), b.role());
@@ -113,6 +114,6 @@ mod tests {
     fn a_documentation_address_is_not_local() {
         let local = "127.0.0.1:1".parse().expect("address");
         let peer = "192.0.2.1:1".parse().expect("address");
-        assert!(!Tuple { local, peer }.is_local());
+        assert!(!FourTuple { local, peer }.is_local());
     }
 }

@@ -1,7 +1,8 @@
-//! Which processes hold a stream: whoever made it, and the children that inherited it.
+//! The processes that hold a stream: the one that made it, and the children that inherited it.
 //!
-//! In family memory. Guards that what nobody else could give back, the bytes of a ring, is taken
-//! by a helper of one process only once no other can want them ([`crate::accelerate::handoff`]).
+//! They lie in family memory. They ensure that the bytes of a ring, which cannot be put back, are
+//! taken by the relay of one process only once no other process can want them
+//! ([`crate::accelerate::handoff`]).
 
 use rsock_verbs::family::{FamilySafe, is_in_other_namespace, process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,10 +11,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Processes that are known by name; with more, a stream counts as held by others for good.
+/// Processes that are known by their ids; with more, a stream counts as held by others for good.
 const MOST: usize = 14;
-/// A child that is being made, and has not said who it is.
-const UNBORN: u32 = u32::MAX;
+/// In place of the id of a child that is being made.
+const EXPECTED_CHILD: u32 = u32::MAX;
 
 /// The processes that hold a stream.
 #[derive(Debug)]
@@ -54,20 +55,20 @@ impl Holders {
         }
     }
 
-    /// This process is about to have a child, which will hold the stream too.
+    /// Adds the child that this process is about to make, which will hold the stream too.
     pub(in crate::accelerate) fn expect_child(&self) {
-        self.add(UNBORN);
+        self.add(EXPECTED_CHILD);
     }
 
-    /// This process is the child that was expected.
+    /// Replaces the expected child by its id `pid`, in the child itself.
     pub(in crate::accelerate) fn add_child(&self, pid: u32) {
-        // Its id means nothing to the others, or may be that of one of them.
+        // The child's id means nothing to the others, or may be the id of one of them.
         if is_in_other_namespace() {
             self.has_overflown.store(true, Ordering::Release);
         }
         let is_known = self.pids.iter().any(|at| at.load(Ordering::Relaxed) == pid);
         let take = |at: &AtomicU32| {
-            at.compare_exchange(UNBORN, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            at.compare_exchange(EXPECTED_CHILD, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         if !is_known && !self.pids.iter().any(take) {
             self.add(pid);
@@ -99,7 +100,7 @@ impl Holders {
 
 /// Whether the process runs; one that has exited and was not waited for does not.
 fn is_alive(pid: u32) -> bool {
-    if pid == UNBORN {
+    if pid == EXPECTED_CHILD {
         return true;
     }
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_that_has_exited_is_none_even_before_it_is_waited_for() {
+    fn a_process_that_has_exited_holds_nothing_even_before_it_is_waited_for() {
         let holders = Holders::new();
         let me = process().0;
         assert!(!holders.has_others(me));
@@ -135,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_a_holder_from_before_it_is_born() {
+    fn a_child_counts_as_a_holder_before_it_exists() {
         let holders = Holders::new();
         let me = process().0;
         holders.expect_child();
         assert!(holders.has_others(me));
-        // Told once for each descriptor.
+        // Called once for each descriptor.
         holders.expect_child();
         holders.add_child(1);
         holders.add_child(1);
@@ -150,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn more_than_fit_are_others_for_good() {
+    fn with_more_holders_than_fit_the_stream_counts_as_shared_for_good() {
         let holders = Holders::new();
-        // Process 1 always runs; the others here are not asked before the places are taken.
+        // Process 1 always runs; the other holders are not checked before all places are taken.
         for at in &holders.pids {
             at.store(1, Ordering::Relaxed);
         }

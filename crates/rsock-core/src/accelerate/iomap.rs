@@ -1,12 +1,13 @@
-//! iomaps beside a twin: memory that one end opens and the other writes into directly.
+//! iomaps beside an accelerated stream: memory that one end exposes and the other writes into
+//! directly.
 //!
-//! They need the path to the peer's process and nothing else: it does not matter where the streams'
-//! bytes travel at the time. What is put lies in the peer's memory before the call returns, and
-//! what is opened is announced in its queue, so both come before any byte that is sent later, on
-//! the ring or on TCP.
+//! They need a path to the peer's process and nothing else: it does not matter which way the bytes
+//! of the stream take at the time. A remote write lies in the peer's memory before the call
+//! returns, and an exposed region is announced in the peer's queue. So both come before any byte
+//! that is sent later, on the ring or on TCP.
 
 use crate::accelerate::path::Path;
-use crate::accelerate::{AcceleratedStream, FIRST_LOOK};
+use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::engine::{IomapError, QpStream, SendError};
 use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
@@ -18,58 +19,58 @@ use std::io;
 use std::sync::Arc;
 
 impl AcceleratedStream {
-    /// Looks for the peer now, however few calls the connection has seen. True once it is found;
-    /// until then call it again now and then. The peer must look, too.
+    /// Searches for the peer now, however few calls the connection has seen. Returns `true` once it
+    /// is found; until then call it again now and then. The peer must search, too.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if it will never be: [`Self::pin_reason`] says why.
-    pub fn seek(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
-        if !self.is_paired() && !self.has(crate::accelerate::FLAG_PINNED) {
+    /// `EOPNOTSUPP` if the peer will never be found: [`Self::pin_reason`] says why.
+    pub fn find_peer(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        if !self.has_path() && !self.has(crate::accelerate::FLAG_PINNED) {
             let _section = Section::enter();
-            self.look(fd, FIRST_LOOK);
+            self.search_step(fd, FIRST_SEARCH_CALL);
         }
-        match self.is_paired() {
+        match self.has_path() {
             false if self.has(crate::accelerate::FLAG_PINNED) => Err(Errno::OPNOTSUPP.into()),
             found => Ok(found),
         }
     }
 
-    fn found(&self) -> io::Result<&QpStream<Soft>> {
+    fn soft_stream(&self) -> io::Result<&QpStream<Soft>> {
         self.path().and_then(Path::soft).ok_or_else(|| Errno::NOTCONN.into())
     }
 
-    /// Opens `len` bytes of fresh zeroed memory to the peer under `offset`, for as long as the
-    /// answer lives. [`Self::try_announce`] tells the peer.
+    /// Exposes `len` bytes of fresh zeroed memory to the peer under `offset`, until the returned
+    /// value is dropped. [`Self::try_announce`] tells the peer.
     ///
     /// # Errors
-    /// `ENOTCONN` before the peer is found; `ENOMEM` if it has no entry left for us; `EINVAL` for
-    /// more than 4 GiB.
-    pub fn open(self: &Arc<Self>, len: usize, offset: u64) -> io::Result<Opened> {
-        let (region, _) = self.found()?.expose(len, Some(offset)).map_err(|e| match e {
+    /// `ENOTCONN` before the peer is found; `ENOMEM` if the peer's iomap has no free entry;
+    /// `EINVAL` for more than 4 GiB.
+    pub fn expose(self: &Arc<Self>, len: usize, offset: u64) -> io::Result<AcceleratedRegion> {
+        let (region, _) = self.soft_stream()?.expose(len, Some(offset)).map_err(|e| match e {
             IomapError::NoEntry => io::Error::from(Errno::NOMEM),
             IomapError::TooLong => Errno::INVAL.into(),
             IomapError::Device(e) => e.into(),
         })?;
-        Ok(Opened { twin: Arc::clone(self), region })
+        Ok(AcceleratedRegion { stream: Arc::clone(self), region })
     }
 
-    /// Tells the peer what was opened and closed since; it knows before it sees anything that is
-    /// sent after this succeeded.
+    /// Tells the peer which regions were exposed and closed since the last call. The peer learns of
+    /// them before it receives anything that is sent after this succeeded.
     ///
     /// # Errors
     /// `EAGAIN` if the peer takes no message now; `ENOTCONN` before it is found.
     pub fn try_announce(&self) -> io::Result<()> {
-        let path = self.found()?;
+        let path = self.soft_stream()?;
         if path.owes_iomaps() { path.flush_iomaps().map_err(errno) } else { Ok(()) }
     }
 
-    /// Writes as much of `bytes` as goes into the memory that the peer opened under `offset`.
+    /// Writes as much of `bytes` as fits into the memory that the peer exposed under `offset`.
     ///
     /// # Errors
-    /// `EFAULT` if nothing is open there; `EAGAIN` if the peer keeps writers out now; `ENOTCONN` before it is
-    /// found; `ECONNRESET` and others once the connection has failed.
-    pub fn try_put(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        match self.found()?.try_write_remote(bytes, offset).map_err(errno)? {
+    /// `EFAULT` if nothing is exposed there; `EAGAIN` while the peer keeps writers out; `ENOTCONN`
+    /// before the peer is found; `ECONNRESET` and others once the connection has failed.
+    pub fn try_write_remote(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        match self.soft_stream()?.try_write_remote(bytes, offset).map_err(errno)? {
             0 if !bytes.is_empty() => Err(Errno::FAULT.into()),
             n => {
                 self.count_bytes(Direction::Send, metrics::Transport::Soft, n);
@@ -88,15 +89,15 @@ fn errno(e: SendError) -> io::Error {
     }
 }
 
-/// Memory that the peer may write at any time. Closed when dropped; keeps the path, and so what was
-/// put, beyond the end of the connection.
+/// Memory that the peer may write at any time: an exposed region of an accelerated stream. Closed
+/// when dropped. It keeps the path, and so what the peer wrote, beyond the end of the connection.
 #[derive(Debug)]
-pub struct Opened {
-    twin: Arc<AcceleratedStream>,
+pub struct AcceleratedRegion {
+    stream: Arc<AcceleratedStream>,
     region: Arc<<Soft as Backend>::Mr>,
 }
 
-impl Opened {
+impl AcceleratedRegion {
     /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -109,7 +110,8 @@ impl Opened {
         self.region.is_empty()
     }
 
-    /// Copies out what is there now. Bytes that the peer is writing at this moment arrive torn.
+    /// Copies out what is there now. Bytes that the peer is writing at this moment may be copied
+    /// half old and half new.
     ///
     /// # Panics
     /// If `at..at + dst.len()` is not inside.
@@ -126,9 +128,9 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for AcceleratedRegion {
     fn drop(&mut self) {
-        if let Some(path) = self.twin.path().and_then(Path::soft) {
+        if let Some(path) = self.stream.path().and_then(Path::soft) {
             path.unexpose(&self.region);
         }
     }

@@ -1,15 +1,15 @@
-//! TCP first, then a faster path: a kernel TCP socket (the *twin*) that may move to a ring in
+//! TCP first, then a faster path: a kernel TCP socket whose stream may move to a ring in
 //! shared memory at an exact byte offset, and back.
 //!
-//! The preload library and the async adapter both build on [`AcceleratedStream`]. A twin does not own its
-//! descriptor: the program does. Every call therefore takes the descriptor it came in by (a `dup`
-//! has another number for the same twin).
+//! The preload library and the async adapter both build on [`AcceleratedStream`]. It does not own
+//! its descriptor: the program does. Every call therefore takes the descriptor it came in by (a
+//! `dup` has another number for the same stream).
 //!
 //! # How a direction moves
 //!
-//! Once the two ends have found each other (`pair`), an rsockets stream on the soft device exists
-//! beside the TCP connection, unused. Each direction moves on its own, by messages in that stream
-//! (`rsock_proto::Ext`), in order with its data:
+//! Once the two ends have found each other (`discovery`), an rsockets stream on the soft device
+//! exists beside the TCP connection, unused. Each direction moves on its own, by messages in that
+//! stream (`rsock_proto::Ext`), in order with its data:
 //!
 //! 1. The *reader* invites (`Ready`), when none of its threads sleeps where the ring cannot
 //!    wake it and its own count of bytes agrees with the kernel's.
@@ -19,15 +19,16 @@
 //!    (`Leave`), when pinned, and when the ring is full and the reader idle: TCP's buffers then
 //!    take what they would have taken.
 //!
-//! What is handed to a program without rings leaves the ring first, or has its bytes carried on by a
-//! process of ours (`handover`, `relay`).
+//! A stream that is handed to a program without rings leaves the ring first, or a relay process
+//! carries its bytes (`handoff`).
 //!
-//! Between hosts the stream lies on an RDMA device (`far`, `path`). Then TCP may be faster than the ring, so a
-//! writer waits after `Down` until the device has brought it; and what was sent may be lost, so the
-//! end of TCP counts only with an end on the ring.
+//! Between hosts the stream lies on an RDMA device (`discovery::remote`, `path`). Then TCP may be
+//! faster than the ring, so a writer waits after `Down` until the device has brought it; and what
+//! was sent may be lost, so the end of TCP counts only with an end on the ring.
 //!
-//! A peer that speaks rsockets alone has no TCP to go back to: there the stream on the device is all there is
-//! (`door`, `call`, `sole`), and nothing of the above applies.
+//! A peer that speaks rsockets alone has no TCP to go back to. The stream on the device is all
+//! there is then, a [`NativeStream`], and nothing of the above applies. [`StreamRef`] is a stream
+//! of either kind.
 //!
 //! A reader that has invited and not yet seen `Up` reads TCP only as far as the kernel's queue
 //! reached *before* it looked for `Up`: bytes written after a later `Down` cannot be among them.
@@ -49,10 +50,12 @@ mod native_peer;
 mod offsets;
 mod path;
 mod poll;
+mod poll_state;
 mod receive;
 mod send;
 mod socket_proxy;
 mod state;
+mod stream_ref;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -61,9 +64,10 @@ pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
-pub use iomap::Opened;
-pub use native_peer::{NativeListener, call, is_called};
+pub use iomap::AcceleratedRegion;
+pub use native_peer::{NativeListener, NativeStream};
 pub use poll::{PollEntry, poll};
+pub use stream_ref::StreamRef;
 
 use crate::closing::Closings;
 use crate::interrupt::Section;
@@ -72,15 +76,16 @@ use crate::sys;
 use ask::Subject;
 use counters::Waited;
 use discovery::local::Search;
-use discovery::schedule::FIRST_LOOK;
-use four_tuple::Tuple;
-use path::{Path, Place};
+use discovery::schedule::FIRST_SEARCH_CALL;
+use epoll_proxy::ProxySlot;
+use four_tuple::FourTuple;
+use path::{Path, PathCell};
 use receive::queued;
 use rsock_proto::switch::{Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
 use rsock_verbs::family::FamilyBox;
 use rustix::fd::BorrowedFd;
-use state::{Directions, FLAG_BROKEN, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving};
+use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving};
 use std::io;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -93,21 +98,19 @@ pub struct AcceleratedStream {
     dirs: FamilyBox<Directions>,
     /// The search for the peer. Private to the process: a forked child does not search.
     search: Mutex<Search>,
-    path: Place,
+    path: PathCell,
     /// Which end of the connection it is, for a peer on another host.
     side: Option<Side>,
-    tuple: OnceLock<Option<Tuple>>,
-    looking_since: OnceLock<std::time::Instant>,
+    tuple: OnceLock<Option<FourTuple>>,
+    search_began: OnceLock<std::time::Instant>,
     /// Inode of the socket, from the first look on: a short connection does not ask for it.
     inode: OnceLock<u64>,
     stat: OnceLock<metrics::StreamSlot>,
-    stand_in: Mutex<Option<epoll_proxy::StandIn>>,
+    epoll_proxy: ProxySlot,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
     /// Buffers that the peer may open to us at once.
     iomap_slots: u16,
-    /// In the place of TCP, where there is none. After the path, which must go first.
-    sole: Option<native_peer::stream::Sole>,
 }
 
 /// Which end of a connection this is.
@@ -122,21 +125,22 @@ pub enum Side {
 /// How long a full ring may stay without progress before a writer moves to TCP.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// The same between hosts, where news of progress take longer.
-const FAR_PATIENCE: Duration = Duration::from_millis(20);
+const REMOTE_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the cheapest sleep may last before descriptors are watched too.
 const PARK: Duration = Duration::from_millis(5);
 
 impl AcceleratedStream {
-    /// Wraps a connected TCP socket through which no byte has passed yet. `None` if it can never be accelerated
-    /// (switched off, no memory): then the caller forgets about it. With a peer on another host the two
-    /// sides do different things; without a side the connection stays on TCP then.
+    /// Wraps a connected TCP socket through which no byte has passed yet. `None` if it can never be
+    /// accelerated (switched off, no memory): then the caller forgets about it. With a peer on
+    /// another host the two sides do different things; without a side the connection stays on TCP
+    /// then.
     #[must_use]
     pub fn adopt(fd: BorrowedFd<'_>, side: Option<Side>) -> Option<Self> {
         Self::adopt_with(fd, side, 0)
     }
 
-    /// As [`Self::adopt`], with room for that many buffers that the peer may [open](Self::open) to us. The
-    /// wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
+    /// As [`Self::adopt`], with room for that many buffers that the peer may [expose](Self::expose)
+    /// to us. The wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
     #[must_use]
     pub fn adopt_with(_fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {
         if !crate::config::environment::is_enabled() {
@@ -145,16 +149,15 @@ impl AcceleratedStream {
         Some(Self {
             dirs: FamilyBox::new(Directions::new())?,
             search: Mutex::new(Search::new()),
-            path: Place::default(),
+            path: PathCell::default(),
             side,
             tuple: OnceLock::new(),
-            looking_since: OnceLock::new(),
+            search_began: OnceLock::new(),
             inode: OnceLock::new(),
             stat: OnceLock::new(),
-            stand_in: Mutex::new(None),
+            epoll_proxy: ProxySlot::default(),
             closings: Closings::new(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
-            sole: None,
         })
     }
 
@@ -165,9 +168,6 @@ impl AcceleratedStream {
     pub fn bytes_readable(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let Some(path) = self.path() else { return queued(fd) };
         let _section = Section::enter();
-        if self.is_sole() {
-            return Ok(if self.has(FLAG_BROKEN) { 0 } else { path.bytes_readable() });
-        }
         let mut rx = self.dirs.rx.0.lock();
         let mut subject = Subject::new(fd, Some(path));
         let mut seen = self.begin(&*rx, &subject);
@@ -177,8 +177,8 @@ impl AcceleratedStream {
         }
     }
 
-    /// Whether as much can be read as the program wants to be told of (`SO_RCVLOWAT`). Only a pinned stream may
-    /// want more than a byte. Moves nothing.
+    /// Whether so many bytes can be read that the program wants to be woken (`SO_RCVLOWAT`). Only a
+    /// pinned stream may have a mark of more than a byte. Moves nothing.
     fn reaches_low_water(&self, rx: &mut Receiving, subject: &mut Subject<'_>) -> bool {
         let low = sys::low_water(subject.fd).unwrap_or(1);
         if low <= 1 {
@@ -195,7 +195,8 @@ impl AcceleratedStream {
         readable >= low as u64
     }
 
-    /// As `sockatmark(3)`: whether the next byte of the stream is an urgent one. Bytes on the ring come before it.
+    /// As `sockatmark(3)`: whether the next byte of the stream is an urgent one. Bytes on the ring
+    /// come before it.
     #[must_use]
     pub fn is_at_mark(&self, fd: BorrowedFd<'_>) -> bool {
         sys::is_at_mark(fd) && self.path().is_none_or(|path| path.bytes_readable() == 0)
@@ -207,9 +208,6 @@ impl AcceleratedStream {
     /// # Errors
     /// As `ioctl(SIOCOUTQ)`.
     pub fn bytes_unsent(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        if self.is_sole() {
-            return Ok(0);
-        }
         offsets::queued(fd)
     }
 
@@ -221,13 +219,10 @@ impl AcceleratedStream {
     }
 
     /// Leaves the fast path for good: what is written from now on goes to TCP. Needs no answer of
-    /// the peer and never blocks. Does nothing where there is no TCP.
+    /// the peer and never blocks.
     pub fn pin(&self, fd: BorrowedFd<'_>, reason: FallbackReason) {
-        if self.is_sole() {
-            return;
-        }
         let _section = Section::enter();
-        self.show(fd);
+        self.open_metrics(fd);
         self.pin_for(reason);
         {
             let mut tx = self.dirs.tx.0.lock();
@@ -256,8 +251,9 @@ impl AcceleratedStream {
         self.dirs.pin_reason()
     }
 
-    /// Whether `fd` is the socket that this twin began with, and not a successor of its number. `None`:
-    /// nobody knows, nor needs to, because nothing has left TCP and the peer has not been looked for.
+    /// Whether `fd` is the socket that this stream began with, and not a successor of its number.
+    /// `None`: that is not known, and makes no difference, because nothing has left TCP and the
+    /// peer has not been looked for.
     #[must_use]
     pub fn is_same_socket(&self, fd: BorrowedFd<'_>) -> Option<bool> {
         self.inode.get().map(|known| inode_of(fd) == *known)
@@ -270,8 +266,8 @@ impl AcceleratedStream {
         &self.closings
     }
 
-    /// To be called before `fd`, which names this socket, is closed while other calls on it may be in
-    /// progress, as many as `others` says. They go on with the socket, whatever becomes of the
+    /// To be called before `fd`, which names this socket, is closed while other calls on it may be
+    /// in progress, as many as `others` says. They go on with the socket, whatever becomes of the
     /// number. `None` if the number is another file's already.
     pub fn keep_for_calls(&self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
         if others() == 0 {
@@ -292,10 +288,6 @@ impl AcceleratedStream {
     /// Whether sending and receiving use the ring now.
     #[must_use]
     pub fn on_ring(&self) -> (bool, bool) {
-        if self.is_sole() {
-            let is_on_device = !self.has(FLAG_BROKEN);
-            return (is_on_device, is_on_device);
-        }
         let tx = self.dirs.tx.0.lock().switch.is_on_ring();
         let rx = self.dirs.rx.0.lock().switch.is_on_ring();
         (tx, rx)
@@ -307,9 +299,6 @@ impl AcceleratedStream {
 
     /// Pins, and says why where operators look.
     fn pin_for(&self, reason: FallbackReason) {
-        if self.is_sole() {
-            return;
-        }
         self.dirs.pin(reason);
         if let Some(stat) = self.stat.get() {
             stat.set_fallback(self.pin_reason());

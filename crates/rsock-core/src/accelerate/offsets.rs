@@ -1,9 +1,9 @@
 //! How many bytes went through the kernel's TCP socket in each direction, by the kernel's own
 //! count.
 //!
-//! Our own sums are not enough: stdio, io_uring, raw system calls and other holders of the
-//! descriptor write and read without us. The kernel counts all of them. Where its count and ours
-//! differ, somebody else uses the descriptor and the stream stays on TCP.
+//! Counting in rsock is not enough: stdio, io_uring, raw system calls and other holders of the
+//! descriptor write and read without rsock. The kernel counts all of them. Where its count and
+//! rsock's differ, something else uses the descriptor and the stream stays on TCP.
 
 use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -19,14 +19,15 @@ const NOTSENT_BYTES: usize = 144;
 const BYTES_SENT: usize = 200;
 const BYTES_RETRANS: usize = 208;
 
-/// The state of a socket whose peer has ended its direction in good order, and which has not ended its own.
+/// The state of a socket of which the peer has ended its direction in good order, and this end has
+/// not.
 const CLOSE_WAIT: u8 = 8;
 
-/// The state of a socket whose connection is over, by a reset or because both directions have ended.
+/// The state of a socket after the connection, by a reset or because both directions have ended.
 const CLOSE: u8 = 7;
 
-/// Payload bytes written to the socket so far, by all its holders: sent once, plus not yet sent. `None` if the
-/// connection is over.
+/// Payload bytes written to the socket so far, by all its holders: sent once, plus not yet sent.
+/// `None` if the connection is over.
 ///
 /// # Source
 /// `tcpi_bytes_sent`, `tcpi_bytes_retrans` and `tcpi_notsent_bytes` count payload only, so neither
@@ -40,11 +41,11 @@ pub(super) fn written(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     Ok(Some(sent.wrapping_add(u32_at(&info, NOTSENT_BYTES).into())))
 }
 
-/// Payload bytes read from the socket so far, by anybody. Exact while nobody else reads and no
-/// FIN has arrived (which `tcpi_bytes_received` counts as one). `None` if so much arrives that no two
-/// answers of the kernel go together: ask again later.
+/// Payload bytes read from the socket so far, by all its holders. Exact while there is no other
+/// reader and no FIN has arrived (`tcpi_bytes_received` counts a FIN as one byte). `None` if so
+/// much arrives that no two answers of the kernel agree: ask again later.
 pub(super) fn read(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
-    // Data may arrive between the two questions; ask until the answer stands still.
+    // Data may arrive between the two questions; ask until the answer does not change.
     const TRIES: usize = 8;
     for _ in 0..TRIES {
         let before = rustix::io::ioctl_fionread(fd)?;
@@ -56,12 +57,13 @@ pub(super) fn read(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// How long ago the peer's end (FIN) arrived, by the kernel's ticks; `None` if there was none, or a reset. Known of a
-/// socket that has ended its own direction, too, if `tcp_bytes` is: the payload bytes that came before.
+/// How long ago the peer's end (FIN) arrived, by the kernel's clock; `None` if there was none, or a
+/// reset. For a socket that has ended its own direction too, this is known only with `tcp_bytes`:
+/// the payload bytes that came before the end.
 ///
 /// # Source
-/// `tcpi_state` (Linux, `include/net/tcp_states.h`); a FIN counts as one in `tcpi_bytes_received`, and as the
-/// last acknowledgement in `tcpi_last_ack_recv`.
+/// `tcpi_state` (Linux, `include/net/tcp_states.h`); a FIN counts as one byte in
+/// `tcpi_bytes_received`, and as the last acknowledgement in `tcpi_last_ack_recv`.
 pub(super) fn fin(fd: BorrowedFd<'_>, tcp_bytes: Option<u64>) -> io::Result<Option<Duration>> {
     let info = tcp_info(fd)?;
     let counted = tcp_bytes.map(|n| n.wrapping_add(1));

@@ -1,15 +1,15 @@
-//! The faster path of a twin: a stream on the soft device or on an RDMA device, and the doorbells that
-//! waiting for it takes.
+//! The path of an accelerated stream: a stream on the soft device or on an RDMA device, and the
+//! doorbells for waiting on it.
 //!
-//! Two things differ between hosts, and [`Path::is_far`] tells: what was sent may still be lost with
-//! the device or the process, so the end of TCP means nothing without the end in the stream; and a
-//! child of a fork cannot use what its parent has ([`Path::is_inherited`]). Invariant: a child never
-//! touches an RDMA stream of its parent, not even to drop it.
+//! Two things differ between hosts ([`Path::is_remote`]). What was sent may still be lost with the
+//! device or the process, so the end of TCP counts only with an end in the stream. And a child of a
+//! fork cannot use the device connection of its parent ([`Path::is_inherited`]). Invariant: a child
+//! never touches an RDMA stream of its parent, not even to drop it.
 
 #![forbid(unsafe_code)]
 
 use crate::accelerate::verify::SocketId;
-use crate::accelerate::{FAR_PATIENCE, PATIENCE};
+use crate::accelerate::{PATIENCE, REMOTE_PATIENCE};
 use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::doorbell::{Doorbell, Kind};
 use crate::engine::{
@@ -33,16 +33,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Runs the same expression on whichever device's stream it is.
+/// Evaluates the same expression on the stream of either device.
 macro_rules! on {
     ($path:expr, $stream:ident => $do:expr) => {
         match $path {
-            Self::Soft(near) => {
-                let $stream = &near.stream;
+            Self::Soft(soft) => {
+                let $stream = &soft.stream;
                 $do
             }
-            Self::Rdma(far) => {
-                let $stream = &far.stream;
+            Self::Rdma(rdma) => {
+                let $stream = &rdma.stream;
                 $do
             }
         }
@@ -53,53 +53,61 @@ macro_rules! on {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is boxed")]
 pub(super) enum Path {
-    Soft(Near),
-    Rdma(Far),
+    Soft(SoftPath),
+    Rdma(RdmaPath),
 }
 
 /// A stream in memory that is shared with a process of this host.
 #[derive(Debug)]
-pub(super) struct Near {
+pub(super) struct SoftPath {
     pub(super) stream: QpStream<Soft>,
     /// The peer's TCP socket.
     pub(super) peer: SocketId,
 }
 
-/// A stream on an RDMA device. Declared in the order in which the parts must go.
+/// A stream on an RDMA device. The fields are declared in the order in which they must be dropped.
 #[derive(Debug)]
-pub(super) struct Far {
+pub(super) struct RdmaPath {
     stream: QpStream<Rdma>,
     connection: Connection,
     ctx: RdmaContext,
     owner: ProcessId,
-    /// The peer has let go of it.
-    is_cut: AtomicBool,
+    /// The peer, or its host, has ended the connection.
+    is_disconnected: AtomicBool,
 }
 
-/// What has become of a connection between hosts.
+/// The state of a connection between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// It goes on.
-    Goes,
-    /// The peer let go of it: closed, gave up, died, or its device is being taken away. TCP tells which.
-    Cut,
-    /// Our device is being taken away, and works still, perhaps.
-    Removed,
+pub(super) enum ConnectionState {
+    /// The connection is in use.
+    Open,
+    /// The other host ended it: the peer closed, gave up or died, or its device is being removed.
+    /// TCP tells which.
+    Disconnected,
+    /// The local device is being removed, and may still work.
+    DeviceRemoved,
 }
 
-impl Far {
+impl RdmaPath {
     pub(super) fn new(stream: QpStream<Rdma>, connection: Connection, ctx: RdmaContext) -> Self {
-        Self { stream, connection, ctx, owner: process(), is_cut: AtomicBool::new(false) }
+        Self { stream, connection, ctx, owner: process(), is_disconnected: AtomicBool::new(false) }
     }
 }
 
-/// The place of a twin's path.
+/// The cell of a stream's path, which is set once.
 ///
-/// In a child of a fork it goes without a word: what the parent has on a device is the parent's.
+/// In a child of a fork it forgets the path instead of dropping it: the device connection belongs
+/// to the parent.
 #[derive(Debug, Default)]
-pub(super) struct Place(OnceLock<Box<Path>>);
+pub(super) struct PathCell(OnceLock<Box<Path>>);
 
-impl Deref for Place {
+impl PathCell {
+    pub(super) fn new(path: Path) -> Self {
+        Self(OnceLock::from(Box::new(path)))
+    }
+}
+
+impl Deref for PathCell {
     type Target = OnceLock<Box<Path>>;
 
     fn deref(&self) -> &Self::Target {
@@ -107,7 +115,7 @@ impl Deref for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PathCell {
     fn drop(&mut self) {
         if self.0.get().is_some_and(|path| path.is_inherited()) {
             std::mem::forget(self.0.take());
@@ -118,34 +126,34 @@ impl Drop for Place {
 impl Path {
     /// Whether the peer is reached over an RDMA device.
     #[inline]
-    pub(super) fn is_far(&self) -> bool {
+    pub(super) fn is_remote(&self) -> bool {
         matches!(self, Self::Rdma(_))
     }
 
-    /// Whether it is the parent's, and of no use here.
+    /// Whether it belongs to the parent of this process, which cannot use it.
     #[inline]
     pub(super) fn is_inherited(&self) -> bool {
         match self {
             Self::Soft(_) => false,
-            Self::Rdma(far) => far.owner != process(),
+            Self::Rdma(rdma) => rdma.owner != process(),
         }
     }
 
-    /// How long it may be full without progress before a writer moves to TCP.
+    /// How long the ring may be full without progress before a writer moves to TCP.
     pub(super) fn patience(&self) -> Duration {
-        if self.is_far() { FAR_PATIENCE } else { PATIENCE }
+        if self.is_remote() { REMOTE_PATIENCE } else { PATIENCE }
     }
 
-    /// What `rsock stat` calls it.
+    /// The transport that `rsock stat` shows.
     #[inline]
     pub(super) fn kind(&self) -> metrics::Transport {
-        if self.is_far() { metrics::Transport::Rdma } else { metrics::Transport::Soft }
+        if self.is_remote() { metrics::Transport::Rdma } else { metrics::Transport::Soft }
     }
 
     /// The stream on the soft device, if it is one.
     pub(super) fn soft(&self) -> Option<&QpStream<Soft>> {
         match self {
-            Self::Soft(near) => Some(&near.stream),
+            Self::Soft(soft) => Some(&soft.stream),
             Self::Rdma(_) => None,
         }
     }
@@ -153,17 +161,17 @@ impl Path {
     /// The peer's TCP socket, if it is on this host.
     pub(super) fn peer(&self) -> Option<SocketId> {
         match self {
-            Self::Soft(near) => Some(near.peer),
+            Self::Soft(soft) => Some(soft.peer),
             Self::Rdma(_) => None,
         }
     }
 
-    /// Whether the stream failed, so that what was sent may never arrive.
+    /// Whether the stream failed, so that sent bytes may never arrive.
     pub(super) fn has_failed(&self) -> bool {
         on!(self, stream => stream.take_error().is_some())
     }
 
-    /// Whether it failed because the peer's host answers nothing any more.
+    /// Whether it failed because the peer's host does not answer any more.
     pub(super) fn is_unanswered(&self) -> bool {
         let errno = on!(self, stream => stream.take_error()).and_then(|e| e.raw_os_error());
         errno == Some(libc::ETIMEDOUT)
@@ -178,39 +186,41 @@ impl Path {
         on!(self, stream => stream.set_keepalive(settings, count));
     }
 
-    /// What has become of the connection between hosts. Looks, at the price of a system call.
-    pub(super) fn fate(&self) -> Fate {
-        let Self::Rdma(far) = self else { return Fate::Goes };
-        match far.connection.status() {
-            Status::Connected => Fate::Goes,
-            Status::Gone => Fate::Removed,
+    /// The state of the connection between hosts. Costs a system call.
+    pub(super) fn connection_state(&self) -> ConnectionState {
+        let Self::Rdma(rdma) = self else { return ConnectionState::Open };
+        match rdma.connection.status() {
+            Status::Connected => ConnectionState::Open,
+            Status::Gone => ConnectionState::DeviceRemoved,
             Status::Disconnected | Status::Reset => {
-                far.is_cut.store(true, Ordering::Release);
-                Fate::Cut
+                rdma.is_disconnected.store(true, Ordering::Release);
+                ConnectionState::Disconnected
             }
         }
     }
 
-    /// Whether [`Self::fate`] has found it cut.
-    pub(super) fn is_cut(&self) -> bool {
+    /// Whether [`Self::connection_state`] has found it disconnected.
+    pub(super) fn is_disconnected(&self) -> bool {
         match self {
             Self::Soft(_) => false,
-            Self::Rdma(far) => far.is_cut.load(Ordering::Acquire),
+            Self::Rdma(rdma) => rdma.is_disconnected.load(Ordering::Acquire),
         }
     }
 
-    /// The descriptor that is readable when [`Self::fate`] has news.
-    pub(super) fn fate_fd(&self) -> Option<RawFd> {
+    /// The descriptor that is readable when [`Self::connection_state`] may have changed.
+    pub(super) fn connection_fd(&self) -> Option<RawFd> {
         match self {
-            Self::Rdma(far) if !self.is_cut() => Some(far.connection.as_fd().as_raw_fd()),
+            Self::Rdma(rdma) if !self.is_disconnected() => {
+                Some(rdma.connection.as_fd().as_raw_fd())
+            }
             _ => None,
         }
     }
 
-    /// Tells the peer's host that this is the end, whether or not TCP gets through.
-    pub(super) fn cut(&self) {
-        if let Self::Rdma(far) = self {
-            far.connection.disconnect();
+    /// Ends the connection for the peer's host, whether or not TCP gets through.
+    pub(super) fn disconnect(&self) {
+        if let Self::Rdma(rdma) = self {
+            rdma.connection.disconnect();
         }
     }
 
@@ -266,7 +276,7 @@ impl Path {
         on!(self, stream => stream.has_eof())
     }
 
-    pub(super) fn was_ended(&self) -> bool {
+    pub(super) fn peer_has_ended(&self) -> bool {
         on!(self, stream => stream.peer_has_ended())
     }
 
@@ -279,7 +289,7 @@ impl Path {
         on!(self, stream => stream.is_peer_dead())
     }
 
-    pub(super) fn renounce(&self) {
+    pub(super) fn ignore_unread(&self) {
         on!(self, stream => stream.ignore_unread());
     }
 
@@ -296,7 +306,7 @@ impl Path {
     }
 
     /// Sends a message of the switch; false if there is no room for it now.
-    pub(super) fn say(&self, message: Message) -> bool {
+    pub(super) fn send_message(&self, message: Message) -> bool {
         match message {
             Message::Ready => on!(self, stream => stream.try_send_ext(Ext::Ready)),
             Message::Up { offset } => on!(self, stream => stream.try_send_up(offset)),
@@ -305,58 +315,60 @@ impl Path {
         }
     }
 
-    /// Ends the sleeps of this process family's threads on the ring, as news from the peer would.
+    /// Wakes the threads of this process family that sleep on the ring, as an event from the peer
+    /// would.
     pub(super) fn wake_waiters(&self) {
         on!(self, stream => stream.wake_waiters());
     }
 
-    /// Messages of the switch that have arrived: see [`QpStream::heard_now`].
+    /// Messages of the switch that have arrived: see [`QpStream::poll_messages`].
     #[inline]
-    pub(super) fn heard_now(&self) -> Heard {
-        on!(self, stream => stream.heard_now())
+    pub(super) fn poll_messages(&self) -> Heard {
+        on!(self, stream => stream.poll_messages())
     }
 
     /// Messages of the switch that have been taken from the device.
     #[inline]
-    pub(super) fn heard(&self) -> Heard {
-        on!(self, stream => stream.heard())
+    pub(super) fn messages(&self) -> Heard {
+        on!(self, stream => stream.messages())
     }
 
-    /// A doorbell of its own.
+    /// A new doorbell.
     pub(super) fn create_doorbell(&self) -> io::Result<Doorbell> {
         Ok(match self {
             Self::Soft(_) => SoftContext::open()?.create_bell()?.into(),
-            Self::Rdma(far) => far.ctx.create_bell()?.into(),
+            Self::Rdma(rdma) => rdma.ctx.create_bell()?.into(),
         })
     }
 
-    /// Arms `bell`, one of this path's device, until [`Self::disarm`].
-    pub(super) fn arm_standing(&self, bell: &Doorbell) -> bool {
+    /// Arms `bell`, a doorbell of this path's device, until [`Self::disarm`].
+    pub(super) fn arm_persistent(&self, bell: &Doorbell) -> bool {
         match (self, bell.kind()) {
-            (Self::Soft(near), Kind::Soft(bell)) => near.stream.arm_persistent(bell),
-            (Self::Rdma(far), Kind::Rdma(bell)) => far.stream.arm_persistent(bell),
+            (Self::Soft(soft), Kind::Soft(bell)) => soft.stream.arm_persistent(bell),
+            (Self::Rdma(rdma), Kind::Rdma(bell)) => rdma.stream.arm_persistent(bell),
             _ => false,
         }
     }
 
-    /// Takes [`Self::arm_standing`] back.
+    /// Undoes [`Self::arm_persistent`].
     pub(super) fn disarm(&self, bell: &Doorbell) {
         match (self, bell.kind()) {
-            (Self::Soft(near), Kind::Soft(bell)) => near.stream.disarm(bell),
-            (Self::Rdma(far), Kind::Rdma(bell)) => far.stream.disarm(bell),
+            (Self::Soft(soft), Kind::Soft(bell)) => soft.stream.disarm(bell),
+            (Self::Rdma(rdma), Kind::Rdma(bell)) => rdma.stream.disarm(bell),
             _ => {}
         }
     }
 }
 
-/// The calling thread's doorbells, of the devices that a wait is about, as far as they can be had.
+/// The calling thread's doorbells, of the devices that a wait concerns, as far as they could be
+/// made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bells<'a> {
     soft: Option<&'a SoftBell>,
     rdma: Option<&'a RdmaBell>,
 }
 
-/// What came of arming.
+/// The outcome of arming a doorbell.
 #[derive(Debug)]
 pub(super) enum Arming<'a> {
     /// Something has happened already.
@@ -381,20 +393,20 @@ impl Arming<'_> {
 }
 
 impl Bells<'_> {
-    /// Doorbells at most: places that [`Self::entries`] takes.
+    /// Doorbells at most: the number of [`Self::entries`].
     pub(super) const MOST: usize = 2;
 
-    /// Runs `f` with the bells that waiting for `paths` takes, and for something else on the soft device if
-    /// `needs_soft`.
+    /// Runs `f` with the doorbells that waiting for `paths` takes, and with one of the soft device
+    /// if `needs_soft`.
     pub(super) fn with<'p, R>(
         paths: impl Iterator<Item = &'p Path> + Clone,
         needs_soft: bool,
         mut f: impl FnMut(Bells<'_>) -> R,
     ) -> R {
-        let needs_soft = needs_soft || paths.clone().any(|path| !path.is_far());
+        let needs_soft = needs_soft || paths.clone().any(|path| !path.is_remote());
         let ctx = paths.clone().find_map(|path| match path {
             Path::Soft(_) => None,
-            Path::Rdma(far) => Some(&far.ctx),
+            Path::Rdma(rdma) => Some(&rdma.ctx),
         });
         let mut with_soft = |soft: Option<&SoftBell>| {
             if let Some(ctx) = ctx
@@ -421,11 +433,11 @@ impl<'a> Bells<'a> {
         'a: 'b,
     {
         match (path, self) {
-            (Path::Soft(near), Self { soft: Some(bell), .. }) => {
-                near.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Soft)
+            (Path::Soft(soft), Self { soft: Some(bell), .. }) => {
+                soft.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Soft)
             }
-            (Path::Rdma(far), Self { rdma: Some(bell), .. }) => {
-                far.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Rdma)
+            (Path::Rdma(rdma), Self { rdma: Some(bell), .. }) => {
+                rdma.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Rdma)
             }
             _ => Arming::Without,
         }
@@ -442,7 +454,7 @@ impl<'a> Bells<'a> {
         }
     }
 
-    /// What to poll.
+    /// The entries for `ppoll`.
     pub(super) fn entries(self) -> [libc::pollfd; Bells::MOST] {
         let soft = self.soft.map(|bell| bell.as_fd().as_raw_fd());
         let rdma = self.rdma.map(|bell| bell.as_fd().as_raw_fd());
@@ -454,7 +466,7 @@ impl<'a> Bells<'a> {
         [entry(soft), entry(rdma)]
     }
 
-    /// Empties those of them that rang, by what polling [`Self::entries`] found.
+    /// Empties the doorbells that rang, by what polling [`Self::entries`] found.
     pub(super) fn drain(self, polled: &[libc::pollfd]) {
         if let (Some(bell), true) = (self.soft, polled[0].revents != 0) {
             bell.drain();

@@ -1,20 +1,21 @@
-//! `ppoll(2)` over twins and ordinary descriptors alike.
+//! `ppoll(2)` over streams and ordinary descriptors alike.
 //!
 //! The kernel answers for ordinary descriptors, for directions on TCP, and for the end of every
-//! connection; the ring answers for itself. One round asks both; if nobody has anything, the thread
-//! spins a little on the rings, then arms its doorbell on each and sleeps in the kernel's `ppoll`
-//! with the doorbell among the descriptors.
+//! connection; the ring answers for itself. One round asks both; if neither has anything, the
+//! thread spins a little on the rings, then arms its doorbell on each and sleeps in the kernel's
+//! `ppoll` with the doorbell among the descriptors.
 //!
 //! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::{Arming, Bells, Path};
+use crate::accelerate::poll_state::{INPUT, OUTPUT, State};
 use crate::accelerate::receive::KernelOnlyWaiter;
-use crate::accelerate::send::meet;
-use crate::accelerate::state::{FLAG_BROKEN, FLAG_PINNED, Receiving};
-use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, Waited};
+use crate::accelerate::send::check_peer;
+use crate::accelerate::state::{FLAG_PINNED, Receiving};
+use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, StreamRef, Waited};
 use crate::closing::{Call, notice};
-use crate::datagram::kernel_udp::{self, AcceleratedUdp};
+use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
@@ -31,13 +32,13 @@ use std::time::{Duration, Instant};
 pub struct PollEntry<'a> {
     /// The descriptor as the program named it; negative ones are skipped, as by `poll(2)`.
     pub fd: i32,
-    /// Its twin, if it is one of ours.
-    pub twin: Option<&'a AcceleratedStream>,
-    /// The door beside it, if it listens.
-    pub door: Option<&'a NativeListener>,
-    /// What there is beside it, if it is a UDP socket of ours.
+    /// The stream whose descriptor it is.
+    pub stream: Option<StreamRef<'a>>,
+    /// The native listener beside it, if it listens.
+    pub listener: Option<&'a NativeListener>,
+    /// The datagram socket whose descriptor it is.
     pub udp: Option<&'a AcceleratedUdp>,
-    /// Keeps to the socket of `twin` or `udp` if another thread closes `fd` meanwhile.
+    /// Keeps to the socket of `stream` or `udp` if another thread closes `fd` meanwhile.
     pub call: Option<Call<'a>>,
     /// Events asked for.
     pub events: PollFlags,
@@ -57,55 +58,35 @@ impl PollEntry<'_> {
 
     /// Whether no ring ends a sleep on it when its descriptor is closed.
     fn needs_notice(&self) -> bool {
-        self.call.is_some() && self.twin.is_none_or(|twin| twin.path().is_none())
+        self.call.is_some() && self.stream.is_none_or(|stream| stream.path().is_none())
     }
 }
 
-const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
-const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
-
 /// Calls with up to this many entries allocate nothing.
 const FEW: usize = 16;
-/// Places for descriptors of ours, whatever the entries: the doorbells, and the notice of closings.
+/// Places for further descriptors, whatever the entries: the doorbells, and the notice of closings.
 const OURS: usize = Bells::MOST + 1;
 /// More rings than this are not worth spinning on.
 const MOST_SPUN: usize = 8;
 const NO_FD: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
 
-/// What a twin says of itself.
-struct State<'a> {
-    /// Events that hold, of those asked for.
-    ready: PollFlags,
-    /// Events that the kernel is to be asked for.
-    kernel: PollFlags,
-    /// The end of the socket means input: nothing else can come from the ring.
-    end_is_input: bool,
-    /// The ring to be armed, with the mark taken before looking.
-    ring: Option<(&'a Path, u32)>,
-    /// In its place: the ring that brings nothing, but on which the peer may ask something.
-    asking: Option<(&'a Path, u32)>,
-    /// A full ring is given this long before the writer moves to TCP.
-    impatient: bool,
-    deaf: Option<KernelOnlyWaiter<'a>>,
-    /// The queue to be armed.
-    queue: Option<&'a AcceleratedUdp>,
-    udp_deaf: Option<kernel_udp::KernelWait<'a>>,
+impl State<'_> {
+    /// The state of a listening socket with a native listener.
+    fn of_listener(listener: &NativeListener, events: PollFlags) -> Self {
+        let mut state = Self::of_kernel(events);
+        if events.intersects(INPUT) && listener.is_ready() {
+            state.ready = events & INPUT;
+        }
+        state
+    }
 }
 
 impl AcceleratedStream {
-    fn poll_state(&self, fd: BorrowedFd<'_>, events: PollFlags) -> State<'_> {
+    pub(super) fn poll_state(&self, fd: BorrowedFd<'_>, events: PollFlags) -> State<'_> {
         let _section = Section::enter();
         let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
         let path = self.path();
         let mark = path.map_or(0, |p| p.mark());
-        if self.is_sole() {
-            match path {
-                Some(path) => self.poll_native(path, mark, events, &mut state),
-                // The parent's: a receive, or a send, reports it.
-                None => state.ready |= events & (INPUT | OUTPUT),
-            }
-            return state;
-        }
         if events.intersects(INPUT) {
             self.poll_input(fd, path, mark, events, &mut state);
         }
@@ -150,8 +131,8 @@ impl AcceleratedStream {
         match (input.ring, path) {
             (RingInput::Unused, _) | (_, None) => {
                 if !is_settled && input.fault.is_none() {
-                    let waiters = &self.dirs.shared.0.deaf_waiters;
-                    state.deaf = Some(KernelOnlyWaiter::new(waiters, &*rx));
+                    let waiters = &self.dirs.shared.0.kernel_only_waiters;
+                    state.kernel_only = Some(KernelOnlyWaiter::new(waiters, &*rx));
                 }
             }
             (RingInput::News, Some(path)) => state.ring = Some((path, mark)),
@@ -190,7 +171,7 @@ impl AcceleratedStream {
                     state.ready |= events & OUTPUT;
                 }
                 (Ok(Output::Ring), Some(path)) => {
-                    meet(fd, &mut tx, path);
+                    check_peer(fd, &mut tx, path);
                     tx.full_since.get_or_insert_with(sys::now);
                     self.note(&*tx, &mut seen, &subject, Fact::RingFull);
                     continue;
@@ -204,106 +185,9 @@ impl AcceleratedStream {
             return;
         }
     }
-
-    /// A stream without TCP: the ring alone answers, and the device says whether the peer is there.
-    fn poll_native<'a>(
-        &'a self,
-        path: &'a Path,
-        mark: u32,
-        events: PollFlags,
-        state: &mut State<'a>,
-    ) {
-        if self.has(FLAG_BROKEN) {
-            state.kernel |= events & (INPUT | OUTPUT);
-            state.ready |= events & (INPUT | OUTPUT);
-            return;
-        }
-        let is_cut = path.is_cut();
-        state.ring = Some((path, mark));
-        if events.intersects(INPUT) {
-            state.kernel |= PollFlags::RDHUP;
-            state.end_is_input = true;
-            if path.has_input() || is_cut {
-                state.ready |= events & INPUT;
-            }
-            if is_cut || path.has_eof() {
-                state.ready |= events & PollFlags::RDHUP;
-            }
-        }
-        if events.intersects(OUTPUT) && (path.has_room() || is_cut) {
-            state.ready |= events & OUTPUT;
-        }
-    }
 }
 
-impl<'a> State<'a> {
-    /// Nothing of ours: the kernel is to be asked for `kernel`.
-    fn of_kernel(kernel: PollFlags) -> Self {
-        Self {
-            ready: PollFlags::empty(),
-            kernel,
-            end_is_input: false,
-            ring: None,
-            asking: None,
-            impatient: false,
-            deaf: None,
-            queue: None,
-            udp_deaf: None,
-        }
-    }
-
-    /// What a listening socket's door says.
-    fn of_door(door: &NativeListener, events: PollFlags) -> Self {
-        let mut state = Self::of_kernel(events);
-        if events.intersects(INPUT) && door.is_ready() {
-            state.ready = events & INPUT;
-        }
-        state
-    }
-
-    /// What a UDP socket says that may have something in its queue.
-    fn of_udp(udp: &'a AcceleratedUdp, events: PollFlags) -> Self {
-        let mut state = Self::of_kernel(events);
-        if events.intersects(INPUT) && !udp.is_plain() {
-            if !udp.queue_may_receive() {
-                state.udp_deaf = udp.begin_kernel_wait();
-            }
-            if state.udp_deaf.is_none() {
-                state.queue = Some(udp);
-                if udp.is_ready() {
-                    state.ready = events & INPUT;
-                }
-            }
-        }
-        state
-    }
-
-    /// Whether what is known already is all that was asked for.
-    fn is_enough(&self) -> bool {
-        self.queue.is_some() && !self.ready.is_empty() && self.kernel.difference(INPUT).is_empty()
-    }
-
-    /// Whether readiness may stand in the kernel alone, so that it is asked before anybody spins.
-    fn kernel_first(&self) -> bool {
-        // Who was served by the queue looks there first.
-        if let Some(udp) = self.queue
-            && udp.is_active()
-        {
-            return self.kernel.intersects(OUTPUT);
-        }
-        self.kernel.intersects(INPUT | OUTPUT) || self.ring.is_none() && self.ready.is_empty()
-    }
-
-    /// Whether the kernel can tell nothing but that the connection has ended, which nobody asked
-    /// for by name.
-    fn only_ends(&self, events: PollFlags) -> bool {
-        !self.kernel_first()
-            && !events.contains(PollFlags::RDHUP)
-            && self.kernel.difference(PollFlags::RDHUP).is_empty()
-    }
-}
-
-/// As `ppoll(2)` over twins and ordinary descriptors alike: `None` as the timeout waits without
+/// As `ppoll(2)` over streams and ordinary descriptors alike: `None` as the timeout waits without
 /// end; `sigmask` is applied while sleeping. Returns the number of entries with events.
 ///
 /// # Errors
@@ -338,7 +222,8 @@ struct Limits<'a> {
     watch: Watch,
 }
 
-/// `states` has a place for each entry; `fds` too, then [`OURS`], and another for each entry's search.
+/// `states` has a place for each entry; `fds` too, then [`OURS`], and another for each entry's
+/// search.
 fn run<'a>(
     entries: &mut [PollEntry<'a>],
     states: &mut [Option<State<'a>>],
@@ -394,7 +279,7 @@ fn is_turn_of_the_ends() -> bool {
     LOOKED_AT.with(|at| at.replace(now) != now)
 }
 
-/// What a round over all twins found.
+/// What a round over all entries found.
 #[derive(Default)]
 struct Seen {
     /// One of them has something.
@@ -404,12 +289,12 @@ struct Seen {
 }
 
 fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen {
-    // Before any new look: who was deaf is so no longer.
+    // Before any new look: this thread is no kernel-only waiter now.
     states.fill_with(|| None);
     let mut seen = Seen::default();
     for (e, state) in entries.iter().zip(states) {
-        if let Some(door) = e.door.filter(|_| e.fd >= 0) {
-            let found = State::of_door(door, e.events);
+        if let Some(listener) = e.listener.filter(|_| e.fd >= 0) {
+            let found = State::of_listener(listener, e.events);
             seen.is_ready |= !found.ready.is_empty();
             seen.kernel_first = true;
             *state = Some(found);
@@ -422,13 +307,13 @@ fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen
             *state = Some(found);
             continue;
         }
-        let Some(twin) = e.twin.filter(|t| e.fd >= 0 && !t.is_plain()) else {
+        let Some(stream) = e.stream.filter(|s| e.fd >= 0 && !s.is_plain()) else {
             seen.kernel_first |= e.fd >= 0;
             continue;
         };
         // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
         let fd = unsafe { BorrowedFd::borrow_raw(e.number()) };
-        let found = twin.poll_state(fd, e.events);
+        let found = stream.poll_state(fd, e.events);
         seen.is_ready |= !found.ready.is_empty();
         seen.kernel_first |= found.kernel_first();
         *state = Some(found);
@@ -497,10 +382,10 @@ fn spin(states: &[Option<State<'_>>]) -> bool {
 fn count_waits(entries: &[PollEntry<'_>], states: &[Option<State<'_>>], waited: Waited) {
     for (entry, state) in entries.iter().zip(states) {
         let ring = state.as_ref().and_then(|s| s.ring.as_ref());
-        let (Some(twin), Some((path, mark))) = (entry.twin, ring) else { continue };
+        let (Some(stream), Some((path, mark))) = (entry.stream, ring) else { continue };
         if waited == Waited::Sleeping || path.has_changed(*mark) {
             let is_input = entry.events.intersects(INPUT);
-            twin.count_wait(if is_input { Direction::Recv } else { Direction::Send }, waited);
+            stream.count_wait(if is_input { Direction::Recv } else { Direction::Send }, waited);
         }
     }
 }
@@ -535,7 +420,8 @@ fn sleep<'a>(
     })
 }
 
-/// `armed` has a place for each entry. Where there is no doorbell for a ring, it sleeps for moments.
+/// `armed` has a place for each entry. Where there is no doorbell for a ring, it sleeps for
+/// moments.
 fn sleep_armed<'a>(
     bells: Bells<'a>,
     armed: &mut [Option<Arming<'a>>],
@@ -576,12 +462,11 @@ fn sleep_armed<'a>(
     let is_noticed = entries.iter().any(PollEntry::needs_notice);
     fds[end - 1] = if is_noticed { notice::entry() } else { NO_FD };
     for entry in entries {
-        let door = entry.door.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
-        let door = door.map(|door| door.as_fd().as_raw_fd());
+        let listener = entry.listener.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
+        let listener = listener.map(|listener| listener.as_fd().as_raw_fd());
+        let stream = || entry.stream.and_then(StreamRef::auxiliary_fd);
         let udp = || entry.udp.and_then(AcceleratedUdp::listener_fd);
-        if let Some(fd) =
-            door.or_else(|| entry.twin.and_then(AcceleratedStream::side_fd)).or_else(udp)
-        {
+        if let Some(fd) = listener.or_else(stream).or_else(udp) {
             fds[end] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             end += 1;
         }
@@ -604,13 +489,13 @@ fn sleep_armed<'a>(
             udp.on_listener_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
             continue;
         }
-        // What a door shows the next look takes care of.
+        // The next look serves a native listener.
         let searching =
-            |e: &&PollEntry<'_>| e.twin.and_then(AcceleratedStream::side_fd) == Some(search.fd);
-        if let Some((entry, twin)) = entries.iter().find(searching).and_then(|e| Some((e, e.twin?)))
-        {
+            |e: &&PollEntry<'_>| e.stream.and_then(StreamRef::auxiliary_fd) == Some(search.fd);
+        let found = entries.iter().find(searching).and_then(|e| Some((e, e.stream?)));
+        if let Some((entry, stream)) = found {
             // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
-            twin.on_side_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
+            stream.on_auxiliary_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
         }
     }
     slept.map(|_| Slept::Events)

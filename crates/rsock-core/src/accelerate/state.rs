@@ -1,4 +1,4 @@
-//! Where each direction of a twin is, in memory shared with forked children.
+//! The state of each direction of an accelerated stream, in memory shared with forked children.
 
 use crate::accelerate::FallbackReason;
 use crate::accelerate::holders::Holders;
@@ -12,18 +12,19 @@ use std::time::Instant;
 pub(super) struct Sending {
     /// Whether the next byte goes to TCP or to the ring.
     pub(super) switch: Sender,
-    /// Calls so far; discovery follows them.
+    /// Calls so far; the schedule of discovery counts them.
     pub(super) calls: u32,
     /// Since when the ring has been full without progress.
     pub(super) full_since: Option<Instant>,
-    /// Since when the peer's device has to take what was sent, before TCP may be used.
+    /// Since when the peer's device is to deliver what was sent, before TCP may be used.
     pub(super) leaving_since: Option<Instant>,
-    /// When a sender on the ring last looked at the socket ([`crate::sys::tick`]), as each does first in a tick.
-    pub(super) looked_at: u32,
+    /// When a sender on the ring last checked the socket ([`crate::sys::tick`]): the first send of
+    /// each tick does.
+    pub(super) socket_checked_at: u32,
     /// When the last byte was sent on the ring, on the same clock.
     pub(super) sent_at: u32,
     /// Ring bytes sent as of the last check that found the peer open.
-    pub(super) met_bytes: u64,
+    pub(super) ring_bytes_checked: u64,
 }
 
 /// State of the receiving direction, behind its lock.
@@ -32,7 +33,7 @@ pub(super) struct Receiving {
     /// Whether the next byte comes from TCP or from the ring.
     pub(super) switch: Receiver,
     pub(super) calls: u32,
-    /// Reads of the ring that found nothing since the last look at the socket.
+    /// Reads of the ring that found nothing since the last check of the socket.
     pub(super) idle_reads: u32,
     /// Since when the socket has ended without an end on the ring.
     pub(super) ended_since: Option<Instant>,
@@ -48,44 +49,68 @@ pub(super) struct Directions {
     pub(super) holders: Line<Holders>,
 }
 
-/// What everybody reads and few write.
+/// State that all calls read and few write.
 #[derive(Debug)]
 pub(super) struct Flags {
-    /// Bits of `FLAG_*`.
-    bits: AtomicU32,
+    pub(super) bits: FlagBits,
     /// The first [`FallbackReason`] given.
     reason: AtomicU8,
-    /// Threads in a kernel wait for input that lacks the doorbell: no invitation meanwhile.
-    pub(super) deaf_waiters: AtomicU32,
-    /// Of the peer's requests to leave the ring, those that the sender has answered: as its switch counts them.
+    /// Threads that sleep where the ring cannot wake them: the peer is not invited meanwhile.
+    pub(super) kernel_only_waiters: AtomicU32,
+    /// Of the peer's requests to leave the ring, the number that the sender has answered, as its
+    /// switch counts them.
     pub(super) leaves_answered: AtomicU32,
 }
 
 // SAFETY: locks around plain values and atomics; no pointer, reference or descriptor.
 unsafe impl FamilySafe for Directions {}
 
-/// Never move up (again).
+/// The stream never moves to the ring (again).
 pub(super) const FLAG_PINNED: u32 = 1;
 /// The sending direction is on TCP and stays there.
 pub(super) const FLAG_TX_PLAIN: u32 = 1 << 1;
 /// The receiving direction is on TCP and stays there.
 pub(super) const FLAG_RX_PLAIN: u32 = 1 << 2;
 /// A path exists.
-pub(super) const FLAG_PAIRED: u32 = 1 << 3;
-/// We shut down our sending direction.
+pub(super) const FLAG_HAS_PATH: u32 = 1 << 3;
+/// The program has shut down the sending direction.
 pub(super) const FLAG_TX_SHUT: u32 = 1 << 4;
-/// We shut down our receiving direction.
+/// The program has shut down the receiving direction.
 pub(super) const FLAG_RX_SHUT: u32 = 1 << 7;
-/// A stand-in is in somebody's epoll set.
-pub(super) const FLAG_STANDIN: u32 = 1 << 6;
-/// The last wait for input was a long one: watch descriptors at once.
+/// An epoll proxy is in an epoll set of the program.
+pub(super) const FLAG_EPOLL_PROXY: u32 = 1 << 6;
+/// The last wait for input was a long one: the next one watches descriptors at once.
 pub(super) const FLAG_RX_SLEEPY: u32 = 1 << 5;
 
 /// The path between hosts failed with bytes under way, and the connection with it.
 pub(super) const FLAG_BROKEN: u32 = 1 << 8;
 
-/// How the peer ended its direction is known: it is there still, or its reset has been told of.
+/// It is known whether the peer ended its direction by a reset: it did not, or its reset has been
+/// reported.
 pub(super) const FLAG_ENDED: u32 = 1 << 9;
+
+/// Bits of `FLAG_*`.
+#[derive(Debug)]
+pub(super) struct FlagBits(AtomicU32);
+
+impl FlagBits {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    #[inline]
+    pub(super) fn has(&self, flag: u32) -> bool {
+        self.0.load(Ordering::Acquire) & flag != 0
+    }
+
+    pub(super) fn raise(&self, flag: u32) {
+        self.0.fetch_or(flag, Ordering::AcqRel);
+    }
+
+    pub(super) fn lower(&self, flag: u32) {
+        self.0.fetch_and(!flag, Ordering::AcqRel);
+    }
+}
 
 /// Keeps a value on cache lines of its own.
 #[repr(C, align(128))]
@@ -100,9 +125,9 @@ impl Directions {
                 calls: 0,
                 full_since: None,
                 leaving_since: None,
-                looked_at: 0,
+                socket_checked_at: 0,
                 sent_at: 0,
-                met_bytes: 0,
+                ring_bytes_checked: 0,
             })),
             rx: Line(Lock::new(Receiving {
                 switch: Receiver::new(),
@@ -111,25 +136,25 @@ impl Directions {
                 ended_since: None,
             })),
             shared: Line(Flags {
-                bits: AtomicU32::new(0),
+                bits: FlagBits::new(),
                 reason: AtomicU8::new(0),
-                deaf_waiters: AtomicU32::new(0),
+                kernel_only_waiters: AtomicU32::new(0),
                 leaves_answered: AtomicU32::new(0),
             }),
             holders: Line(Holders::new()),
         }
     }
 
-    /// What the flags say to the switch.
+    /// The conditions of the switch that the flags mean.
     pub(super) fn conditions(&self) -> Conditions {
         const MEANING: [(u32, Conditions); 5] = [
-            (FLAG_PAIRED, Conditions::PAIRED),
+            (FLAG_HAS_PATH, Conditions::PAIRED),
             (FLAG_PINNED, Conditions::PINNED),
             (FLAG_TX_SHUT, Conditions::SENDING_ENDED),
             (FLAG_RX_SHUT, Conditions::RECEIVING_ENDED),
             (FLAG_BROKEN, Conditions::BROKEN),
         ];
-        let bits = self.shared.0.bits.load(Ordering::Acquire);
+        let bits = self.shared.0.bits.0.load(Ordering::Acquire);
         let mut conditions = Conditions::NONE;
         for (flag, condition) in MEANING {
             conditions = conditions.with_if(condition, bits & flag != 0);
@@ -138,26 +163,26 @@ impl Directions {
     }
 
     pub(super) fn has(&self, flag: u32) -> bool {
-        self.shared.0.bits.load(Ordering::Acquire) & flag != 0
+        self.shared.0.bits.has(flag)
     }
 
     pub(super) fn has_all(&self, flags: u32) -> bool {
-        self.shared.0.bits.load(Ordering::Acquire) & flags == flags
+        self.shared.0.bits.0.load(Ordering::Acquire) & flags == flags
     }
 
     pub(super) fn lower(&self, flag: u32) {
-        self.shared.0.bits.fetch_and(!flag, Ordering::AcqRel);
+        self.shared.0.bits.lower(flag);
     }
 
     pub(super) fn raise(&self, flag: u32) {
-        self.shared.0.bits.fetch_or(flag, Ordering::AcqRel);
+        self.shared.0.bits.raise(flag);
     }
 
     /// Notes that the kernel alone serves a direction.
     pub(super) fn raise_plain(&self, flag: u32) {
         self.raise(flag);
-        // A thread that breaks the connection off raises this flag first, then lowers the other. So one of
-        // the two sees what the other has done: all are bits of one word.
+        // A thread that breaks the connection off raises that flag first, then lowers this one. All
+        // are bits of one word, so one of the two threads sees what the other has done.
         if flag == FLAG_RX_PLAIN && self.has(FLAG_BROKEN) {
             self.lower(flag);
         }

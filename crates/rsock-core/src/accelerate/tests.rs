@@ -1,15 +1,17 @@
-//! Twins over real TCP connections and the real device, both ends in one process or in two.
+//! Accelerated streams over real TCP connections and the soft device, both ends in one process or
+//! in two.
 //!
-//! The kernel decides what is right: each scenario checks the bytes, and that the ring was used (or
-//! was not). Nothing here sleeps to wait for something; a test that hangs is ended by `watchdog`.
+//! The kernel's behaviour is the rule: each scenario checks the bytes, and that the ring was used
+//! (or was not). Nothing here sleeps to wait for something; a test that hangs is ended by
+//! `watchdog`.
 
+mod boundaries;
+mod discovery;
 mod ends;
-mod finding;
-mod handover;
-mod looking;
+mod handoff;
 mod memory;
 mod moving;
-mod seams;
+mod readiness;
 
 use crate::accelerate::*;
 use rsock_proto::switch::{Conditions, Fact, Sender};
@@ -24,25 +26,25 @@ use std::time::Duration;
 /// One end of a connection.
 struct End {
     socket: TcpStream,
-    twin: AcceleratedStream,
+    stream: AcceleratedStream,
 }
 
 impl End {
     fn new(socket: TcpStream) -> Self {
-        let twin = AcceleratedStream::adopt(socket.as_fd(), None).expect("family memory");
-        Self { socket, twin }
+        let stream = AcceleratedStream::adopt(socket.as_fd(), None).expect("family memory");
+        Self { socket, stream }
     }
 
     fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.twin.send(self.socket.as_fd(), &[IoSlice::new(bytes)], SendFlags::empty())
+        self.stream.send(self.socket.as_fd(), &[IoSlice::new(bytes)], SendFlags::empty())
     }
 
     fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.twin.send(self.socket.as_fd(), &[IoSlice::new(bytes)], SendFlags::DONTWAIT)
+        self.stream.send(self.socket.as_fd(), &[IoSlice::new(bytes)], SendFlags::DONTWAIT)
     }
 
     fn recv_with(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
-        self.twin.recv(self.socket.as_fd(), &mut [IoSliceMut::new(buf)], flags)
+        self.stream.recv(self.socket.as_fd(), &mut [IoSliceMut::new(buf)], flags)
     }
 
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -54,14 +56,15 @@ impl End {
         assert_eq!(n, buf.len());
     }
 
-    /// To be polled for `events`.
+    /// An entry to poll for `events`.
     fn poll_entry(&self, events: PollFlags) -> PollEntry<'_> {
-        let (fd, twin, revents) = (self.socket.as_raw_fd(), Some(&self.twin), PollFlags::empty());
-        PollEntry { fd, twin, door: None, udp: None, call: None, events, revents }
+        let (fd, stream) = (self.socket.as_raw_fd(), Some(StreamRef::from(&self.stream)));
+        let revents = PollFlags::empty();
+        PollEntry { fd, stream, listener: None, udp: None, call: None, events, revents }
     }
 
     fn pin(&self) {
-        self.twin.pin(self.socket.as_fd(), FallbackReason::Configured);
+        self.stream.pin(self.socket.as_fd(), FallbackReason::Configured);
     }
 }
 
@@ -72,7 +75,7 @@ fn connect() -> (End, End) {
     (End::new(client), End::new(server))
 }
 
-/// Small messages to and fro until both directions are on the ring.
+/// Sends small messages in both directions until both are on the ring.
 fn connect_on_ring() -> (End, End) {
     let (a, b) = connect();
     let mut byte = [0];
@@ -81,12 +84,12 @@ fn connect_on_ring() -> (End, End) {
             from.send(&[7]).expect("send");
             to.recv_all(&mut byte);
         }
-        let all_up = [&a, &b].iter().all(|e| e.twin.on_ring() == (true, true));
+        let all_up = [&a, &b].iter().all(|e| e.stream.on_ring() == (true, true));
         if all_up {
             return (a, b);
         }
     }
-    panic!("not on the ring: {:?} {:?}", a.twin.pin_reason(), b.twin.pin_reason());
+    panic!("not on the ring: {:?} {:?}", a.stream.pin_reason(), b.stream.pin_reason());
 }
 
 /// Ends the test process if `f` takes unreasonably long: a hang must fail, not block.

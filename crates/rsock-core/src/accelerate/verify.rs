@@ -1,11 +1,12 @@
-//! Is the process at the meeting point really the other end of this connection?
+//! Verification: is the process at the meeting point really the other end of this connection?
 //!
-//! Anyone may publish a name. What counts is what the kernel says: a `sock_diag` look-up of the
-//! mirrored addresses gives the inode and the cookie of the socket at the other end, and the peer
-//! must claim that very socket. A reused address pair, a name left by a forked child, or a squatter
-//! does not pass. Who the process is, `SO_PEERCRED` says (checked by the soft device).
+//! Any process may publish a name, so the kernel decides: a `sock_diag` look-up of the mirrored
+//! addresses gives the inode and the cookie of the socket at the other end, and the peer must claim
+//! that very socket. Neither a reused address pair, nor a name left by a forked child, nor another
+//! process that took the name passes. `SO_PEERCRED` says which process the peer is (checked by the
+//! soft device).
 
-use crate::accelerate::four_tuple::Tuple;
+use crate::accelerate::four_tuple::FourTuple;
 use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::netlink::SocketAddrNetlink;
@@ -19,13 +20,13 @@ use std::net::{IpAddr, SocketAddr};
 /// What identifies a socket within its network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::accelerate) struct SocketId {
-    /// Kernel's cookie, unique since boot.
+    /// The kernel's cookie, unique since boot.
     pub(in crate::accelerate) cookie: u64,
-    /// Inode, 0 once nobody holds a descriptor.
+    /// The inode, 0 once no process holds a descriptor.
     pub(in crate::accelerate) inode: u32,
 }
 
-/// Identity of our own socket.
+/// Identity of the local socket.
 pub(in crate::accelerate) fn own(fd: BorrowedFd<'_>) -> io::Result<SocketId> {
     let mut cookie = 0u64;
     let mut len = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
@@ -48,31 +49,32 @@ pub(in crate::accelerate) fn own(fd: BorrowedFd<'_>) -> io::Result<SocketId> {
 ///
 /// # Errors
 /// `NotFound` if there is none in this network namespace; what the kernel answers.
-pub(in crate::accelerate) fn other_end(tuple: &Tuple) -> io::Result<SocketId> {
+pub(in crate::accelerate) fn other_end(tuple: &FourTuple) -> io::Result<SocketId> {
     let mut answer = [0u8; ANSWER_LEN];
     let n = ask(tuple, &mut answer)?;
     parse(&answer[..n]).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// Whether nobody reads any more from the socket with this `cookie` that was at the other end of `tuple`: it has
-/// been closed, or shut down for both directions. A half-closed one is still read from.
+/// Whether the socket with this `cookie` that was at the other end of `tuple` is not read from any
+/// more: it has been closed, or shut down for both directions. A half-closed socket is still read
+/// from.
 ///
 /// # Errors
 /// What the kernel answers.
-pub(in crate::accelerate) fn is_closed(tuple: &Tuple, cookie: u64) -> io::Result<bool> {
+pub(in crate::accelerate) fn is_closed(tuple: &FourTuple, cookie: u64) -> io::Result<bool> {
     let mut answer = [0u8; ANSWER_LEN];
     let n = ask(tuple, &mut answer)?;
     let answer = &answer[..n];
     Ok(parse(answer).is_none_or(|found| {
-        // Who listens at its address is found in the place of one that is gone altogether, and may have given the
-        // same addresses to another connection. While it is being closed it still has its inode for a moment,
-        // after its end has arrived here.
+        // The kernel finds a listener at that address in place of a socket that is gone altogether,
+        // and the same addresses may belong to another connection by now. A socket that is being
+        // closed still has its inode for a moment after its end has arrived here.
         found.cookie != cookie || found.inode == 0 || shutdown_of(answer) == Some(SHUTDOWN_MASK)
     }))
 }
 
-/// Asks for the socket at the other end of `tuple`; bytes of the answer.
-fn ask(tuple: &Tuple, answer: &mut [u8; ANSWER_LEN]) -> io::Result<usize> {
+/// Asks the kernel for the socket at the other end of `tuple`. Returns the length of the answer.
+fn ask(tuple: &FourTuple, answer: &mut [u8; ANSWER_LEN]) -> io::Result<usize> {
     let socket = diag_socket()?;
     let request = request(tuple.peer, tuple.local);
     sendto(&socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
@@ -153,8 +155,8 @@ fn parse(answer: &[u8]) -> Option<SocketId> {
     })
 }
 
-/// Which directions the socket of an answer has shut down, by its attributes (`rtattr`: length, kind, value; each
-/// at a multiple of four bytes).
+/// The directions that the socket of an answer has shut down, by its attributes (`rtattr`: length,
+/// kind, value; each at a multiple of four bytes).
 fn shutdown_of(answer: &[u8]) -> Option<u8> {
     let mut rest = answer.get(NLMSG_HDR + MSG_LEN..)?;
     loop {
@@ -163,12 +165,12 @@ fn shutdown_of(answer: &[u8]) -> Option<u8> {
         if kind == INET_DIAG_SHUTDOWN {
             return rest.get(4).copied();
         }
-        // Its header at least, or this would never end.
+        // At least the length of the header, or this loop would never end.
         rest = rest.get(len.max(4).next_multiple_of(4)..)?;
     }
 }
 
-/// What the fuzzer feeds: an answer of any bytes; what is found in it lies in it.
+/// What the fuzzer calls: an answer of any bytes; what is found in it must lie in it.
 ///
 /// # Panics
 /// If it does not.
@@ -177,7 +179,7 @@ pub fn check_answer(answer: &[u8]) {
     if let Some(found) = parse(answer) {
         let has = |bytes: &[u8]| answer.windows(bytes.len()).any(|window| window == bytes);
         assert!(has(&found.cookie.to_ne_bytes()) && has(&found.inode.to_ne_bytes()));
-        // The same without what follows, and nothing of less.
+        // The same without the attributes, and nothing if a byte is missing.
         assert_eq!(parse(&answer[..NLMSG_HDR + MSG_LEN]), Some(found));
         assert_eq!(parse(&answer[..NLMSG_HDR + MSG_LEN - 1]), None);
     }
@@ -193,7 +195,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn each_end_finds_the_other_and_nobody_else() {
+    fn each_end_finds_exactly_the_other() {
         for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
             let Ok(listener) = TcpListener::bind(bind) else { continue };
             let port = listener.local_addr().expect("address").port();
@@ -201,27 +203,27 @@ mod tests {
                 if bind == "[::]:0" { "127.0.0.1" } else { bind.rsplit_once(':').expect("port").0 };
             let client = TcpStream::connect(format!("{to}:{port}")).expect("connect");
             let (server, _) = listener.accept().expect("accept");
-            let tuple = Tuple::of(client.as_fd()).expect("kernel").expect("tcp");
+            let tuple = FourTuple::of(client.as_fd()).expect("kernel").expect("tcp");
             assert_eq!(other_end(&tuple).expect("found"), own(server.as_fd()).expect("own"));
-            let mirrored = Tuple::of(server.as_fd()).expect("kernel").expect("tcp");
+            let mirrored = FourTuple::of(server.as_fd()).expect("kernel").expect("tcp");
             assert_eq!(other_end(&mirrored).expect("found"), own(client.as_fd()).expect("own"));
             drop(server);
-            // Closed: nobody holds it any more (or it is gone altogether).
+            // Closed: no process holds it any more (or it is gone altogether).
             assert_eq!(other_end(&tuple).map_or(0, |id| id.inode), 0);
         }
     }
 
-    /// A connection as its client sees it, and what its server is known by.
-    fn connect(listener: &TcpListener) -> (TcpStream, TcpStream, Tuple, u64) {
+    /// A connection as its client sees it, and the cookie of its server's socket.
+    fn connect(listener: &TcpListener) -> (TcpStream, TcpStream, FourTuple, u64) {
         let client = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
         let (server, _) = listener.accept().expect("accept");
-        let tuple = Tuple::of(client.as_fd()).expect("kernel").expect("tcp");
+        let tuple = FourTuple::of(client.as_fd()).expect("kernel").expect("tcp");
         let cookie = own(server.as_fd()).expect("own").cookie;
         (client, server, tuple, cookie)
     }
 
     #[test]
-    fn a_socket_is_closed_once_nobody_reads_from_it() {
+    fn a_socket_counts_as_closed_once_it_is_not_read_from() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let (_client, server, tuple, cookie) = connect(&listener);
         assert!(!is_closed(&tuple, cookie).expect("kernel"));
@@ -234,18 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn another_socket_at_the_same_address_is_not_the_one_that_is_gone() {
+    fn a_listener_at_the_same_address_is_not_taken_for_the_closed_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let (client, server, tuple, cookie) = connect(&listener);
         client.shutdown(Shutdown::Write).expect("shutdown");
-        // The second to end: nothing of it stays behind, and the kernel finds the listener.
+        // The second end to close: nothing of it stays behind, and the kernel finds the listener.
         drop(server);
         assert!(is_closed(&tuple, cookie).expect("kernel"));
         assert!(other_end(&tuple).is_ok_and(|found| found.inode != 0), "the listener");
     }
 
     #[test]
-    fn garbage_is_no_socket() {
+    fn garbage_is_not_taken_for_a_socket() {
         for len in 0..96 {
             assert!(parse(&vec![0xFF; len]).is_none());
             assert!(shutdown_of(&vec![0xFF; len]).is_none());

@@ -1,10 +1,10 @@
 //! The notice: a descriptor that is readable while a number is being closed under calls in
 //! progress.
 //!
-//! Every sleep that no doorbell of the ring can end polls it. `ppoll` looks at its descriptors again
-//! when the thread gets a CPU, and sleeps on if none is readable then. So a closer that did not wait
-//! until all calls had woken up leaves the notice readable for good ([`leave_raised`]), and later
-//! sleeps poll another descriptor.
+//! Every sleep that no doorbell of the ring can end polls it. `ppoll` looks at its descriptors
+//! again when the thread gets a CPU, and sleeps on if none is readable then. So a closer that did
+//! not wait until all calls had woken up leaves the notice readable for good ([`leave_raised`]),
+//! and later sleeps poll another descriptor.
 
 use crate::closing::duplicates;
 use crate::{fork, fork_gate};

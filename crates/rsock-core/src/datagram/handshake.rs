@@ -155,10 +155,10 @@ impl Attempt {
                         return refused();
                     }
                     let source = self.connecting.local_addr();
-                    let met = self.connecting.establish()?;
+                    let connected = self.connecting.establish()?;
                     // The peer told this number by UDP, from that address.
-                    sources.remember(met.path().sender(), self.peer);
-                    let to = ud.destination(met.path(), self.number, KEY)?;
+                    sources.remember(connected.path().sender(), self.peer);
+                    let to = ud.destination(connected.path(), self.number, KEY)?;
                     let header = QueueHeader { source }.encode();
                     return Ok(Some(Arc::new(Route { medium: Medium::SharedMemory(to), header })));
                 }

@@ -48,19 +48,19 @@ impl<B: Backend> QpStream<B> {
     /// The messages of the switch that have arrived. Dispatches completions first if there are any,
     /// unless another thread does so now.
     #[must_use]
-    pub fn heard_now(&self) -> Heard {
+    pub fn poll_messages(&self) -> Heard {
         if self.resources.cq.is_ready() {
             let _section = Section::enter();
             if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
                 self.pump(&mut recv);
             }
         }
-        self.heard()
+        self.messages()
     }
 
     /// The messages of the switch that were dispatched so far, by any thread.
     #[must_use]
-    pub fn heard(&self) -> Heard {
-        self.ring.shared.mail.heard()
+    pub fn messages(&self) -> Heard {
+        self.ring.shared.mail.messages()
     }
 }

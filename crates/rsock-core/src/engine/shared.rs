@@ -90,12 +90,12 @@ impl Mailbox {
     pub(super) fn put_message(&self, message: Message) {
         let counts = Counts::from_bits(self.messages.load(Ordering::Relaxed)).after(message);
         // SYNC(switch): the offset that an `Up` names is stored before. Pairs with the Acquire in
-        // `heard`.
+        // `messages`.
         self.messages.store(counts.to_bits(), Ordering::Release);
     }
 
     /// The messages of the switch that have arrived so far.
-    pub(super) fn heard(&self) -> Heard {
+    pub(super) fn messages(&self) -> Heard {
         // SYNC(switch): in this order. Pairs with the Release in `put_message`.
         let counts = Counts::from_bits(self.messages.load(Ordering::Acquire));
         Heard { counts, up_offset: self.ext_up.load(Ordering::Acquire) }
@@ -120,7 +120,8 @@ impl Mailbox {
     /// Stores the lower half of an offset, which completes it. Only the pump calls this.
     pub(super) fn put_up_low(&self, offset26: u32) {
         let high = self.ext_up.load(Ordering::Relaxed) & !u64::from(UP_MASK);
-        // SYNC(up): stored before the count that announces it. Pairs with the Acquire in `heard`.
+        // SYNC(up): stored before the count that announces it. Pairs with the Acquire in
+        // `messages`.
         self.ext_up.store(high | u64::from(offset26), Ordering::Release);
     }
 

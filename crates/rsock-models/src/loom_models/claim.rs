@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 
 const CANDIDATE: u64 = 1;
 const ADOPTING: u64 = 2;
-/// And above it, which.
-const TWIN: u64 = 3;
+/// The bits above it number the stream.
+const STREAM: u64 = 3;
 
 struct Table {
     entry: AtomicU64,
@@ -29,13 +29,13 @@ impl Table {
             let word = self.entry.load(Ordering::Acquire);
             match word & 3 {
                 0 => return None,
-                TWIN => return Some(word),
+                STREAM => return Some(word),
                 ADOPTING => thread::yield_now(),
                 _ => convert(
                     &self.entry,
                     word,
                     ADOPTING,
-                    || Ok(TWIN | u64::from(self.n_made.fetch_add(1, Ordering::Relaxed)) << 8),
+                    || Ok(STREAM | u64::from(self.n_made.fetch_add(1, Ordering::Relaxed)) << 8),
                     |_| _ = self.n_ended.fetch_add(1, Ordering::Relaxed),
                 ),
             }
@@ -43,7 +43,7 @@ impl Table {
     }
 
     fn close(&self) {
-        if take(&self.entry) & 3 == TWIN {
+        if take(&self.entry) & 3 == STREAM {
             self.n_ended.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -83,31 +83,31 @@ fn a_candidate_is_adopted_once_and_what_was_adopted_ends_once() {
 fn no_thread_waits_in_the_kernel_for_a_socket_that_was_adopted_past_it() {
     explore(|| {
         let entry = Arc::new(AtomicU64::new(CANDIDATE));
-        let deaf = Arc::new(AtomicU32::new(0));
+        let waiters = Arc::new(AtomicU32::new(0));
         let is_waiting = Arc::new(AtomicBool::new(false));
         let adopting = {
-            let (entry, deaf) = (Arc::clone(&entry), Arc::clone(&deaf));
+            let (entry, waiters) = (Arc::clone(&entry), Arc::clone(&waiters));
             let is_waiting = Arc::clone(&is_waiting);
             thread::spawn(move || {
                 let adopt = || {
-                    if !no_waiters([&*deaf]) {
+                    if !no_waiters([&*waiters]) {
                         return Err(CANDIDATE);
                     }
                     assert!(!is_waiting.load(Ordering::Relaxed), "asleep, and will not wake");
-                    Ok(TWIN)
+                    Ok(STREAM)
                 };
                 convert(&entry, CANDIDATE, ADOPTING, adopt, |_| ());
             })
         };
         let is_being_adopted = || entry.load(Ordering::Acquire) & 3 == ADOPTING;
-        begin_wait(&deaf, is_being_adopted, thread::yield_now);
-        if entry.load(Ordering::Acquire) & 3 != TWIN {
+        begin_wait(&waiters, is_being_adopted, thread::yield_now);
+        if entry.load(Ordering::Acquire) & 3 != STREAM {
             is_waiting.store(true, Ordering::Relaxed);
             thread::yield_now();
-            assert_ne!(entry.load(Ordering::Relaxed) & 3, TWIN, "adopted past a sleeper");
+            assert_ne!(entry.load(Ordering::Relaxed) & 3, STREAM, "adopted past a sleeper");
             is_waiting.store(false, Ordering::Relaxed);
         }
-        end_wait(&deaf);
+        end_wait(&waiters);
         adopting.join().expect("a thread");
     });
 }

@@ -77,7 +77,7 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
             accelerate::Side::Connected
         };
         let Some(stream) = AcceleratedStream::adopt(socket, Some(side)) else { return Ok(None) };
-        Ok(slot::insert(Socket::Stream(stream)))
+        Ok(slot::insert(Socket::Accelerated(stream)))
     });
     let Ok(Some(key)) = adopted else {
         log::line(format_args!("fd {fd}: not adopted"));

@@ -7,7 +7,7 @@ use super::{datagrams, entry, entry_or_map, find, note_made, pin};
 use crate::slot::{self, Direction, Socket};
 use crate::{log, vfork};
 use libc::c_int;
-use rsock_core::accelerate::{AcceleratedStream, FallbackReason};
+use rsock_core::accelerate::{FallbackReason, NativeStream};
 use std::sync::atomic::Ordering;
 
 /// A stream socket has connected.
@@ -70,14 +70,14 @@ pub(crate) fn note_listening(fd: c_int) {
     }
 }
 
-/// `fd` is a new descriptor, of this stream.
+/// `fd` is the placeholder of this stream.
 ///
 /// # Errors
 /// `EMFILE`: there are too many streams.
-pub(crate) fn note_stream_made(fd: c_int, stream: AcceleratedStream) -> Result<(), c_int> {
+pub(crate) fn note_stream_made(fd: c_int, stream: NativeStream) -> Result<(), c_int> {
     note_made(fd);
     let entry = entry_or_map(fd).ok_or(libc::EMFILE)?;
-    let key = slot::insert(Socket::Stream(stream)).ok_or(libc::EMFILE)?;
+    let key = slot::insert(Socket::Native(stream)).ok_or(libc::EMFILE)?;
     entry.store(Word::of_slot(key).0, Ordering::Release);
     Ok(())
 }

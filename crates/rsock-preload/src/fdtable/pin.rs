@@ -61,9 +61,10 @@ pub(super) fn pin_udp(fd: c_int, reason: FallbackReason) {
 /// The program has set a keepalive option of `fd`: the core keeps a stream without TCP alive by the
 /// same rules.
 pub(crate) fn follow_keepalive(fd: c_int) {
-    if let Some(handle) = find(fd, Direction::Send).filter(|handle| handle.stream().is_sole()) {
+    let Some(handle) = find(fd, Direction::Send) else { return };
+    if let Some(stream) = handle.stream().native() {
         let _ = guard::call_core(|| {
-            handle.stream().follow_keepalive(handle.fd());
+            stream.follow_keepalive(handle.fd());
             Ok(())
         });
     }

@@ -104,5 +104,5 @@ fn epoll_proxy(fd: c_int) -> Result<Option<RawFd>, c_int> {
         return guard::call_core(|| udp.epoll_proxy());
     }
     let Some(handle) = fdtable::begin_call(fd, Direction::Recv) else { return Ok(None) };
-    guard::call_core(|| handle.stream().stand_in(handle.fd()))
+    guard::call_core(|| handle.stream().epoll_proxy(handle.fd()))
 }

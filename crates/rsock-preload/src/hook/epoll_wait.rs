@@ -1,7 +1,7 @@
 //! Waiting for epoll sets: the kernel does it, except for streams without TCP that are full.
 //!
 //! In a set such a stream is its placeholder, which then shows that there is no room
-//! ([`AcceleratedStream::shows_full`]). A thread that waits for a set meanwhile waits for room,
+//! ([`NativeStream::shows_full`]). A thread that waits for a set meanwhile waits for room,
 //! too, and then makes the placeholder writable; the kernel does the rest, by levels, edges or
 //! shots as the set was asked.
 
@@ -10,7 +10,7 @@ use crate::fdtable::datagrams;
 use crate::slot::{Direction, Handle};
 use crate::{cancel, errno, fdtable, guard, next};
 use libc::{c_int, epoll_event, sigset_t, timespec};
-use rsock_core::accelerate::{self, AcceleratedStream, PollEntry};
+use rsock_core::accelerate::{self, NativeStream, PollEntry};
 use rustix::event::PollFlags;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_wait(
     timeout: c_int,
 ) -> c_int {
     datagrams::before_epoll_wait();
-    if AcceleratedStream::any_shows_full() {
+    if NativeStream::any_shows_full() {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         // SAFETY: arguments passed on unchanged.
         let now = || unsafe { next::epoll_wait(set, events, n, 0) };
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     datagrams::before_epoll_wait();
-    if AcceleratedStream::any_shows_full() {
+    if NativeStream::any_shows_full() {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         // SAFETY: null or valid by the caller's promise.
         let given = unsafe { mask.as_ref() };
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     datagrams::before_epoll_wait();
-    if AcceleratedStream::any_shows_full()
+    if NativeStream::any_shows_full()
         // SAFETY: null or valid by the caller's promise.
         && let Ok(limit) = unsafe { duration(timeout) }
     {
@@ -109,9 +109,9 @@ fn wait(
     }
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let entry = |fd, twin, events| {
+        let entry = |fd, stream, events| {
             let revents = PollFlags::empty();
-            PollEntry { fd, twin, door: None, udp: None, call: None, events, revents }
+            PollEntry { fd, stream, listener: None, udp: None, call: None, events, revents }
         };
         let mut entries = vec![entry(set, None, PollFlags::IN)];
         for (fd, handle) in &full {
@@ -121,9 +121,9 @@ fn wait(
             return Some(errno::fail_int(e));
         }
         for ((_, handle), entry) in full.iter().zip(&entries[1..]) {
-            if !entry.revents.is_empty() {
+            if let Some(stream) = handle.stream().native().filter(|_| !entry.revents.is_empty()) {
                 let _ = guard::call_core(|| {
-                    handle.stream().show_room(handle.fd());
+                    stream.show_room(handle.fd());
                     Ok(())
                 });
             }
@@ -141,7 +141,7 @@ fn wait(
 fn full() -> Vec<(c_int, Handle)> {
     let look = |fd| {
         let handle = fdtable::find(fd, Direction::Send).filter(|_| fdtable::is_stream(fd))?;
-        handle.stream().shows_full().then_some((fd, handle))
+        handle.stream().native()?.shows_full().then_some((fd, handle))
     };
     fdtable::known_fds(0, u32::MAX).filter_map(look).collect()
 }

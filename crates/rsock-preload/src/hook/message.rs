@@ -60,7 +60,7 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
     let handle = fdtable::begin_call(fd, Direction::Send)?;
     // SAFETY: null or valid by the caller's promise.
     let Some(msg) = (unsafe { msg.as_ref() }) else { return Some(errno::fail(libc::EFAULT)) };
-    if msg.msg_controllen != 0 && handle.stream().is_sole() {
+    if msg.msg_controllen != 0 && handle.stream().is_native() {
         return Some(errno::fail(libc::EINVAL));
     }
     if msg.msg_controllen != 0 {

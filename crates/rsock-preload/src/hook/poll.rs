@@ -171,13 +171,13 @@ impl Named {
 
     /// The entry to wait for.
     pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollEntry<'_> {
-        let (twin, door, udp, call) = match named {
+        let (stream, listener, udp, call) = match named {
             Some(Self::Stream(handle)) => (Some(handle.stream()), None, None, Some(handle.call())),
             Some(Self::NativeListener(listener)) => (None, Some(listener.native()), None, None),
             Some(Self::Datagrams(handle)) => (None, None, handle.udp(), Some(handle.call())),
             None => (None, None, None, None),
         };
-        PollEntry { fd, twin, door, udp, call, events, revents: PollFlags::empty() }
+        PollEntry { fd, stream, listener, udp, call, events, revents: PollFlags::empty() }
     }
 }
 

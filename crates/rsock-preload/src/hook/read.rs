@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
             if addr_len.is_null() {
                 return Some(errno::fail(libc::EFAULT));
             }
-            // SAFETY: not null, and writable by the promise of a caller who gives an address.
+            // SAFETY: not null, and writable by the promise of a caller that gives an address.
             unsafe { *addr_len = 0 };
         }
         Some(n)

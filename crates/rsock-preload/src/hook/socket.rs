@@ -129,5 +129,5 @@ fn native_addrs(fd: c_int) -> Option<[SocketAddr; 2]> {
     if !fdtable::is_stream(fd) {
         return None;
     }
-    fdtable::find(fd, Direction::Send)?.stream().sole_addrs()
+    Some(fdtable::find(fd, Direction::Send)?.stream().native()?.addrs())
 }

@@ -18,7 +18,7 @@ pub(super) fn send(
     bufs: &[IoSlice<'_>],
     flags: c_int,
 ) -> Option<ssize_t> {
-    if flags & !options::SEND_FLAGS != 0 && !handle.stream().is_sole() {
+    if flags & !options::SEND_FLAGS != 0 && !handle.stream().is_native() {
         drop(handle);
         // Bytes that the stream has written come before those that the kernel now takes.
         fdtable::pin(fd, FallbackReason::Option);

@@ -3,7 +3,7 @@
 use super::listeners;
 use crate::{errno, fdtable, guard};
 use libc::c_int;
-use rsock_core::accelerate::AcceleratedStream;
+use rsock_core::accelerate::NativeStream;
 use rsock_core::interrupt::Watch;
 use rsock_verbs::HighFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -79,8 +79,8 @@ fn is_ready(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// Gives the descriptor of a native stream to the program.
-fn publish(placeholder: OwnedFd, stream: AcceleratedStream, flags: c_int) -> Accepted {
-    let peer = stream.sole_addrs().map(|[_, peer]| peer);
+fn publish(placeholder: OwnedFd, stream: NativeStream, flags: c_int) -> Accepted {
+    let [_, peer] = stream.addrs();
     let made = guard::call_core(|| {
         let (fd, is_asked) = (placeholder.as_raw_fd(), |flag| flags & flag != 0);
         if !is_asked(libc::SOCK_NONBLOCK) {
@@ -93,8 +93,7 @@ fn publish(placeholder: OwnedFd, stream: AcceleratedStream, flags: c_int) -> Acc
         Ok((placeholder.into_raw_fd(), peer))
     });
     match made {
-        Ok((fd, Some(peer))) => Accepted::Native(fd, peer),
-        Ok((_, None)) => Accepted::Failed(libc::ECONNABORTED),
+        Ok((fd, peer)) => Accepted::Native(fd, peer),
         Err(e) => Accepted::Failed(e),
     }
 }

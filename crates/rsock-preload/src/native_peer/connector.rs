@@ -3,7 +3,7 @@
 
 use crate::{fdtable, guard, log};
 use libc::c_int;
-use rsock_core::accelerate;
+use rsock_core::accelerate::NativeStream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) fn after_refusal(
     if !matches!(error, libc::ECONNREFUSED | libc::EINPROGRESS) {
         return Err(error);
     }
-    if guard::call_core(|| Ok(accelerate::is_called(remote))) != Ok(true) {
+    if guard::call_core(|| Ok(NativeStream::may_connect(remote))) != Ok(true) {
         return Err(error);
     }
     // SAFETY: not -1, since it took an address; the program does not close it during its call.
@@ -48,7 +48,7 @@ pub(crate) fn after_refusal(
         }
     }
     guard::call_core(|| {
-        let stream = accelerate::call(socket, remote, PATIENCE)?;
+        let stream = NativeStream::connect(socket, remote, PATIENCE)?;
         fdtable::note_stream_made(fd, stream).map_err(io::Error::from_raw_os_error)
     })?;
     log::line(format_args!("fd {fd}: connected to {remote} without TCP"));

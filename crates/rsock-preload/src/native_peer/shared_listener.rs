@@ -59,7 +59,7 @@ impl SharedListener {
         fd: c_int,
         left: Option<Duration>,
     ) -> io::Result<usize> {
-        let (fd, door) = if is_acceptor {
+        let (fd, listener) = if is_acceptor {
             (fd, Some(&self.native))
         } else {
             (self.acceptor_left.as_fd().as_raw_fd(), None)
@@ -67,7 +67,7 @@ impl SharedListener {
         let events = PollFlags::IN;
         let revents = PollFlags::empty();
         let mut entries =
-            [PollEntry { fd, twin: None, door, udp: None, call: None, events, revents }];
+            [PollEntry { fd, stream: None, listener, udp: None, call: None, events, revents }];
         accelerate::poll(&mut entries, left, None)
     }
 }

@@ -1,7 +1,7 @@
 //! An in-flight call on a slot.
 
 use super::{Direction, FOR_CHILD, Key, PINNED, Slot, Socket};
-use rsock_core::accelerate::{AcceleratedStream, FallbackReason};
+use rsock_core::accelerate::{FallbackReason, StreamRef};
 use rsock_core::closing::{Call, Descriptor};
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rustix::fd::BorrowedFd;
@@ -27,9 +27,10 @@ impl Handle {
     /// # Panics
     /// If the slot holds a UDP socket: the table's words keep the two apart.
     #[inline]
-    pub(crate) fn stream(&self) -> &AcceleratedStream {
+    pub(crate) fn stream(&self) -> StreamRef<'_> {
         match self.socket() {
-            Socket::Stream(stream) => stream,
+            Socket::Accelerated(stream) => StreamRef::Accelerated(stream),
+            Socket::Native(stream) => StreamRef::Native(stream),
             Socket::Udp(_) => unreachable!("a word of the table says which"),
         }
     }
@@ -39,7 +40,7 @@ impl Handle {
     pub(crate) fn udp(&self) -> Option<&AcceleratedUdp> {
         match self.socket() {
             Socket::Udp(udp) => Some(udp),
-            Socket::Stream(_) => None,
+            Socket::Accelerated(_) | Socket::Native(_) => None,
         }
     }
 
@@ -85,15 +86,12 @@ impl Handle {
         if self.n_other_calls() == 0 {
             return;
         }
-        let is_same = match self.socket() {
-            Socket::Stream(stream) => stream.is_same_socket(self.fd()) != Some(false),
-            Socket::Udp(udp) => udp.is_same_socket(self.fd()),
-        };
-        let fd = is_same.then(|| self.fd());
-        match self.socket() {
-            Socket::Stream(stream) => stream.keep_for_calls(fd, || self.n_other_calls()),
-            Socket::Udp(udp) => udp.closings().keep(fd, || {}, || self.n_other_calls()),
+        if let Some(udp) = self.udp() {
+            let fd = udp.is_same_socket(self.fd()).then(|| self.fd());
+            return udp.closings().keep(fd, || {}, || self.n_other_calls());
         }
+        let fd = (self.is_same_socket() != Some(false)).then(|| self.fd());
+        self.stream().keep_for_calls(fd, || self.n_other_calls());
     }
 
     /// Whether this stream is on TCP in both directions and stays there.
@@ -111,7 +109,7 @@ impl Handle {
     }
 
     /// Whether the descriptor still refers to the socket that was adopted: a system call. `None`
-    /// where it makes no difference, as for [`AcceleratedStream::is_same_socket`].
+    /// where it makes no difference, as for [`StreamRef::is_same_socket`].
     pub(crate) fn is_same_socket(&self) -> Option<bool> {
         self.stream().is_same_socket(self.fd())
     }

@@ -71,4 +71,10 @@ impl Conditions {
     pub const fn has(self, some: Self) -> bool {
         self.0 & some.0 != 0
     }
+
+    /// All that there are, for tests.
+    #[cfg(test)]
+    pub(super) fn every() -> impl Iterator<Item = Self> {
+        (0..Self::HALTED.0 << 1).map(Self)
+    }
 }

@@ -69,6 +69,8 @@ mod receive;
 mod rules;
 mod seen;
 mod send;
+#[cfg(test)]
+mod shortcuts;
 mod step;
 #[cfg(test)]
 mod table;

@@ -36,7 +36,7 @@ impl Stream {
     /// Cancel safe: the next call continues the search.
     pub async fn accelerated(&self) -> io::Result<()> {
         let stream = self.accelerated_stream()?;
-        at_intervals(|| match stream.seek(self.as_fd())? {
+        at_intervals(|| match stream.find_peer(self.as_fd())? {
             true => Ok(()),
             false => Err(io::ErrorKind::WouldBlock.into()),
         })
@@ -58,7 +58,7 @@ impl Stream {
     /// Cancel safe: a dropped future has withdrawn what it exposed.
     pub async fn expose(&self, len: usize, offset: u64) -> io::Result<ExposedRegion> {
         let stream = self.accelerated_stream()?;
-        let region = ExposedRegion(Region::Accelerated(stream.open(len, offset)?));
+        let region = ExposedRegion(Region::Accelerated(stream.expose(len, offset)?));
         at_intervals(|| stream.try_announce()).await?;
         Ok(region)
     }
@@ -78,7 +78,7 @@ impl Stream {
     pub async fn write_remote(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         write_chunks(bytes, offset, async |bytes, offset| {
             let stream = self.accelerated_stream()?;
-            at_intervals(|| stream.try_put(bytes, offset)).await
+            at_intervals(|| stream.try_write_remote(bytes, offset)).await
         })
         .await
     }
@@ -211,7 +211,7 @@ pub struct ExposedRegion(Region);
 
 #[derive(Debug)]
 enum Region {
-    Accelerated(accelerate::Opened),
+    Accelerated(accelerate::AcceleratedRegion),
     Rsockets(rsocket::ExposedRegion),
 }
 

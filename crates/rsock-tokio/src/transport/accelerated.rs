@@ -74,8 +74,8 @@ impl Accelerated {
     fn events(&self, events: PollFlags) -> io::Result<PollFlags> {
         let entry = PollEntry {
             fd: self.socket.as_raw_fd(),
-            twin: self.stream.as_deref(),
-            door: None,
+            stream: self.stream.as_deref().map(Into::into),
+            listener: None,
             udp: None,
             call: None,
             events,
@@ -144,7 +144,7 @@ impl Operations for Accelerated {
                 return Poll::Ready(Ok(()));
             }
         }
-        if !stream.is_paired() {
+        if !stream.has_path() {
             return Poll::Pending;
         }
         match waiter.wait(mark) {

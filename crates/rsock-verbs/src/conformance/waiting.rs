@@ -150,12 +150,12 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     assert_received(&b.next(&a), 50, WcOp::Recv, 0);
     assert!(!is_readable(&bell), "disarmed");
     // A device may have room for few bells; each bell that was accepted is rung.
-    let crowd: Vec<_> = (0..40).map(|_| b.endpoint.ctx.create_bell().expect("bell")).collect();
-    let armed: Vec<_> = crowd.iter().filter(|bell| b.cq.arm(bell)).collect();
+    let bells: Vec<_> = (0..40).map(|_| b.endpoint.ctx.create_bell().expect("bell")).collect();
+    let armed: Vec<_> = bells.iter().filter(|bell| b.cq.arm(bell)).collect();
     assert!(!armed.is_empty());
     b.cq.wake_waiters();
     armed.iter().for_each(wait_readable);
-    crowd.iter().for_each(|bell| b.cq.disarm(bell));
+    bells.iter().for_each(|bell| b.cq.disarm(bell));
     assert!(b.cq.arm(&bell));
     b.cq.disarm(&bell);
 }

@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn a_dead_holder_is_replaced_although_its_id_is_in_use_again() {
-        let mut stranger = unrelated_process();
+        let mut holder = unrelated_process();
         let lock = Lock::new(7u32);
-        lock.word.word.store(stranger.id(), Ordering::Relaxed);
+        lock.word.word.store(holder.id(), Ordering::Relaxed);
         assert!(lock.lock().is_recovered());
-        stranger.kill().expect("kill");
-        stranger.wait().expect("wait");
+        holder.kill().expect("kill");
+        holder.wait().expect("wait");
     }
 
     #[test]

@@ -262,7 +262,8 @@ mod tests {
                 e.len.store(len, Ordering::Relaxed);
                 e.addr.store(base, Ordering::Relaxed);
                 e.key.store(key, Ordering::Relaxed);
-                let found = RemoteRegion::look_up(&m, RKey(key)).ok().and_then(|r| r.target(addr, size));
+                let region = RemoteRegion::look_up(&m, RKey(key)).ok();
+                let found = region.and_then(|r| r.target(addr, size));
                 if let Some(Target::Segment(at)) = found {
                     prop_assert!(m.covers(at, size));
                 }

@@ -56,7 +56,7 @@ pub(crate) const SHAPES: &[(&str, u64)] = &[
     ("ahead", 2),
 ];
 
-/// The schedule of `seed`, of the shape that is wished for.
+/// The schedule of `seed`, of shape `shape` if it is given.
 pub(crate) fn schedule(seed: u64, shape: Option<&str>) -> Schedule {
     let mut random = Random::new(seed);
     let all: u64 = SHAPES.iter().map(|(_, weight)| weight).sum();

@@ -160,7 +160,7 @@ fn connection_details(text: &mut String, shared: &Shared, connection: usize) {
             direction.attempted.load(SeqCst),
             direction.read.load(SeqCst),
             direction.has_shut_begun.load(SeqCst),
-            direction.is_deaf.load(SeqCst),
+            direction.is_read_shut.load(SeqCst),
             direction.is_ended.load(SeqCst),
             direction.is_write_unsure.load(SeqCst),
             direction.is_read_unsure.load(SeqCst),

@@ -43,7 +43,7 @@ pub(crate) fn may_be_reset(shared: &Shared, end: End) -> bool {
 
 fn is_shut_both_ways(shared: &Shared, end: End) -> bool {
     shared.written_by(end).has_shut_begun.load(SeqCst) != 0
-        && shared.read_by(end).is_deaf.load(SeqCst) != 0
+        && shared.read_by(end).is_read_shut.load(SeqCst) != 0
 }
 
 /// Whether the peer of `end` may have ended what it writes in order.
@@ -57,7 +57,7 @@ pub(crate) fn may_have_ended(shared: &Shared, end: End) -> bool {
 /// With what TCP would not do.
 pub(crate) fn judge_end(shared: &Shared, end: End) -> Result<(), String> {
     let direction = shared.read_by(end);
-    if direction.is_deaf.load(SeqCst) != 0
+    if direction.is_read_shut.load(SeqCst) != 0
         || direction.is_read_unsure.load(SeqCst) != 0
         || may_be_reset(shared, end)
     {
@@ -123,7 +123,7 @@ pub(crate) fn judge_readiness(
     let direction = shared.read_by(end);
     let is_over = may_have_ended(shared, end)
         || may_be_reset(shared, end)
-        || direction.is_deaf.load(SeqCst) != 0;
+        || direction.is_read_shut.load(SeqCst) != 0;
     if revents & libc::POLLRDHUP != 0 && !is_over {
         return Err(format!("poll says that the peer of the {end} has ended, which is open"));
     }

@@ -147,7 +147,7 @@ pub(crate) struct Direction {
     pub(crate) has_shut_begun: AtomicU32,
     pub(crate) is_shut: AtomicU32,
     /// `shutdown` of the reading side has begun.
-    pub(crate) is_deaf: AtomicU32,
+    pub(crate) is_read_shut: AtomicU32,
     /// The reader has seen the end, or an error.
     pub(crate) is_ended: AtomicU32,
 }

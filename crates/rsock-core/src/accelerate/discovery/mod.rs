@@ -1,5 +1,5 @@
-//! Discovery: how the two ends of a TCP connection find each other, verify that they are its ends, and
-//! connect a faster stream beside it.
+//! Discovery: how the two ends of a TCP connection find each other, verify that they are its ends,
+//! and connect a faster path beside it.
 
 pub(super) mod local;
 pub(super) mod remote;

@@ -1,8 +1,8 @@
-//! When the peer is looked for, and until when.
+//! The schedule of discovery: when the search for the peer begins, takes a step, and ends.
 
-use crate::accelerate::discovery::local::{Search, Step, Subject};
-use crate::accelerate::four_tuple::Tuple;
-use crate::accelerate::state::{FLAG_PAIRED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
+use crate::accelerate::discovery::local::{Candidate, Search, Step};
+use crate::accelerate::four_tuple::FourTuple;
+use crate::accelerate::state::{FLAG_HAS_PATH, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::notice;
 use crate::engine::Config;
@@ -13,59 +13,62 @@ use std::io;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Calls after which a connection begins to look for its peer: a short one never pays for it.
-pub(in crate::accelerate) const FIRST_LOOK: u32 = 6;
-/// Calls, and time since the first look, after which a connection whose peer never showed itself
-/// stops looking. Both: a writer of small pieces makes a thousand calls before its reader makes six.
-const GIVE_UP: (u32, Duration) = (1024, Duration::from_secs(1));
-/// The time for a peer on another host, whose first request may be lost, and who may have to load the libraries of
-/// its device first.
-const FAR_GIVE_UP: Duration = Duration::from_secs(15);
+/// Calls after which a connection begins to search for its peer: a short connection never pays for
+/// it.
+pub(in crate::accelerate) const FIRST_SEARCH_CALL: u32 = 6;
+/// Calls, and time since the first step, after which a connection whose peer has not answered ends
+/// its search. Both limits must be reached: a writer of small pieces makes a thousand calls before
+/// its reader makes six.
+const SEARCH_LIMIT: (u32, Duration) = (1024, Duration::from_secs(1));
+/// The same time for a peer on another host. Its first request may be lost, and it may have to load
+/// the libraries of its device first.
+const REMOTE_SEARCH_LIMIT: Duration = Duration::from_secs(15);
 
 impl AcceleratedStream {
-    /// Counts a call, and looks for the peer when it is time: at doubling call counts for what costs
-    /// system calls, more often once something is under way.
-    pub(in crate::accelerate) fn count(&self, fd: BorrowedFd<'_>, calls: &mut u32) {
+    /// Counts a call, and takes a step of the search when one is due: at doubling call counts for
+    /// what costs system calls, more often once an exchange is under way.
+    pub(in crate::accelerate) fn count_call(&self, fd: BorrowedFd<'_>, calls: &mut u32) {
         *calls = calls.wrapping_add(1);
         let n = *calls;
-        if n >= FIRST_LOOK && !self.has(FLAG_PAIRED | FLAG_PINNED) {
-            let is_due = n == FIRST_LOOK || n.is_multiple_of(if n < 1024 { 8 } else { 64 });
+        if n >= FIRST_SEARCH_CALL && !self.has(FLAG_HAS_PATH | FLAG_PINNED) {
+            let is_due = n == FIRST_SEARCH_CALL || n.is_multiple_of(if n < 1024 { 8 } else { 64 });
             if is_due {
-                self.look(fd, n);
+                self.search_step(fd, n);
             }
         }
     }
 
-    /// Takes a step of the search, if no other thread does. Called with or without a direction's lock.
+    /// Takes a step of the search, unless another thread does. Called with or without a direction's
+    /// lock.
     #[cold]
-    pub(in crate::accelerate) fn look(&self, fd: BorrowedFd<'_>, calls: u32) {
+    pub(in crate::accelerate) fn search_step(&self, fd: BorrowedFd<'_>, calls: u32) {
         if interrupt::is_in_handler() {
-            // It allocates.
+            // A step allocates.
             return;
         }
         let Ok(mut search) = self.search.try_lock() else { return };
         if search.is_over() || self.has(FLAG_PINNED) || self.is_shared() {
             return;
         }
-        let since = *sys::get_or_make(&self.looking_since, sys::now);
-        let give_up = if search.is_far() { FAR_GIVE_UP } else { GIVE_UP.1 };
-        if calls >= GIVE_UP.0 && search.is_unanswered() && since.elapsed() >= give_up {
+        let since = *sys::get_or_make(&self.search_began, sys::now);
+        let give_up = if search.is_remote() { REMOTE_SEARCH_LIMIT } else { SEARCH_LIMIT.1 };
+        if calls >= SEARCH_LIMIT.0 && search.is_unanswered() && since.elapsed() >= give_up {
             *search = Search::Over;
             drop(search);
             self.give_up(FallbackReason::NoPeer);
             return;
         }
-        if search.fd().is_none() && calls != FIRST_LOOK && !calls.is_power_of_two() {
+        if search.fd().is_none() && calls != FIRST_SEARCH_CALL && !calls.is_power_of_two() {
             return;
         }
-        self.show(fd);
+        self.open_metrics(fd);
         if sys::is_table_half_full(fd) {
             drop(search);
             self.give_up(FallbackReason::Resources);
             return;
         }
         let tuple = sys::get_or_make(&self.tuple, || {
-            Tuple::of(fd).ok().flatten().filter(|t| t.role().is_some())
+            FourTuple::of(fd).ok().flatten().filter(|t| t.role().is_some())
         });
         let Some(tuple) = tuple else {
             drop(search);
@@ -73,13 +76,13 @@ impl AcceleratedStream {
             return;
         };
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
-        let subject = Subject { socket: fd, tuple, config: &config, side: self.side };
-        match search.step(subject) {
+        let candidate = Candidate { socket: fd, tuple, config: &config, side: self.side };
+        match search.step(candidate) {
             Step::Pending => {}
-            Step::Paired(stream) => {
+            Step::Found(stream) => {
                 if stream.has_extensions() && self.path.set(stream).is_ok() {
-                    self.dirs.raise(FLAG_PAIRED);
-                    self.repeat_end();
+                    self.dirs.raise(FLAG_HAS_PATH);
+                    self.repeat_shutdown();
                 }
             }
             Step::Failed(reason) => {
@@ -89,38 +92,38 @@ impl AcceleratedStream {
         }
     }
 
-    /// Stays on TCP. Nothing was moved yet, so both directions are plain at once.
+    /// Stays on TCP. Neither direction has moved yet, so both are plain at once.
     fn give_up(&self, reason: FallbackReason) {
         self.pin_for(reason);
         self.dirs.raise(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
     }
 
-    /// Continues the search when its descriptor became readable while waiting.
+    /// Continues the search when its descriptor became readable during a wait.
     pub(in crate::accelerate) fn on_search_ready(&self, fd: BorrowedFd<'_>) {
         let _section = Section::enter();
-        self.look(fd, FIRST_LOOK);
+        self.search_step(fd, FIRST_SEARCH_CALL);
     }
 
-    /// The search's descriptor, to be watched while waiting.
+    /// The search's descriptor, to be watched during a wait.
     pub(in crate::accelerate) fn search_fd(&self) -> Option<RawFd> {
-        // Nothing would be done about it in a handler.
-        if self.has(FLAG_PAIRED | FLAG_PINNED) || interrupt::is_in_handler() {
+        // A signal handler does not take steps of the search.
+        if self.has(FLAG_HAS_PATH | FLAG_PINNED) || interrupt::is_in_handler() {
             return None;
         }
-        // A handler of this very thread must not wait for it.
+        // A signal handler on this thread must not wait for the lock.
         let _section = Section::enter();
         match self.search.try_lock() {
             Ok(search) => search.fd(),
-            // Perhaps by a thread that this process does not have: one that shares the stream does not
-            // search.
+            // Perhaps by a thread that this process does not have: a child that shares the stream
+            // does not search.
             Err(_) if self.is_shared() => None,
             Err(_) => self.search.lock().unwrap_or_else(PoisonError::into_inner).fd(),
         }
     }
 
-    /// Sleeps until the socket has one of `events`, or a step of the search has been taken: whoever waits
-    /// answers the peer, or lets go of a device that is being taken away.
-    pub(in crate::accelerate) fn sleep_unpaired(
+    /// Sleeps until the socket has one of `events`, or a step of the search has been taken: a
+    /// waiting thread answers the peer, and lets go of a device that is being removed.
+    pub(in crate::accelerate) fn sleep_without_path(
         &self,
         fd: BorrowedFd<'_>,
         events: i16,
@@ -140,19 +143,19 @@ impl AcceleratedStream {
         Ok(())
     }
 
-    /// The descriptor to be watched beside the socket and the ring while waiting: of the search, or of the
-    /// connection between hosts.
-    pub(in crate::accelerate) fn side_fd(&self) -> Option<RawFd> {
+    /// The descriptor to be watched during a wait, beside the socket and the ring: that of the
+    /// search, or of the connection between hosts.
+    pub(in crate::accelerate) fn auxiliary_fd(&self) -> Option<RawFd> {
         match self.path() {
-            Some(path) => path.fate_fd(),
+            Some(path) => path.connection_fd(),
             None => self.search_fd(),
         }
     }
 
-    /// Does what is to be done when [`Self::side_fd`] has become readable.
-    pub(in crate::accelerate) fn on_side_ready(&self, fd: BorrowedFd<'_>) {
+    /// To be called when [`Self::auxiliary_fd`] has become readable.
+    pub(in crate::accelerate) fn on_auxiliary_ready(&self, fd: BorrowedFd<'_>) {
         match self.path() {
-            Some(path) => self.mind_fate(path),
+            Some(path) => self.pin_if_device_removed(path),
             None => self.on_search_ready(fd),
         }
     }

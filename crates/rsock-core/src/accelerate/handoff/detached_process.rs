@@ -1,8 +1,8 @@
-//! A process of our own that outlives the program's, and that the program does not see.
+//! A process of rsock that outlives the program's process, and that the program does not see.
 //!
 //! It is made by cloning without libc's knowledge, so that neither the program's fork handlers run
-//! nor its handler of `SIGCHLD`, twice, so that nobody has to wait for it, and in a session of its own,
-//! so that what is sent to the program's group or terminal does not reach it.
+//! nor its handler of `SIGCHLD`; twice, so that the program need not wait for it; and in a session
+//! of its own, so that signals for the program's group or terminal do not reach it.
 //!
 //! Invariant: threads other than the caller's do not exist in the new process, and whatever libc
 //! locks they held stay held. What runs there must not allocate.
@@ -14,7 +14,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs `body` in a process that holds no descriptors but `keep`, and exits after it. When this
-/// returns, `note` has been called with its id, in a process between the two.
+/// returns, `note` has been called with the process's id, in a process between the two.
 ///
 /// # Errors
 /// As `fork(2)`: `EAGAIN`, `ENOMEM`.
@@ -23,15 +23,15 @@ pub(in crate::accelerate) fn spawn<const N: usize>(
     note: impl FnOnce(u32),
     body: impl FnOnce(),
 ) -> io::Result<()> {
-    // No handler of the program's may run in the new processes.
+    // No signal handler of the program may run in the new processes.
     let unblocked = sys::block_signals()?;
     let child = clone();
     if matches!(child, Ok(0)) {
-        // The parent waits for this one, which leaves its child to the system.
+        // The parent waits for this process, which leaves its own child to the system.
         match clone() {
             Ok(0) => {
                 let body = || {
-                    settle_in(keep.map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd())));
+                    become_detached(keep.map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd())));
                     body();
                 };
                 // Above this frame is a copy of the program.
@@ -50,7 +50,7 @@ pub(in crate::accelerate) fn spawn<const N: usize>(
 }
 
 /// Makes this copy of the program an ordinary process with `keep` as its only descriptors.
-fn settle_in<const N: usize>(mut keep: [RawFd; N]) {
+fn become_detached<const N: usize>(mut keep: [RawFd; N]) {
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir(c"/");
     let _ = rustix::thread::set_name(c"rsock-relay");
@@ -62,16 +62,16 @@ fn settle_in<const N: usize>(mut keep: [RawFd; N]) {
     }
     close_range(first, RawFd::MAX);
     for signal in 1..=64 {
-        // The two that cannot be changed stay as they are.
+        // SIGKILL and SIGSTOP cannot be changed, and stay as they are.
         reset_action(signal);
     }
     sys::restore_signals(0);
 }
 
-/// A copy of this process, about whose end nobody is told. As `fork(2)`: 0 in the copy.
+/// Clones this process; no signal reports the end of the copy. As `fork(2)`: 0 in the copy.
 fn clone() -> io::Result<i32> {
     // SAFETY: a child in memory of its own that goes on on a copy of this stack: `fork` without
-    // libc's part of it. Callers keep to what works without.
+    // libc's part of it. Callers do only what works without that part.
     let pid = unsafe { raw::syscall!(libc::SYS_clone, 0usize, 0usize, 0usize, 0usize, 0usize) }?;
     i32::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::EAGAIN))
 }
@@ -103,7 +103,8 @@ fn close_range(first: RawFd, last: RawFd) {
     if first > last {
         return;
     }
-    // SAFETY: this process is a copy that nobody else runs in: no owner of these descriptors goes on.
+    // SAFETY: this process is a copy in which only this code runs: no owner of these descriptors
+    // goes on.
     let done = unsafe { raw::syscall!(libc::SYS_close_range, first, last, 0) };
     if done.is_err() {
         // A kernel before 5.9.
@@ -114,7 +115,7 @@ fn close_range(first: RawFd, last: RawFd) {
     }
 }
 
-/// Lets the kernel treat the signal as it does by default.
+/// Restores the kernel's default action for a signal.
 fn reset_action(signal: i32) {
     /// At least as large as the kernel's, on every architecture: handler, flags, restorer, mask.
     const ACTION: [u64; 4] = [0; 4];

@@ -1,11 +1,12 @@
-//! The process that stays behind with a stream whose program went on without it: carries bytes
-//! between the stream and the socket that the program was given instead.
+//! The relay: a process that keeps a stream after a handoff and carries bytes between the stream
+//! and the socket proxy that the program was given.
 //!
 //! What each end does reaches the other as it would without the relay: bytes, the end of a
-//! direction, a reset, a full buffer. Runs in [`crate::accelerate::handoff::detached_process`], so nothing here allocates; while
-//! the ring is in use it is looked at from time to time, since a doorbell would have to be made.
+//! direction, a reset, a full buffer. It runs in [`crate::accelerate::handoff::detached_process`],
+//! so nothing here allocates; while the ring is in use the relay polls it at intervals, since a
+//! doorbell would have to be allocated.
 
-use crate::accelerate::four_tuple::Tuple;
+use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::handoff::Claim;
 use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN};
 use crate::accelerate::{AcceleratedStream, verify};
@@ -17,21 +18,21 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt}
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
-/// Bytes on their way in one direction.
+/// Bytes on their way in one direction, at most.
 const ROOM: usize = 64 * 1024;
-/// The first pause of a relay that has to look by itself; each further one is twice as long.
+/// The first pause between two polls; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often the pause is doubled while bytes may come, and while only the program's end may.
+/// How often the pause is doubled: while bytes may come, and while only the program's end may.
 const DOUBLINGS: (u32, u32) = (5, 10);
-/// How often an end is looked at before it counts as that of one direction: a socket that is being
+/// How often an end is checked before it counts as that of one direction: a socket that is being
 /// closed ends its direction a moment earlier.
-const LOOKS: u32 = 5;
+const CHECKS: u32 = 5;
 
-/// Carries until both directions have ended. `stream` is the twin's socket, `program` the far end
-/// of what the program goes on with.
+/// Carries bytes until both directions have ended. `socket` is the stream's socket, `program` the
+/// end of the socket proxy that rsock kept.
 pub(in crate::accelerate) fn run(
-    twin: &AcceleratedStream,
-    stream: BorrowedFd<'_>,
+    stream: &AcceleratedStream,
+    socket: BorrowedFd<'_>,
     program: BorrowedFd<'_>,
     claim: Claim,
 ) {
@@ -40,8 +41,8 @@ pub(in crate::accelerate) fn run(
         return reset(program);
     };
     let mut relay = Relay {
-        twin,
         stream,
+        socket,
         program,
         me,
         may_read: claim == Claim::Certain,
@@ -62,15 +63,15 @@ pub(in crate::accelerate) fn run(
 }
 
 struct Relay<'a> {
-    twin: &'a AcceleratedStream,
-    stream: BorrowedFd<'a>,
+    stream: &'a AcceleratedStream,
+    socket: BorrowedFd<'a>,
     program: BorrowedFd<'a>,
     me: u32,
-    /// Nobody else can want what the stream brings.
+    /// No other process can want the bytes of the stream.
     may_read: bool,
-    /// To the program.
+    /// Bytes to the program.
     inward: Buffer,
-    /// From the program.
+    /// Bytes from the program.
     outward: Buffer,
     inward_ended: Ended,
     outward_ended: Ended,
@@ -80,10 +81,10 @@ struct Relay<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ended {
     No,
-    /// Seen, and to be looked at so many times more; what came before it is on its way.
+    /// Seen, and to be checked this many times more; the bytes before it are on their way.
     Seen(u32),
     /// Passed on.
-    Told,
+    PassedOn,
 }
 
 #[derive(PartialEq, Eq)]
@@ -101,7 +102,7 @@ enum Blocked {
 
 impl Relay<'_> {
     fn step(&mut self) -> Step {
-        self.may_read = self.may_read || !self.twin.dirs.holders.0.has_others(self.me);
+        self.may_read = self.may_read || !self.stream.dirs.holders.0.has_others(self.me);
         let mut moved = false;
         if self.inward_ended == Ended::No && self.may_read && self.inward.is_empty() {
             match self.read_stream() {
@@ -118,12 +119,12 @@ impl Relay<'_> {
         }
         if self.inward_ended == Ended::Seen(0) && self.inward.is_empty() {
             let _ = shutdown(self.program, Shutdown::Write);
-            self.inward_ended = Ended::Told;
+            self.inward_ended = Ended::PassedOn;
             moved = true;
         }
         if self.outward_ended == Ended::No && self.outward.is_empty() {
             match self.read_program() {
-                Ok(0) => self.outward_ended = Ended::Seen(LOOKS),
+                Ok(0) => self.outward_ended = Ended::Seen(CHECKS),
                 Ok(_) => moved = true,
                 Err(Blocked::Full) => {}
                 Err(Blocked::Broken) => return self.end_with_program(true),
@@ -133,10 +134,10 @@ impl Relay<'_> {
             Ok(n) => moved |= n != 0,
             Err(Blocked::Full) => {}
             Err(Blocked::Broken) => {
-                // What has come before the end is the program's still.
+                // The program still gets what came before the end.
                 self.outward.clear();
-                self.outward_ended = Ended::Told;
-                if self.inward_ended == Ended::Told {
+                self.outward_ended = Ended::PassedOn;
+                if self.inward_ended == Ended::PassedOn {
                     return self.end_with_stream();
                 }
             }
@@ -145,14 +146,14 @@ impl Relay<'_> {
             Ended::No => {}
             _ if self.is_closed() => return self.end_with_program(false),
             Ended::Seen(0) if self.outward.is_empty() => {
-                let _ = self.twin.shutdown(self.stream, Shutdown::Write);
-                self.outward_ended = Ended::Told;
+                let _ = self.stream.shutdown(self.socket, Shutdown::Write);
+                self.outward_ended = Ended::PassedOn;
                 moved = true;
             }
             Ended::Seen(n) => self.outward_ended = Ended::Seen(n.saturating_sub(1)),
-            Ended::Told => {}
+            Ended::PassedOn => {}
         }
-        if (self.inward_ended, self.outward_ended) == (Ended::Told, Ended::Told) {
+        if (self.inward_ended, self.outward_ended) == (Ended::PassedOn, Ended::PassedOn) {
             self.close_in_order();
             return Step::Over;
         }
@@ -161,7 +162,7 @@ impl Relay<'_> {
 
     fn read_stream(&mut self) -> Result<usize, Blocked> {
         let mut bufs = [IoSliceMut::new(self.inward.room())];
-        let n = self.twin.recv(self.stream, &mut bufs, RecvFlags::DONTWAIT);
+        let n = self.stream.recv(self.socket, &mut bufs, RecvFlags::DONTWAIT);
         let n = n.map_err(|e| Blocked::from(Errno::from_io_error(&e)))?;
         self.inward.filled(n);
         Ok(n)
@@ -190,62 +191,63 @@ impl Relay<'_> {
             return Ok(0);
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let n = self.twin.send(self.stream, &[IoSlice::new(self.outward.rest())], flags);
+        let n = self.stream.send(self.socket, &[IoSlice::new(self.outward.rest())], flags);
         let n = n.map_err(|e| Blocked::from(Errno::from_io_error(&e)))?;
         self.outward.taken(n);
         Ok(n)
     }
 
-    /// The connection is broken: so is the program's.
+    /// The stream's connection is broken: breaks the program's too.
     fn end_with_stream(&self) -> Step {
         reset(self.program);
         Step::Over
     }
 
-    /// The program has closed its descriptors, or reset them. If the stream is held by no other
-    /// process this is its end, with a reset if something is unread, as TCP has it.
+    /// The program has closed its descriptors, or reset them. If no other process holds the stream
+    /// this is its end, with a reset if something is unread, as on TCP.
     fn end_with_program(&self, was_reset: bool) -> Step {
         let unread = || {
-            let ring = self.twin.path().map_or(0, |path| path.bytes_readable());
+            let ring = self.stream.path().map_or(0, |path| path.bytes_readable());
             was_reset || !self.inward.is_empty() || ring != 0
         };
-        if !self.twin.dirs.holders.0.has_others(self.me) && unread() {
-            reset(self.stream);
+        if !self.stream.dirs.holders.0.has_others(self.me) && unread() {
+            reset(self.socket);
         } else {
             self.close_in_order();
         }
         Step::Over
     }
 
-    /// The stream's socket may have `SO_LINGER` 0 of the program's. The program's close has done what that asks for; the
-    /// relay's must not reset a connection that has ended in order. Other processes keep the option.
+    /// The program may have set `SO_LINGER` 0 on the stream's socket. Its own close has done what
+    /// that asks for; the relay's close must not reset a connection that has ended in order. Other
+    /// processes keep the option.
     fn close_in_order(&self) {
-        if !self.twin.dirs.holders.0.has_others(self.me) {
-            let _ = sockopt::set_socket_linger(self.stream, None);
+        if !self.stream.dirs.holders.0.has_others(self.me) {
+            let _ = sockopt::set_socket_linger(self.socket, None);
         }
     }
 
     /// Whether the program holds no descriptor any more.
     fn is_closed(&self) -> bool {
-        match Tuple::of(self.program) {
+        match FourTuple::of(self.program) {
             Ok(Some(tuple)) => match verify::other_end(&tuple) {
                 Ok(id) => id.inode == 0,
                 Err(e) => e.kind() == std::io::ErrorKind::NotFound,
             },
-            // A Unix socket says it by itself.
+            // A Unix socket shows the close by itself.
             Ok(None) => {
                 let program = self.program.as_raw_fd();
                 let mut fds = [libc::pollfd { fd: program, events: 0, revents: 0 }];
                 let asked = sys::ppoll(&mut fds, Some(Duration::ZERO), None);
                 asked.is_ok() && fds[0].revents & libc::POLLHUP != 0
             }
-            // Not connected any more.
+            // It is not connected any more.
             Err(_) => true,
         }
     }
 
-    /// Sleeps until something can move, `idle` times in a row so far. False if the stream broke
-    /// after its end had been passed on.
+    /// Sleeps until something can move, `idle` times in a row so far. Returns `false` if the stream
+    /// broke after its end had been passed on.
     fn wait(&self, idle: u32) -> bool {
         let reads_stream =
             self.inward_ended == Ended::No && self.may_read && self.inward.is_empty();
@@ -263,23 +265,24 @@ impl Relay<'_> {
         if !self.inward.is_empty() {
             program |= libc::POLLOUT;
         }
-        // Errors come unasked, again and again: nobody is asked who could not be listened to.
-        let may_break = self.inward_ended == Ended::Told && self.outward_ended == Ended::No;
-        let asked = |is_asked, fd: BorrowedFd<'_>| if is_asked { fd.as_raw_fd() } else { -1 };
+        // Errors are reported unasked, again and again: a descriptor is left out if its answer
+        // could not be acted on.
+        let may_break = self.inward_ended == Ended::PassedOn && self.outward_ended == Ended::No;
+        let fd_if = |is_polled, fd: BorrowedFd<'_>| if is_polled { fd.as_raw_fd() } else { -1 };
         let mut fds = [
             libc::pollfd {
-                fd: asked(stream != 0 || may_break, self.stream),
+                fd: fd_if(stream != 0 || may_break, self.socket),
                 events: stream,
                 revents: 0,
             },
-            libc::pollfd { fd: asked(program != 0, self.program), events: program, revents: 0 },
+            libc::pollfd { fd: fd_if(program != 0, self.program), events: program, revents: 0 },
         ];
-        let on_ring = reads_stream && !self.twin.has(FLAG_RX_PLAIN)
-            || !self.outward.is_empty() && !self.twin.has(FLAG_TX_PLAIN);
+        let on_ring = reads_stream && !self.stream.has(FLAG_RX_PLAIN)
+            || !self.outward.is_empty() && !self.stream.has(FLAG_TX_PLAIN);
         let doublings = match self.outward_ended {
             Ended::Seen(_) => Some(0),
             _ if on_ring || !self.may_read => Some(DOUBLINGS.0),
-            Ended::Told => Some(DOUBLINGS.1),
+            Ended::PassedOn => Some(DOUBLINGS.1),
             Ended::No => None,
         };
         let _ = sys::ppoll(&mut fds, doublings.map(|most| PAUSE * (1 << idle.min(most))), None);
@@ -296,7 +299,7 @@ impl From<Option<Errno>> for Blocked {
     }
 }
 
-/// When it closes, the other end gets a reset.
+/// Makes the close of `socket` a reset for the other end.
 fn reset(socket: BorrowedFd<'_>) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
@@ -304,7 +307,7 @@ fn reset(socket: BorrowedFd<'_>) {
 /// Bytes that were taken from one side and not yet given to the other.
 struct Buffer {
     bytes: &'static mut [u8],
-    /// What is left lies here.
+    /// The bytes left are `start..end`.
     start: usize,
     end: usize,
 }
@@ -315,7 +318,7 @@ impl Buffer {
         // SAFETY: a fresh private mapping at an address of the kernel's choice.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), ROOM, access, MapFlags::PRIVATE) };
         let at = at.ok()?.cast::<u8>();
-        // SAFETY: mapped above with that size, zeroed, never unmapped, and nobody else's.
+        // SAFETY: mapped above with that size, zeroed, never unmapped, and referenced only here.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at, ROOM) };
         Some(Self { bytes, start: 0, end: 0 })
     }
@@ -324,7 +327,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Where to put bytes; only when it is empty.
+    /// Where to put bytes; only to be used when the buffer is empty.
     fn room(&mut self) -> &mut [u8] {
         self.bytes
     }

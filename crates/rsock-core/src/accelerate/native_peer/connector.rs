@@ -1,16 +1,16 @@
-//! Peers that speak rsockets alone, the connecting side: after TCP's refusal, the same address and port
-//! among those of RDMA devices.
+//! Peers that speak rsockets alone, the connecting side: after TCP's refusal, the same address and
+//! port among those of RDMA devices.
 //!
-//! The program's socket becomes the placeholder: it is connected to a socket of ours, so that whoever waits
-//! for it, or asks how the connect went, hears from the kernel that it has succeeded. A call waits. Only
-//! an address gets so far that has just refused TCP, so that somebody is there who answers.
+//! The program's socket becomes the placeholder: it is connected to a socket of this process, so
+//! that event loops that wait for it, or a program that asks how the connect went, learn from the
+//! kernel that it has succeeded. Connecting blocks the caller. Only an address that has just
+//! refused TCP is tried, so its host is up and answers.
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::native_peer::listener;
-use crate::accelerate::path::Far;
+use crate::accelerate::native_peer::{NativeStream, listener};
+use crate::accelerate::path::RdmaPath;
 use crate::accelerate::socket_proxy;
-use crate::accelerate::{AcceleratedStream, Side};
 use crate::config::trusted_hosts::trust;
 use crate::engine::Preparing;
 use crate::sys;
@@ -25,37 +25,41 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Whether the configuration wants a peer at `remote` to be called by rsockets alone, should it refuse TCP.
-#[must_use]
-pub fn is_called(remote: SocketAddr) -> bool {
-    listener::is_wanted() && trust().admits(remote.ip()) && remote.port() != 0
-}
-
-/// Calls `remote`, which has refused a TCP connection to `socket`: within `limit` somebody there answers, and
-/// `socket` is the placeholder of the stream, or nobody does.
-///
-/// # Errors
-/// What TCP said stands: `ECONNREFUSED`; or what the socket or the memory lacks.
-pub fn call(
-    socket: BorrowedFd<'_>,
-    remote: SocketAddr,
-    limit: Duration,
-) -> io::Result<AcceleratedStream> {
-    let refused = || io::Error::from(rustix::io::Errno::CONNREFUSED);
-    if !is_called(remote) || sockopt::socket_protocol(socket)? != Some(ipproto::TCP) {
-        return Err(refused());
+impl NativeStream {
+    /// Whether the configuration wants a peer at `remote` to be called by rsockets alone, should it
+    /// refuse TCP.
+    #[must_use]
+    pub fn may_connect(remote: SocketAddr) -> bool {
+        listener::is_wanted() && trust().admits(remote.ip()) && remote.port() != 0
     }
-    let deadline = sys::now() + limit;
-    let called =
-        begin(socket, canonical(remote), deadline).and_then(|mut c| answer(&mut c, deadline));
-    // No device, no way, no listener, no answer: to the program it is all one.
-    let (far, addrs) = called.ok_or_else(refused)?;
-    let kept = socket_proxy::far_end(sockopt::socket_domain(socket)?, &socket, addrs.0.ip())?;
-    let twin = AcceleratedStream::sole(socket, kept, far, Side::Connected, addrs);
-    twin.ok_or_else(|| rustix::io::Errno::NOMEM.into())
+
+    /// Connects to `remote`, which has refused a TCP connection to `socket`, within `limit`. Then
+    /// `socket` is the placeholder of the stream.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED`, as TCP said, without an answer; or what the socket or the memory lacks.
+    pub fn connect(
+        socket: BorrowedFd<'_>,
+        remote: SocketAddr,
+        limit: Duration,
+    ) -> io::Result<Self> {
+        let refused = || io::Error::from(rustix::io::Errno::CONNREFUSED);
+        let is_tcp = || Ok::<_, io::Error>(sockopt::socket_protocol(socket)? == Some(ipproto::TCP));
+        if !Self::may_connect(remote) || !is_tcp()? {
+            return Err(refused());
+        }
+        let deadline = sys::now() + limit;
+        let connected =
+            begin(socket, canonical(remote), deadline).and_then(|mut c| answer(&mut c, deadline));
+        // No device, no route, no listener, no answer: to the program they are the same.
+        let (far, addrs) = connected.ok_or_else(refused)?;
+        let domain = sockopt::socket_domain(socket)?;
+        let kept = socket_proxy::connect_kept_end(domain, &socket, addrs.0.ip())?;
+        Self::new(socket, kept, far, addrs).ok_or_else(|| rustix::io::Errno::NOMEM.into())
+    }
 }
 
-/// On its way, from the address that the program has chosen, if it has.
+/// Begins to connect, from the address that the program has chosen, if it has.
 fn begin(socket: BorrowedFd<'_>, remote: SocketAddr, deadline: Instant) -> Option<Connecting> {
     let local = SocketAddr::try_from(getsockname(socket).ok()?).ok()?.ip().to_canonical();
     let now = sys::now();
@@ -66,11 +70,11 @@ fn begin(socket: BorrowedFd<'_>, remote: SocketAddr, deadline: Instant) -> Optio
     }
 }
 
-/// The stream, once somebody has answered, and its addresses.
+/// The stream, once the peer has answered, and its addresses.
 fn answer(
     connecting: &mut Connecting,
     deadline: Instant,
-) -> Option<(Far, (SocketAddr, SocketAddr))> {
+) -> Option<(RdmaPath, (SocketAddr, SocketAddr))> {
     let mut asked: Option<(RdmaContext, Preparing<Rdma>)> = None;
     loop {
         match (connecting.progress(sys::now()).ok()?, asked.take()) {
@@ -102,10 +106,10 @@ fn establish(
     ctx: RdmaContext,
     preparing: Preparing<Rdma>,
     answer: &Answer,
-) -> Option<(Far, (SocketAddr, SocketAddr))> {
+) -> Option<(RdmaPath, (SocketAddr, SocketAddr))> {
     let peer = ConnData::decode(answer.private_data.as_bytes()).ok()?;
     let stream = preparing.connect(&peer, answer.qp_num).ok()?;
     let connection = connecting.establish().ok()?;
     let addrs = (connection.local_addr(), connection.peer_addr());
-    Some((Far::new(stream, connection, ctx), addrs))
+    Some((RdmaPath::new(stream, connection, ctx), addrs))
 }

@@ -1,16 +1,16 @@
-//! Peers that speak rsockets alone, the listening side: beside a program's listening TCP socket, its
-//! place in the ports of RDMA devices.
+//! Peers that speak rsockets alone, the listening side: beside a program's listening TCP socket,
+//! its place in the ports of RDMA devices.
 //!
-//! Nobody looks after a door but the calls that wait on the socket: its one descriptor joins whatever they
-//! sleep on, and what it shows is taken care of before they go to sleep again. Invariant: a door belongs
-//! to the process that opened it. A forked child [abandons](NativeListener::abandon) it and opens its own, if it
-//! comes to waiting and its parent has none any more.
+//! A native listener has no thread of its own. The calls that wait on the socket serve it: they
+//! sleep on its one descriptor too, and do what it asks for before they sleep again. Invariant: a
+//! native listener belongs to the process that opened it. A forked child
+//! [abandons](NativeListener::abandon) it and opens its own, if it waits for connections and its
+//! parent has none any more.
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::native_peer::stream;
-use crate::accelerate::path::Far;
-use crate::accelerate::{AcceleratedStream, Side};
+use crate::accelerate::native_peer::{NativeStream, placeholder};
+use crate::accelerate::path::RdmaPath;
 use crate::config::environment::{self, Device};
 use crate::config::trusted_hosts::trust;
 use crate::engine::{Config, Preparing, QpStream};
@@ -39,7 +39,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct NativeListener {
     owner: ProcessId,
     queue: Mutex<Queue>,
-    /// Readable while somebody has come whom nobody has taken in.
+    /// Readable while an established connection awaits `accept`.
     bell: HighFd,
     /// Readable when the connection manager has news, or the bell is.
     watch: HighFd,
@@ -50,32 +50,33 @@ struct Queue {
     listener: Listener,
     /// Accepted, and waiting for the client to say that it runs.
     half_open: HashMap<RequestId, (RdmaContext, QpStream<Rdma>)>,
-    ready: VecDeque<Visitor>,
+    ready: VecDeque<Established>,
 }
 
-/// Somebody who has come. Declared in the order in which the parts must go.
+/// An established connection. Declared in the order in which the parts must go.
 #[derive(Debug)]
-struct Visitor {
+struct Established {
     stream: QpStream<Rdma>,
     connection: Connection,
     ctx: RdmaContext,
 }
 
-/// Visitors that wait to be taken in, at most; others wait to be answered.
+/// Established connections at most; further requests wait for an answer.
 const MOST: usize = 128;
 
 impl NativeListener {
-    /// Whether the configuration wants doors at all.
+    /// Whether the configuration wants native listeners at all.
     #[must_use]
     pub fn is_wanted() -> bool {
         is_wanted()
     }
 
-    /// Opens a door at the address of a listening socket.
+    /// Opens a native listener at the address of a listening socket.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for what is no listening TCP socket, or if the configuration wants no doors;
-    /// `EADDRINUSE` if another process has a door there; `ENODEV` without a device; what the system answers.
+    /// `EOPNOTSUPP` for what is no listening TCP socket, or if the configuration wants no native
+    /// listeners; `EADDRINUSE` if another process has one there; `ENODEV` without a device; what
+    /// the system answers.
     pub fn open(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let is_tcp = sockopt::socket_protocol(socket)? == Some(ipproto::TCP);
         if !is_wanted() || !is_tcp || !sockopt::socket_acceptconn(socket)? {
@@ -101,63 +102,61 @@ impl NativeListener {
         self.owner == process()
     }
 
-    /// Whether [`Self::accept`] would have somebody. Takes care of what has come.
+    /// Whether [`Self::accept`] would return a stream. Serves the listener first.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         // A handler may wait for the same socket.
         let _section = Section::enter();
-        !self.attended().ready.is_empty()
+        !self.served().ready.is_empty()
     }
 
-    /// Takes in who has come, if anybody has: a descriptor for the program, of the kind that `listener`
-    /// would have given, and its stream. The descriptor does not block and closes on exec.
+    /// The next established connection, if there is one: a descriptor for the program, of the kind
+    /// that `listener` would have given, and its stream. The descriptor does not block and closes
+    /// on exec.
     ///
     /// # Errors
-    /// When descriptors or memory run out; then the visitor goes on waiting.
-    pub fn accept(
-        &self,
-        listener: BorrowedFd<'_>,
-    ) -> io::Result<Option<(OwnedFd, AcceleratedStream)>> {
+    /// When descriptors or memory run out; then the connection stays in the queue.
+    pub fn accept(&self, listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, NativeStream)>> {
         let _section = Section::enter();
-        let visitor = {
-            let mut queue = self.attended();
-            let visitor = queue.ready.pop_front();
+        let next = {
+            let mut queue = self.served();
+            let next = queue.ready.pop_front();
             if queue.ready.is_empty() {
                 let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             }
-            visitor
+            next
         };
-        let Some(visitor) = visitor else { return Ok(None) };
-        let (local, peer) = (visitor.connection.local_addr(), visitor.connection.peer_addr());
-        match stream::placeholder(listener, local) {
+        let Some(established) = next else { return Ok(None) };
+        let (local, peer) =
+            (established.connection.local_addr(), established.connection.peer_addr());
+        match placeholder::accepted(listener, local) {
             Ok((near, far)) => {
-                let Visitor { stream, connection, ctx } = visitor;
-                let path = Far::new(stream, connection, ctx);
-                let twin =
-                    AcceleratedStream::sole(near.as_fd(), far, path, Side::Accepted, (local, peer));
-                Ok(twin.map(|twin| (near, twin)))
+                let Established { stream, connection, ctx } = established;
+                let path = RdmaPath::new(stream, connection, ctx);
+                let stream = NativeStream::new(near.as_fd(), far, path, (local, peer));
+                Ok(stream.map(|stream| (near, stream)))
             }
             Err(e) => {
-                self.lock().ready.push_front(visitor);
+                self.lock().ready.push_front(established);
                 self.ring();
                 Err(e)
             }
         }
     }
 
-    /// Lets go of the copy of the parent's door that a forked child has: closes what would keep it open, and
-    /// touches nothing else.
+    /// Drops the copy of the parent's listener that a forked child has: closes the descriptors that
+    /// would keep it open, and touches nothing else.
     pub fn abandon(self) {
         let queue = self.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget((queue.half_open, queue.ready));
     }
 
-    /// The queue, after everything that waited to be done has been.
-    fn attended(&self) -> MutexGuard<'_, Queue> {
+    /// The queue, after the events of the connection manager have been processed.
+    fn served(&self) -> MutexGuard<'_, Queue> {
         let mut queue = self.lock();
         let before = queue.ready.len();
-        // What keeps the connection manager from it is for no caller to know: TCP goes on.
-        let _ = queue.attend();
+        // No caller needs to know of its errors: TCP goes on.
+        let _ = queue.serve();
         if queue.ready.len() > before {
             self.ring();
         }
@@ -182,7 +181,7 @@ impl AsFd for NativeListener {
 }
 
 impl Queue {
-    fn attend(&mut self) -> Result<(), rsock_cm::Error> {
+    fn serve(&mut self) -> Result<(), rsock_cm::Error> {
         while self.ready.len() < MOST {
             match self.listener.try_next(sys::now())? {
                 None => return Ok(()),
@@ -192,7 +191,7 @@ impl Queue {
                 },
                 Some(Event::Established { id, connection }) => {
                     if let Some((ctx, stream)) = self.half_open.remove(&id) {
-                        self.ready.push_back(Visitor { stream, connection, ctx });
+                        self.ready.push_back(Established { stream, connection, ctx });
                     }
                 }
                 Some(Event::Abandoned { id, .. }) => drop(self.half_open.remove(&id)),
@@ -203,35 +202,36 @@ impl Queue {
     }
 }
 
-/// The stream for a request, which has been told yes; `None` if it is to be told no.
+/// The stream for a request, which has been accepted; `None` if it is to be rejected.
 fn answer(listener: &mut Listener, request: &Request) -> Option<QpStream<Rdma>> {
     if !trust().admits(request.peer_addr.ip()) {
         return None;
     }
     let bytes = request.private_data.as_bytes();
-    if is_of_a_twin(bytes) {
+    if is_of_accelerated_stream(bytes) {
         return None;
     }
     let peer = ConnData::decode(bytes).ok()?;
     let preparing = Preparing::new(&request.ctx, &request.path, &config()).ok()?;
     let (qp_num, data) = (preparing.qp_num(), preparing.conn_data().encode());
     let stream = preparing.connect(&peer, request.qp_num).ok()?;
-    // It may have gone meanwhile.
+    // The peer may have gone meanwhile.
     listener.accept(request.id, qp_num, &data).ok()?;
     Some(stream)
 }
 
-/// Whether a request's private data come from a twin that looks for its peer, who is not here.
-fn is_of_a_twin(bytes: &[u8]) -> bool {
+/// Whether a request's private data come from an accelerated stream, which has a TCP connection to
+/// its peer.
+fn is_of_accelerated_stream(bytes: &[u8]) -> bool {
     bytes.get(CONN_DATA_LEN..CONN_DATA_LEN + 2).is_some_and(|port| port != [0; 2])
 }
 
-/// Of streams without TCP.
+/// The configuration of native streams.
 pub(in crate::accelerate) fn config() -> Config {
     Config { extensions: false, ..Config::default() }
 }
 
-/// Whether the configuration wants streams without TCP.
+/// Whether the configuration wants native streams.
 pub(in crate::accelerate) fn is_wanted() -> bool {
     environment::is_enabled() && environment::device() != Some(Device::Soft) && trust().admits_any()
 }
@@ -245,18 +245,19 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn there_is_no_door_without_a_word_in_the_configuration() {
+    fn a_native_listener_needs_trusted_hosts_in_the_configuration() {
         // The machine that tests run on has none.
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
-        let e = NativeListener::open(listener.as_fd()).expect_err("nobody asked for one");
+        let e = NativeListener::open(listener.as_fd()).expect_err("not in the configuration");
         assert_eq!(e.raw_os_error(), Some(libc::EOPNOTSUPP));
     }
 
     #[test]
-    fn a_twin_that_looks_for_its_peer_is_none_of_c() {
+    fn a_request_of_an_accelerated_stream_differs_from_one_of_a_native_peer() {
         let mut bytes = [0; 56];
-        assert!(!is_of_a_twin(&bytes) && !is_of_a_twin(&bytes[..CONN_DATA_LEN]));
+        assert!(!is_of_accelerated_stream(&bytes));
+        assert!(!is_of_accelerated_stream(&bytes[..CONN_DATA_LEN]));
         bytes[CONN_DATA_LEN + 1] = 80;
-        assert!(is_of_a_twin(&bytes));
+        assert!(is_of_accelerated_stream(&bytes));
     }
 }

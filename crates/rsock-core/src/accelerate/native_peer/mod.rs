@@ -1,8 +1,13 @@
-//! Peers that speak rsockets alone, without TCP: the C library, and programs under its preload library.
+//! Peers that speak rsockets alone, without TCP: the C library, and programs under its preload
+//! library.
 
 mod connector;
 mod listener;
-pub(super) mod stream;
+mod placeholder;
+mod poll;
+mod state;
+mod stream;
+mod transfer;
 
-pub use connector::{call, is_called};
 pub use listener::NativeListener;
+pub use stream::NativeStream;

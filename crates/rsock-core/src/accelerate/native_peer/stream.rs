@@ -1,70 +1,55 @@
 //! A stream without TCP: the peer speaks rsockets alone.
 //!
-//! The program holds a placeholder all the same, a kernel TCP socket that is connected to a socket of
-//! ours. It has the number, the flags and the options, and nothing that the program sends or receives
-//! ever goes through it. So such a stream cannot leave RDMA: who can use the kernel's socket only (a
-//! program started by exec, a process that is sent the descriptor, libc's own streams) gets one whose
-//! peer has reset it, and a forked child meets `ECONNRESET`. Such a
-//! stream has no switch: its bytes are on the device until it is broken, and it is never pinned.
+//! The program holds a placeholder all the same, a kernel TCP socket (see `placeholder.rs`). It has
+//! the number, the flags and the options, and no byte that the program sends or receives goes
+//! through it. So such a stream cannot leave RDMA: a process that can use the kernel's socket only
+//! (a program started by `exec`, a process that is sent the descriptor, libc's own streams) gets
+//! one whose peer has reset it, and calls of a forked child fail with `ECONNRESET`. Such a stream
+//! has no switch: its bytes are on the device until it is broken, and it is never pinned.
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::path::{Far, Fate, Path};
-use crate::accelerate::receive::{self, LOOK_EVERY};
-use crate::accelerate::send;
-use crate::accelerate::socket_proxy;
-use crate::accelerate::state::{
-    FLAG_BROKEN, FLAG_PAIRED, FLAG_RX_SHUT, FLAG_STANDIN, Receiving, Sending,
-};
-use crate::accelerate::{AcceleratedStream, FallbackReason, Side, inode_of};
-use crate::engine::{RecvError, SendError};
+use crate::accelerate::close::{end_and_drain, error_of_broken};
+use crate::accelerate::counters::Waited;
+use crate::accelerate::epoll_proxy::{ProxySlot, Shows};
+use crate::accelerate::native_peer::placeholder::{self, Placeholder};
+use crate::accelerate::native_peer::state::State;
+use crate::accelerate::path::{Path, PathCell, RdmaPath};
+use crate::accelerate::receive::queued;
+use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_SHUT};
+use crate::accelerate::{FallbackReason, inode_of};
+use crate::closing::Closings;
+use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
 use rsock_cm::in_family;
 use rsock_proto::Keepalive;
-use rsock_verbs::HighFd;
-use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, sockopt};
-use std::io::{self, IoSlice, IoSliceMut};
+use rsock_verbs::family::{self, FamilyBox};
+use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
+use rustix::net::{AddressFamily, Shutdown, sockopt};
+use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a stream without TCP has in its place.
+/// A connection to a peer that speaks rsockets alone.
+///
+/// Like an accelerated stream it does not own the program's descriptor, the placeholder: every call
+/// takes the descriptor that the program named. Safe to share between threads; sending and
+/// receiving do not disturb each other.
 #[derive(Debug)]
-pub(in crate::accelerate) struct Sole {
-    /// The other end of the program's descriptor.
-    _far: HighFd,
-    /// While the placeholder shows that there is no room: the size of its send buffer otherwise.
-    full: Mutex<Option<usize>>,
+pub struct NativeStream {
+    pub(super) state: FamilyBox<State>,
+    path: PathCell,
+    pub(super) stat: metrics::StreamSlot,
+    /// Of the placeholder.
+    inode: u64,
+    pub(super) proxy: ProxySlot,
+    /// For calls in progress whose descriptor the program closes.
+    closings: Closings,
     /// As the program's kind of socket shows them.
     local: SocketAddr,
     peer: SocketAddr,
-}
-
-/// Placeholders that show that there is no room.
-static N_FULL: AtomicUsize = AtomicUsize::new(0);
-
-impl Drop for Sole {
-    fn drop(&mut self) {
-        if self.full.get_mut().unwrap_or_else(PoisonError::into_inner).is_some() {
-            N_FULL.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-}
-
-/// A socket for the program that passes for one which `like` has accepted, and its other end.
-///
-/// # Errors
-/// As `socket(2)` and `connect(2)`.
-pub(in crate::accelerate) fn placeholder(
-    like: BorrowedFd<'_>,
-    local: SocketAddr,
-) -> io::Result<(OwnedFd, OwnedFd)> {
-    let (near, far) = socket_proxy::placeholder(sockopt::socket_domain(like)?, local.ip())?;
-    socket_proxy::copy_options(like, rustix::fd::AsFd::as_fd(&near));
-    Ok((near, far))
+    /// After the path, which must go first.
+    placeholder: Placeholder,
 }
 
 /// When probes are due, by the options of `fd`; `None` without `SO_KEEPALIVE`.
@@ -77,216 +62,244 @@ fn keepalive(fd: BorrowedFd<'_>) -> Option<Keepalive> {
     Some(Keepalive { idle, interval, probes: sockopt::tcp_keepcnt(fd).ok()? })
 }
 
-impl AcceleratedStream {
-    /// Wraps the placeholder `near`, whose other end is `far`: everything goes by `path`. `None` for lack
-    /// of memory.
-    pub(in crate::accelerate) fn sole(
+impl NativeStream {
+    /// Wraps the placeholder `near`, whose other end is `far`: everything goes by `path`. `None`
+    /// for lack of memory.
+    pub(super) fn new(
         near: BorrowedFd<'_>,
         far: OwnedFd,
-        path: Far,
-        side: Side,
+        path: RdmaPath,
         (local, peer): (SocketAddr, SocketAddr),
     ) -> Option<Self> {
         let is_v6 = sockopt::socket_domain(near).is_ok_and(|domain| domain == AddressFamily::INET6);
         let [local, peer] = [local, peer].map(|addr| in_family(addr, is_v6));
-        let mut this = Self::adopt(near, Some(side))?;
-        this.sole = Some(Sole { _far: HighFd::new(far), full: Mutex::new(None), local, peer });
-        this.inode.get_or_init(|| inode_of(near));
-        this.path.get_or_init(|| Box::new(Path::Rdma(path)));
-        this.dirs.raise(FLAG_PAIRED);
-        this.show(near);
+        let inode = inode_of(near);
+        let stat = metrics::StreamSlot::open(local, peer, inode);
         for direction in [Direction::Send, Direction::Recv] {
-            this.note_path(direction, metrics::Transport::Rdma);
+            stat.set_transport(direction, metrics::Transport::Rdma);
         }
-        if let Some(stat) = this.stat.get() {
-            stat.set_fallback(FallbackReason::PlainRsockets);
-        }
+        stat.set_fallback(FallbackReason::PlainRsockets);
+        let this = Self {
+            state: FamilyBox::new(State::new())?,
+            path: PathCell::new(Path::Rdma(path)),
+            stat,
+            inode,
+            proxy: ProxySlot::default(),
+            closings: Closings::new(),
+            local,
+            peer,
+            placeholder: Placeholder::new(far),
+        };
         this.follow_keepalive(near);
         Some(this)
     }
 
-    /// The placeholder's keepalive options may have changed: a stream without TCP keeps to them. (Of others the
-    /// kernel asks after the peer.)
-    pub fn follow_keepalive(&self, fd: BorrowedFd<'_>) {
-        if let (Some(_), Some(path)) = (&self.sole, self.path()) {
-            let count = self.stat.get().and_then(metrics::StreamSlot::probes);
-            path.set_keepalive(keepalive(fd), count);
-        }
-    }
-
-    /// Whether the peer speaks rsockets alone, so that there is no TCP.
+    /// The path, unless it is a parent's, which a forked child cannot use.
     #[inline]
-    #[must_use]
-    pub fn is_sole(&self) -> bool {
-        self.sole.is_some()
+    pub(in crate::accelerate) fn path(&self) -> Option<&Path> {
+        self.path.get().map(|path| &**path).filter(|path| !path.is_inherited())
     }
 
-    /// The stream's addresses, ours and the peer's, where the kernel's socket does not know them.
-    #[must_use]
-    pub fn sole_addrs(&self) -> Option<[SocketAddr; 2]> {
-        self.sole.as_ref().map(|sole| [sole.local, sole.peer])
+    #[inline]
+    pub(super) fn has(&self, flag: u32) -> bool {
+        self.state.flags.0.has(flag)
     }
 
-    /// Has the placeholder show that there is no room, to who watches it in an epoll set: its send buffer is
-    /// made small, and filled. Whether there is room after all.
-    pub(in crate::accelerate) fn show_full(&self, fd: BorrowedFd<'_>) -> bool {
-        let (Some(sole), Some(path)) = (&self.sole, self.path()) else { return false };
-        {
-            let mut full = sole.full.lock().unwrap_or_else(PoisonError::into_inner);
-            if full.is_none()
-                && let Ok(size) = sockopt::socket_send_buffer_size(fd)
-            {
-                *full = Some(size);
-                N_FULL.fetch_add(1, Ordering::SeqCst);
-                let _ = sockopt::set_socket_send_buffer_size(fd, 1);
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                // Nobody ever reads it, so the next time there is less to do.
-                while rustix::net::send(fd, &[0; 4096], flags).is_ok() {}
-            }
+    /// The keepalive options of the placeholder may have changed: the stream uses them from now on.
+    /// (For an accelerated stream the kernel sends probes.)
+    pub fn follow_keepalive(&self, fd: BorrowedFd<'_>) {
+        if let Some(path) = self.path() {
+            path.set_keepalive(keepalive(fd), self.stat.probes());
         }
-        // In this order: room that comes later is seen by who is about to sleep.
-        let has_room = path.has_room() || path.is_cut();
+    }
+
+    /// The local address and the peer's, which the kernel's socket does not know.
+    #[must_use]
+    pub fn addrs(&self) -> [SocketAddr; 2] {
+        [self.local, self.peer]
+    }
+
+    /// Has the placeholder show to epoll sets that there is no room. Returns whether there is room
+    /// after all.
+    pub(super) fn show_full(&self, fd: BorrowedFd<'_>, path: &Path) -> bool {
+        self.placeholder.show_full(fd);
+        // In this order: a thread that is about to sleep sees room that comes later.
+        let has_room = path.has_room() || path.is_disconnected();
         if has_room {
             self.show_room(fd);
         }
         has_room
     }
 
-    /// Takes [`Self::show_full`] back: epoll sets are told that there is room.
+    /// Has the placeholder show to epoll sets that there is room.
     pub fn show_room(&self, fd: BorrowedFd<'_>) {
-        let Some(sole) = &self.sole else { return };
-        let full = sole.full.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(size) = full {
-            N_FULL.fetch_sub(1, Ordering::SeqCst);
-            // The kernel tells twice what it was given.
-            let _ = sockopt::set_socket_send_buffer_size(fd, size / 2);
-        }
+        self.placeholder.show_room(fd);
     }
 
-    /// Whether the placeholder shows to epoll sets that there is no room. Somebody must wait for room, with
-    /// [`poll`](crate::accelerate::poll()), and take it back then.
+    /// Whether the placeholder shows to epoll sets that there is no room. Then a thread must wait
+    /// for room, with [`poll`](crate::accelerate::poll()), and call [`Self::show_room`].
     #[must_use]
     pub fn shows_full(&self) -> bool {
-        let is_full =
-            |sole: &Sole| sole.full.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        self.sole.as_ref().is_some_and(is_full)
+        self.placeholder.shows_full()
     }
 
     /// Whether any stream of this process [shows](Self::shows_full) that there is no room.
     #[inline]
     #[must_use]
     pub fn any_shows_full() -> bool {
-        N_FULL.load(Ordering::Relaxed) != 0
+        placeholder::any_shows_full()
     }
 
-    /// Receives from the stream on the device, which is all there is. Zero is its end. The caller holds the lock.
-    pub(in crate::accelerate) fn receive_native(
-        &self,
-        fd: BorrowedFd<'_>,
-        path: &Path,
-        rx: &mut Receiving,
-        bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
-    ) -> Result<usize, receive::Blocked<'_>> {
-        if self.has(FLAG_BROKEN) {
-            return Err(receive::Blocked::Error(Errno::CONNRESET.into()));
+    /// The descriptor to add to an epoll set beside the placeholder, with the same data and
+    /// interest in input. `None` in a forked child.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: there is no descriptor for it. A set without it may sleep
+    /// although there are bytes.
+    pub fn epoll_proxy(&self) -> io::Result<Option<RawFd>> {
+        let Some(path) = self.path() else { return Ok(None) };
+        let _section = Section::enter();
+        let _rx = self.state.idle_reads.0.lock();
+        self.proxy.open(path, Shows::RingAndEnd, &self.state.flags.0)
+    }
+
+    /// Bytes that a `recv` could return now (`FIONREAD`).
+    ///
+    /// # Errors
+    /// As `ioctl(FIONREAD)`, in a forked child.
+    pub fn bytes_readable(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        let Some(path) = self.path() else { return queued(fd) };
+        let _section = Section::enter();
+        Ok(if self.has(FLAG_BROKEN) { 0 } else { path.bytes_readable() })
+    }
+
+    /// Whether `fd` is the placeholder that this stream began with, and not a successor of its
+    /// number.
+    #[must_use]
+    pub fn is_same_socket(&self, fd: BorrowedFd<'_>) -> bool {
+        inode_of(fd) == self.inode
+    }
+
+    /// What calls on this socket need that came by a descriptor which may be closed under them.
+    #[inline]
+    #[must_use]
+    pub fn closings(&self) -> &Closings {
+        &self.closings
+    }
+
+    /// As
+    /// [`AcceleratedStream::keep_for_calls`](crate::accelerate::AcceleratedStream::keep_for_calls).
+    pub fn keep_for_calls(&self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
+        if others() == 0 {
+            return;
         }
-        let mark = path.mark();
-        match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
-            Ok(n) => {
-                rx.idle_reads = 0;
-                if n != 0 && !flags.contains(RecvFlags::PEEK) {
-                    self.count_bytes(Direction::Recv, path.kind(), n);
-                }
-                Ok(n)
+        let wake = || {
+            if let Some(path) = self.path() {
+                path.wake_waiters();
             }
-            Err(RecvError::WouldBlock) => {
-                rx.idle_reads = rx.idle_reads.wrapping_add(1);
-                let look = rx.idle_reads.is_multiple_of(LOOK_EVERY)
-                    || path.is_cut()
-                    || self.has(FLAG_RX_SHUT)
-                    || self.has(FLAG_STANDIN);
-                if look && let Some(end) = self.sole_end(fd, rx, path) {
-                    return end;
-                }
-                self.quiet_stand_in(rx, path);
-                Err(receive::Blocked::Ring(mark))
-            }
-            Err(RecvError::Fault) => Err(receive::Blocked::Error(Errno::FAULT.into())),
-            Err(RecvError::Failed(_)) => Err(receive::Blocked::Error(self.break_off_rx(fd, rx))),
+        };
+        self.closings.keep(fd, wake, others);
+        // A call that was too slow to answer makes its system calls under a lock, and looks the
+        // descriptor up there: none is between the two from here on.
+        drop(self.state.tx.0.lock());
+        drop(self.state.idle_reads.0.lock());
+    }
+
+    /// The descriptor to watch for the end of the connection.
+    pub(in crate::accelerate) fn auxiliary_fd(&self) -> Option<RawFd> {
+        self.path().and_then(Path::connection_fd)
+    }
+
+    /// [`Self::auxiliary_fd`] has become readable.
+    pub(in crate::accelerate) fn on_auxiliary_ready(&self) {
+        if let Some(path) = self.path() {
+            path.connection_state();
         }
     }
 
-    /// Sends on the device. The caller holds the lock.
-    pub(in crate::accelerate) fn send_native(
-        &self,
-        fd: BorrowedFd<'_>,
-        path: &Path,
-        tx: &mut Sending,
-        pieces: &[IoSlice<'_>],
-    ) -> Result<usize, send::Blocked> {
-        if self.has(FLAG_BROKEN) {
-            // As TCP after a reset that a read has reported.
-            return Err(send::Blocked::Error(Errno::PIPE.into()));
-        }
-        let mark = path.mark();
-        match path.try_send(pieces) {
-            Ok(n) => {
-                self.count_bytes(Direction::Send, path.kind(), n);
-                Ok(n)
-            }
-            Err(SendError::WouldBlock) if path.is_cut() => {
-                Err(send::Blocked::Error(self.break_off(fd, tx)))
-            }
-            Err(SendError::WouldBlock) => Err(send::Blocked::Ring(mark)),
-            Err(SendError::Closed) => Err(send::Blocked::Error(Errno::PIPE.into())),
-            Err(SendError::Fault) => Err(send::Blocked::Error(Errno::FAULT.into())),
-            Err(SendError::Failed(_)) => Err(send::Blocked::Error(self.break_off(fd, tx))),
-        }
+    pub(in crate::accelerate) fn count_wait(&self, direction: Direction, waited: Waited) {
+        waited.count(&self.stat, direction);
     }
 
-    /// Nothing is on the ring: what a read answers, or `None` if something may still come.
-    pub(in crate::accelerate) fn sole_end<'a>(
-        &'a self,
-        fd: BorrowedFd<'_>,
-        rx: &mut Receiving,
-        path: &Path,
-    ) -> Option<Result<usize, receive::Blocked<'a>>> {
-        if self.has(FLAG_RX_SHUT) {
-            return Some(Ok(0));
+    /// As `shutdown(2)`. The placeholder is shut down too, for event loops that watch it.
+    ///
+    /// # Errors
+    /// As `shutdown(2)`.
+    pub fn shutdown(&self, fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
+        if how != Shutdown::Write {
+            self.state.flags.0.raise(FLAG_RX_SHUT);
         }
-        // In this order: what came before the cut is seen after it.
-        if path.fate() == Fate::Goes {
-            return None;
+        if how == Shutdown::Read {
+            return Ok(rustix::net::shutdown(fd, how)?);
         }
-        if path.bytes_readable() != 0 {
-            return Some(Err(receive::Blocked::Short));
+        let _section = Section::enter();
+        let _tx = self.state.tx.0.lock();
+        if let Some(path) = self.path() {
+            path.shutdown(std::net::Shutdown::Write);
         }
-        if path.has_eof() && !path.has_failed() {
-            return Some(Ok(0));
-        }
-        // Whoever ends in good order says so on the ring: without that, something may be lost.
-        Some(Err(receive::Blocked::Error(self.break_off_rx(fd, rx))))
+        Ok(rustix::net::shutdown(fd, how)?)
     }
 
-    /// The program closes its last descriptor. The peer is told so on the stream, whatever is unread here:
-    /// C's rsockets do not listen to anything else.
-    pub(in crate::accelerate) fn close_sole(&self, fd: BorrowedFd<'_>, path: &Path) {
+    /// The program closes its last descriptor. The stream tells the peer, whatever is unread here:
+    /// C's rsockets learn of it in no other way.
+    pub fn close(&self, fd: BorrowedFd<'_>) {
+        let Some(path) = self.path() else { return };
         if sockopt::socket_linger(fd) == Ok(Some(Duration::ZERO)) {
             path.shutdown(std::net::Shutdown::Both);
-            return path.cut();
+            return path.disconnect();
         }
-        self.end(path);
+        self.finish();
     }
 
-    /// In the place of a stream that cannot be handed over: a socket whose peer has reset it.
-    pub(in crate::accelerate) fn reset_socket(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        let ip = self.sole.as_ref().map_or(std::net::Ipv4Addr::LOCALHOST.into(), |s| s.local.ip());
-        let (near, far) = socket_proxy::placeholder(sockopt::socket_domain(fd)?, ip)?;
-        socket_proxy::copy_options(fd, rustix::fd::AsFd::as_fd(&near));
-        rustix::fs::fcntl_setfl(&near, rustix::fs::fcntl_getfl(fd)?)?;
-        let _ = sockopt::set_socket_linger(&far, Some(Duration::ZERO));
-        crate::sys::close(far);
-        Ok(near)
+    /// The process is about to end, and with it what it has not brought to the peer yet.
+    pub fn finish(&self) {
+        if let Some(path) = self.path().filter(|_| !self.has(FLAG_BROKEN)) {
+            let _section = Section::enter();
+            end_and_drain(path);
+        }
+    }
+
+    /// Ends the connection, which the device, or the peer's end, has broken in `direction`. The
+    /// error is for the call that found it.
+    pub(super) fn break_off(
+        &self,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+        direction: Direction,
+    ) -> io::Error {
+        self.stat.set_transport(direction, metrics::Transport::Tcp);
+        if !self.has(FLAG_BROKEN) {
+            self.state.flags.0.raise(FLAG_BROKEN);
+            let _ = rustix::net::shutdown(fd, Shutdown::Both);
+            path.disconnect();
+        }
+        error_of_broken(Some(path))
+    }
+
+    /// Ends the stream for a process that can use the kernel's socket only. The answer is the
+    /// socket that must take the place of every descriptor of the stream in this process: its peer
+    /// has reset it.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be had: `EMFILE`...
+    pub fn hand_off(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        self.finish();
+        placeholder::reset(fd, self.local.ip())
+    }
+
+    /// Whether another process holds this stream too, as far as is known.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.state.holders.0.has_others(family::process().0)
+    }
+
+    /// One more process holds this stream: this one, a forked child.
+    pub fn note_inherited(&self) {
+        self.state.holders.0.add_child(family::process().0);
+    }
+
+    /// This process holds this stream no more: it has closed its last descriptor.
+    pub fn note_released(&self) {
+        self.state.holders.0.remove(family::process().0);
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel's socket is asked, and what is taken from it.
+//! The kernel's socket: what it holds, and receiving from it.
 
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -13,8 +13,8 @@ pub(in crate::accelerate) fn has_ended(fd: BorrowedFd<'_>) -> bool {
     sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0)
 }
 
-/// Whether a call that has received something must not receive more from the socket: TCP would have ended it before an
-/// urgent byte, and before an error, which the kernel reports once.
+/// Whether a call that has received something must not receive more from the socket: TCP would have
+/// ended it before an urgent byte, and before an error, which the kernel reports once.
 pub(in crate::accelerate) fn must_stop(fd: BorrowedFd<'_>) -> bool {
     sys::is_at_mark(fd) || has_error(fd) && queued(fd).is_ok_and(|n| n == 0)
 }
@@ -24,7 +24,8 @@ fn has_error(fd: BorrowedFd<'_>) -> bool {
     sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok() && fds[0].revents & libc::POLLERR != 0
 }
 
-/// Whether receiving can go on in the kernel's queue within the same call: it holds bytes, and the first is not urgent.
+/// Whether the same call can go on to receive from the kernel's queue: it holds bytes, and the
+/// first is not urgent.
 pub(in crate::accelerate) fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
     queued(fd).is_ok_and(|n| n != 0) && !sys::is_at_mark(fd)
 }
@@ -39,12 +40,12 @@ pub(in crate::accelerate) fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno
     kernel_recv(fd, &mut [IoSliceMut::new(&mut byte)], RecvFlags::PEEK | RecvFlags::DONTWAIT)
 }
 
-pub(super) fn kernel_recv(
+pub(in crate::accelerate) fn kernel_recv(
     fd: BorrowedFd<'_>,
     bufs: &mut [IoSliceMut<'_>],
     flags: RecvFlags,
 ) -> Result<usize, Errno> {
-    // The kernel has less to do for one buffer than for a list.
+    // One buffer costs the kernel less than a list.
     if let [one] = bufs {
         return recv(fd, &mut **one, flags).map(|(n, _)| n);
     }

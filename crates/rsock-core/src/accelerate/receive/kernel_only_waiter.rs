@@ -1,4 +1,5 @@
-//! Threads that sleep in the kernel where the ring cannot wake them: no invitation to the ring meanwhile.
+//! Threads that sleep in the kernel where the ring cannot wake them: the peer is not invited to the
+//! ring meanwhile.
 //!
 //! rsock-models runs this file under loom.
 
@@ -8,10 +9,11 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct KernelOnlyWaiter<'a>(&'a AtomicU32);
 
 impl<'a> KernelOnlyWaiter<'a> {
-    /// Counted in `count` until dropped. Takes what the lock of the direction guards as a proof that it is
-    /// held: an invitation, which is made under it too, either came before and has been seen, or waits.
+    /// Counted in `count` until dropped. Takes what the lock of the direction guards as a proof
+    /// that it is held. An invitation is made under that lock too: it either came before this
+    /// waiter, and has been seen, or comes after it.
     pub(crate) fn new<L>(count: &'a AtomicU32, _locked: &L) -> Self {
-        // SYNC(deaf): ordered before the invitation's look by the lock.
+        // SYNC(kernel-only): ordered before the read of an invitation by the lock.
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
@@ -19,7 +21,8 @@ impl<'a> KernelOnlyWaiter<'a> {
 
 impl Drop for KernelOnlyWaiter<'_> {
     fn drop(&mut self) {
-        // SYNC(deaf): pairs with the Acquire in `is_any`: an invitation comes after the sleep.
+        // SYNC(kernel-only): pairs with the Acquire in `is_any`: an invitation comes after the
+        // sleep.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }

@@ -5,37 +5,36 @@ pub(crate) mod kernel_only_waiter;
 mod read;
 mod wait;
 
-pub(super) use kernel::{has_ended, must_stop, peek_one, queued, tcp_goes_on};
+pub(super) use kernel::{has_ended, kernel_recv, must_stop, peek_one, queued, tcp_goes_on};
 pub(super) use kernel_only_waiter::KernelOnlyWaiter;
-pub(super) use wait::sleep_with_bell;
+pub(super) use wait::{RingWait, Woken, recv_deadline, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::send::is_nonblocking;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_PLAIN, Receiving};
-use crate::accelerate::{AcceleratedStream, FIRST_LOOK};
+use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
-use kernel::kernel_recv;
 use rsock_proto::switch::Conditions;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
-use wait::recv_deadline;
 
 /// Why a try to receive ended without a byte, and what to wait for.
 pub(super) enum Blocked<'a> {
-    /// Nothing on TCP, and the ring is not in use: the wait is deaf to it.
+    /// Nothing on TCP, and the ring is not in use: it cannot end the wait.
     Tcp(#[expect(dead_code, reason = "held while the thread sleeps")] KernelOnlyWaiter<'a>),
     /// Nothing on TCP, but a message may come on the ring; the mark was taken before.
     Both(u32),
     /// Nothing on the ring; the mark was taken before.
     Ring(u32),
-    /// Fewer bytes to look at than asked for. No descriptor tells of more: look again soon.
+    /// Fewer bytes to peek at than asked for. No descriptor shows that more have come: look again
+    /// soon.
     Short,
-    /// The peer has gone and left bytes unread on the ring. The call that reports this is the first that has received
-    /// nothing.
+    /// The peer has closed and left bytes unread on the ring. The first call that has received
+    /// nothing reports this.
     Reset,
     /// A call that has received something ends here, as on TCP: see [`kernel::must_stop`].
     Stop,
@@ -43,8 +42,8 @@ pub(super) enum Blocked<'a> {
     Error(io::Error),
 }
 
-/// Every how many-th empty-handed read of the ring looks whether the peer is still there.
-pub(super) const LOOK_EVERY: u32 = 8;
+/// After this many reads of an empty ring, the socket is checked for the end of the peer.
+pub(super) const SOCKET_CHECK_INTERVAL: u32 = 8;
 
 impl AcceleratedStream {
     /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and
@@ -65,8 +64,8 @@ impl AcceleratedStream {
     /// [`Self::keep_for_calls`].
     ///
     /// # Errors
-    /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...; `EBADF` if it was closed and the call could
-    /// not keep the socket.
+    /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...; `EBADF` if it was closed and the call
+    /// could not keep the socket.
     pub fn recv_by(
         &self,
         descriptor: Descriptor<'_>,
@@ -75,17 +74,18 @@ impl AcceleratedStream {
     ) -> io::Result<usize> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
-        let is_paired = self.path().is_some();
-        if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !is_paired {
+        let has_path = self.path().is_some();
+        if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !has_path {
             let n = kernel_recv(descriptor.named(), bufs, flags)?;
-            // Another thread may have broken the connection off meanwhile. Then this is no end of the stream.
+            // Another thread may have broken the connection off meanwhile: then zero bytes do not
+            // mean the end of the stream.
             if n == 0 && total != 0 && self.has(FLAG_BROKEN) {
                 return Err(Errno::CONNRESET.into());
             }
             return Ok(n);
         }
         if total == 0 {
-            // The kernel has a byte for it that looking ahead skips.
+            // The kernel shows an urgent byte that a peek skips.
             if self.is_at_mark(descriptor.named()) {
                 return Ok(0);
             }
@@ -104,7 +104,7 @@ impl AcceleratedStream {
         let peek = flags.contains(RecvFlags::PEEK);
         let wait_all = flags.contains(RecvFlags::WAITALL);
         let error = loop {
-            // Looked up before the bytes: what was written before the end is among them.
+            // Checked before the bytes: what was written before the end is among them.
             let is_last = peek && wait_all && has_ended(call.fd()?);
             let skip = if peek { 0 } else { got };
             let tried = if skip == 0 {
@@ -130,9 +130,9 @@ impl AcceleratedStream {
                 }
                 Err(Blocked::Error(e)) => break e,
                 Err(Blocked::Stop) => return Ok(got),
-                // Told by the next call, as on TCP, if something has been received.
+                // Reported by the next call, as on TCP, if this one has received something.
                 Err(Blocked::Reset) if got != 0 => return Ok(got),
-                Err(Blocked::Reset) => break self.tell_reset(call.fd()?),
+                Err(Blocked::Reset) => break self.report_reset(call.fd()?),
                 Err(blocked) => blocked,
             };
             let fd = match call.fd() {
@@ -152,7 +152,7 @@ impl AcceleratedStream {
     }
 
     /// Continues a receiving call that has received something: receives, without waiting, what the
-    /// same call would still receive. Zero bytes where TCP would have ended the call.
+    /// same call would still receive. Returns zero where TCP would have ended the call.
     #[must_use]
     pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let fd = descriptor.named();
@@ -168,23 +168,24 @@ impl AcceleratedStream {
         self.try_recv(&call, bufs, RecvFlags::DONTWAIT, 1).unwrap_or(0)
     }
 
-    /// The first calls of a connection that does not look for its peer yet: the kernel alone, as without us,
-    /// and at the same price. KernelOnlyWaiter meanwhile, so nobody is invited.
+    /// The first calls of a connection, before it searches for its peer: the kernel alone, as
+    /// without rsock, and at the same price. The thread counts as a kernel-only waiter meanwhile,
+    /// so the peer is not invited.
     fn early_recv(
         &self,
         call: &Call<'_>,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Option<io::Result<usize>> {
-        let _deaf = {
+        let _waiter = {
             let _section = Section::enter();
             let mut rx = self.dirs.rx.0.lock();
-            let is_looking = self.looking_since.get().is_some();
-            if rx.calls + 1 >= FIRST_LOOK || is_looking || self.path.get().is_some() {
+            let is_searching = self.search_began.get().is_some();
+            if rx.calls + 1 >= FIRST_SEARCH_CALL || is_searching || self.path.get().is_some() {
                 return None;
             }
             rx.calls += 1;
-            KernelOnlyWaiter::new(&self.dirs.shared.0.deaf_waiters, &*rx)
+            KernelOnlyWaiter::new(&self.dirs.shared.0.kernel_only_waiters, &*rx)
         };
         let received = call.last(|fd| kernel_recv(fd, bufs, flags));
         let n = match received.and_then(|n| Ok(n?)) {
@@ -211,14 +212,9 @@ impl AcceleratedStream {
         // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
         let fd = call.fd()?;
         let path = self.path();
-        if self.is_sole() {
-            // A child of a fork cannot use its parent's stream, and there is no TCP.
-            let Some(path) = path else { return Err(Blocked::Error(Errno::CONNRESET.into())) };
-            return self.receive_native(fd, path, &mut rx, bufs, flags);
-        }
         if path.is_none() {
             let mut calls = rx.calls;
-            self.count(fd, &mut calls);
+            self.count_call(fd, &mut calls);
             rx.calls = calls;
         }
         let received = Conditions::NONE.with_if(Conditions::HAS_RECEIVED, taken != 0);
@@ -227,7 +223,7 @@ impl AcceleratedStream {
         if flags.contains(RecvFlags::PEEK) || path.is_none() {
             return Ok(got);
         }
-        // What lies beyond a change between TCP and the ring belongs to the same read.
+        // The bytes behind a move between TCP and the ring belong to the same read.
         while got != 0
             && got < bufs.iter().map(|b| b.len()).sum()
             && self.reads_on(&mut subject, &mut rx)
@@ -244,7 +240,7 @@ impl AcceleratedStream {
         Ok(got)
     }
 
-    /// Whether a read that has received something goes on where the stream changes between TCP and the ring.
+    /// Whether a read that has received something goes on behind a move between TCP and the ring.
     fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
         let mut seen = self.begin(rx, subject);
         let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.reads_on(seen));

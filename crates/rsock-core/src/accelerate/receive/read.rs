@@ -17,7 +17,7 @@ use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
 
 impl AcceleratedStream {
-    /// Receives what the stream has next, from one of TCP and the ring. Zero is its end.
+    /// Receives what the stream has next, from TCP or from the ring. Zero is the end of the stream.
     pub(super) fn receive_once(
         &self,
         subject: &mut Subject<'_>,
@@ -25,7 +25,7 @@ impl AcceleratedStream {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<usize, Blocked<'_>> {
-        // Taken before the try: for the wait, if there is nothing.
+        // Taken before the try, for the wait if there is nothing.
         let mark = subject.path.map_or(0, |path| path.mark());
         let mut seen = self.begin(rx, subject);
         loop {
@@ -41,7 +41,7 @@ impl AcceleratedStream {
                 Read::Stop => return Err(Blocked::Stop),
                 Read::End => {
                     if !flags.contains(RecvFlags::PEEK) && sys::is_at_mark(subject.fd) {
-                        // The end was seen by looking ahead. A read passes the urgent byte before it.
+                        // A peek has seen the end. A read passes the urgent byte before it.
                         let mut room = [0];
                         let room = &mut [IoSliceMut::new(&mut room)];
                         let _ = kernel_recv(subject.fd, room, RecvFlags::DONTWAIT);
@@ -73,19 +73,19 @@ impl AcceleratedStream {
         if let Some(path) = subject.path
             && rx.switch.is_on_tcp()
         {
-            self.quiet_stand_in(rx, path);
+            self.quiet_epoll_proxy(rx, path);
         }
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         match kernel_recv_at_most(subject.fd, bufs, most, flags) {
             Ok(0) => Ok(Took::Nothing(Fact::TcpEnd)),
             Ok(n) if flags.contains(RecvFlags::PEEK) => {
-                Ok(Took::Bytes(self.look_beyond(subject, rx, bufs, Looked::Tcp(n))?))
+                Ok(Took::Bytes(self.peek_behind_moves(subject, rx, bufs, PeekedFirst::Tcp(n))?))
             }
             Ok(n) => {
                 if rx.switch.took_tcp(n as u64)
                     && let Some(path) = subject.path
                 {
-                    // The next byte comes from the ring, which has announced it before.
+                    // The next byte comes from the ring, which announced it before this.
                     path.wake_waiters();
                 }
                 self.count_bytes(Direction::Recv, metrics::Transport::Tcp, n);
@@ -109,11 +109,11 @@ impl AcceleratedStream {
             Ok(n) => {
                 rx.idle_reads = 0;
                 if flags.contains(RecvFlags::PEEK) {
-                    return Ok(Took::Bytes(self.look_beyond(
+                    return Ok(Took::Bytes(self.peek_behind_moves(
                         subject,
                         rx,
                         bufs,
-                        Looked::Ring(n),
+                        PeekedFirst::Ring(n),
                     )?));
                 }
                 rx.switch.took_ring(n as u64);
@@ -125,8 +125,8 @@ impl AcceleratedStream {
                 Ok(Took::Nothing(Fact::RingEmpty))
             }
             Err(RecvError::Fault) => Err(Blocked::Error(Errno::FAULT.into())),
-            // The device noticed the peer's death: TCP knows how it ended.
-            Err(RecvError::Failed(libc::ECONNRESET)) if !path.is_far() => {
+            // The device noticed the peer's death: TCP knows how the connection ended.
+            Err(RecvError::Failed(libc::ECONNRESET)) if !path.is_remote() => {
                 Ok(Took::Nothing(Fact::RingBroke))
             }
             Err(RecvError::Failed(errno)) => {
@@ -136,7 +136,7 @@ impl AcceleratedStream {
         }
     }
 
-    /// Nothing is there: what the call waits for.
+    /// Nothing is there. Returns what the call waits for.
     fn blocked(
         &self,
         subject: &Subject<'_>,
@@ -145,37 +145,37 @@ impl AcceleratedStream {
         mark: u32,
     ) -> Blocked<'_> {
         if let Some(path) = subject.path {
-            self.quiet_stand_in(rx, path);
+            self.quiet_epoll_proxy(rx, path);
         }
         match wait {
             WaitFor::Tcp => {
-                Blocked::Tcp(KernelOnlyWaiter::new(&self.dirs.shared.0.deaf_waiters, rx))
+                Blocked::Tcp(KernelOnlyWaiter::new(&self.dirs.shared.0.kernel_only_waiters, rx))
             }
             WaitFor::TcpOrRing => Blocked::Both(mark),
             WaitFor::Ring => Blocked::Ring(mark),
         }
     }
 
-    /// After bytes have been looked at (`MSG_PEEK`): also looks at what lies beyond the places where the stream
-    /// changes between TCP and the ring. How many bytes were looked at.
-    fn look_beyond(
+    /// After a peek (`MSG_PEEK`): also peeks at the bytes behind moves between TCP and the ring.
+    /// Returns the number of bytes peeked at.
+    fn peek_behind_moves(
         &self,
         subject: &mut Subject<'_>,
         rx: &mut Receiving,
         bufs: &mut [IoSliceMut<'_>],
-        looked: Looked,
+        peeked: PeekedFirst,
     ) -> Result<usize, Blocked<'static>> {
-        let (Looked::Tcp(first) | Looked::Ring(first)) = looked;
+        let (PeekedFirst::Tcp(first) | PeekedFirst::Ring(first)) = peeked;
         let room: usize = bufs.iter().map(|b| b.len()).sum();
         let Some(path) = subject.path else { return Ok(first) };
         let mut seen = self.begin(rx, subject);
         let ahead = self.ask(rx, &mut seen, subject, |switch, seen| switch.look_ahead(seen))?;
         let Ahead { on_tcp, on_ring, has_tcp_behind } = ahead;
         let on_tcp = usize::try_from(on_tcp).unwrap_or(usize::MAX);
-        let (head, mut got) = match looked {
-            Looked::Ring(n) => (0, n),
-            Looked::Tcp(n) if n < on_tcp || n == room => return Ok(n),
-            Looked::Tcp(n) => {
+        let (head, mut got) = match peeked {
+            PeekedFirst::Ring(n) => (0, n),
+            PeekedFirst::Tcp(n) if n < on_tcp || n == room => return Ok(n),
+            PeekedFirst::Tcp(n) => {
                 let more = with_tail(bufs, n, usize::MAX, |tail| path.try_recv(tail, true));
                 (n, n + more.unwrap_or(0))
             }
@@ -190,39 +190,40 @@ impl AcceleratedStream {
             return Ok(got);
         }
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        // The kernel begins with what came before the ring, which is there already.
+        // The kernel's answer begins with the bytes before the ring's, which are in the buffers
+        // already.
         let peek = |bufs: &mut [IoSliceMut<'_>]| kernel_recv(subject.fd, bufs, flags);
         let seen = with_gap(bufs, head, got, peek).unwrap_or(head);
         got += seen.saturating_sub(head);
         Ok(got)
     }
 
-    /// As `break_off`, met while receiving.
+    /// As `break_off`, for a failure found while receiving.
     pub(in crate::accelerate) fn break_off_rx(
         &self,
         fd: BorrowedFd<'_>,
         rx: &mut Receiving,
     ) -> io::Error {
-        // Not waited for under the lock of the other direction. A thread that holds it may be about to
-        // leave the ring, and then only a reset is safe.
+        // The lock of the other direction is only tried, as this one is held. A thread that holds
+        // it may be about to leave the ring, and then only a reset is safe.
         let tx = self.dirs.tx.0.try_lock();
         let how = tx.as_ref().map_or(Break::Reset, |tx| self.how_to_break(tx));
         rx.switch.break_off();
-        self.note_path(Direction::Recv, metrics::Transport::Tcp);
+        self.note_transport(Direction::Recv, metrics::Transport::Tcp);
         self.break_connection(fd, how)
     }
 }
 
-/// What a look ahead has looked at first.
+/// Where the first bytes of a peek came from.
 #[derive(Clone, Copy)]
-enum Looked {
-    /// So many bytes of TCP.
+enum PeekedFirst {
+    /// This many bytes, from TCP.
     Tcp(usize),
-    /// So many bytes of the ring.
+    /// This many bytes, from the ring.
     Ring(usize),
 }
 
-/// What one of TCP and the ring had.
+/// What TCP or the ring had.
 enum Took {
     Bytes(usize),
     Nothing(Fact),
@@ -262,7 +263,8 @@ fn recv_up_to(
             Ok(tried) => tried,
         };
         got += n;
-        // More pieces than are handed on at once. Asked first, as an error would be lost.
+        // There are more pieces than one call of the kernel takes. Checked first, as an error would
+        // be lost.
         let goes_on = is_full && n != 0 && got < limit && !flags.contains(RecvFlags::PEEK);
         if !goes_on || !tcp_goes_on(fd) {
             return Ok(got);

@@ -1,12 +1,12 @@
 //! Waiting for something to receive: on the ring, on the socket, or on both.
 
-use crate::accelerate::path::{Arming, Bells, Fate, Path};
-use crate::accelerate::receive::{Blocked, LOOK_EVERY};
-use crate::accelerate::state::FLAG_RX_SLEEPY;
+use crate::accelerate::path::{Arming, Bells, ConnectionState, Path};
+use crate::accelerate::receive::{Blocked, SOCKET_CHECK_INTERVAL};
+use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
 use crate::interrupt::{Restart, Watch};
-use crate::metrics::Direction;
+use crate::metrics::{self, Direction};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// How long `MSG_PEEK | MSG_WAITALL` waits before it looks for more bytes again.
-const AGAIN: Duration = Duration::from_millis(1);
+const PEEK_RETRY: Duration = Duration::from_millis(1);
 
 impl AcceleratedStream {
     pub(super) fn wait_for_data(
@@ -35,24 +35,19 @@ impl AcceleratedStream {
             (Blocked::Both(mark), Some(path)) => {
                 let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, *watch);
                 if matches!(slept, Ok(true)) {
-                    self.mind_fate(path);
+                    self.pin_if_device_removed(path);
                 }
                 slept.map(drop)
             }
-            (Blocked::Short, _) => {
-                let moment = left.map_or(AGAIN, |left| left.min(AGAIN));
-                sys::sleep(&mut [], Some(moment), None, *watch).map(drop)
-            }
+            (Blocked::Short, _) => sleep_for_more(left, *watch),
             _ => match self.asking_path() {
                 Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, *watch),
-                None => self.sleep_unpaired(fd, libc::POLLIN, left, *watch),
+                None => self.sleep_without_path(fd, libc::POLLIN, left, *watch),
             },
         };
         watch.after_sleep(result, Restart::of(!partial && deadline.is_none()))
     }
 
-    /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not see the peer die, so
-    /// it is bounded, and skipped where the last wait was long.
     fn wait_for_ring(
         &self,
         fd: BorrowedFd<'_>,
@@ -61,43 +56,93 @@ impl AcceleratedStream {
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()> {
-        if let Some(woken) = path.nap(mark, left, watch) {
-            self.count_wait(Direction::Recv, Waited::Sleeping);
-            match woken {
-                Wake::Changed => return Ok(()),
-                Wake::Interrupted => return Err(Errno::INTR.into()),
-                Wake::TimedOut => {}
-            }
-        }
-        if path.spin(Interest::Read, mark) {
-            self.count_wait(Direction::Recv, Waited::Spinning);
-            return Ok(());
-        }
-        self.count_wait(Direction::Recv, Waited::Sleeping);
-        if !self.has(FLAG_RX_SLEEPY) {
-            match path.park(mark, left.map_or(PARK, |l| l.min(PARK))) {
-                Wake::Changed => return Ok(()),
-                Wake::Interrupted => return Err(Errno::INTR.into()),
-                Wake::TimedOut => self.dirs.raise(FLAG_RX_SLEEPY),
-            }
-            if left.is_some_and(|l| l <= PARK) {
-                return Ok(());
-            }
-        }
-        let began = sys::now();
-        let socket = sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)?;
-        if socket {
-            self.mind_fate(path);
-            self.dirs.rx.0.lock().idle_reads = LOOK_EVERY - 1;
-        } else if began.elapsed() < PARK {
-            self.dirs.lower(FLAG_RX_SLEEPY);
+        let (flags, stat) = (&self.dirs.shared.0.bits, self.stat.get());
+        if (RingWait { path, flags, stat }).sleep(fd, mark, left, watch)? == Woken::ByDescriptor {
+            self.pin_if_device_removed(path);
+            self.dirs.rx.0.lock().idle_reads = SOCKET_CHECK_INTERVAL - 1;
         }
         Ok(())
     }
 }
 
-/// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something. Without
-/// a descriptor for a doorbell it sleeps for moments.
+/// A wait for something to receive on the ring alone.
+pub(in crate::accelerate) struct RingWait<'a> {
+    pub(in crate::accelerate) path: &'a Path,
+    pub(in crate::accelerate) flags: &'a FlagBits,
+    pub(in crate::accelerate) stat: Option<&'a metrics::StreamSlot>,
+}
+
+/// What ended a [`RingWait`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::accelerate) enum Woken {
+    /// The ring, or nothing.
+    ByRing,
+    /// The socket, or the device: the next receive has to look at them.
+    ByDescriptor,
+}
+
+impl RingWait<'_> {
+    fn count(&self, waited: Waited) {
+        if let Some(stat) = self.stat {
+            waited.count(stat, Direction::Recv);
+        }
+    }
+
+    /// Naps or spins, parks, then sleeps on descriptors. Parking is cheap but does not notice that
+    /// the peer died, so it is bounded, and skipped where the last wait was long.
+    pub(in crate::accelerate) fn sleep(
+        &self,
+        fd: BorrowedFd<'_>,
+        mark: u32,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<Woken> {
+        let path = self.path;
+        if let Some(woken) = path.nap(mark, left, watch) {
+            self.count(Waited::Sleeping);
+            match woken {
+                Wake::Changed => return Ok(Woken::ByRing),
+                Wake::Interrupted => return Err(Errno::INTR.into()),
+                Wake::TimedOut => {}
+            }
+        }
+        if path.spin(Interest::Read, mark) {
+            self.count(Waited::Spinning);
+            return Ok(Woken::ByRing);
+        }
+        self.count(Waited::Sleeping);
+        if !self.flags.has(FLAG_RX_SLEEPY) {
+            match path.park(mark, left.map_or(PARK, |l| l.min(PARK))) {
+                Wake::Changed => return Ok(Woken::ByRing),
+                Wake::Interrupted => return Err(Errno::INTR.into()),
+                Wake::TimedOut => self.flags.raise(FLAG_RX_SLEEPY),
+            }
+            if left.is_some_and(|l| l <= PARK) {
+                return Ok(Woken::ByRing);
+            }
+        }
+        let began = sys::now();
+        if sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)? {
+            return Ok(Woken::ByDescriptor);
+        }
+        if began.elapsed() < PARK {
+            self.flags.lower(FLAG_RX_SLEEPY);
+        }
+        Ok(Woken::ByRing)
+    }
+}
+
+/// Sleeps before a call looks for more bytes than it has seen: no descriptor shows them.
+pub(in crate::accelerate) fn sleep_for_more(
+    left: Option<Duration>,
+    watch: Watch,
+) -> io::Result<()> {
+    let moment = left.map_or(PEEK_RETRY, |left| left.min(PEEK_RETRY));
+    sys::sleep(&mut [], Some(moment), None, watch).map(drop)
+}
+
+/// Sleeps on the socket and the thread's doorbell. Returns whether the socket has something.
+/// Without a descriptor for a doorbell it sleeps for short times.
 pub(in crate::accelerate) fn sleep_with_bell(
     fd: BorrowedFd<'_>,
     events: i16,
@@ -114,18 +159,18 @@ pub(in crate::accelerate) fn sleep_with_bell(
         let left = [left, armed.bound()].into_iter().flatten().min();
         let socket = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
         let [first, second] = bells.entries();
-        let fate = path.fate_fd().unwrap_or(-1);
-        let fate = libc::pollfd { fd: fate, events: libc::POLLIN, revents: 0 };
-        let mut fds = [socket, first, second, fate];
+        let connection = path.connection_fd().unwrap_or(-1);
+        let connection = libc::pollfd { fd: connection, events: libc::POLLIN, revents: 0 };
+        let mut fds = [socket, first, second, connection];
         let slept = sys::sleep(&mut fds, left, None, watch);
         drop(armed);
         bells.drain(&fds[1..]);
-        let has_news = fds[3].revents != 0 && path.fate() != Fate::Goes;
+        let has_news = fds[3].revents != 0 && path.connection_state() != ConnectionState::Open;
         slept.map(|_| fds[0].revents != 0 || has_news)
     })
 }
 
-pub(super) fn recv_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
+pub(in crate::accelerate) fn recv_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
     let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Recv).ok().flatten()?;
     sys::now().checked_add(timeout)
 }

@@ -1,17 +1,17 @@
-//! What the kernel's socket is given, and asked.
+//! Sending on the kernel's socket.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use std::io::IoSlice;
 
-pub(super) fn kernel_send(
+pub(in crate::accelerate) fn kernel_send(
     fd: BorrowedFd<'_>,
     bufs: &[IoSlice<'_>],
     flags: SendFlags,
 ) -> Result<usize, Errno> {
     let flags = flags | SendFlags::NOSIGNAL;
-    // The kernel has less to do for one buffer than for a list.
+    // One buffer costs the kernel less than a list.
     if let [one] = bufs {
         return send(fd, one, flags);
     }

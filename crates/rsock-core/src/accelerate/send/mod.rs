@@ -4,12 +4,13 @@ mod end;
 mod kernel;
 mod wait;
 
-pub(super) use end::{is_deserted, is_silent, meet};
-pub(super) use kernel::is_nonblocking;
+pub(super) use end::{check_peer, is_device_silent, is_peer_gone};
+pub(super) use kernel::{is_nonblocking, kernel_send};
+pub(super) use wait::{park_for_room, send_deadline};
 
 use crate::accelerate::ask::{Subject, error_of};
-use crate::accelerate::path::{Fate, Path};
-use crate::accelerate::state::{FLAG_PINNED, FLAG_STANDIN, FLAG_TX_PLAIN, Sending};
+use crate::accelerate::path::{ConnectionState, Path};
+use crate::accelerate::state::{FLAG_PINNED, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::{Call, Descriptor};
 use crate::engine::SendError;
@@ -17,17 +18,15 @@ use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
-use kernel::kernel_send;
 use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
-use wait::send_deadline;
 
-/// Pieces handed to the kernel, or to the ring, at once.
-const PIECES: usize = 16;
+/// Pieces given to the kernel, or to the ring, at once.
+pub(super) const PIECES: usize = 16;
 
 /// Why a try to send ended without a byte.
 pub(super) enum Blocked {
@@ -37,7 +36,7 @@ pub(super) enum Blocked {
     Ring(u32),
     /// TCP must not be used before what is on the ring has arrived; the mark was taken before.
     Leaving(u32),
-    /// The peer has gone and left bytes unread on the ring.
+    /// The peer has closed and left bytes unread on the ring.
     Reset,
     /// It failed.
     Error(io::Error),
@@ -75,8 +74,8 @@ impl AcceleratedStream {
     /// [`Self::keep_for_calls`].
     ///
     /// # Errors
-    /// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...; `EBADF` if it was closed and the
-    /// call could not keep the socket.
+    /// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...; `EBADF` if it was closed and
+    /// the call could not keep the socket.
     pub fn send_by(
         &self,
         descriptor: Descriptor<'_>,
@@ -87,12 +86,7 @@ impl AcceleratedStream {
         if self.has(FLAG_TX_PLAIN) || rest.len == 0 {
             return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
-        if self.is_sole() {
-            // Others mean nothing to a stream, as to TCP.
-            if flags.intersects(KERNEL_FLAGS) {
-                return Err(Errno::OPNOTSUPP.into());
-            }
-        } else if !flags.difference(KNOWN_FLAGS).is_empty() {
+        if !flags.difference(KNOWN_FLAGS).is_empty() {
             // Urgent data and the like: only the kernel's socket can do it.
             self.pin(descriptor.named(), FallbackReason::Option);
             return self.send_by_kernel(descriptor, bufs, flags);
@@ -111,24 +105,22 @@ impl AcceleratedStream {
                     }
                 }
                 Err(Blocked::Error(e)) => break e,
-                // Told by the next call, as on TCP, if something has been sent.
+                // Reported by the next call, as on TCP, if this one has sent something.
                 Err(Blocked::Reset) if sent != 0 => return Ok(sent),
-                Err(Blocked::Reset) => break self.tell_reset(call.fd()?),
+                Err(Blocked::Reset) => break self.report_reset(call.fd()?),
                 Err(blocked) => {
                     let fd = match call.fd() {
                         Ok(fd) => fd,
                         Err(e) => break e,
                     };
-                    // Who has left for good may watch the kernel's socket alone, which has room all
-                    // the time, and tells of none: such a call waits.
+                    // A program whose stream has left the ring for good may watch the kernel's
+                    // socket alone. That has room all the time, so it never signals any: such a
+                    // call waits.
                     let is_watched = matches!(blocked, Blocked::Leaving(_))
                         && self.has(FLAG_PINNED)
                         && sent == 0;
                     if !is_watched && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
-                        if self.has(FLAG_STANDIN) && self.show_full(fd) {
-                            continue;
-                        }
-                        self.meet_before_waiting(fd, &blocked);
+                        self.check_peer_before_waiting(fd, &blocked);
                         break Errno::AGAIN.into();
                     }
                     let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
@@ -141,8 +133,8 @@ impl AcceleratedStream {
         if sent != 0 { Ok(sent) } else { Err(error) }
     }
 
-    /// Sends on the kernel's socket, which alone can do what `flags` ask for, once everything that was sent on the
-    /// ring is there. The stream has been pinned.
+    /// Sends on the kernel's socket, which alone can honour `flags`, once everything that was sent
+    /// on the ring has arrived. The stream has been pinned.
     fn send_by_kernel(
         &self,
         descriptor: Descriptor<'_>,
@@ -156,7 +148,7 @@ impl AcceleratedStream {
             let blocked = match self.try_leave_for_kernel(&call) {
                 Ok(()) => return Ok(kernel_send(call.fd()?, bufs, flags)?),
                 Err(Blocked::Error(e)) => return Err(e),
-                Err(Blocked::Reset) => return Err(self.tell_reset(call.fd()?)),
+                Err(Blocked::Reset) => return Err(self.report_reset(call.fd()?)),
                 Err(blocked) => blocked,
             };
             let fd = call.fd()?;
@@ -216,23 +208,18 @@ impl AcceleratedStream {
         let fd = call.fd()?;
         let path = self.path();
         match path {
-            Some(path) => self.look_in_turn(&mut tx, path),
+            Some(path) => self.poll_messages_in_turn(&mut tx, path),
             None => {
                 let mut calls = tx.calls;
-                self.count(fd, &mut calls);
+                self.count_call(fd, &mut calls);
                 tx.calls = calls;
             }
         }
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
-        if self.is_sole() {
-            // A child of a fork cannot use its parent's stream, and there is no TCP.
-            let Some(path) = path else { return Err(Blocked::Error(Errno::CONNRESET.into())) };
-            return self.send_native(fd, path, &mut tx, pieces);
-        }
         let mark = path.map_or(0, |path| path.mark());
-        let is_due = path.is_some() && self.is_look_due(&mut tx);
+        let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
         let mut subject = Subject::new(fd, path);
         subject.call = subject.call.with_if(Conditions::LOOK_DUE, is_due);
         let mut seen = self.begin(&*tx, &subject);
@@ -279,7 +266,7 @@ impl AcceleratedStream {
         match path.try_send(pieces) {
             Ok(n) => {
                 tx.full_since = None;
-                tx.sent_at = tx.looked_at;
+                tx.sent_at = tx.socket_checked_at;
                 tx.switch.took_ring(n as u64);
                 self.count_bytes(Direction::Send, path.kind(), n);
                 Ok(Sent::Bytes(n))
@@ -289,34 +276,35 @@ impl AcceleratedStream {
         }
     }
 
-    /// A sender with credit has no other reason to look at what the peer says on the ring.
-    fn look_in_turn(&self, tx: &mut Sending, path: &Path) {
+    /// Now and then polls the device for messages of the peer: a sender with credit has no other
+    /// reason to.
+    fn poll_messages_in_turn(&self, tx: &mut Sending, path: &Path) {
         tx.calls = tx.calls.wrapping_add(1);
-        if tx.calls.is_multiple_of(LISTEN_EVERY) && tx.switch.is_on_ring() {
-            path.heard_now();
+        if tx.calls.is_multiple_of(MESSAGE_POLL_INTERVAL) && tx.switch.is_on_ring() {
+            path.poll_messages();
         }
     }
 
-    /// Whether it is time to look at the socket: the first call of each tick does.
-    fn is_look_due(&self, tx: &mut Sending) -> bool {
+    /// Whether it is time to check the socket: the first call of each tick does.
+    fn is_socket_check_due(&self, tx: &mut Sending) -> bool {
         let now = sys::tick();
-        let is_due = now != tx.looked_at;
-        tx.looked_at = now;
+        let is_due = now != tx.socket_checked_at;
+        tx.socket_checked_at = now;
         if let Some(path) = self.path().filter(|_| is_due) {
-            self.mind_fate(path);
+            self.pin_if_device_removed(path);
         }
         is_due
     }
 
-    /// Leaves a device that is being taken away, as long as it still carries something.
-    pub(in crate::accelerate) fn mind_fate(&self, path: &Path) {
-        if path.is_far() && path.fate() == Fate::Removed {
+    /// Pins the stream if its device is being removed, while the device still delivers something.
+    pub(in crate::accelerate) fn pin_if_device_removed(&self, path: &Path) {
+        if path.is_remote() && path.connection_state() == ConnectionState::DeviceRemoved {
             self.pin_for(FallbackReason::PathFailed);
         }
     }
 
-    /// Does what a pinned direction, or one whose receiver has asked something, has to do. The caller holds the
-    /// lock.
+    /// Does what is due for a direction that is pinned, or that the receiver has asked to leave.
+    /// The caller holds the lock.
     pub(in crate::accelerate) fn settle_sending(
         &self,
         fd: BorrowedFd<'_>,
@@ -332,15 +320,15 @@ impl AcceleratedStream {
         settled.unwrap_or(Settled::NotYet)
     }
 
-    /// Answers what the receiver has asked, if it has, and breaks the connection off if bytes that were sent are
-    /// lost. A receiver that is about to hand its stream over waits for that, and a
-    /// program that only reads makes no other call that would.
+    /// Answers a receiver that has asked this end to leave the ring, if it has, and breaks the
+    /// connection off if sent bytes are lost. A receiver that is about to hand off its stream waits
+    /// for the answer, and a program that only reads makes no other call that would give it.
     pub(in crate::accelerate) fn answer_leave(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path() else { return };
         let answered = self.dirs.shared.0.leaves_answered.load(Ordering::Acquire);
-        let leaves = path.heard_now().counts.leaves();
-        // In this order: what was heard last may be that the ring has failed.
-        let has_news = self.has(FLAG_PINNED) || path.is_far() && path.has_failed();
+        let leaves = path.poll_messages().counts.leaves();
+        // In this order: polling for messages may find that the ring has failed.
+        let has_news = self.has(FLAG_PINNED) || path.is_remote() && path.has_failed();
         if leaves != answered || has_news && !self.has(FLAG_TX_PLAIN) {
             let _section = Section::enter();
             let mut tx = self.dirs.tx.0.lock();
@@ -348,7 +336,8 @@ impl AcceleratedStream {
         }
     }
 
-    /// Says without the lock what has been answered: see [`Self::answer_leave`].
+    /// Publishes how many requests have been answered, to be read without the lock: see
+    /// [`Self::answer_leave`].
     pub(in crate::accelerate) fn note_answers(&self, tx: &Sending) {
         let answered = &self.dirs.shared.0.leaves_answered;
         if answered.load(Ordering::Relaxed) != tx.switch.leaves_answered() {
@@ -356,14 +345,15 @@ impl AcceleratedStream {
         }
     }
 
-    /// The path on which the receiver may ask the sender to leave the ring. A thread that sleeps on TCP has to be
-    /// woken by that: an answer is waited for even if both are on TCP.
+    /// The path on which the receiver may ask the sender to leave the ring. The request has to wake
+    /// a thread that sleeps on TCP: the receiver waits for an answer even if both directions are on
+    /// TCP.
     pub(in crate::accelerate) fn asking_path(&self) -> Option<&Path> {
         self.path().filter(|_| !self.has(FLAG_TX_PLAIN))
     }
 }
 
-/// What a write to the ring that took nothing says of it.
+/// What a write to the ring that took nothing shows about the ring.
 fn fact_of(error: SendError, subject: &mut Subject<'_>, tx: &mut Sending, path: &Path) -> Fact {
     match error {
         SendError::WouldBlock | SendError::Fault => {
@@ -371,7 +361,7 @@ fn fact_of(error: SendError, subject: &mut Subject<'_>, tx: &mut Sending, path: 
             Fact::RingFull
         }
         SendError::Closed => Fact::RingClosed,
-        SendError::Failed(libc::ECONNRESET) if !path.is_far() => Fact::RingClosed,
+        SendError::Failed(libc::ECONNRESET) if !path.is_remote() => Fact::RingClosed,
         SendError::Failed(errno) => {
             subject.error = Some(Errno::from_raw_os_error(errno));
             Fact::RingFailed
@@ -379,24 +369,24 @@ fn fact_of(error: SendError, subject: &mut Subject<'_>, tx: &mut Sending, path: 
     }
 }
 
-/// For a call that needs the kernel's socket, when the message that it leaves the ring finds no room: whether there
-/// can still be some.
+/// For a call that needs the kernel's socket, if the message that leaves the ring found no room:
+/// whether there can still be room.
 fn look_for_room(subject: &mut Subject<'_>, tx: &mut Sending) -> Fact {
     let Some(path) = subject.path else { return Fact::RingClosed };
-    // Takes what waits on the device: it may be that the ring has failed.
-    path.heard_now();
+    // Polls the device: the ring may turn out to have failed.
+    path.poll_messages();
     let is_over = path.try_send(&[]).err();
     fact_of(is_over.unwrap_or(SendError::WouldBlock), subject, tx, path)
 }
 
-/// What one try on the ring came to.
+/// The outcome of one try on the ring.
 enum Sent {
     Bytes(usize),
     Nothing(Fact),
 }
 
-/// Every how many-th send on the ring looks for messages from the peer.
-const LISTEN_EVERY: u32 = 16;
+/// One of this many sends on the ring polls for messages of the peer.
+const MESSAGE_POLL_INTERVAL: u32 = 16;
 
 /// Flags that the ring can honour, or may ignore as TCP does.
 const KNOWN_FLAGS: SendFlags = SendFlags::DONTWAIT
@@ -405,8 +395,3 @@ const KNOWN_FLAGS: SendFlags = SendFlags::DONTWAIT
     .union(SendFlags::EOR)
     .union(SendFlags::CONFIRM)
     .union(SendFlags::DONTROUTE);
-
-/// Flags that only the kernel's TCP can honour.
-const KERNEL_FLAGS: SendFlags = SendFlags::OOB.union(SendFlags::from_bits_retain(
-    libc::MSG_ZEROCOPY.cast_unsigned() | libc::MSG_FASTOPEN.cast_unsigned(),
-));

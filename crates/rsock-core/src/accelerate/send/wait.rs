@@ -4,7 +4,7 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::path::Path;
 use crate::accelerate::receive::sleep_with_bell;
 use crate::accelerate::send::Blocked;
-use crate::accelerate::send::end::meet;
+use crate::accelerate::send::end::check_peer;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::engine::{Interest, Wake};
 use crate::interrupt::{Restart, Section, Watch};
@@ -16,12 +16,9 @@ use rustix::net::sockopt;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How often a writer without TCP to move to looks whether its peer has gone.
-const SOLE_PATIENCE: Duration = Duration::from_millis(50);
-
 impl AcceleratedStream {
-    /// Sleeps until the socket has one of `events` or the reader asks us to leave the ring, which is
-    /// answered.
+    /// Sleeps until the socket has one of `events`, or the reader asks this end to leave the ring,
+    /// which is answered.
     pub(in crate::accelerate) fn sleep_on_socket(
         &self,
         fd: BorrowedFd<'_>,
@@ -30,22 +27,22 @@ impl AcceleratedStream {
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()> {
-        // In this order: what comes after the look changes what the mark is compared with.
+        // In this order: what comes after the check changes what the mark is compared with.
         let mark = path.mark();
         self.answer_leave(fd);
         sleep_with_bell(fd, events, path, mark, left, watch).map(drop)
     }
 
-    /// Takes note of whether the peer is there, for who is about to wait.
-    pub(super) fn meet_before_waiting(&self, fd: BorrowedFd<'_>, blocked: &Blocked) {
+    /// Notes whether the peer is there, before a wait on a full ring.
+    pub(super) fn check_peer_before_waiting(&self, fd: BorrowedFd<'_>, blocked: &Blocked) {
         if let (Blocked::Ring(_), Some(path)) = (blocked, self.path()) {
             let _section = Section::enter();
-            meet(fd, &mut self.dirs.tx.0.lock(), path);
+            check_peer(fd, &mut self.dirs.tx.0.lock(), path);
         }
     }
 
-    /// Waits until sending may go on. The ring is waited for a bounded time only: then the caller's
-    /// next try moves to TCP, where the kernel notices whatever happened to the peer.
+    /// Waits until sending may go on. It waits for the ring for a bounded time only: then the
+    /// caller's next try moves to TCP, where the kernel notices whatever happened to the peer.
     pub(super) fn wait_for_room(
         &self,
         fd: BorrowedFd<'_>,
@@ -65,21 +62,19 @@ impl AcceleratedStream {
                     return Ok(());
                 }
                 self.count_wait(Direction::Send, Waited::Sleeping);
-                self.meet_before_waiting(fd, blocked);
-                let most = if self.is_sole() { SOLE_PATIENCE } else { PATIENCE };
-                let woken = path.park(*mark, left.map_or(most, |l| l.min(most)));
-                // A handler may have run before the thread slept: the kernel did not see it then.
-                let interrupted = woken == Wake::Interrupted || watch.has_fired();
-                if interrupted && (partial || watch.must_end()) {
-                    return Err(Errno::INTR.into());
-                }
-                watch.restart();
-                Ok(())
+                self.check_peer_before_waiting(fd, blocked);
+                park_for_room(
+                    path,
+                    *mark,
+                    left.map_or(PATIENCE, |l| l.min(PATIENCE)),
+                    watch,
+                    partial,
+                )
             }
             _ => {
                 let slept = match self.asking_path() {
                     Some(path) => self.sleep_on_socket(fd, path, libc::POLLOUT, left, *watch),
-                    None => self.sleep_unpaired(fd, libc::POLLOUT, left, *watch),
+                    None => self.sleep_without_path(fd, libc::POLLOUT, left, *watch),
                 };
                 watch.after_sleep(slept, Restart::of(!partial && deadline.is_none()))
             }
@@ -87,7 +82,26 @@ impl AcceleratedStream {
     }
 }
 
-pub(super) fn send_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
+/// Sleeps until there is room on the ring, or for `limit`. A `partial` call has sent something
+/// before.
+pub(in crate::accelerate) fn park_for_room(
+    path: &Path,
+    mark: u32,
+    limit: Duration,
+    watch: &mut Watch,
+    partial: bool,
+) -> io::Result<()> {
+    let woken = path.park(mark, limit);
+    // A handler may have run before the thread slept: the kernel did not interrupt the sleep then.
+    let interrupted = woken == Wake::Interrupted || watch.has_fired();
+    if interrupted && (partial || watch.must_end()) {
+        return Err(Errno::INTR.into());
+    }
+    watch.restart();
+    Ok(())
+}
+
+pub(in crate::accelerate) fn send_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
     let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Send).ok().flatten()?;
     sys::now().checked_add(timeout)
 }

@@ -1,4 +1,4 @@
-//! How streams end, and what is heard of it.
+//! How streams end, and what the other end learns of it.
 
 use crate::accelerate::tests::*;
 
@@ -7,7 +7,7 @@ fn the_end_of_the_stream_comes_after_the_last_byte() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
         a.send(&pattern(0, 5_000)).expect("send");
-        a.twin.shutdown(a.socket.as_fd(), Shutdown::Write).expect("shutdown");
+        a.stream.shutdown(a.socket.as_fd(), Shutdown::Write).expect("shutdown");
         recv_pattern(&b, 5_000, 12);
         let mut byte = [0];
         assert_eq!(b.recv(&mut byte).expect("end"), 0);
@@ -30,7 +30,7 @@ fn a_blocked_reader_sees_the_peer_close() {
                 assert_eq!(b.recv(&mut byte).expect("end"), 0);
             });
             s.spawn(move || {
-                a.twin.close(a.socket.as_fd());
+                a.stream.close(a.socket.as_fd());
                 drop(a);
             });
         });
@@ -41,8 +41,8 @@ fn a_blocked_reader_sees_the_peer_close() {
 fn unread_bytes_make_a_close_a_reset() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
-        b.send(b"nobody reads this").expect("send");
-        a.twin.close(a.socket.as_fd());
+        b.send(b"never read").expect("send");
+        a.stream.close(a.socket.as_fd());
         drop(a);
         let mut byte = [0];
         assert_eq!(b.recv(&mut byte).expect_err("reset").raw_os_error(), Some(libc::ECONNRESET));
@@ -55,14 +55,14 @@ fn unread_bytes_are_no_reset_while_the_peer_only_shuts_down() {
         let (a, b) = connect();
         let mut byte = [0];
         // One direction leaves TCP; the other, which is not used, has its end on the socket alone.
-        while !a.twin.on_ring().0 {
+        while !a.stream.on_ring().0 {
             a.send(&[7]).expect("send");
             b.recv_all(&mut byte);
         }
-        assert!(!b.twin.on_ring().0);
+        assert!(!b.stream.on_ring().0);
         a.send(&pattern(0, 5_000)).expect("send");
         for end in [&a, &b] {
-            end.twin.shutdown(end.socket.as_fd(), Shutdown::Write).expect("shutdown");
+            end.stream.shutdown(end.socket.as_fd(), Shutdown::Write).expect("shutdown");
         }
         // The kernel has forgotten the connection by now, but both ends are open.
         assert_eq!(a.recv(&mut byte).expect("end"), 0);
@@ -72,22 +72,23 @@ fn unread_bytes_are_no_reset_while_the_peer_only_shuts_down() {
 }
 
 #[test]
-fn what_is_sent_to_a_peer_that_has_gone_is_no_reset() {
+fn sending_to_a_peer_that_has_gone_is_a_broken_pipe_not_a_reset() {
     watchdog(|| {
-        // Now and then before the writer looks at the socket again, so that the ring still takes what it sends.
+        // Sometimes this comes before the writer checks the socket again, so that the ring still
+        // takes what it sends.
         for is_closed in [true, false].repeat(20) {
             let (a, b) = connect_on_ring();
             b.send(&[1]).expect("send");
             assert_eq!(a.recv(&mut [0]).expect("read"), 1);
-            // Who is killed does not close.
+            // A killed process does not close.
             if is_closed {
-                a.twin.close(a.socket.as_fd());
+                a.stream.close(a.socket.as_fd());
             }
             drop(a);
             // As on TCP, the first may be taken.
-            let error = (0..).find_map(|_| b.send(&[1]).err()).expect("nobody reads");
-            // In the moment of a kill, which the ring does not announce, a program may be told of a
-            // reset (docs/limits.md): here while another test's fork holds a copy of the socket.
+            let error = (0..).find_map(|_| b.send(&[1]).err()).expect("the peer has gone");
+            // At the time of a kill, which the ring does not announce, a program may see a reset
+            // (docs/limits.md): here while another test's fork holds a copy of the socket.
             let error = error.raw_os_error();
             let is_after_kill = !is_closed && error == Some(libc::ECONNRESET);
             assert!(error == Some(libc::EPIPE) || is_after_kill, "{error:?}");
@@ -103,14 +104,14 @@ fn a_killed_peer_ends_the_stream() {
     watchdog(|| {
         let (a, b) = connect();
         rsock_verbs::family::note_fork();
-        a.twin.before_fork(a.socket.as_fd());
-        b.twin.before_fork(b.socket.as_fd());
+        a.stream.before_fork(a.socket.as_fd());
+        b.stream.before_fork(b.socket.as_fd());
         // SAFETY: the child uses only the two ends, and leaves without running exit handlers.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            a.twin.note_inherited();
-            b.twin.note_inherited();
-            b.twin.note_released();
+            a.stream.note_inherited();
+            b.stream.note_inherited();
+            b.stream.note_released();
             drop(b);
             let mut byte = [0];
             loop {
@@ -120,14 +121,14 @@ fn a_killed_peer_ends_the_stream() {
                 }
             }
         }
-        a.twin.note_released();
+        a.stream.note_released();
         drop(a);
         let mut byte = [0];
         for _ in 0..2_000 {
             b.recv_all(&mut byte);
             b.send(&[2]).expect("send");
         }
-        assert_eq!(b.twin.on_ring(), (true, true), "{:?}", b.twin);
+        assert_eq!(b.stream.on_ring(), (true, true), "{:?}", b.stream);
         // SAFETY: signals the child made above.
         unsafe { libc::kill(child, libc::SIGKILL) };
         let end = loop {
@@ -140,7 +141,7 @@ fn a_killed_peer_ends_the_stream() {
         if let Err(e) = end {
             assert_eq!(e.raw_os_error(), Some(libc::ECONNRESET));
         }
-        // A writer notices too, when the ring is full at the latest.
+        // A writer notices too, at the latest when the ring is full.
         let error = loop {
             if let Err(e) = b.send(&[0; 65_536]) {
                 break e;

@@ -1,4 +1,4 @@
-//! Memory: pages given back, and buffers opened to the peer.
+//! Memory: pages given back, and regions exposed to the peer.
 
 use crate::accelerate::tests::*;
 
@@ -17,57 +17,59 @@ fn idle_rings_give_their_pages_back_and_still_work() {
                 });
             }
         }
-        // Without trimming each stream would keep its whole ring of half a megabyte. Other tests
-        // of this process share the budget, so the bound is a generous multiple of it.
+        // Without page reclaim each stream would keep its whole ring of half a megabyte. Other
+        // tests of this process share the budget, so the bound is a generous multiple of it.
         let total = crate::page_reclaim::total();
         assert!(total < STREAMS * (256 << 10), "{total} bytes are kept");
     });
 }
 
 #[test]
-fn what_is_put_lies_in_the_peers_memory_before_later_bytes() {
+fn a_remote_write_lies_in_the_peers_memory_before_later_bytes() {
     watchdog(|| {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
-        let twin = AcceleratedStream::adopt_with(socket.as_fd(), None, 1).expect("family memory");
-        let putter = End { socket, twin };
+        let stream = AcceleratedStream::adopt_with(socket.as_fd(), None, 1).expect("family memory");
+        let writer = End { socket, stream };
         let (socket, _) = listener.accept().expect("accept");
-        let twin = Arc::new(AcceleratedStream::adopt(socket.as_fd(), None).expect("family memory"));
+        let stream =
+            Arc::new(AcceleratedStream::adopt(socket.as_fd(), None).expect("family memory"));
 
         let errno = |e: io::Error| e.raw_os_error().expect("of the system");
-        assert_eq!(twin.open(8, 0).map_err(errno).expect_err("not found yet"), libc::ENOTCONN);
-        // Nothing has been sent: both look because they are told to.
+        assert_eq!(stream.expose(8, 0).map_err(errno).expect_err("not found yet"), libc::ENOTCONN);
+        // Nothing has been sent: both ends search because they are asked to.
         let mut found = (false, false);
         while found != (true, true) {
-            let one = putter.twin.seek(putter.socket.as_fd()).expect("on one host");
-            found = (one, twin.seek(socket.as_fd()).expect("on one host"));
+            let one = writer.stream.find_peer(writer.socket.as_fd()).expect("on one host");
+            found = (one, stream.find_peer(socket.as_fd()).expect("on one host"));
         }
-        let put = |bytes: &[u8], at| putter.twin.try_put(bytes, at).map_err(errno);
-        assert_eq!(put(b"early", 7).expect_err("not open yet"), libc::EFAULT);
-        let memory = twin.open(8, 7).expect("opened");
-        assert_eq!(twin.open(8, 99).map_err(errno).expect_err("one place only"), libc::ENOMEM);
-        twin.try_announce().expect("announced");
-        assert_eq!(put(b"a message", 7), Ok(8), "as much as is open");
-        assert_eq!(put(b"!", 8), Ok(1));
+        let write_remote =
+            |bytes: &[u8], at| writer.stream.try_write_remote(bytes, at).map_err(errno);
+        assert_eq!(write_remote(b"early", 7).expect_err("not exposed yet"), libc::EFAULT);
+        let memory = stream.expose(8, 7).expect("exposed");
+        assert_eq!(stream.expose(8, 99).map_err(errno).expect_err("one place only"), libc::ENOMEM);
+        stream.try_announce().expect("announced");
+        assert_eq!(write_remote(b"a message", 7), Ok(8), "as much as is exposed");
+        assert_eq!(write_remote(b"!", 8), Ok(1));
         let mut there = [0; 8];
         memory.read_at(0, &mut there);
         assert_eq!(&there, b"a!messag");
         drop(memory);
-        assert_eq!(put(b"late", 7).expect_err("closed"), libc::EFAULT);
-        // Its place is free again.
-        let memory = twin.open(4, 7).expect("opened");
-        twin.try_announce().expect("announced");
-        assert_eq!(put(b"late", 7), Ok(4));
+        assert_eq!(write_remote(b"late", 7).expect_err("closed"), libc::EFAULT);
+        // Its entry is free again.
+        let memory = stream.expose(4, 7).expect("exposed");
+        stream.try_announce().expect("announced");
+        assert_eq!(write_remote(b"late", 7), Ok(4));
         assert_eq!(memory.len(), 4);
     });
 }
 
 #[test]
-fn a_pinned_connection_says_that_it_will_never_have_iomaps() {
+fn a_pinned_connection_reports_that_it_never_gets_a_path() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let end = End::new(socket);
     end.pin();
-    let never = end.twin.seek(end.socket.as_fd()).expect_err("pinned");
+    let never = end.stream.find_peer(end.socket.as_fd()).expect_err("pinned");
     assert_eq!(never.raw_os_error(), Some(libc::EOPNOTSUPP));
 }

@@ -1,4 +1,4 @@
-//! Between TCP and the ring, in either direction.
+//! Moves between TCP and the ring, in either direction.
 
 use crate::accelerate::tests::*;
 
@@ -25,7 +25,7 @@ fn a_stream_in_one_direction_moves_while_it_flows() {
             s.spawn(|| send_pattern(&a, TOTAL, 5));
             s.spawn(|| recv_pattern(&b, TOTAL, 6));
         });
-        assert!(b.twin.dirs.rx.0.lock().switch.ring_bytes() != 0, "the ring was never used");
+        assert!(b.stream.dirs.rx.0.lock().switch.ring_bytes() != 0, "the ring was never used");
     });
 }
 
@@ -41,14 +41,15 @@ fn pinning_at_any_moment_keeps_every_byte_in_order() {
                 s.spawn(|| send_pattern(&b, total, seed + 200));
                 s.spawn(|| recv_pattern(&a, total, seed + 300));
                 s.spawn(|| {
-                    // Different moments: before, while and after pairing.
+                    // At different times: before, while and after the path is found.
                     for _ in 0..seed * 3_000 {
                         std::hint::spin_loop();
                     }
                     if seed % 2 == 0 { a.pin() } else { b.pin() }
                 });
             });
-            // Settle what needs a call of either end, then both directions are the kernel's.
+            // Makes the calls that a move needs of either end; then both directions are the
+            // kernel's.
             let mut byte = [0];
             for _ in 0..40 {
                 for (from, to) in [(&a, &b), (&b, &a)] {
@@ -57,7 +58,7 @@ fn pinning_at_any_moment_keeps_every_byte_in_order() {
                 }
             }
             let pinned = if seed % 2 == 0 { &a } else { &b };
-            assert!(pinned.twin.is_plain(), "seed {seed} {:?}", pinned.twin.dirs);
+            assert!(pinned.stream.is_plain(), "seed {seed} {:?}", pinned.stream.dirs);
         }
     });
 }
@@ -114,16 +115,16 @@ fn a_full_ring_spills_to_tcp_and_comes_back() {
         let (a, b) = connect_on_ring();
         let data = pattern(0, 1 << 20);
         for _ in 0..3 {
-            // More than the ring, with nobody reading: the rest goes to TCP.
+            // More than the ring holds, and the peer does not read: the rest goes to TCP.
             assert_eq!(a.send(&data).expect("send"), data.len());
-            assert!(!a.twin.on_ring().0);
+            assert!(!a.stream.on_ring().0);
             recv_pattern(&b, data.len(), 11);
             let mut byte = [0];
             for _ in 0..10 {
                 a.send(&[3]).expect("send");
                 b.recv_all(&mut byte);
             }
-            assert!(a.twin.on_ring().0, "did not come back");
+            assert!(a.stream.on_ring().0, "did not come back");
         }
     });
 }
@@ -132,9 +133,9 @@ fn a_full_ring_spills_to_tcp_and_comes_back() {
 fn a_foreign_writer_is_a_fault_not_a_reordering() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
-        // Past the twin, as a raw system call would.
+        // Past the accelerated stream, as a raw system call would.
         rustix::net::send(&a.socket, b"foreign", SendFlags::empty()).expect("send");
-        a.twin.close(a.socket.as_fd());
+        a.stream.close(a.socket.as_fd());
         let socket = a.socket;
         drop(socket);
         let mut buf = [0; 16];
@@ -156,7 +157,7 @@ fn a_foreign_writer_before_the_move_keeps_the_stream_on_tcp() {
             b.send(&[8]).expect("send");
             a.recv_all(&mut byte);
         }
-        assert_eq!(a.twin.pin_reason(), FallbackReason::ForeignWriter);
-        assert!(!a.twin.on_ring().0);
+        assert_eq!(a.stream.pin_reason(), FallbackReason::ForeignWriter);
+        assert!(!a.stream.on_ring().0);
     });
 }

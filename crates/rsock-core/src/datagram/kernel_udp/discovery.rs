@@ -312,8 +312,8 @@ impl Handshake {
                     if !sock_diag::is_only_receiver(self.to, inode)? {
                         return Err(refused());
                     }
-                    let met = self.connecting.establish()?;
-                    let to = queue.ud.destination(met.path(), answer.qp_num, KEY)?;
+                    let connected = self.connecting.establish()?;
+                    let to = queue.ud.destination(connected.path(), answer.qp_num, KEY)?;
                     let header = Header { from: self.source, is_after_kernel: false }.encode();
                     let (kernel_seen, by_kernel) = (AtomicU32::new(0), AtomicU32::new(0));
                     return Ok(Some(Route { to, header, kernel_seen, by_kernel }));

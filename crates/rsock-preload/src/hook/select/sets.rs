@@ -205,8 +205,8 @@ impl Wanted {
                 // `select` does not.
                 for entry in entries.iter_mut().filter(|e| !e.revents.is_empty()) {
                     entry.fd = -1;
-                    entry.twin = None;
-                    entry.door = None;
+                    entry.stream = None;
+                    entry.listener = None;
                     entry.udp = None;
                 }
                 continue;

@@ -3,7 +3,7 @@
 use super::{Receiver, Source};
 use crate::switch::rules::is_mistaken;
 use crate::switch::seen::Known;
-use crate::switch::{Cause, Conditions, Fault, Look, Peeked, Rules, Seen, Step};
+use crate::switch::{Cause, Conditions, Fault, Heard, Look, Peeked, Rules, Seen, Step};
 
 /// What a receiving call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,20 @@ impl From<Fault> for Read {
 }
 
 impl<R: Rules> Receiver<R> {
+    /// Whether [`Self::read`] would answer [`Read::Ring`] after a look for messages that finds no
+    /// others than `messages`. For the calls that are many: a read of the ring needs no look
+    /// before it, because a sender that has left the ring writes there only after another
+    /// invitation.
+    #[inline]
+    #[must_use]
+    pub fn reads_ring(&self, now: Conditions, messages: Heard) -> bool {
+        self.source == Source::Ring
+            && self.owes_error == 0
+            && now.has(Conditions::PAIRED)
+            && !now.has(Conditions::PINNED)
+            && messages.counts.downs() == self.downs
+    }
+
     /// What a receiving call does next.
     #[must_use]
     pub fn read(&mut self, seen: &mut Seen) -> Step<Read> {

@@ -3,7 +3,7 @@
 use super::{Sender, Sink};
 use crate::switch::rules::is_mistaken;
 use crate::switch::seen::Known;
-use crate::switch::{Conditions, Fault, Look, Message, Rules, Seen, Step};
+use crate::switch::{Conditions, Fault, Heard, Look, Message, Rules, Seen, Step};
 
 /// What a sending call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,19 @@ impl From<Fault> for Write {
 }
 
 impl<R: Rules> Sender<R> {
+    /// Whether [`Self::write`] would answer [`Write::Ring`] at once, where `messages` were taken
+    /// from the ring so far. For the calls that are many: no observation is needed then.
+    #[inline]
+    #[must_use]
+    pub fn writes_ring(&self, now: Conditions, messages: Heard) -> bool {
+        use Conditions as C;
+        let asks_more = C::LOOK_DUE.with(C::PINNED).with(C::KERNEL_CALL);
+        self.sink == Sink::Ring
+            && now.has(C::PAIRED)
+            && !now.has(asks_more)
+            && messages.counts.leaves() == self.leaves
+    }
+
     /// What a sending call does next.
     #[must_use]
     pub fn write(&mut self, seen: &mut Seen) -> Step<Write> {

@@ -150,8 +150,8 @@ impl LaneProducer {
         let Some(entry) = theirs.at::<QpEntry>(at) else { return Err(none) };
         // SYNC(qp-entry): pairs with the Release in `publish`.
         if dest.0 == 0 || entry.number.load(Ordering::Acquire) != dest.0 {
-            // Changes nothing: the death of the peer fails every queue pair of the link, and the caller holds the lock
-            // of this one.
+            // Changes nothing: the death of the peer fails every queue pair of the link, and the
+            // caller holds the lock of this one.
             return Err(if link.has_hung_up() { Error::PeerGone } else { none });
         }
         // Read once each; checked on the copies.

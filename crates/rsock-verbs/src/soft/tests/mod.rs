@@ -130,12 +130,12 @@ fn a_process_exchanges_messages_with_itself() {
 fn a_queue_has_room_for_a_few_bells() {
     let (a, _b) = pair();
     let ctx = SoftContext::open().expect("device");
-    let crowd: Vec<_> = (0..40).map(|_| ctx.create_bell().expect("bell")).collect();
-    let armed: Vec<_> = crowd.iter().map(|bell| a.cq.arm(bell)).collect();
+    let bells: Vec<_> = (0..40).map(|_| ctx.create_bell().expect("bell")).collect();
+    let armed: Vec<_> = bells.iter().map(|bell| a.cq.arm(bell)).collect();
     assert!(armed[0] && !armed[39]);
-    crowd.iter().for_each(|bell| a.cq.disarm(bell));
-    assert!(a.cq.arm(&crowd[39]));
-    a.cq.disarm(&crowd[39]);
+    bells.iter().for_each(|bell| a.cq.disarm(bell));
+    assert!(a.cq.arm(&bells[39]));
+    a.cq.disarm(&bells[39]);
 }
 
 #[test]

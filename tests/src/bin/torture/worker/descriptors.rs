@@ -185,7 +185,7 @@ impl Worker {
             self.shared.written_by(call.end).has_shut_begun.store(1, SeqCst);
         }
         if how != libc::SHUT_WR {
-            self.shared.read_by(call.end).is_deaf.store(1, SeqCst);
+            self.shared.read_by(call.end).is_read_shut.store(1, SeqCst);
         }
         let returned = sys::shutdown(call.fd, how);
         self.remember(Kind::Shutdown, call.fd, Some(call.end), how as usize, returned);

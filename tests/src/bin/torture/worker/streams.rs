@@ -166,7 +166,7 @@ impl Worker {
         if !is_unsure {
             self.check(end, at, got);
         }
-        if was_ended && !is_unsure && direction.is_deaf.load(SeqCst) == 0 {
+        if was_ended && !is_unsure && direction.is_read_shut.load(SeqCst) == 0 {
             self.fail(&format!("the {end} has received {got} bytes after the end, at {at}"));
         }
         if how & PEEK == 0 {

@@ -1,7 +1,7 @@
-//! The messages of the exchange, and the Unix socket that carries them.
+//! The messages of local discovery, and the Unix socket that carries them.
 
 use crate::accelerate::FallbackReason;
-use crate::accelerate::discovery::local::Subject;
+use crate::accelerate::discovery::local::Candidate;
 use crate::accelerate::verify::{self, SocketId};
 use crate::engine::Preparing;
 use rsock_proto::CONN_DATA_LEN;
@@ -14,7 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::accelerate) enum Kind {
@@ -24,7 +24,7 @@ pub(in crate::accelerate) enum Kind {
     Reply = 3,
     /// The finder named a link that the publisher does not know.
     UnknownLink = 4,
-    /// The publisher cannot or will not.
+    /// The publisher cannot or does not want to continue.
     Refusal = 5,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::accelerate) enum Received {
 }
 
 const MAGIC: [u8; 4] = *b"RSKP";
-/// 2 since `Up` names offsets of more than 26 bits: an end that does not know that would misplace bytes.
+/// 2 since `Up` names offsets of more than 26 bits: an end without that would misplace bytes.
 const VERSION: u8 = 2;
 const AT_LINK: usize = 24;
 const AT_CONN_DATA: usize = 40;
@@ -83,12 +83,12 @@ impl Message {
     /// A request or reply about this connection.
     pub(in crate::accelerate) fn about(
         kind: Kind,
-        subject: Subject<'_>,
+        candidate: Candidate<'_>,
         link: &Link,
         preparing: &Preparing<Soft>,
     ) -> Result<Self, FallbackReason> {
         Ok(Self {
-            socket: verify::own(subject.socket).map_err(|_| FallbackReason::Untrusted)?,
+            socket: verify::own(candidate.socket).map_err(|_| FallbackReason::Untrusted)?,
             qp_num: preparing.qp_num(),
             link: link.id(),
             conn_data: preparing.conn_data().encode(),
@@ -136,7 +136,7 @@ impl Message {
         })
     }
 
-    /// Sends it; a Unix socket takes a message whole or not at all.
+    /// Sends the message; a Unix socket takes it whole or not at all.
     pub(in crate::accelerate) fn send(
         &self,
         to: BorrowedFd<'_>,
@@ -151,10 +151,10 @@ impl Message {
         sendmsg(to, &[IoSlice::new(&self.encode())], &mut control, flags).map(drop)
     }
 
-    /// Takes one message if there is one. Descriptors that come with a bad one are closed. Fails for
-    /// what can only be a stranger's doing, or for lack of descriptors.
+    /// Takes one message if there is one. Descriptors that come with a malformed one are closed.
+    /// Fails for what can only come from another program, or for lack of descriptors.
     pub(in crate::accelerate) fn receive(from: BorrowedFd<'_>) -> Result<Received, FallbackReason> {
-        // One more than a message: a longer one shows as such.
+        // One byte more than a message, so that a longer one is noticed.
         let mut bytes = [0; MESSAGE_LEN + 1];
         let got = match untrusted::receive(from, &mut bytes) {
             Ok(got) => got,
@@ -165,7 +165,7 @@ impl Message {
             return Ok(Received::End);
         }
         if got.is_cut {
-            // This process has no room for them.
+            // This process has no room for the descriptors.
             return Err(FallbackReason::Resources);
         }
         if got.fds.len() > MAX_FDS {
@@ -179,11 +179,11 @@ impl Message {
     }
 }
 
-/// What the fuzzer feeds: a message of a stranger, by a socket; the first byte says how many descriptors
-/// come with it.
+/// What the fuzzer calls: a message of any process, by a socket; the first byte says how many
+/// descriptors come with it.
 ///
 /// # Panics
-/// If something else is understood than was said, or a descriptor stays open.
+/// If another message is decoded than was sent, or a descriptor stays open.
 #[cfg(any(test, fuzzing))]
 pub fn check_message(data: &[u8]) {
     use rustix::event::{PollFd, PollFlags, poll};
@@ -193,7 +193,7 @@ pub fn check_message(data: &[u8]) {
     let pair = |kind| {
         socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
     };
-    let (Ok((ours, theirs)), Ok((watched, given))) =
+    let (Ok((receiver, sender)), Ok((watched, given))) =
         (pair(SocketType::SEQPACKET), pair(SocketType::STREAM))
     else {
         return;
@@ -206,11 +206,11 @@ pub fn check_message(data: &[u8]) {
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
-    if sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).is_err() {
+    if sendmsg(&sender, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).is_err() {
         return;
     }
     drop(given);
-    match Message::receive(ours.as_fd()) {
+    match Message::receive(receiver.as_fd()) {
         Ok(Received::Message(message, got)) => {
             assert_eq!((&message.encode()[..], got.len()), (bytes, n_fds));
         }
@@ -220,9 +220,10 @@ pub fn check_message(data: &[u8]) {
             assert!(matches!(reason, FallbackReason::PathFailed | FallbackReason::Resources))
         }
     }
-    drop((ours, theirs));
-    // Each descriptor that came with it is closed, perhaps by the process that closes descriptors of
-    // strangers. The other end then hangs up; a descriptor that stays open makes this wait hang.
+    drop((receiver, sender));
+    // Each descriptor that came with the message is closed, perhaps by the process that closes
+    // descriptors of other programs. The other end then hangs up; a descriptor that stays open
+    // makes this wait hang.
     let mut fds = [PollFd::new(&watched, PollFlags::empty())];
     while poll(&mut fds, None) == Err(Errno::INTR) {}
     assert!(fds[0].revents().contains(PollFlags::HUP), "the other end is not closed");
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_survives_the_trip_and_every_damage_is_noticed() {
+    fn a_message_decodes_to_itself_and_damage_is_noticed() {
         let message = Message {
             socket: SocketId { cookie: 1 << 40, inode: 77 },
             link: LinkId([9; 16]),

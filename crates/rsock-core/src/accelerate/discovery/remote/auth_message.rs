@@ -1,17 +1,17 @@
-//! What the ends of a connection say in the private data of the connection manager's handshake, and what
-//! of it is believed.
+//! The messages by which the ends of a connection between hosts prove themselves: private data of
+//! the connection manager's handshake.
 //!
 //! | off | size | field |
 //! |---|---|---|
 //! | 0 | 40 | connection data |
-//! | 40 | 2 | the TCP port of who speaks, big-endian: never 0, which is what C leaves there |
+//! | 40 | 2 | the TCP port of the sender, big-endian: never 0, which is what C leaves there |
 //! | 42 | 2 | version, 2, big-endian |
 //! | 44 | 12 | code |
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::four_tuple::Tuple;
-use crate::accelerate::{FallbackReason, Side, discovery::local::Subject};
+use crate::accelerate::four_tuple::FourTuple;
+use crate::accelerate::{FallbackReason, Side, discovery::local::Candidate};
 use crate::config::trusted_hosts::{AuthClaim, CODE_LEN, Trust, trust};
 use rsock_proto::{CONN_DATA_LEN, ConnData};
 use rsock_verbs::QpNum;
@@ -25,46 +25,48 @@ const AT_CODE: usize = AT_VERSION + 2;
 const LEN: usize = AT_CODE + CODE_LEN;
 const _: () = assert!(LEN == rsock_cm::PrivateData::REQUEST);
 
-/// A connection, of which one end speaks to the other.
+/// What makes and checks the messages of one connection.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accelerate) struct Talk<'a> {
+pub(in crate::accelerate) struct Authenticator<'a> {
     trust: &'a Trust,
-    tuple: &'a Tuple,
+    tuple: &'a FourTuple,
     side: Option<Side>,
 }
 
-impl<'a> Talk<'a> {
-    pub(in crate::accelerate) fn of(subject: Subject<'a>) -> Self {
-        Self { trust: trust(), tuple: subject.tuple, side: subject.side }
+impl<'a> Authenticator<'a> {
+    pub(in crate::accelerate) fn of(candidate: Candidate<'a>) -> Self {
+        Self { trust: trust(), tuple: candidate.tuple, side: candidate.side }
     }
 
-    /// Whether a request from `from` to `to`, by the connection manager's word, may be the peer's to us. It
-    /// comes from a port of its own.
-    pub(in crate::accelerate) fn is_between(self, from: SocketAddr, to: SocketAddr) -> bool {
+    /// Whether a request from `from` to `to`, according to the connection manager, may be the
+    /// peer's to this end. The peer's port is one of its own.
+    pub(in crate::accelerate) fn has_addresses(self, from: SocketAddr, to: SocketAddr) -> bool {
         from.ip() == self.tuple.peer.ip() && to == self.tuple.local
     }
 
-    /// What we say, and the code in it: of our queue pair, in an answer to the `request` of that code.
-    pub(in crate::accelerate) fn words(
+    /// The message about the local queue pair, and the code in it; in an answer, `request` is the
+    /// code of the request.
+    pub(in crate::accelerate) fn message(
         self,
         qp_num: QpNum,
         conn_data: &ConnData,
         request: Option<&[u8; CODE_LEN]>,
     ) -> ([u8; LEN], [u8; CODE_LEN]) {
-        let mut words = [0; LEN];
-        words[..CONN_DATA_LEN].copy_from_slice(&conn_data.encode());
-        words[AT_PORT..AT_VERSION].copy_from_slice(&self.tuple.local.port().to_be_bytes());
-        words[AT_VERSION..AT_CODE].copy_from_slice(&VERSION.to_be_bytes());
-        let code = self.trust.code(self.claim(qp_num, &words[..AT_CODE], request));
-        words[AT_CODE..].copy_from_slice(&code);
-        (words, code)
+        let mut message = [0; LEN];
+        message[..CONN_DATA_LEN].copy_from_slice(&conn_data.encode());
+        message[AT_PORT..AT_VERSION].copy_from_slice(&self.tuple.local.port().to_be_bytes());
+        message[AT_VERSION..AT_CODE].copy_from_slice(&VERSION.to_be_bytes());
+        let code = self.trust.code(self.claim(qp_num, &message[..AT_CODE], request));
+        message[AT_CODE..].copy_from_slice(&code);
+        (message, code)
     }
 
-    /// The connection data in what the peer says of its queue pair, and the code, if it is the peer's.
+    /// Checks the peer's message about its queue pair. Returns its connection data and code.
     ///
     /// # Errors
-    /// `NoPeer` if it means another connection, or nothing; `Untrusted`; `PathFailed`.
-    pub(in crate::accelerate) fn believed(
+    /// `NoPeer` if the message means another connection, or is none; `Untrusted` without a proof;
+    /// `PathFailed` for bad connection data.
+    pub(in crate::accelerate) fn verify(
         self,
         qp_num: QpNum,
         bytes: &[u8],
@@ -90,7 +92,7 @@ impl<'a> Talk<'a> {
         conn_data: &'b [u8],
         request: Option<&'b [u8; CODE_LEN]>,
     ) -> AuthClaim<'b> {
-        let Tuple { local, peer } = *self.tuple;
+        let FourTuple { local, peer } = *self.tuple;
         let [client, server] = match self.side {
             Some(Side::Accepted) => [peer, local],
             _ => [local, peer],
@@ -99,32 +101,35 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// What the fuzzer feeds: words of a host that may say anything, to an end that asks for a key and to one
-/// with a rule. Byte 0 says from which side they are, the next four the queue pair's number.
+/// What the fuzzer calls: a message of a host that may send anything, to an end that asks for a key
+/// and to one with a rule. Byte 0 gives the side of the sender, the next four the queue pair's
+/// number.
 ///
 /// # Panics
-/// If words without the key are believed, or something else is heard than was said.
+/// If a message without the key is accepted, or decodes to something else than was sent.
 #[cfg(any(test, fuzzing))]
-pub fn check_words(data: &[u8]) {
+pub fn check_auth_message(data: &[u8]) {
     let Some((&[side, a, b, c, d], bytes)) = data.split_first_chunk::<5>() else { return };
     let qp_num = QpNum(u32::from_le_bytes([a, b, c, d]));
     let addr = |text: &str| text.parse::<SocketAddr>();
     let (Ok(local), Ok(peer)) = (addr("10.9.0.2:40000"), addr("10.9.0.1:80")) else { return };
-    let tuple = Tuple { local, peer };
+    let tuple = FourTuple { local, peer };
     let side = Some(if side & 1 == 0 { Side::Connected } else { Side::Accepted });
     let request = [side.map_or(0, |side| side as u8); CODE_LEN];
     for request in [None, Some(&request)] {
         let (rule, key) = (Trust::of_rule("10.9.0.0/24"), Trust::of_key(b"0123456789abcdef"));
-        let heard = Talk { trust: &rule, tuple: &tuple, side }.believed(qp_num, bytes, request);
-        if let Ok((conn_data, code)) = heard {
+        let verdict =
+            Authenticator { trust: &rule, tuple: &tuple, side }.verify(qp_num, bytes, request);
+        if let Ok((conn_data, code)) = verdict {
             let mut block = [0; CONN_DATA_LEN];
             block.copy_from_slice(&bytes[..CONN_DATA_LEN]);
-            // Reserved, and not kept.
+            // Reserved bytes, which are not kept.
             block[4..7].fill(0);
             assert_eq!((conn_data.encode(), &code[..]), (block, &bytes[AT_CODE..LEN]));
         }
-        let heard = Talk { trust: &key, tuple: &tuple, side }.believed(qp_num, bytes, request);
-        assert!(heard.is_err(), "believed without the key");
+        let verdict =
+            Authenticator { trust: &key, tuple: &tuple, side }.verify(qp_num, bytes, request);
+        assert!(verdict.is_err(), "accepted without the key");
     }
 }
 
@@ -136,19 +141,19 @@ mod tests {
 
     const QP: QpNum = QpNum(17);
 
-    /// Two ends of one connection, and what they know of others.
+    /// Two ends of one connection, and what they trust.
     struct Pair {
         trust: Trust,
-        client: Tuple,
-        server: Tuple,
+        client: FourTuple,
+        server: FourTuple,
     }
 
     impl Pair {
         fn new(trust: Trust) -> Self {
             let local = "10.9.0.2:40000".parse().expect("address");
             let peer = "10.9.0.1:80".parse().expect("address");
-            let server = Tuple { local: peer, peer: local };
-            Self { trust, client: Tuple { local, peer }, server }
+            let server = FourTuple { local: peer, peer: local };
+            Self { trust, client: FourTuple { local, peer }, server }
         }
 
         fn with_rule() -> Self {
@@ -159,12 +164,12 @@ mod tests {
             Self::new(Trust::of_key(b"0123456789abcdef"))
         }
 
-        fn client(&self) -> Talk<'_> {
-            Talk { trust: &self.trust, tuple: &self.client, side: Some(Side::Connected) }
+        fn client(&self) -> Authenticator<'_> {
+            Authenticator { trust: &self.trust, tuple: &self.client, side: Some(Side::Connected) }
         }
 
-        fn server(&self) -> Talk<'_> {
-            Talk { trust: &self.trust, tuple: &self.server, side: Some(Side::Accepted) }
+        fn server(&self) -> Authenticator<'_> {
+            Authenticator { trust: &self.trust, tuple: &self.server, side: Some(Side::Accepted) }
         }
     }
 
@@ -181,49 +186,49 @@ mod tests {
     }
 
     #[test]
-    fn each_end_believes_the_other() {
+    fn each_end_accepts_the_message_of_the_other() {
         for pair in [Pair::with_rule(), Pair::with_key()] {
-            let (asked, request) = pair.server().words(QP, &conn_data(), None);
-            let heard = pair.client().believed(QP, &asked, None);
-            assert_eq!(heard, Ok((conn_data(), request)));
-            let (answered, answer) = pair.client().words(QP, &conn_data(), Some(&request));
-            let heard = pair.server().believed(QP, &answered, Some(&request));
-            assert_eq!(heard, Ok((conn_data(), answer)));
+            let (asked, request) = pair.server().message(QP, &conn_data(), None);
+            let verdict = pair.client().verify(QP, &asked, None);
+            assert_eq!(verdict, Ok((conn_data(), request)));
+            let (answered, answer) = pair.client().message(QP, &conn_data(), Some(&request));
+            let verdict = pair.server().verify(QP, &answered, Some(&request));
+            assert_eq!(verdict, Ok((conn_data(), answer)));
         }
     }
 
     #[test]
-    fn a_request_comes_from_the_peers_address_to_ours_and_the_port() {
+    fn a_request_comes_from_the_peers_address_to_the_local_address_and_port() {
         let pair = Pair::with_rule();
         let client = pair.client();
         let from = |ip: &str| format!("{ip}:1234").parse().expect("address");
-        assert!(client.is_between(from("10.9.0.1"), pair.client.local));
-        assert!(!client.is_between(from("10.9.0.3"), pair.client.local));
+        assert!(client.has_addresses(from("10.9.0.1"), pair.client.local));
+        assert!(!client.has_addresses(from("10.9.0.3"), pair.client.local));
         for to in ["10.9.0.2:40001", "10.9.0.3:40000"] {
-            assert!(!client.is_between(from("10.9.0.1"), to.parse().expect("address")), "{to}");
+            assert!(!client.has_addresses(from("10.9.0.1"), to.parse().expect("address")), "{to}");
         }
     }
 
-    /// With a rule, whoever speaks: only sense is left to be asked for.
+    /// With a rule any sender of that network is trusted, so only the content is checked.
     #[test]
-    fn words_of_another_connection_or_version_or_cut_short_are_no_peers() {
+    fn a_message_of_another_connection_or_version_or_a_truncated_one_is_refused() {
         for pair in [Pair::with_rule(), Pair::with_key()] {
-            let (honest, _) = pair.server().words(QP, &conn_data(), None);
+            let (honest, _) = pair.server().message(QP, &conn_data(), None);
             for len in 0..LEN {
-                let heard = pair.client().believed(QP, &honest[..len], None);
-                assert_eq!(heard, Err(FallbackReason::NoPeer), "{len} bytes");
+                let verdict = pair.client().verify(QP, &honest[..len], None);
+                assert_eq!(verdict, Err(FallbackReason::NoPeer), "{len} bytes");
             }
             for at in AT_PORT..AT_CODE {
                 for bit in 0..8 {
-                    let mut lie = honest;
-                    lie[at] ^= 1 << bit;
-                    let heard = pair.client().believed(QP, &lie, None);
-                    assert_eq!(heard, Err(FallbackReason::NoPeer), "bit {bit} of byte {at}");
+                    let mut bad = honest;
+                    bad[at] ^= 1 << bit;
+                    let verdict = pair.client().verify(QP, &bad, None);
+                    assert_eq!(verdict, Err(FallbackReason::NoPeer), "bit {bit} of byte {at}");
                 }
             }
-            // Our own words, sent back.
-            let (echo, _) = pair.client().words(QP, &conn_data(), None);
-            assert_eq!(pair.client().believed(QP, &echo, None), Err(FallbackReason::NoPeer));
+            // This end's own message, sent back.
+            let (echo, _) = pair.client().message(QP, &conn_data(), None);
+            assert_eq!(pair.client().verify(QP, &echo, None), Err(FallbackReason::NoPeer));
         }
     }
 
@@ -231,49 +236,50 @@ mod tests {
     fn connection_data_of_another_version_makes_no_path() {
         let pair = Pair::with_rule();
         for version in (0..=255).filter(|version| *version != PROTOCOL_VERSION) {
-            let (lie, _) = pair.server().words(QP, &ConnData { version, ..conn_data() }, None);
-            let heard = pair.client().believed(QP, &lie, None);
-            assert_eq!(heard, Err(FallbackReason::PathFailed), "{version}");
+            let (bad, _) = pair.server().message(QP, &ConnData { version, ..conn_data() }, None);
+            let verdict = pair.client().verify(QP, &bad, None);
+            assert_eq!(verdict, Err(FallbackReason::PathFailed), "{version}");
         }
     }
 
     #[test]
-    fn with_a_key_no_byte_may_be_another() {
+    fn with_a_key_every_changed_byte_is_noticed() {
         let pair = Pair::with_key();
-        let (honest, request) = pair.server().words(QP, &conn_data(), None);
-        let (answer, _) = pair.client().words(QP, &conn_data(), Some(&request));
+        let (honest, request) = pair.server().message(QP, &conn_data(), None);
+        let (answer, _) = pair.client().message(QP, &conn_data(), Some(&request));
         for at in (0..LEN).filter(|at| !(AT_PORT..AT_CODE).contains(at)) {
             for bit in 0..8 {
                 let (mut asked, mut answered) = (honest, answer);
                 asked[at] ^= 1 << bit;
                 answered[at] ^= 1 << bit;
-                let heard = pair.client().believed(QP, &asked, None);
-                assert_eq!(heard, Err(FallbackReason::Untrusted), "bit {bit} of byte {at}");
-                let heard = pair.server().believed(QP, &answered, Some(&request));
-                assert_eq!(heard, Err(FallbackReason::Untrusted), "bit {bit} of byte {at}");
+                let verdict = pair.client().verify(QP, &asked, None);
+                assert_eq!(verdict, Err(FallbackReason::Untrusted), "bit {bit} of byte {at}");
+                let verdict = pair.server().verify(QP, &answered, Some(&request));
+                assert_eq!(verdict, Err(FallbackReason::Untrusted), "bit {bit} of byte {at}");
             }
         }
         // Another queue pair, and an answer to another request.
-        let heard = pair.client().believed(QpNum(18), &honest, None);
-        assert_eq!(heard, Err(FallbackReason::Untrusted));
-        let heard = pair.server().believed(QP, &answer, Some(&[7; CODE_LEN]));
-        assert_eq!(heard, Err(FallbackReason::Untrusted));
+        let verdict = pair.client().verify(QpNum(18), &honest, None);
+        assert_eq!(verdict, Err(FallbackReason::Untrusted));
+        let verdict = pair.server().verify(QP, &answer, Some(&[7; CODE_LEN]));
+        assert_eq!(verdict, Err(FallbackReason::Untrusted));
     }
 
-    /// The connection is part of the proof: the same words say nothing of another one with these ports.
+    /// The connection is part of the proof: the same message proves nothing about another
+    /// connection with these ports.
     #[test]
-    fn a_proof_is_of_one_connection() {
+    fn a_proof_holds_for_one_connection_only() {
         let mut pair = Pair::with_key();
-        let (honest, _) = pair.server().words(QP, &conn_data(), None);
+        let (honest, _) = pair.server().message(QP, &conn_data(), None);
         pair.client.local.set_port(40001);
-        assert_eq!(pair.client().believed(QP, &honest, None), Err(FallbackReason::Untrusted));
+        assert_eq!(pair.client().verify(QP, &honest, None), Err(FallbackReason::Untrusted));
     }
 
     #[test]
-    fn a_rule_is_for_its_network_alone() {
+    fn a_rule_holds_for_its_network_only() {
         let mut pair = Pair::with_rule();
-        let (honest, _) = pair.server().words(QP, &conn_data(), None);
+        let (honest, _) = pair.server().message(QP, &conn_data(), None);
         pair.client.peer.set_ip("10.9.1.1".parse().expect("address"));
-        assert_eq!(pair.client().believed(QP, &honest, None), Err(FallbackReason::Untrusted));
+        assert_eq!(pair.client().verify(QP, &honest, None), Err(FallbackReason::Untrusted));
     }
 }

@@ -1,4 +1,4 @@
-//! What a listener says once a request has been accepted.
+//! The events of a listener after a request has been accepted.
 
 #![forbid(unsafe_code)]
 
@@ -6,38 +6,40 @@ use crate::sys;
 use rsock_cm::Error;
 use rsock_cm::manager::{Event, Listening, Manager, RequestId};
 
-/// What has become of the accepted request.
+/// The state of the accepted request.
 #[derive(Debug)]
-pub(in crate::accelerate) enum Heard<C> {
-    /// Nothing so far.
-    Nothing,
+pub(in crate::accelerate) enum HandshakeState<C> {
+    /// No event so far.
+    Pending,
     /// The peer's queue pair runs.
     Established(C),
     /// The peer went away.
     Abandoned,
 }
 
-/// Listens for news of `accepted`; whoever else asks meanwhile is rejected.
+/// Takes the listener's events and returns the one of `accepted`; other requests are rejected
+/// meanwhile.
 ///
 /// # Errors
-/// The listener is of no use any more: its device is being taken away, say, which is said only once.
-pub(in crate::accelerate) fn hear<M: Manager>(
+/// The listener cannot be used any more: for example its device is being removed, which is reported
+/// only once.
+pub(in crate::accelerate) fn poll_handshake<M: Manager>(
     listener: &mut impl Listening<M>,
     accepted: RequestId,
-) -> Result<Heard<M::Connection>, Error> {
+) -> Result<HandshakeState<M::Connection>, Error> {
     while let Some(event) = listener.try_next(sys::now())? {
         match event {
             Event::Established { id, connection } if id == accepted => {
-                return Ok(Heard::Established(connection));
+                return Ok(HandshakeState::Established(connection));
             }
-            Event::Abandoned { id, .. } if id == accepted => return Ok(Heard::Abandoned),
+            Event::Abandoned { id, .. } if id == accepted => return Ok(HandshakeState::Abandoned),
             Event::Request(request) => {
                 let _ = listener.reject(request.id, &[]);
             }
             _ => {}
         }
     }
-    Ok(Heard::Nothing)
+    Ok(HandshakeState::Pending)
 }
 
 #[cfg(test)]
@@ -54,23 +56,23 @@ mod tests {
     const ACCEPTED: RequestId = RequestId(7);
     const ANOTHER: RequestId = RequestId(8);
 
-    /// A listener that says what it was told to.
+    /// A listener with prepared events.
     #[derive(Debug)]
-    struct Told(VecDeque<Result<Event<SoftManager>, Error>>, File);
+    struct ScriptedListener(VecDeque<Result<Event<SoftManager>, Error>>, File);
 
-    impl Told {
-        fn new<const N: usize>(says: [Result<Event<SoftManager>, Error>; N]) -> Self {
-            Self(says.into(), File::open("/dev/null").expect("a descriptor"))
+    impl ScriptedListener {
+        fn new<const N: usize>(events: [Result<Event<SoftManager>, Error>; N]) -> Self {
+            Self(events.into(), File::open("/dev/null").expect("a descriptor"))
         }
     }
 
-    impl AsFd for Told {
+    impl AsFd for ScriptedListener {
         fn as_fd(&self) -> BorrowedFd<'_> {
             self.1.as_fd()
         }
     }
 
-    impl Listening<SoftManager> for Told {
+    impl Listening<SoftManager> for ScriptedListener {
         fn local_addr(&self) -> SocketAddr {
             SocketAddr::from(([0; 4], 0))
         }
@@ -105,16 +107,18 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_said_of_the_accepted_request_counts() {
-        let mut listener = Told::new([abandoned(ANOTHER), abandoned(ACCEPTED), abandoned(ANOTHER)]);
-        assert!(matches!(hear(&mut listener, ACCEPTED), Ok(Heard::Abandoned)));
-        assert!(matches!(hear(&mut listener, ACCEPTED), Ok(Heard::Nothing)));
+    fn only_events_of_the_accepted_request_count() {
+        let mut listener =
+            ScriptedListener::new([abandoned(ANOTHER), abandoned(ACCEPTED), abandoned(ANOTHER)]);
+        assert!(matches!(poll_handshake(&mut listener, ACCEPTED), Ok(HandshakeState::Abandoned)));
+        assert!(matches!(poll_handshake(&mut listener, ACCEPTED), Ok(HandshakeState::Pending)));
     }
 
-    /// The request's own end follows, and must not be what is heard first.
+    /// The end of the accepted request follows the removal, and must not be reported in its place.
     #[test]
-    fn a_device_that_goes_is_heard_of_although_it_is_said_once() {
-        let mut listener = Told::new([abandoned(ANOTHER), removed(), abandoned(ACCEPTED)]);
-        assert!(matches!(hear(&mut listener, ACCEPTED), Err(Error::Device(_))));
+    fn a_removed_device_is_reported_although_its_event_comes_once() {
+        let mut listener =
+            ScriptedListener::new([abandoned(ANOTHER), removed(), abandoned(ACCEPTED)]);
+        assert!(matches!(poll_handshake(&mut listener, ACCEPTED), Err(Error::Device(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! Streams that are handed to a program without rings, played by the kernel's sockets.
+//! Handoff of streams to a program without a ring, played by the kernel's sockets.
 
 use crate::accelerate::receive::KernelOnlyWaiter;
 use crate::accelerate::tests::*;
@@ -6,26 +6,26 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::Command;
 
-/// What is left of an end that was handed over: its number goes on with `near`, and its twin is
-/// another process's.
-fn continue_with(end: End, near: OwnedFd) -> TcpStream {
-    drop(end.twin);
-    TcpStream::from(near)
+/// The program's part of an end after a handoff: its descriptor continues as `proxy`, and its
+/// stream belongs to another process.
+fn continue_with(end: End, proxy: OwnedFd) -> TcpStream {
+    drop(end.stream);
+    TcpStream::from(proxy)
 }
 
-fn hand_over(end: &End, claim: Claim) -> Option<OwnedFd> {
+fn hand_off(end: &End, claim: Claim) -> Option<OwnedFd> {
     let socket = end.socket.as_fd();
-    if end.twin.leave_ring(socket, Need::Both, FallbackReason::Passed) {
+    if end.stream.leave_ring(socket, Need::Both, FallbackReason::Passed) {
         return None;
     }
-    end.twin.hand_over(socket, claim).expect("handed over")
+    end.stream.hand_off(socket, claim).expect("handed off")
 }
 
 #[test]
-fn a_stream_that_never_left_tcp_is_handed_over_as_it_is() {
+fn a_stream_that_never_left_tcp_is_handed_off_unchanged() {
     let (a, _b) = connect();
-    assert!(hand_over(&a, Claim::Certain).is_none());
-    assert!(a.twin.is_plain());
+    assert!(hand_off(&a, Claim::Certain).is_none());
+    assert!(a.stream.is_plain());
 }
 
 #[test]
@@ -40,10 +40,10 @@ fn a_peer_that_waits_for_input_leaves_the_ring_when_it_is_asked() {
                 byte[0]
             });
             a.pin();
-            while b.twin.on_ring().0 {
+            while b.stream.on_ring().0 {
                 std::thread::yield_now();
             }
-            assert!(hand_over(&a, Claim::Certain).is_none());
+            assert!(hand_off(&a, Claim::Certain).is_none());
             let mut program = &a.socket;
             program.write_all(&[9]).expect("write");
             let mut got = vec![0; 1000];
@@ -54,7 +54,7 @@ fn a_peer_that_waits_for_input_leaves_the_ring_when_it_is_asked() {
     });
 }
 
-/// Until that thread of this process sleeps.
+/// Waits until that thread of this process sleeps.
 fn await_asleep(thread: u32) {
     loop {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
@@ -71,17 +71,17 @@ fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
     watchdog(|| {
         for polls in [false, true] {
             let (a, b) = connect_on_ring();
-            a.twin.move_down(a.socket.as_fd());
+            a.stream.move_down(a.socket.as_fd());
             // As with a thread in a wait of the kernel's: the peer is not invited again.
-            let waiters = &b.twin.dirs.shared.0.deaf_waiters;
-            let _waiter = KernelOnlyWaiter::new(waiters, &*b.twin.dirs.rx.0.lock());
+            let waiters = &b.stream.dirs.shared.0.kernel_only_waiters;
+            let _waiter = KernelOnlyWaiter::new(waiters, &*b.stream.dirs.rx.0.lock());
             let nothing = b.recv_with(&mut [0], RecvFlags::DONTWAIT);
             assert_eq!(nothing.expect_err("nothing").kind(), ErrorKind::WouldBlock);
-            assert_eq!(b.twin.on_ring(), (true, false));
+            assert_eq!(b.stream.on_ring(), (true, false));
             let (tell, told) = mpsc::channel();
             std::thread::scope(|s| {
                 let peer = s.spawn(|| {
-                    tell.send(rsock_verbs::family::thread_id()).expect("somebody listens");
+                    tell.send(rsock_verbs::family::thread_id()).expect("the test waits");
                     if polls {
                         let mut entries = [b.poll_entry(PollFlags::IN)];
                         assert_eq!(poll(&mut entries, None, None).expect("poll"), 1);
@@ -92,10 +92,10 @@ fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
                 });
                 await_asleep(told.recv().expect("its id"));
                 a.pin();
-                while b.twin.on_ring().0 {
+                while b.stream.on_ring().0 {
                     std::thread::yield_now();
                 }
-                assert!(hand_over(&a, Claim::Certain).is_none());
+                assert!(hand_off(&a, Claim::Certain).is_none());
                 (&a.socket).write_all(&[9]).expect("write");
                 assert_eq!(peer.join().expect("the peer"), 9);
             });
@@ -104,17 +104,17 @@ fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
 }
 
 #[test]
-fn who_only_writes_need_not_wait_for_what_the_peer_writes() {
+fn a_handoff_for_writing_does_not_wait_for_bytes_of_the_peer() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
         b.send(&pattern(0, 1000)).expect("send");
         let socket = a.socket.as_fd();
-        assert!(a.twin.leave_ring(socket, Need::Write, FallbackReason::Stdio));
+        assert!(a.stream.leave_ring(socket, Need::Write, FallbackReason::Stdio));
         (&a.socket).write_all(&[9]).expect("write");
         let mut byte = [0];
         b.recv_all(&mut byte);
         assert_eq!(byte, [9]);
-        assert!(!a.twin.leave_ring(socket, Need::Both, FallbackReason::Stdio));
+        assert!(!a.stream.leave_ring(socket, Need::Both, FallbackReason::Stdio));
         let mut got = vec![0; 1000];
         a.recv_all(&mut got);
         assert!(got == pattern(0, 1000), "wrong bytes");
@@ -126,16 +126,16 @@ fn a_peer_that_has_left_needs_no_relay() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
         a.pin();
-        // Its next send sees that it was asked, within some sends.
+        // One of its next sends sees that it was asked to leave.
         let mut sent = 0;
-        while b.twin.on_ring().0 {
+        while b.stream.on_ring().0 {
             b.send(&pattern(sent, 1)).expect("send");
             sent += 1;
         }
         let mut got = vec![0; sent];
         a.recv_all(&mut got);
         assert!(got == pattern(0, sent), "wrong bytes");
-        assert!(hand_over(&a, Claim::Certain).is_none());
+        assert!(hand_off(&a, Claim::Certain).is_none());
         b.send(b"on TCP").expect("send");
         let mut got = [0; 6];
         (&a.socket).read_exact(&mut got).expect("read");
@@ -144,13 +144,13 @@ fn a_peer_that_has_left_needs_no_relay() {
 }
 
 #[test]
-fn what_lies_in_the_ring_and_what_follows_comes_out_of_the_substitute() {
+fn unread_bytes_of_the_ring_and_later_ones_come_out_of_the_socket_proxy() {
     watchdog(|| {
         const TOTAL: usize = 12 << 20;
         let (a, b) = connect_on_ring();
         b.send(&pattern(0, 100_000)).expect("send");
-        let near = hand_over(&a, Claim::Certain).expect("bytes are unread");
-        let near = continue_with(a, near);
+        let proxy = hand_off(&a, Claim::Certain).expect("bytes are unread");
+        let proxy = continue_with(a, proxy);
         std::thread::scope(|s| {
             s.spawn(|| {
                 let mut at = 100_000;
@@ -159,15 +159,15 @@ fn what_lies_in_the_ring_and_what_follows_comes_out_of_the_substitute() {
                     b.send(&pattern(at, len)).expect("send");
                     at += len;
                 }
-                b.twin.shutdown(b.socket.as_fd(), Shutdown::Write).expect("shutdown");
+                b.stream.shutdown(b.socket.as_fd(), Shutdown::Write).expect("shutdown");
             });
             s.spawn(|| recv_pattern(&b, TOTAL, 8));
             s.spawn(|| {
-                (&near).write_all(&pattern(0, TOTAL)).expect("write");
-                near.shutdown(std::net::Shutdown::Write).expect("shutdown");
+                (&proxy).write_all(&pattern(0, TOTAL)).expect("write");
+                proxy.shutdown(std::net::Shutdown::Write).expect("shutdown");
             });
             let mut got = Vec::new();
-            (&near).read_to_end(&mut got).expect("read");
+            (&proxy).read_to_end(&mut got).expect("read");
             assert!(got == pattern(0, TOTAL), "wrong bytes");
         });
         assert_eq!(b.recv(&mut [0]).expect("the end"), 0);
@@ -179,10 +179,10 @@ fn a_program_that_closes_with_bytes_unread_resets_its_peer() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
         b.send(&pattern(0, 100_000)).expect("send");
-        let near = hand_over(&a, Claim::Certain).expect("bytes are unread");
-        let mut near = continue_with(a, near);
-        near.read_exact(&mut [0; 10]).expect("read");
-        drop(near);
+        let proxy = hand_off(&a, Claim::Certain).expect("bytes are unread");
+        let mut proxy = continue_with(a, proxy);
+        proxy.read_exact(&mut [0; 10]).expect("read");
+        drop(proxy);
         let error = b.recv(&mut [0]).expect_err("a reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     });
@@ -193,32 +193,32 @@ fn a_peer_that_resets_resets_the_program() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
         b.send(&pattern(0, 1000)).expect("send");
-        let near = hand_over(&a, Claim::Certain).expect("bytes are unread");
-        let mut near = continue_with(a, near);
+        let proxy = hand_off(&a, Claim::Certain).expect("bytes are unread");
+        let mut proxy = continue_with(a, proxy);
         let mut got = vec![0; 1000];
-        near.read_exact(&mut got).expect("read");
+        proxy.read_exact(&mut got).expect("read");
         sockopt::set_socket_linger(&b.socket, Some(Duration::ZERO)).expect("option");
         drop(b);
-        let error = near.read(&mut [0]).expect_err("a reset");
+        let error = proxy.read(&mut [0]).expect_err("a reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     });
 }
 
 #[test]
-fn bytes_that_another_holder_may_want_stay_until_it_is_gone() {
+fn bytes_that_another_holder_may_read_stay_until_it_has_exited() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
         let mut other = Command::new("sleep").arg("1000").spawn().expect("sleep starts");
-        a.twin.dirs.holders.0.add(other.id());
+        a.stream.dirs.holders.0.add(other.id());
         b.send(&pattern(0, 1000)).expect("send");
-        let near = hand_over(&a, Claim::Last).expect("bytes are unread");
-        // This process plays the other holder, and takes some.
+        let proxy = hand_off(&a, Claim::Last).expect("bytes are unread");
+        // This process plays the other holder, and takes some of the bytes.
         let mut got = vec![0; 500];
         a.recv_all(&mut got);
         assert!(got == pattern(0, 500), "wrong bytes");
         other.kill().expect("kill");
-        let mut near = continue_with(a, near);
-        near.read_exact(&mut got).expect("read");
+        let mut proxy = continue_with(a, proxy);
+        proxy.read_exact(&mut got).expect("read");
         assert!(got == pattern(500, 500), "wrong bytes");
         other.wait().expect("wait");
     });
@@ -232,14 +232,14 @@ fn a_lingering_program_that_has_ended_in_order_does_not_reset_its_peer() {
             let (a, b) = connect_on_ring();
             sockopt::set_socket_linger(&a.socket, Some(Duration::ZERO)).expect("option");
             b.send(&pattern(0, 1000)).expect("send");
-            let near = hand_over(&a, Claim::Certain).expect("bytes are unread");
-            let mut near = continue_with(a, near);
-            b.twin.shutdown(b.socket.as_fd(), Shutdown::Write).expect("shutdown");
-            near.write_all(&pattern(0, 1000)).expect("write");
-            near.shutdown(std::net::Shutdown::Write).expect("shutdown");
+            let proxy = hand_off(&a, Claim::Certain).expect("bytes are unread");
+            let mut proxy = continue_with(a, proxy);
+            b.stream.shutdown(b.socket.as_fd(), Shutdown::Write).expect("shutdown");
+            proxy.write_all(&pattern(0, 1000)).expect("write");
+            proxy.shutdown(std::net::Shutdown::Write).expect("shutdown");
             let mut got = Vec::new();
-            near.read_to_end(&mut got).expect("read");
-            drop(near);
+            proxy.read_to_end(&mut got).expect("read");
+            drop(proxy);
             recv_pattern(&b, 1000, 8);
             assert_eq!(b.recv(&mut [0]).expect("the end"), 0);
         }

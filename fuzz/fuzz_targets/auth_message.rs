@@ -3,6 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rsock_core::accelerate::fuzz::far_words;
+use rsock_core::accelerate::fuzz::auth_message;
 
-fuzz_target!(|data: &[u8]| far_words(data));
+fuzz_target!(|data: &[u8]| auth_message(data));

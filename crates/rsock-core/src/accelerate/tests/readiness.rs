@@ -1,4 +1,4 @@
-//! Looking without taking: peeks, polls, stand-ins, doorbells.
+//! Readiness: peeks, polls, epoll proxies, doorbells.
 
 use crate::accelerate::tests::*;
 
@@ -13,7 +13,7 @@ fn peeking_takes_nothing() {
             assert_eq!(b.recv_with(&mut buf, RecvFlags::PEEK).expect("peek"), 3);
             assert_eq!(&buf, b"abc");
         }
-        assert_eq!(b.twin.bytes_readable(b.socket.as_fd()).expect("bytes"), 3);
+        assert_eq!(b.stream.bytes_readable(b.socket.as_fd()).expect("bytes"), 3);
         b.recv_all(&mut buf);
         assert_eq!(
             b.recv_with(&mut buf, RecvFlags::DONTWAIT).expect_err("empty").kind(),
@@ -58,7 +58,7 @@ fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
         let invited = (0..10_000).any(|_| {
             a.send(&[1, 2]).expect("send");
             b.recv_all(&mut byte);
-            let is_invited = b.twin.dirs.rx.0.lock().switch.is_inviting();
+            let is_invited = b.stream.dirs.rx.0.lock().switch.is_inviting();
             if !is_invited {
                 b.recv_all(&mut byte);
                 b.send(&[3]).expect("send");
@@ -66,9 +66,9 @@ fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
             }
             is_invited
         });
-        assert!(invited, "{:?} {:?}", a.twin.pin_reason(), b.twin.pin_reason());
+        assert!(invited, "{:?} {:?}", a.stream.pin_reason(), b.stream.pin_reason());
         a.send(&[4]).expect("send");
-        assert!(a.twin.on_ring().0);
+        assert!(a.stream.on_ring().0);
         let mut entries = [b.poll_entry(PollFlags::IN)];
         for expected in [2, 4, 4] {
             // The first round of the first wait learns where TCP ends; then the ring gets more.
@@ -84,7 +84,7 @@ fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
 }
 
 #[test]
-fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
+fn an_epoll_proxy_shows_the_ring_to_an_epoll_set_until_the_ring_is_empty() {
     use rustix::event::{Timespec, epoll};
     watchdog(|| {
         let (a, b) = connect_on_ring();
@@ -93,11 +93,11 @@ fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
         let data = epoll::EventData::new_u64(42);
         epoll::add(&set, &b.socket, data, epoll::EventFlags::IN).expect("add");
         b.pin();
-        let stand_in =
-            b.twin.stand_in(b.socket.as_fd()).expect("made").expect("the ring is in use");
-        // SAFETY: the twin keeps it open as long as it is needed.
-        let stand_in = unsafe { BorrowedFd::borrow_raw(stand_in) };
-        epoll::add(&set, stand_in, data, epoll::EventFlags::IN).expect("add");
+        let epoll_proxy =
+            b.stream.epoll_proxy(b.socket.as_fd()).expect("made").expect("the ring is in use");
+        // SAFETY: the stream keeps it open as long as it is needed.
+        let epoll_proxy = unsafe { BorrowedFd::borrow_raw(epoll_proxy) };
+        epoll::add(&set, epoll_proxy, data, epoll::EventFlags::IN).expect("add");
         let is_ready = |timeout: Option<&Timespec>| {
             let mut events = Vec::with_capacity(4);
             let n = epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), timeout);
@@ -110,7 +110,7 @@ fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
         let empty = b.recv_with(&mut buf, RecvFlags::DONTWAIT).expect_err("empty");
         assert_eq!(empty.kind(), ErrorKind::WouldBlock);
         assert!(!is_ready(Some(&now)));
-        // Whether the peer still writes to the ring or to TCP already, the set hears of it.
+        // Whether the peer still writes to the ring or to TCP already, the set shows it.
         for _ in 0..100 {
             a.send(b"x").expect("send");
             assert!(is_ready(None));
@@ -118,38 +118,38 @@ fn a_stand_in_shows_the_ring_to_an_epoll_set_until_it_is_empty() {
             let empty = b.recv_with(&mut buf, RecvFlags::DONTWAIT).expect_err("empty");
             assert_eq!(empty.kind(), ErrorKind::WouldBlock);
         }
-        assert!(b.twin.is_plain());
-        assert_eq!(b.twin.stand_in(b.socket.as_fd()).expect("asked"), None);
+        assert!(b.stream.is_plain());
+        assert_eq!(b.stream.epoll_proxy(b.socket.as_fd()).expect("asked"), None);
     });
 }
 
-/// The call that finds the stream back on TCP for good is no receive.
+/// The call that finds the stream back on TCP for good is not a receive.
 #[test]
-fn an_epoll_set_is_quiet_once_a_look_has_found_the_stream_on_tcp() {
+fn an_epoll_set_is_quiet_once_a_poll_has_found_the_stream_on_tcp() {
     use rustix::event::{Timespec, epoll};
     fn counts(end: &End) {
-        assert_eq!(end.twin.bytes_readable(end.socket.as_fd()).expect("bytes"), 0);
+        assert_eq!(end.stream.bytes_readable(end.socket.as_fd()).expect("bytes"), 0);
     }
     fn polls(end: &End) {
         let mut entries = [end.poll_entry(PollFlags::IN)];
         poll(&mut entries, Some(Duration::ZERO), None).expect("poll");
         assert_eq!(entries[0].revents, PollFlags::empty());
     }
-    for looks in [counts, polls] {
+    for check in [counts, polls] {
         watchdog(|| {
             let (a, b) = connect_on_ring();
             b.pin();
-            let proxy = b.twin.stand_in(b.socket.as_fd()).expect("made").expect("on the ring");
+            let proxy = b.stream.epoll_proxy(b.socket.as_fd()).expect("made").expect("on the ring");
             // SAFETY: the stream keeps it open as long as it is needed.
             let proxy = unsafe { BorrowedFd::borrow_raw(proxy) };
             let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
             epoll::add(&set, proxy, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .expect("add");
-            // Says that it goes to TCP, and sends nothing there.
+            // This end announces that it goes to TCP, and sends nothing there.
             a.pin();
-            let is_settled = || b.twin.dirs.has(FLAG_RX_PLAIN);
+            let is_settled = || b.stream.dirs.has(FLAG_RX_PLAIN);
             while !is_settled() {
-                looks(&b);
+                check(&b);
             }
             let mut events = Vec::with_capacity(1);
             let room = rustix::buffer::spare_capacity(&mut events);
@@ -163,7 +163,7 @@ fn an_epoll_set_is_quiet_once_a_look_has_found_the_stream_on_tcp() {
 fn an_armed_doorbell_rings_and_an_old_mark_arms_nothing() {
     watchdog(|| {
         let (a, b) = connect_on_ring();
-        let bell = b.twin.create_doorbell().expect("a doorbell");
+        let bell = b.stream.create_doorbell().expect("a doorbell");
         let is_rung = || {
             let fd = bell.as_raw_fd();
             let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
@@ -172,21 +172,21 @@ fn an_armed_doorbell_rings_and_an_old_mark_arms_nothing() {
         let mut byte = [0];
         for _ in 0..100 {
             let mark = loop {
-                let mark = b.twin.mark();
+                let mark = b.stream.mark();
                 let empty = b.recv_with(&mut byte, RecvFlags::DONTWAIT).expect_err("nothing yet");
                 assert_eq!(empty.kind(), ErrorKind::WouldBlock);
-                if b.twin.arm(&bell, mark) {
+                if b.stream.arm(&bell, mark) {
                     break mark;
                 }
             };
             assert_eq!(Mark::from_bits(mark.to_bits()), mark);
             a.send(&[1]).expect("send");
-            assert!(is_rung() && b.twin.has_changed(mark));
-            b.twin.disarm(&bell);
+            assert!(is_rung() && b.stream.has_changed(mark));
+            b.stream.disarm(&bell);
             bell.drain();
-            assert!(!b.twin.arm(&bell, mark), "something has come since");
+            assert!(!b.stream.arm(&bell, mark), "something has come since");
             b.recv_all(&mut byte);
-            assert!(!is_rung(), "disarmed, it stays quiet while we take what came");
+            assert!(!is_rung(), "disarmed, it stays quiet while the bytes are read");
         }
     });
 }

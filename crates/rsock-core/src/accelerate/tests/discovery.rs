@@ -1,6 +1,6 @@
-//! Finding the peer while a thread waits: it answers.
+//! Discovery while a thread waits: the thread answers the peer.
 
-use crate::accelerate::four_tuple::{Role, Tuple};
+use crate::accelerate::four_tuple::{FourTuple, Role};
 use crate::accelerate::tests::*;
 use rustix::event::{PollFd, Timespec};
 use rustix::net::{
@@ -12,17 +12,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Two ends of a connection, of which the first plays `role`.
+/// Two ends of a connection, of which the first has `role`.
 fn connect_as(role: Role) -> (End, End) {
     let (a, b) = connect();
-    let tuple = Tuple::of(a.socket.as_fd()).expect("addresses").expect("of TCP");
+    let tuple = FourTuple::of(a.socket.as_fd()).expect("addresses").expect("of TCP");
     if tuple.role() == Some(role) { (a, b) } else { (b, a) }
 }
 
-/// Looks at what has come until `is_meant` holds, and takes none of it.
-fn look_until(end: &End, mut is_meant: impl FnMut() -> bool) {
+/// Peeks at `end` until `is_done` holds.
+fn peek_until(end: &End, mut is_done: impl FnMut() -> bool) {
     let mut byte = [0];
-    while !is_meant() {
+    while !is_done() {
         match end.recv_with(&mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok(n) => assert_eq!(n, 1),
             Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
@@ -30,8 +30,8 @@ fn look_until(end: &End, mut is_meant: impl FnMut() -> bool) {
     }
 }
 
-fn is_looking(end: &End) -> bool {
-    end.twin.looking_since.get().is_some()
+fn is_searching(end: &End) -> bool {
+    end.stream.search_began.get().is_some()
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_writer_that_waits_for_room_answers_its_peer() {
     for role in [Role::Publisher, Role::Finder] {
         watchdog(|| {
             let (writer, reader) = connect_as(role);
-            look_until(&reader, || is_looking(&reader));
+            peek_until(&reader, || is_searching(&reader));
             let mut total = 0;
             let full = loop {
                 match writer.try_send(&pattern(total, PIECE)) {
@@ -49,18 +49,18 @@ fn a_writer_that_waits_for_room_answers_its_peer() {
                 }
             };
             assert_eq!(full.kind(), ErrorKind::WouldBlock);
-            assert!(is_looking(&writer) && !writer.twin.is_paired());
+            assert!(is_searching(&writer) && !writer.stream.has_path());
             let sent = AtomicUsize::new(total);
             std::thread::scope(|s| {
                 // The kernel may find room after it had none, so one more piece need not wait.
                 let blocked = s.spawn(|| {
-                    while !writer.twin.is_paired() {
+                    while !writer.stream.has_path() {
                         let at = sent.load(Ordering::Relaxed);
                         let n = writer.send(&pattern(at, PIECE)).expect("sent");
                         sent.store(at + n, Ordering::Release);
                     }
                 });
-                look_until(&reader, || reader.twin.is_paired() && writer.twin.is_paired());
+                peek_until(&reader, || reader.stream.has_path() && writer.stream.has_path());
                 let before = sent.load(Ordering::Acquire);
                 recv_pattern_between(&reader, 0, before, 14);
                 blocked.join().expect("no panic");
@@ -70,24 +70,24 @@ fn a_writer_that_waits_for_room_answers_its_peer() {
     }
 }
 
-/// Although it is the first time that it waits: its calls have been sends so far.
+/// This is the reader's first wait: its calls have been sends so far.
 #[test]
 fn a_reader_that_waits_for_the_first_bytes_answers_its_peer() {
     for role in [Role::Publisher, Role::Finder] {
         watchdog(|| {
             let (reader, writer) = connect_as(role);
-            look_until(&writer, || is_looking(&writer));
-            while !is_looking(&reader) {
+            peek_until(&writer, || is_searching(&writer));
+            while !is_searching(&reader) {
                 reader.send(&[1]).expect("send");
             }
-            assert!(!reader.twin.is_paired());
+            assert!(!reader.stream.has_path());
             std::thread::scope(|s| {
                 let waiting = s.spawn(|| {
                     let mut byte = [0];
                     reader.recv_all(&mut byte);
                     byte
                 });
-                look_until(&writer, || reader.twin.is_paired() && writer.twin.is_paired());
+                peek_until(&writer, || reader.stream.has_path() && writer.stream.has_path());
                 writer.send(&[2]).expect("send");
                 assert_eq!(waiting.join().expect("no panic"), [2]);
             });
@@ -95,18 +95,18 @@ fn a_reader_that_waits_for_the_first_bytes_answers_its_peer() {
     }
 }
 
-/// A visitor of the name that `publisher` has put out.
-fn visit(publisher: &End) -> OwnedFd {
-    let tuple = Tuple::of(publisher.socket.as_fd()).expect("addresses").expect("of TCP");
+/// A connection to the meeting point of `publisher`.
+fn connect_to_meeting_point(publisher: &End) -> OwnedFd {
+    let tuple = FourTuple::of(publisher.socket.as_fd()).expect("addresses").expect("of TCP");
     let name = SocketAddrUnix::new_abstract_name(tuple.meeting_name().as_bytes()).expect("a name");
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let socket = socket.expect("a socket");
-    look_until(publisher, || rustix::net::connect(&socket, &name).is_ok());
+    peek_until(publisher, || rustix::net::connect(&socket, &name).is_ok());
     socket
 }
 
-/// A socket whose last close waits for an hour, and its peer, whose end ends the wait.
+/// A socket whose last close waits for an hour, and its peer, whose close ends that wait.
 fn lingering() -> (TcpStream, TcpStream) {
     let (waits, peer) = connect();
     let mut socket = waits.socket;
@@ -122,13 +122,13 @@ fn has_hung_up(socket: &OwnedFd) -> bool {
     fds[0].revents().contains(PollFlags::HUP)
 }
 
-/// The first message is refused, the second one lies there unread; both bring a socket whose last close
+/// The first message is refused, the second one stays unread; both carry a socket whose last close
 /// waits.
 #[test]
-fn a_visitor_with_descriptors_whose_close_waits_keeps_no_call_waiting() {
+fn received_descriptors_whose_close_waits_do_not_delay_a_call() {
     watchdog(|| {
         let (publisher, _other) = connect_as(Role::Publisher);
-        let visitor = visit(&publisher);
+        let finder = connect_to_meeting_point(&publisher);
         let mut peers = Vec::new();
         for _ in 0..2 {
             let (socket, peer) = lingering();
@@ -137,10 +137,10 @@ fn a_visitor_with_descriptors_whose_close_waits_keeps_no_call_waiting() {
             let mut control = SendAncillaryBuffer::new(&mut space);
             assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
             let bytes = [IoSlice::new(b"rubbish")];
-            sendmsg(&visitor, &bytes, &mut control, SendFlags::NOSIGNAL).expect("sent");
+            sendmsg(&finder, &bytes, &mut control, SendFlags::NOSIGNAL).expect("sent");
             peers.push(peer);
         }
-        look_until(&publisher, || has_hung_up(&visitor));
+        peek_until(&publisher, || has_hung_up(&finder));
         drop(peers);
     });
 }

@@ -3,6 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rsock_core::accelerate::fuzz::pair_message;
+use rsock_core::accelerate::fuzz::local_message;
 
-fuzz_target!(|data: &[u8]| pair_message(data));
+fuzz_target!(|data: &[u8]| local_message(data));

@@ -1,0 +1,44 @@
+//! What a native stream answers to `poll(2)`.
+
+#![forbid(unsafe_code)]
+
+use crate::accelerate::native_peer::NativeStream;
+use crate::accelerate::poll_state::{INPUT, OUTPUT, State};
+use crate::accelerate::state::FLAG_BROKEN;
+use crate::interrupt::Section;
+use rustix::event::PollFlags;
+
+impl NativeStream {
+    /// The ring alone answers, and the device says whether the peer is there.
+    pub(in crate::accelerate) fn poll_state(&self, events: PollFlags) -> State<'_> {
+        let _section = Section::enter();
+        let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
+        let Some(path) = self.path() else {
+            // The stream is the parent's, which a receive, or a send, reports.
+            state.ready |= events & (INPUT | OUTPUT);
+            return state;
+        };
+        let mark = path.mark();
+        if self.has(FLAG_BROKEN) {
+            state.kernel |= events & (INPUT | OUTPUT);
+            state.ready |= events & (INPUT | OUTPUT);
+            return state;
+        }
+        let is_disconnected = path.is_disconnected();
+        state.ring = Some((path, mark));
+        if events.intersects(INPUT) {
+            state.kernel |= PollFlags::RDHUP;
+            state.end_is_input = true;
+            if path.has_input() || is_disconnected {
+                state.ready |= events & INPUT;
+            }
+            if is_disconnected || path.has_eof() {
+                state.ready |= events & PollFlags::RDHUP;
+            }
+        }
+        if events.intersects(OUTPUT) && (path.has_room() || is_disconnected) {
+            state.ready |= events & OUTPUT;
+        }
+        state
+    }
+}

@@ -1,0 +1,68 @@
+//! The two questions that spare a call the table, against the table.
+
+use super::receive::Source;
+use super::send::Sink;
+use super::{Conditions, Counts, Fact, Heard, Message, Read, Receiver, Seen, Sender, Step, Wire};
+use super::{Look, Write};
+
+fn heard(message: Option<Message>) -> Heard {
+    let counts = message.map_or(Counts::default(), |m| Counts::default().after(m));
+    Heard { counts, up_offset: 0 }
+}
+
+/// What a query answers with the first observation that it asks for.
+fn after_one_look<D>(
+    now: Conditions,
+    messages: Heard,
+    mut query: impl FnMut(&mut Seen) -> Step<D>,
+) -> Option<(Look, Step<D>)> {
+    let mut seen = Seen::new(now);
+    let Step::Look(look @ (Look::Mail | Look::News)) = query(&mut seen) else { return None };
+    seen.note::<Wire>(Fact::Mail(messages), || now);
+    Some((look, query(&mut seen)))
+}
+
+#[test]
+fn a_write_goes_to_the_ring_at_once_where_the_table_says_so() {
+    let mut n_direct = 0;
+    for sink in [Sink::Tcp, Sink::Ring, Sink::Leaving] {
+        for message in [None, Some(Message::Leave), Some(Message::Ready)] {
+            let messages = heard(message);
+            for now in Conditions::every() {
+                let mut at: Sender = Sender::after(1);
+                (at.sink, at.ring_bytes) = (sink, 1);
+                let is_direct = at.writes_ring(now, messages);
+                let answer = after_one_look(now, messages, |seen| at.write(seen));
+                let is_ring = matches!(answer, Some((Look::Mail, Step::Done(Write::Ring))));
+                assert_eq!(is_direct, is_ring, "{sink:?}, {message:?}, {now:?}: {answer:?}");
+                n_direct += u32::from(is_direct);
+            }
+        }
+    }
+    assert!(n_direct != 0);
+}
+
+/// A pinned receiver that has asked its peer to leave the ring may read it too, but is rare.
+#[test]
+fn a_read_takes_the_ring_at_once_only_where_the_table_says_so() {
+    let mut n_direct = 0;
+    for source in [Source::Tcp, Source::Invited, Source::Clamped, Source::Ring] {
+        for message in [None, Some(Message::Down), Some(Message::Up { offset: 3 })] {
+            let messages = heard(message);
+            for now in Conditions::every() {
+                let mut at: Receiver = Receiver::after(1);
+                at.source = source;
+                let is_direct = at.reads_ring(now, messages);
+                let answer = after_one_look(now, messages, |seen| at.read(seen));
+                let is_ring = matches!(answer, Some((Look::News, Step::Done(Read::Ring))));
+                let is_pinned = now.has(Conditions::PINNED);
+                assert!(
+                    is_direct == is_ring || !is_direct && is_pinned,
+                    "{source:?}, {message:?}, {now:?}: {answer:?}"
+                );
+                n_direct += u32::from(is_direct);
+            }
+        }
+    }
+    assert!(n_direct != 0);
+}
