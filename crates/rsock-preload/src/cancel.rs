@@ -2,9 +2,9 @@
 //!
 //! A thread that waits in the core makes raw system calls, which libc does not know: libc would not
 //! wake it, and unwinding through the core is not possible. So cancellation is disabled inside
-//! (`cancel_state.rs`); `pthread_cancel` always sends libc's own cancellation signal, which `signal`
-//! treats there as a handler that ends the call with `EINTR`; and [`without_cancel`], outside again,
-//! is the cancellation point.
+//! (`cancel_state.rs`); `pthread_cancel` always sends libc's own cancellation signal, which
+//! `signal` treats there as a handler that ends the call with `EINTR`; and [`without_cancel`],
+//! outside again, is the cancellation point.
 
 use crate::{errno, guard, signal};
 use libc::{c_int, clockid_t, pthread_t};

@@ -124,7 +124,7 @@ pub struct Link {
 /// The lane of a dropped queue pair, kept until its peer has detached from it.
 #[derive(Debug)]
 struct RetiredLane {
-    /// [`LaneHead`].
+    /// [`LaneHead`](layout::LaneHead).
     head_at: u64,
     /// Page allocations: offset and length.
     spans: Vec<(u64, u64)>,
