@@ -87,6 +87,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/rdma/",
     "crates/rsock-cm/src/rdma/",
     // Registered and shared memory.
+    "crates/rsock-verbs/src/cred.rs",
     "crates/rsock-verbs/src/device.rs",
     "crates/rsock-verbs/src/family/",
     "crates/rsock-verbs/src/high_fd.rs",
@@ -103,7 +104,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/engine/resources.rs",
     "crates/rsock-core/src/engine/shared.rs",
     "crates/rsock-core/src/metrics/writer.rs",
-    "crates/rsock-core/src/accelerate/handoff/holders.rs",
+    "crates/rsock-core/src/accelerate/holders.rs",
     "crates/rsock-core/src/accelerate/native_peer/state.rs",
     "crates/rsock-core/src/accelerate/state.rs",
     // System calls that no crate wraps, and the program's descriptors.
@@ -117,7 +118,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/accelerate/offsets.rs",
     "crates/rsock-core/src/accelerate/poll.rs",
     "crates/rsock-core/src/accelerate/handoff/relay.rs",
-    "crates/rsock-core/src/accelerate/discovery/verify.rs",
+    "crates/rsock-core/src/accelerate/verify.rs",
     // Descriptors that an async runtime takes at their word.
     "crates/rsock-tokio/src/async_fd.rs",
     // C symbols.

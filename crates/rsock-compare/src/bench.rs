@@ -1,7 +1,7 @@
 //! The bench that all samples are taken on: libraries, programs, device, CPUs and time.
 
 use crate::case::{Case, Place, Side, Work};
-use crate::programs::Programs;
+use crate::installed::Programs;
 use crate::server::Listening;
 use rsock_cli::library;
 use std::ffi::OsString;

@@ -3,8 +3,8 @@
 use crate::bench::Bench;
 use crate::case::{self, Case, Place};
 use crate::environment::Environment;
+use crate::installed::Programs;
 use crate::output_file::OutputFile;
-use crate::programs::Programs;
 use crate::result::Comparison;
 use crate::{report, runner};
 use clap::ValueEnum;

@@ -1,7 +1,7 @@
 //! The circumstances on which the figures depend: machine, versions, settings.
 
 use crate::bench::Bench;
-use crate::programs::Program;
+use crate::installed::Program;
 use rsock_cli::affinity;
 use serde::Serialize;
 use std::collections::BTreeMap;

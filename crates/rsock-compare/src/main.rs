@@ -13,6 +13,7 @@ mod compare;
 mod environment;
 mod hold;
 mod incast;
+mod installed;
 mod judge;
 mod limit;
 mod measure;

@@ -1,6 +1,6 @@
 //! The servers of a sample: each on a port of its own, ended with the value that holds it.
 
-use crate::programs::Program;
+use crate::installed::Program;
 use rsock_cli::child::{Child, pause};
 use rsock_cli::error::Error;
 use std::fs;

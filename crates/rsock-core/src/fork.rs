@@ -18,7 +18,7 @@
 //! * The receivers of datagram queues: `try_lock` only. Datagram sockets go back to UDP before a
 //!   fork.
 
-use crate::{engine, fork_gate};
+use crate::{fork_gate, page_reclaim};
 use rsock_verbs::family;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 #[derive(Debug)]
 pub struct ForkGuard {
     _gate: fork_gate::Held,
-    _streams: engine::LockedStreams,
+    _streams: page_reclaim::LockedStreams,
     _memory: family::ForkHold,
 }
 
@@ -41,7 +41,7 @@ pub fn prepare() -> ForkGuard {
 fn lock(hold_memory: fn() -> family::ForkHold) -> ForkGuard {
     // In the order in which they are taken elsewhere: a thread that has locked the list may
     // allocate memory.
-    let _streams = engine::lock_for_fork();
+    let _streams = page_reclaim::lock_for_fork();
     let _memory = hold_memory();
     ForkGuard { _gate: fork_gate::hold(), _streams, _memory }
 }

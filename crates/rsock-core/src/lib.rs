@@ -23,6 +23,7 @@ mod fuzz_corpus;
 pub mod interrupt;
 mod iov;
 pub mod metrics;
+mod page_reclaim;
 mod rdma_options;
 pub mod rsocket;
 mod sync;

@@ -2,13 +2,12 @@
 //!
 //! A thread that waits in the core makes raw system calls, which libc does not know: libc would not
 //! wake it, and unwinding through the core is not possible. So cancellation is disabled inside
-//! ([`SavedCancelState`]); `pthread_cancel` always sends libc's own cancellation signal, which
-//! `signal` treats there as a handler that ends the call with `EINTR`; and
-//! [`guard::without_cancel`], outside again, is the cancellation point.
+//! (`cancel_state.rs`); `pthread_cancel` always sends libc's own cancellation signal, which
+//! `signal` treats there as a handler that ends the call with `EINTR`; and [`without_cancel`],
+//! outside again, is the cancellation point.
 
 use crate::{errno, guard, signal};
-use libc::{c_char, c_int, clockid_t, pthread_t};
-use std::ptr;
+use libc::{c_int, clockid_t, pthread_t};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether any thread has been cancelled.
@@ -17,46 +16,6 @@ static USED: AtomicBool = AtomicBool::new(false);
 unsafe extern "C-unwind" {
     /// Ends the thread, by unwinding, if it was cancelled and allows cancellation.
     fn pthread_testcancel();
-    /// Allows or forbids cancellation; allowing it may end the thread at once.
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-unsafe extern "C" {
-    /// Not zero while the process has no other thread that could cancel this one.
-    static __libc_single_threaded: c_char;
-}
-
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
-/// The cancellation state before it was disabled; `NONE` if it was not changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SavedCancelState(c_int);
-
-impl SavedCancelState {
-    pub(crate) const NONE: Self = Self(-1);
-
-    /// Disables cancellation of this thread.
-    #[inline]
-    pub(crate) fn disable() -> Self {
-        // SAFETY: libc's own variable, of this type. Only this thread could change it now from
-        // "single" to "several", by what it does after this.
-        if unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0 {
-            return Self::NONE;
-        }
-        let mut old = 0;
-        // SAFETY: a valid state and a live variable.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
-        Self(old)
-    }
-
-    /// Restores the previous state.
-    #[inline]
-    pub(crate) fn restore(self) {
-        if self != Self::NONE {
-            // SAFETY: a valid state, and null is allowed; unwinds, which everything above allows.
-            unsafe { pthread_setcancelstate(self.0, ptr::null_mut()) };
-        }
-    }
 }
 
 /// As `pthread_cancel(3)`.
@@ -87,6 +46,54 @@ pub(crate) fn test() {
         // SAFETY: no precondition; unwinds, which everything above allows.
         unsafe { pthread_testcancel() };
     }
+}
+
+/// Makes a call during which this thread cannot be cancelled, because cancellation unwinds, and
+/// frames of Rust can be unwound at some of their calls only. The frame that calls this must have
+/// nothing to drop. It is a cancellation point itself, like the libc functions that the hooks
+/// replace.
+#[inline(always)]
+pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
+    let here = 0u8;
+    let here = (&raw const here).addr();
+    loop {
+        test();
+        let is_outermost = guard::hold_cancellation(here);
+        let result = outlined(&mut call);
+        if !is_outermost {
+            return result;
+        }
+        let (cancel_state, is_cancelled) = guard::end_hold();
+        // From here on the thread may be unwound.
+        cancel_state.restore();
+        if is_cancelled {
+            signal::cancel_self();
+            if result.is_interrupted() {
+                // If `cancel_self` returns, the thread does not allow cancellation, and must not
+                // notice.
+                continue;
+            }
+        }
+        return result;
+    }
+}
+
+/// A result of a hook, by which [`without_cancel`] knows interrupted calls.
+pub(crate) trait HookResult: Copy {
+    /// Whether the call was interrupted before it did anything.
+    fn is_interrupted(self) -> bool;
+}
+
+impl<T: Copy + PartialEq + From<i8>> HookResult for Option<T> {
+    fn is_interrupted(self) -> bool {
+        self == Some(T::from(-1)) && errno::read() == libc::EINTR
+    }
+}
+
+/// Keeps the frame of the call apart from that of [`without_cancel`].
+#[inline(never)]
+fn outlined<R>(call: &mut impl FnMut() -> R) -> R {
+    call()
 }
 
 /// The thread of a CPU-time clock, by the kernel's encoding of such clocks.

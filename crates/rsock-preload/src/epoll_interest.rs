@@ -7,13 +7,31 @@
 
 mod fdinfo;
 
-use crate::hook::{PROXIED, SUPPORTED};
 use fdinfo::Entry;
 use rsock_core::datagram::kernel_udp::{EpollTrigger, ProxyChange};
 use rsock_verbs::raw;
 use rustix::fd::RawFd;
 use std::fs;
 use std::io;
+
+/// The events of an entry that its proxy has too. A proxy is always writable, which means nothing.
+pub(crate) const PROXIED: u32 =
+    (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLET | libc::EPOLLONESHOT).cast_unsigned();
+
+/// The events that a set may ask of a socket with a proxy. One shot for two descriptors would be
+/// two, and an exclusive wake-up of one descriptor would not count for the other.
+pub(crate) const SUPPORTED: u32 = (libc::EPOLLIN
+    | libc::EPOLLRDNORM
+    | libc::EPOLLRDBAND
+    | libc::EPOLLPRI
+    | libc::EPOLLOUT
+    | libc::EPOLLWRNORM
+    | libc::EPOLLWRBAND
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLRDHUP
+    | libc::EPOLLET)
+    .cast_unsigned();
 
 /// One entry of an epoll set's interest list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

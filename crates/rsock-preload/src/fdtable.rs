@@ -18,9 +18,9 @@ mod process_events;
 mod replacement;
 mod word;
 
-pub(crate) use closed::{note_closing, note_disconnected, was_reused};
+pub(crate) use closed::{note_closing, note_disconnected, note_made, was_reused};
 pub(crate) use opened::{
-    note_accepted, note_connected, note_connecting, note_duplicate, note_listening, note_made,
+    note_accepted, note_connected, note_connecting, note_duplicate, note_listening,
     note_stream_made,
 };
 pub(crate) use pin::{follow_keepalive, pin};
@@ -91,6 +91,15 @@ pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
             return handle.filter(|_| !guard::is_in_core());
         }
     }
+}
+
+/// Begins a call on the UDP socket of `fd`, pinned or not, if it has been adopted.
+pub(crate) fn find_udp(fd: c_int, direction: Direction) -> Option<Handle> {
+    let word = Word(entry(fd)?.load(Ordering::Acquire));
+    if !word.is_datagram() || guard::is_in_core() {
+        return None;
+    }
+    slot::begin_call(word.key()?, direction, fd)
 }
 
 /// Whether `entry` still is what `word` was before the caller entered the slot. If so, a thread

@@ -7,7 +7,8 @@
 //! [`OutsideCore`]. A handler that leaves by `longjmp` never restores the mark, which is right too:
 //! the frames that it described are gone.
 
-use crate::{cancel, errno, signal};
+use crate::cancel_state::SavedCancelState;
+use crate::errno;
 use libc::c_int;
 use std::cell::Cell;
 use std::io;
@@ -20,7 +21,7 @@ thread_local! {
             State {
                 depth: Cell::new(0),
                 held_at: Cell::new(0),
-                cancel_state: Cell::new(cancel::SavedCancelState::NONE),
+                cancel_state: Cell::new(SavedCancelState::NONE),
                 is_cancelled: Cell::new(false),
             }
         };
@@ -28,10 +29,10 @@ thread_local! {
 
 struct State {
     depth: Cell<u32>,
-    /// The stack address at which the outermost [`without_cancel`] began; 0 outside.
+    /// The stack address at which the outermost [`hold_cancellation`] began; 0 outside.
     held_at: Cell<usize>,
     /// The cancellation state to restore when it ends.
-    cancel_state: Cell<cancel::SavedCancelState>,
+    cancel_state: Cell<SavedCancelState>,
     /// Whether a cancellation has come meanwhile.
     is_cancelled: Cell<bool>,
 }
@@ -42,76 +43,43 @@ pub(crate) fn is_in_core() -> bool {
     STATE.with(|s| s.depth.get() != 0)
 }
 
-/// Makes a call during which this thread cannot be cancelled, because cancellation unwinds, and
-/// frames of Rust can be unwound at some of their calls only. The frame that calls this must have
-/// nothing to drop. It is a cancellation point itself, like the libc functions that the hooks
-/// replace.
+/// Disables cancellation of this thread until [`end_hold`], for a frame whose stack is at `here`.
+/// Returns whether the frame is the outermost one that does, and so has to call [`end_hold`].
 #[inline(always)]
-pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
-    let here = 0u8;
-    let here = (&raw const here).addr();
-    loop {
-        cancel::test();
-        let is_outermost = STATE.with(|s| {
-            let held_at = s.held_at.get();
-            if held_at >= here {
-                return false;
-            }
-            // An older mark on a lower address is of a frame that a longjmp has left; the state
-            // that the program had set before that frame is still known.
-            let cancel_state = cancel::SavedCancelState::disable();
-            if held_at == 0 {
-                s.cancel_state.set(cancel_state);
-            }
-            s.held_at.set(here);
-            true
-        });
-        let result = outlined(&mut call);
-        if !is_outermost {
-            return result;
+pub(crate) fn hold_cancellation(here: usize) -> bool {
+    STATE.with(|s| {
+        let held_at = s.held_at.get();
+        if held_at >= here {
+            return false;
         }
-        let (cancel_state, is_cancelled) = STATE.with(|s| {
-            s.held_at.set(0);
-            (s.cancel_state.get(), s.is_cancelled.replace(false))
-        });
-        // From here on the thread may be unwound.
-        cancel_state.restore();
-        if is_cancelled {
-            signal::cancel_self();
-            if result.is_interrupted() {
-                // If `cancel_self` returns, the thread does not allow cancellation, and must not
-                // notice.
-                continue;
-            }
+        // An older mark on a lower address is of a frame that a longjmp has left; the state that
+        // the program had set before that frame is still known.
+        let cancel_state = SavedCancelState::disable();
+        if held_at == 0 {
+            s.cancel_state.set(cancel_state);
         }
-        return result;
-    }
+        s.held_at.set(here);
+        true
+    })
 }
 
-/// A result of a hook, by which [`without_cancel`] knows interrupted calls.
-pub(crate) trait HookResult: Copy {
-    /// Whether the call was interrupted before it did anything.
-    fn is_interrupted(self) -> bool;
-}
-
-impl<T: Copy + PartialEq + From<i8>> HookResult for Option<T> {
-    fn is_interrupted(self) -> bool {
-        self == Some(T::from(-1)) && errno::read() == libc::EINTR
-    }
-}
-
-/// Keeps the frame of the call apart from that of [`without_cancel`].
-#[inline(never)]
-fn outlined<R>(call: &mut impl FnMut() -> R) -> R {
-    call()
+/// Ends [`hold_cancellation`]. Returns the cancellation state to restore, and whether a
+/// cancellation has come meanwhile.
+#[inline(always)]
+pub(crate) fn end_hold() -> (SavedCancelState, bool) {
+    STATE.with(|s| {
+        s.held_at.set(0);
+        (s.cancel_state.get(), s.is_cancelled.replace(false))
+    })
 }
 
 /// Whether a cancellation that has interrupted this thread, with its stack at `stack`, must wait.
-/// If so, [`without_cancel`] repeats it at its end.
+/// If so, [`end_hold`] says so.
 pub(crate) fn defers_cancellation(stack: usize) -> bool {
     STATE.with(|s| {
         let held_at = s.held_at.get();
-        // A stack far away is another one: that of a handler, above a call in [`without_cancel`].
+        // A stack far away is another one: that of a handler, above a call that holds
+        // cancellation.
         const FAR: usize = 64 << 20;
         let is_held = held_at != 0 && (stack <= held_at || stack - held_at > FAR);
         if is_held {

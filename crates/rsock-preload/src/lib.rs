@@ -22,6 +22,7 @@
 
 mod arg;
 mod cancel;
+mod cancel_state;
 mod chunked;
 mod epoll_interest;
 mod errno;
@@ -34,6 +35,7 @@ mod log;
 mod native_peer;
 mod next;
 mod options;
+mod process_handoff;
 mod signal;
 mod slot;
 mod sync;

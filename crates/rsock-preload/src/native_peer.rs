@@ -3,3 +3,4 @@
 pub(crate) mod accept;
 pub(crate) mod connector;
 pub(crate) mod listeners;
+pub(crate) mod shared_listener;

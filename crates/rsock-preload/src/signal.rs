@@ -20,6 +20,7 @@ mod actions;
 mod cancellation;
 mod context;
 mod deferral;
+mod records;
 mod sigpipe;
 mod wrapper;
 
@@ -36,6 +37,9 @@ use rsock_verbs::raw;
 
 /// Size of the kernel's signal set, not libc's.
 const KERNEL_SIGSET: usize = 8;
+
+/// The signal by which glibc cancels threads.
+const SIGCANCEL: c_int = 32;
 
 /// The signals of a copy from or to memory that does not exist.
 const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];

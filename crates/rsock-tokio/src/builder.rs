@@ -1,12 +1,6 @@
 //! The settings of accelerated streams, chosen before a stream or a listener exists.
 
-use crate::listener::Listener;
-use crate::stream::Stream;
-use rsock_core::accelerate::Side;
-use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 
 /// Settings of accelerated streams; those of rsockets streams are
 /// [`rsockets::Builder`](crate::rsockets::Builder).
@@ -29,9 +23,9 @@ use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
-    spin: Duration,
-    nodelay: Option<bool>,
-    iomap_slots: u16,
+    pub(crate) spin: Duration,
+    pub(crate) nodelay: Option<bool>,
+    pub(crate) iomap_slots: u16,
 }
 
 /// The value of [`Builder::spin`] by default.
@@ -69,59 +63,11 @@ impl Builder {
         self
     }
 
-    /// Regions that the peer may [expose](Stream::expose) at once; 0 by default, at most 32512.
-    /// Each costs 24 bytes per stream.
+    /// Regions that the peer may [expose](crate::Stream::expose) at once; 0 by default, at most
+    /// 32512. Each costs 24 bytes per stream.
     #[must_use]
     pub fn iomap_slots(mut self, n: u16) -> Self {
         self.iomap_slots = n;
         self
-    }
-
-    /// As [`Stream::connect`].
-    ///
-    /// # Errors
-    /// As [`Stream::connect`]; as `setsockopt(2)` if [`Self::nodelay`] was called.
-    ///
-    /// # Cancel safety
-    /// Dropping the future abandons the attempt; no connection is left behind.
-    pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
-        self.stream(TcpStream::connect(addr).await?, Some(Side::Connected))
-    }
-
-    /// As [`Listener::bind`].
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
-    pub async fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
-        Ok(Listener::new(TcpListener::bind(addr).await?, *self))
-    }
-
-    /// Takes over a connected socket through which no byte has passed yet. (One that has been used
-    /// works too, and stays on TCP.)
-    ///
-    /// # Errors
-    /// As `setsockopt(2)` if [`Self::nodelay`] was called.
-    pub fn wrap(&self, socket: TcpStream) -> io::Result<Stream> {
-        self.stream(socket, None)
-    }
-
-    /// `side` says which end of the connection this is; without it the stream does not move to a
-    /// peer on another host.
-    fn stream(&self, socket: TcpStream, side: Option<Side>) -> io::Result<Stream> {
-        if let Some(on) = self.nodelay {
-            socket.set_nodelay(on)?;
-        }
-        Ok(Stream::new(socket, side, self.spin, self.iomap_slots))
-    }
-
-    /// The stream of a connection that the listener has accepted.
-    pub(crate) fn accepted(
-        &self,
-        (socket, peer): (TcpStream, SocketAddr),
-    ) -> io::Result<(Stream, SocketAddr)> {
-        Ok((self.stream(socket, Some(Side::Accepted))?, peer))
     }
 }

@@ -1,9 +1,7 @@
 //! The listener, with the methods of `tokio::net::TcpListener`, and the stream of its connections.
 
 use crate::builder::Builder;
-use crate::rsockets;
 use crate::stream::Stream;
-use crate::transport::Rsockets;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -32,6 +30,19 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 pub struct Listener {
     socket: TcpListener,
     settings: Builder,
+}
+
+impl Builder {
+    /// As [`Listener::bind`].
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
+        Ok(Listener::new(TcpListener::bind(addr).await?, *self))
+    }
 }
 
 impl Listener {
@@ -124,7 +135,8 @@ impl AsRawFd for Listener {
 }
 
 /// The connections of a listener, as a [`Stream`](futures_core::Stream) that never ends; returned
-/// by [`Listener::incoming`] and [`rsockets::Listener::incoming`].
+/// by [`Listener::incoming`] and
+/// [`rsockets::Listener::incoming`](crate::rsockets::Listener::incoming).
 ///
 /// # Examples
 ///
@@ -146,7 +158,7 @@ impl AsRawFd for Listener {
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
 pub struct Incoming<L = Listener> {
-    listener: L,
+    pub(crate) listener: L,
 }
 
 impl<L> Incoming<L> {
@@ -163,15 +175,6 @@ impl<L> Incoming<L> {
 
 impl futures_core::Stream for Incoming {
     type Item = io::Result<Stream>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let accepted = ready!(self.listener.poll_accept(cx));
-        Poll::Ready(Some(accepted.map(|(stream, _)| stream)))
-    }
-}
-
-impl futures_core::Stream for Incoming<rsockets::Listener> {
-    type Item = io::Result<Stream<Rsockets>>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let accepted = ready!(self.listener.poll_accept(cx));

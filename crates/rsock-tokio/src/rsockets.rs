@@ -38,6 +38,7 @@ use rsock_core::rsocket::{Family, Socket, SocketSettings, WaitSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -307,5 +308,14 @@ impl Listener {
     /// As `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.inner.local_addr()
+    }
+}
+
+impl futures_core::Stream for Incoming {
+    type Item = io::Result<Stream>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let accepted = ready!(self.listener.poll_accept(cx));
+        Poll::Ready(Some(accepted.map(|(stream, _)| stream)))
     }
 }

@@ -15,7 +15,7 @@ use crate::waiter::Waiter;
 use crate::waiting::{Direction, Waitable, readiness, retry, retry_interrupted};
 use crate::wakers::WakerKey;
 pub use remote_memory::ExposedRegion;
-use rsock_core::accelerate::{self, FallbackReason};
+use rsock_core::accelerate::{FallbackReason, Side};
 use rsock_core::rsocket::{AcceleratedSocket, Socket};
 use rustix::net::RecvFlags;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
@@ -111,10 +111,49 @@ impl Acceleration {
     }
 }
 
+impl Builder {
+    /// As [`Stream::connect`].
+    ///
+    /// # Errors
+    /// As [`Stream::connect`]; as `setsockopt(2)` if [`Self::nodelay`] was called.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the attempt; no connection is left behind.
+    pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
+        self.stream(TcpStream::connect(addr).await?, Some(Side::Connected))
+    }
+
+    /// Takes over a connected socket through which no byte has passed yet. (One that has been used
+    /// works too, and stays on TCP.)
+    ///
+    /// # Errors
+    /// As `setsockopt(2)` if [`Self::nodelay`] was called.
+    pub fn wrap(&self, socket: TcpStream) -> io::Result<Stream> {
+        self.stream(socket, None)
+    }
+
+    /// `side` says which end of the connection this is; without it the stream does not move to a
+    /// peer on another host.
+    fn stream(&self, socket: TcpStream, side: Option<Side>) -> io::Result<Stream> {
+        if let Some(on) = self.nodelay {
+            socket.set_nodelay(on)?;
+        }
+        Ok(Stream::new(socket, side, self.spin, self.iomap_slots))
+    }
+
+    /// The stream of a connection that the listener has accepted.
+    pub(crate) fn accepted(
+        &self,
+        (socket, peer): (TcpStream, SocketAddr),
+    ) -> io::Result<(Stream, SocketAddr)> {
+        Ok((self.stream(socket, Some(Side::Accepted))?, peer))
+    }
+}
+
 impl Stream {
     pub(crate) fn new(
         socket: TcpStream,
-        side: Option<accelerate::Side>,
+        side: Option<Side>,
         spin: Duration,
         iomap_slots: u16,
     ) -> Self {

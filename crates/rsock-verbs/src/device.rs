@@ -22,12 +22,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-mod sealed {
-    /// Closes [`super::Backend`].
+pub(crate) mod sealed {
+    /// Closes [`super::Backend`]: only the devices of this crate implement it.
     #[allow(unnameable_types, reason = "that is the point of a sealed trait")]
     pub trait Sealed {}
-    impl Sealed for crate::soft::Soft {}
-    impl Sealed for crate::rdma::Rdma {}
 }
 
 /// A family of device objects.

@@ -2,6 +2,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+pub mod cred;
 mod datagram;
 mod device;
 mod error;

@@ -9,10 +9,10 @@
 
 mod close_helper;
 
+use crate::cred::PeerCred;
 use crate::family::{ProcessId, process};
 use crate::own_fd;
 use crate::raw;
-use crate::soft::PeerCred;
 pub use close_helper::is_flooded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, SealFlags, open};

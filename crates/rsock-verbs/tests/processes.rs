@@ -4,8 +4,9 @@
 #![expect(clippy::cast_possible_truncation, reason = "test patterns")]
 
 use rsock_verbs::conformance::Watchdog;
+use rsock_verbs::cred::PeerCred;
 use rsock_verbs::soft::testing::{accept_over, offer_over};
-use rsock_verbs::soft::{Link, PeerCred, SoftChannel, SoftContext, SoftCq, SoftMr, SoftQp};
+use rsock_verbs::soft::{Link, SoftChannel, SoftContext, SoftCq, SoftMr, SoftQp};
 use rsock_verbs::{
     Access, Completion, CompletionChannel, CompletionQueue, Context, MemoryRegion, PostError,
     ProtectionDomain, QpCap, QpInit, QpNum, QpState, QueuePair, RKey, RemoteAddr, Retry, SendFlags,

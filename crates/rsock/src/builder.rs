@@ -1,8 +1,7 @@
 //! Settings of streams and listeners.
 
-use crate::{Listener, Side, Stream};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// Settings for streams and listeners that begin as TCP.
@@ -27,11 +26,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "settings do nothing by themselves"]
 pub struct Builder {
-    acceleration: Acceleration,
+    pub(crate) acceleration: Acceleration,
     nodelay: Option<bool>,
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
-    connect_timeout: Option<Duration>,
+    pub(crate) connect_timeout: Option<Duration>,
 }
 
 /// Whether a connection may leave TCP.
@@ -46,7 +45,8 @@ pub enum Acceleration {
 }
 
 impl Builder {
-    /// The default settings: those of [`Stream::connect`] and [`Listener::bind`].
+    /// The default settings: those of [`Stream::connect`](crate::Stream::connect) and
+    /// [`Listener::bind`](crate::Listener::bind).
     pub fn new() -> Self {
         Self::default()
     }
@@ -57,19 +57,21 @@ impl Builder {
         self
     }
 
-    /// Sets `TCP_NODELAY` of new streams, as [`Stream::set_nodelay`].
+    /// Sets `TCP_NODELAY` of new streams, as [`Stream::set_nodelay`](crate::Stream::set_nodelay).
     pub fn nodelay(mut self, on: bool) -> Self {
         self.nodelay = Some(on);
         self
     }
 
-    /// Sets the time limit of reads, as [`Stream::set_read_timeout`].
+    /// Sets the time limit of reads, as
+    /// [`Stream::set_read_timeout`](crate::Stream::set_read_timeout).
     pub fn read_timeout(mut self, limit: Duration) -> Self {
         self.read_timeout = Some(limit);
         self
     }
 
-    /// Sets the time limit of writes, as [`Stream::set_write_timeout`].
+    /// Sets the time limit of writes, as
+    /// [`Stream::set_write_timeout`](crate::Stream::set_write_timeout).
     pub fn write_timeout(mut self, limit: Duration) -> Self {
         self.write_timeout = Some(limit);
         self
@@ -82,42 +84,8 @@ impl Builder {
         self
     }
 
-    /// Connects to the first of the addresses that accepts, as [`TcpStream::connect`].
-    ///
-    /// # Errors
-    /// As [`Stream::connect`]; `TimedOut` when the [time limit](Self::connect_timeout) is over;
-    /// `InvalidInput` for a time limit of zero.
-    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
-        let socket = match self.connect_timeout {
-            None => TcpStream::connect(addr)?,
-            Some(limit) => first(addr, |addr| TcpStream::connect_timeout(&addr, limit))?,
-        };
-        self.stream(socket, Some(Side::Connected))
-    }
-
-    /// Listens at the first of the addresses that can be bound, as [`TcpListener::bind`].
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
-        Ok(Listener::new(TcpListener::bind(addr)?, *self))
-    }
-
-    /// Takes over a connected socket, as [`Stream::with_side`], and sets its options.
-    ///
-    /// # Errors
-    /// As `setsockopt(2)`; `InvalidInput` for a time limit of zero.
-    pub fn adopt(&self, socket: TcpStream, side: Side) -> io::Result<Stream> {
-        self.stream(socket, Some(side))
-    }
-
-    /// Takes over a listening socket.
-    #[must_use]
-    pub fn listener(&self, socket: TcpListener) -> Listener {
-        Listener::new(socket, *self)
-    }
-
-    fn stream(&self, socket: TcpStream, side: Option<Side>) -> io::Result<Stream> {
+    /// Sets the options of a new stream.
+    pub(crate) fn set_options(&self, socket: &TcpStream) -> io::Result<()> {
         if let Some(on) = self.nodelay {
             socket.set_nodelay(on)?;
         }
@@ -127,10 +95,7 @@ impl Builder {
         if self.write_timeout.is_some() {
             socket.set_write_timeout(self.write_timeout)?;
         }
-        Ok(match self.acceleration {
-            Acceleration::Automatic => Stream::adopt(socket, side),
-            Acceleration::Off => Stream::on_tcp(socket),
-        })
+        Ok(())
     }
 }
 

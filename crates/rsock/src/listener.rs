@@ -31,6 +31,22 @@ pub struct Listener {
     settings: Builder,
 }
 
+impl Builder {
+    /// Listens at the first of the addresses that can be bound, as [`TcpListener::bind`].
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
+        Ok(Listener::new(TcpListener::bind(addr)?, *self))
+    }
+
+    /// Takes over a listening socket.
+    #[must_use]
+    pub fn listener(&self, socket: TcpListener) -> Listener {
+        Listener::new(socket, *self)
+    }
+}
+
 impl Listener {
     pub(crate) fn new(socket: TcpListener, settings: Builder) -> Self {
         Self { socket, settings }

@@ -1,6 +1,6 @@
 //! A stream to any TCP peer, as `std::net::TcpStream`, that moves to a faster path by itself.
 
-use crate::builder::Builder;
+use crate::builder::{Acceleration, Builder, first};
 use crate::transport::{Transport, Transports};
 use crate::{FallbackReason, KeepaliveSettings, Side};
 use rsock_core::rsocket::AcceleratedSocket;
@@ -51,6 +51,37 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Stream {
     socket: Arc<AcceleratedSocket>,
+}
+
+impl Builder {
+    /// Connects to the first of the addresses that accepts, as [`TcpStream::connect`].
+    ///
+    /// # Errors
+    /// As [`Stream::connect`]; `TimedOut` when the [time limit](Self::connect_timeout) is over;
+    /// `InvalidInput` for a time limit of zero.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
+        let socket = match self.connect_timeout {
+            None => TcpStream::connect(addr)?,
+            Some(limit) => first(addr, |addr| TcpStream::connect_timeout(&addr, limit))?,
+        };
+        self.stream(socket, Some(Side::Connected))
+    }
+
+    /// Takes over a connected socket, as [`Stream::with_side`], and sets its options.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`; `InvalidInput` for a time limit of zero.
+    pub fn adopt(&self, socket: TcpStream, side: Side) -> io::Result<Stream> {
+        self.stream(socket, Some(side))
+    }
+
+    fn stream(&self, socket: TcpStream, side: Option<Side>) -> io::Result<Stream> {
+        self.set_options(&socket)?;
+        Ok(match self.acceleration {
+            Acceleration::Automatic => Stream::adopt(socket, side),
+            Acceleration::Off => Stream::on_tcp(socket),
+        })
+    }
 }
 
 impl Stream {

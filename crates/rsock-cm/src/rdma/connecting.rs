@@ -1,10 +1,10 @@
 //! The connecting side of a handshake.
 #![forbid(unsafe_code)]
 
+use super::RdmaManager;
 use super::channel::{CmEvent, EventChannel};
 use super::connection::RdmaConnection;
 use super::id::Id;
-use super::manager::RdmaManager;
 use super::{RdmaProgress, device, negotiated_path};
 use crate::addr::destination;
 use crate::error::Error;

@@ -1,9 +1,9 @@
 //! Established connections.
 #![forbid(unsafe_code)]
 
+use super::RdmaManager;
 use super::channel::EventChannel;
 use super::id::Id;
-use super::manager::RdmaManager;
 use crate::manager::{Connected, Status};
 use crate::port::Port;
 use rsock_rdma_sys::cm::rdma_cm_event_type as Kind;

@@ -1,10 +1,10 @@
 //! Listeners.
 
+use super::RdmaManager;
 use super::channel::{CmEvent, EventChannel};
 use super::connecting::{bind_error, padded};
 use super::connection::RdmaConnection;
 use super::id::Id;
-use super::manager::RdmaManager;
 use super::{RdmaEvent, RdmaRequest, device, negotiated_path};
 use crate::error::Error;
 use crate::manager::{Listening, RequestId};

@@ -1,7 +1,7 @@
 //! The connection manager of RDMA devices, through the traits of `manager.rs`.
 #![forbid(unsafe_code)]
 
-use super::{RdmaConnecting, RdmaConnection, RdmaListener};
+use super::{RdmaConnecting, RdmaConnection, RdmaListener, RdmaManager};
 use crate::error::Error;
 use crate::manager::Manager;
 use crate::port::Port;
@@ -9,10 +9,6 @@ use rsock_verbs::rdma::Rdma;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Connections over the RDMA device of an address.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RdmaManager;
 
 impl Manager for RdmaManager {
     type Backend = Rdma;

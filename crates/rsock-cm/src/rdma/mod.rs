@@ -28,7 +28,10 @@ pub use connecting::RdmaConnecting;
 pub use connection::RdmaConnection;
 pub use device::at as device_at;
 pub use listener::RdmaListener;
-pub use manager::RdmaManager;
+
+/// Connections over the RDMA device of an address.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RdmaManager;
 
 /// What happened at a listener.
 pub type RdmaEvent = crate::manager::Event<RdmaManager>;

@@ -2,7 +2,7 @@
 
 use super::wire::MAX_LEN;
 use crate::error::{Error, Violation};
-use rsock_verbs::soft::PeerCred;
+use rsock_verbs::cred::PeerCred;
 use rsock_verbs::untrusted::{self, PeerSocket, UntrustedFd};
 use rustix::io::Errno;
 use rustix::net::{

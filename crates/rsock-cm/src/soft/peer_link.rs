@@ -1,7 +1,8 @@
 //! The soft device's part of the handshake: links between processes.
 
 use crate::error::Error;
-use rsock_verbs::soft::{LinkId, PeerCred, Soft, SoftContext, cred};
+use rsock_verbs::cred::{self, PeerCred};
+use rsock_verbs::soft::{LinkId, Soft, SoftContext};
 use rsock_verbs::{Backend, Context};
 
 /// How a queue pair reaches its peer.

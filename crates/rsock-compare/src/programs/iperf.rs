@@ -1,9 +1,9 @@
 //! Unmodified iperf3 with its default message size: its command lines and its JSON.
 
-use super::Program;
 use crate::bench::Bench;
 use crate::case::{Case, Side};
 use crate::collected::Collected;
+use crate::installed::Program;
 use crate::server::Server;
 use rsock_cli::error::Error;
 use serde_json::Value;

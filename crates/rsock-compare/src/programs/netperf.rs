@@ -1,9 +1,9 @@
 //! Unmodified netperf: its command lines and the one number it prints.
 
-use super::Program;
 use crate::bench::Bench;
 use crate::case::{Case, Netperf, Side};
 use crate::collected::Collected;
+use crate::installed::Program;
 use crate::server::Server;
 use rsock_cli::error::Error;
 

@@ -1,9 +1,9 @@
 //! Unmodified perftest: the figures of bare verbs on the device, without a protocol.
 
-use super::Program;
 use crate::bench::Bench;
 use crate::case::Case;
 use crate::collected::Collected;
+use crate::installed::Program;
 use crate::server::{Listening, Server};
 use rsock_cli::error::Error;
 

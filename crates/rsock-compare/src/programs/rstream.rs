@@ -1,10 +1,10 @@
 //! Unmodified `rstream` of rdmacm-utils, blocking, on an RDMA device: over librdmacm's rsockets or
 //! over ours. A server serves one client and ends.
 
-use super::Program;
 use crate::bench::Bench;
 use crate::case::{Case, Side};
 use crate::collected::Collected;
+use crate::installed::Program;
 use crate::process;
 use crate::server::Server;
 use rsock_cli::error::Error;

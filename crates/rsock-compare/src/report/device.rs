@@ -1,7 +1,6 @@
 //! The table of rows on an RDMA device: C's rsockets, rsock, and bare verbs as the limit.
 
-use super::markdown::{median, spread};
-use super::{promise, significant, verdict};
+use super::{median, promise, significant, spread, verdict};
 use crate::case::Side;
 use crate::result::{Comparison, Row};
 use rsock_cli::table::{line, widths};

@@ -1,6 +1,6 @@
 //! The results as tables for a page of documentation, with the spread of the samples.
 
-use super::{cells, device, quantity};
+use super::{cells, device, spread};
 use crate::case::{Place, Side};
 use crate::result::{Comparison, Row};
 use std::fmt::Write;
@@ -48,20 +48,4 @@ fn line(out: &mut String, row: &Row) {
     cells[3] = spread(row, Side::Rsock);
     // The last column, the placement of the CPUs, is left out: the page states it in prose.
     let _ = writeln!(out, "| {} |", cells[..10].join(" | "));
-}
-
-pub(super) fn median(row: &Row, side: Side) -> String {
-    row.medians.get(&side).map_or(String::new(), |value| quantity(*value, row.unit))
-}
-
-pub(super) fn spread(row: &Row, side: Side) -> String {
-    let values = || row.samples.iter().filter(|s| s.side == side).filter_map(|s| s.value);
-    let (least, most) = (values().reduce(f64::min), values().reduce(f64::max));
-    match (least, most) {
-        (Some(least), Some(most)) if least < most => {
-            let [least, most] = [least, most].map(|value| quantity(value, row.unit));
-            format!("{} ({least} to {most})", median(row, side))
-        }
-        _ => median(row, side),
-    }
 }

@@ -22,6 +22,22 @@ const COLUMNS: [&str; 11] = [
 /// The columns of numbers.
 const NUMBERS: Range<usize> = 1..9;
 
+fn median(row: &Row, side: Side) -> String {
+    row.medians.get(&side).map_or(String::new(), |value| quantity(*value, row.unit))
+}
+
+fn spread(row: &Row, side: Side) -> String {
+    let values = || row.samples.iter().filter(|s| s.side == side).filter_map(|s| s.value);
+    let (least, most) = (values().reduce(f64::min), values().reduce(f64::max));
+    match (least, most) {
+        (Some(least), Some(most)) if least < most => {
+            let [least, most] = [least, most].map(|value| quantity(value, row.unit));
+            format!("{} ({least} to {most})", median(row, side))
+        }
+        _ => median(row, side),
+    }
+}
+
 /// Returns the tables, and below them what a reader has to know.
 pub(crate) fn text(comparison: &Comparison) -> String {
     let env = &comparison.environment;

@@ -5,7 +5,7 @@ use crate::accelerate::path::Path;
 use crate::accelerate::state::{
     FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Sending,
 };
-use crate::accelerate::{AcceleratedStream, FallbackReason, PARK, discovery::verify, offsets};
+use crate::accelerate::{AcceleratedStream, FallbackReason, PARK, offsets, verify};
 use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
 use crate::sys;

@@ -1,6 +1,6 @@
 //! The counters of a connection that `rsock stat` shows.
 
-use crate::accelerate::discovery::four_tuple::FourTuple;
+use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::{AcceleratedStream, inode_of};
 use crate::metrics::{self, Direction};
 use crate::sys;

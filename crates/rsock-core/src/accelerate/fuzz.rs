@@ -4,4 +4,4 @@
 
 pub use crate::accelerate::discovery::local::check_message as local_message;
 pub use crate::accelerate::discovery::remote::check_auth_message as auth_message;
-pub use crate::accelerate::discovery::verify::check_answer as sock_diag;
+pub use crate::accelerate::verify::check_answer as sock_diag;

@@ -39,15 +39,18 @@ mod close;
 mod counters;
 mod discovery;
 mod epoll_proxy;
+mod four_tuple;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod halt;
 mod handoff;
+mod holders;
 mod iomap;
 mod native_peer;
 mod offsets;
 mod path;
 mod poll;
+mod poll_state;
 mod receive;
 mod send;
 mod socket_proxy;
@@ -55,6 +58,7 @@ mod state;
 mod stream_ref;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
@@ -71,10 +75,10 @@ use crate::metrics;
 use crate::sys;
 use ask::Subject;
 use counters::Waited;
-use discovery::four_tuple::FourTuple;
 use discovery::local::Search;
 use discovery::schedule::FIRST_SEARCH_CALL;
 use epoll_proxy::ProxySlot;
+use four_tuple::FourTuple;
 use path::{Path, PathCell};
 use receive::queued;
 use rsock_proto::switch::{Readable, Receiver};

@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::discovery::verify::SocketId;
+use crate::accelerate::verify::SocketId;
 use crate::accelerate::{PATIENCE, REMOTE_PATIENCE};
 use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::doorbell::{Doorbell, Kind};

@@ -5,7 +5,7 @@
 //! peer's address, or sets an option of TCP, gets an answer; only the port numbers differ. Where a
 //! TCP connection cannot be made they are a pair of Unix sockets.
 
-use crate::accelerate::discovery::four_tuple::FourTuple;
+use crate::accelerate::four_tuple::FourTuple;
 use crate::sys;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;

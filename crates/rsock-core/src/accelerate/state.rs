@@ -1,7 +1,7 @@
 //! The state of each direction of an accelerated stream, in memory shared with forked children.
 
 use crate::accelerate::FallbackReason;
-use crate::accelerate::handoff::holders::Holders;
+use crate::accelerate::holders::Holders;
 use rsock_proto::switch::{Conditions, Receiver, Sender};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};

@@ -4,7 +4,7 @@
 
 use crate::accelerate::counters::Waited;
 use crate::accelerate::path::Path;
-use crate::accelerate::poll::State;
+use crate::accelerate::poll_state::State;
 use crate::accelerate::{AcceleratedStream, Claim, FallbackReason, NativeStream, Need};
 use crate::closing::Descriptor;
 use crate::metrics::Direction;

@@ -3,7 +3,7 @@
 //! The handshake is the connection manager's, in the port space of datagrams. It advances in calls
 //! that the program makes anyway.
 
-use crate::datagram::header::QueueHeader;
+use crate::datagram::header::{KEY, QueueHeader};
 use crate::datagram::route::{Medium, Route};
 use crate::datagram::source_check::SourceCheck;
 use crate::sys;
@@ -13,15 +13,13 @@ use rsock_cm::soft::{
 };
 use rsock_cm::{Port, PortSpace};
 use rsock_verbs::soft::{Path, SoftContext, SoftUd};
-use rsock_verbs::{DatagramQueue, QKey, QpNum};
+use rsock_verbs::{DatagramQueue, QpNum};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// WIRE: the Q_Key of every datagram rsocket.
-pub(super) const KEY: QKey = QKey(0x0123_4567);
 /// Time that a peer has for its part of a handshake: it takes part when it receives or polls.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Handshakes under way at the same time. Further peers are reached by UDP until their turn.

@@ -5,10 +5,13 @@
 //! # Source
 //! rdma-core v64.0, librdmacm/rsocket.c: `struct ds_udp_header`, `struct ds_header`.
 
-use rsock_verbs::QpNum;
+use rsock_verbs::{QKey, QpNum};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// WIRE: the Q_Key of every datagram rsocket.
+pub(super) const KEY: QKey = QKey(0x0123_4567);
 
 /// First word of every packet that the UDP sockets exchange.
 const TAG: u32 = 0x5555_5555;

@@ -4,7 +4,8 @@
 //! It belongs to the process that created it. A forked child keeps receiving from the existing
 //! lanes and sending over the existing routes, makes no new handshakes, and uses UDP for the rest.
 
-use crate::datagram::handshake::{Handshakes, KEY, Outcome};
+use crate::datagram::handshake::{Handshakes, Outcome};
+use crate::datagram::header::KEY;
 use crate::datagram::source_check::SourceCheck;
 use rsock_cm::Port;
 use rsock_verbs::family::{ProcessId, process};

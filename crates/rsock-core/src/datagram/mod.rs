@@ -43,6 +43,67 @@ pub use crate::sys::n_dropped;
 pub use flags::MessageFlags;
 pub(crate) use receiving::scatter;
 pub(crate) use sending::yield_to_receiver;
-pub use socket::{Datagram, Received, SocketCounters};
+pub use socket::SocketCounters;
 pub(crate) use source_check::SourceCheck;
 pub(crate) use waiting::{PollUdp, armed};
+
+use local::Local;
+use receiving::PendingDatagrams;
+use remote::Remote;
+use rsock_cm::Port;
+use sending::Routes;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A datagram socket that speaks the rsockets protocol: to peers on this host through shared memory
+/// and to others over RDMA devices, once both know each other's queues, and to all others through
+/// UDP.
+#[derive(Debug)]
+pub struct Datagram {
+    port: Arc<Port>,
+    nonblocking: AtomicBool,
+    is_closed: AtomicBool,
+    /// Forks of this process when the socket was created.
+    forks: u32,
+    local: OnceLock<Option<Local>>,
+    remote: OnceLock<Option<Remote>>,
+    routes: Mutex<Routes>,
+    inbox: Mutex<PendingDatagrams>,
+    /// Datagrams that came by UDP, or were peeked at, and wait for a receive.
+    n_pending: AtomicUsize,
+    /// Receptions since UDP was last polled.
+    since_udp: AtomicU32,
+    /// When a sender last polled UDP, by the kernel's coarse clock.
+    udp_polled: AtomicU32,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    n_by_udp: AtomicU64,
+    n_received_by_udp: AtomicU64,
+    n_bad_packets: AtomicU64,
+    n_foreign: AtomicU64,
+}
+
+/// A received datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes that were stored.
+    pub len: usize,
+    /// Length of the datagram: more than `len` if it was truncated.
+    pub full_len: usize,
+    /// The sender's address.
+    pub from: SocketAddr,
+}
+
+fn raw(fd: BorrowedFd<'_>, events: i16) -> libc::pollfd {
+    libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
+}
+
+fn errno(e: i32) -> io::Error {
+    io::Error::from_raw_os_error(e)
+}

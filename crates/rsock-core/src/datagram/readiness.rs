@@ -13,8 +13,8 @@
 use crate::Doorbell;
 use crate::datagram::flags::MessageFlags;
 use crate::datagram::remote::Remote;
-use crate::datagram::socket::{Datagram, Received};
 use crate::datagram::waiting::PollUdp;
+use crate::datagram::{Datagram, Received};
 use crate::doorbell::Kind;
 use crate::interrupt::Section;
 use rsock_verbs::{Context, DatagramQueue};

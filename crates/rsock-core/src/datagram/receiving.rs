@@ -3,9 +3,9 @@
 
 use crate::datagram::flags::MessageFlags;
 use crate::datagram::header::{MAX_QUEUE_HEADER, QueueHeader, UdpOp};
-use crate::datagram::socket::{Datagram, Received, errno};
 use crate::datagram::source_check::SourceCheck;
 use crate::datagram::udp::Inbox;
+use crate::datagram::{Datagram, Received, errno};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_cm::{canonical, in_family};

@@ -7,7 +7,7 @@
 //!
 //! It belongs to the process that created it. A forked child uses UDP.
 
-use crate::datagram::handshake::KEY;
+use crate::datagram::header::KEY;
 use crate::datagram::header::{HeaderBytes, MAX_QUEUE_HEADER, QueueHeader};
 use crate::datagram::lru::LruMap;
 use crate::sys;

@@ -5,9 +5,9 @@ use crate::datagram::handshake::Outcome;
 use crate::datagram::local::Local;
 use crate::datagram::remote::{Queue, Remote, RemoteRoute};
 use crate::datagram::route::{Medium, Route};
-use crate::datagram::socket::{Datagram, errno, raw};
 use crate::datagram::table::{PeerRoute as _, Selection, Table};
 use crate::datagram::udp::UdpSender;
+use crate::datagram::{Datagram, errno, raw};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_cm::canonical;
@@ -136,7 +136,7 @@ impl Datagram {
                 }
             }
             if let Selected::Route(route) = found {
-                match route.post(local, bufs) {
+                match route.post(local.map(|local| &local.ud), bufs) {
                     Ok(posted) => {
                         return Ok(PostAttempt::Done(Some(PostedDatagram {
                             local,
@@ -225,7 +225,10 @@ impl Datagram {
     #[must_use]
     pub fn max_past_udp(&self, to: SocketAddr) -> Option<usize> {
         let local = self.local().ok()?;
-        self.routes().table.route(canonical(to)).map(|route| route.max_payload(local))
+        self.routes()
+            .table
+            .route(canonical(to))
+            .map(|route| route.max_payload(local.map(|local| &local.ud)))
     }
 
     pub(super) fn sender(&self) -> io::Result<UdpSender<'_>> {
@@ -340,7 +343,7 @@ impl PostedDatagram<'_> {
             return false;
         }
         let _section = Section::enter();
-        match self.route.post(self.local, bufs) {
+        match self.route.post(self.local.map(|local| &local.ud), bufs) {
             Ok(posted) => {
                 self.posted = posted;
                 true
@@ -351,7 +354,7 @@ impl PostedDatagram<'_> {
     }
 
     fn ring(self) {
-        self.route.ring(self.local);
+        self.route.ring(self.local.map(|local| &local.ud));
         if self.posted == Posted::Lost {
             yield_to_receiver();
         }

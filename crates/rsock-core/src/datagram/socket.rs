@@ -15,6 +15,7 @@ use crate::datagram::remote::Remote;
 use crate::datagram::sending::Routes;
 use crate::datagram::table::{Limits, Table};
 use crate::datagram::udp::Inbox;
+use crate::datagram::{Counts, Datagram, errno};
 use crate::rdma_options::{RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
 use crate::sys;
 use rsock_cm::{Port, canonical, in_family};
@@ -22,52 +23,10 @@ use rsock_verbs::{DatagramCounters, DatagramQueue};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-
-/// A datagram socket that speaks the rsockets protocol: to peers on this host through shared memory
-/// and to others over RDMA devices, once both know each other's queues, and to all others through
-/// UDP.
-#[derive(Debug)]
-pub struct Datagram {
-    pub(super) port: Arc<Port>,
-    nonblocking: AtomicBool,
-    pub(super) is_closed: AtomicBool,
-    /// Forks of this process when the socket was created.
-    forks: u32,
-    pub(super) local: OnceLock<Option<Local>>,
-    pub(super) remote: OnceLock<Option<Remote>>,
-    routes: Mutex<Routes>,
-    inbox: Mutex<PendingDatagrams>,
-    /// Datagrams that came by UDP, or were peeked at, and wait for a receive.
-    pub(super) n_pending: AtomicUsize,
-    /// Receptions since UDP was last polled.
-    pub(super) since_udp: AtomicU32,
-    /// When a sender last polled UDP, by the kernel's coarse clock.
-    pub(super) udp_polled: AtomicU32,
-    pub(super) counts: Counts,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) n_by_udp: AtomicU64,
-    pub(super) n_received_by_udp: AtomicU64,
-    pub(super) n_bad_packets: AtomicU64,
-    pub(super) n_foreign: AtomicU64,
-}
-
-/// A received datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Bytes that were stored.
-    pub len: usize,
-    /// Length of the datagram: more than `len` if it was truncated.
-    pub full_len: usize,
-    /// The sender's address.
-    pub from: SocketAddr,
-}
 
 /// What a socket has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -307,12 +266,4 @@ impl AsFd for Datagram {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.port.as_fd()
     }
-}
-
-pub(super) fn raw(fd: BorrowedFd<'_>, events: i16) -> libc::pollfd {
-    libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
-}
-
-pub(super) fn errno(e: i32) -> io::Error {
-    io::Error::from_raw_os_error(e)
 }

@@ -2,7 +2,7 @@
 //! UDP socket, and the descriptors of handshakes. Also what a poll of several sockets needs.
 
 use crate::datagram::remote::{Queue, Remote};
-use crate::datagram::socket::{Datagram, raw};
+use crate::datagram::{Datagram, raw};
 use crate::engine::{ThreadBell, spin_on};
 use crate::interrupt::Watch;
 use crate::sys;

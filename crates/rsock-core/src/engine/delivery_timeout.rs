@@ -7,7 +7,7 @@
 //! checks now and then how many requests have completed. Where none under way is signaled, it posts
 //! one that is. It fails the stream after [`MAX_CHECKS`] checks without a completion.
 
-use crate::engine::stream::QpStream;
+use crate::engine::QpStream;
 use crate::interrupt::Section;
 use rsock_verbs::{Backend, QueuePair, RKey, RemoteAddr, SendFlags, SendOp, WrId};
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! Extension messages: rsock's own control messages, between two ends that both know them.
 
+use crate::engine::QpStream;
 use crate::engine::resources::PLAIN;
-use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use rsock_proto::switch::Heard;
 use rsock_proto::{Ext, UP_BITS, UP_MASK};

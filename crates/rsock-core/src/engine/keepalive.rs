@@ -11,9 +11,9 @@
 //! timer for it. So there is no thread, and a program that does not wait for a stream does not
 //! probe it: `docs/decisions/0016-keepalive.md`.
 
+use crate::engine::QpStream;
 use crate::engine::resources::{CONTROL, PLAIN};
 use crate::engine::shared::FLAG_DISCONNECTED;
-use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use crate::sys;
 use rsock_proto::{Keepalive, KeepaliveStep};

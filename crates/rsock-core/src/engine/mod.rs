@@ -14,8 +14,10 @@
 mod buffers;
 mod config;
 mod delivery_timeout;
+mod end;
 mod extensions;
 mod keepalive;
+mod park;
 mod progress;
 mod ready;
 mod recv;
@@ -24,18 +26,40 @@ mod resources;
 mod send;
 mod setup;
 mod shared;
-mod stream;
 mod wait;
 
-#[cfg(test)]
-pub(crate) use buffers::reclaim::total as ring_bytes_kept;
-pub(crate) use buffers::reclaim::{LockedStreams, lock_for_fork};
 pub use config::{Config, Wire};
+pub use park::Armed;
+pub(crate) use park::WITHOUT_BELL;
 pub use ready::Ready;
 pub use recv::{ReadMode, RecvError};
 pub use remote_memory::{CallerMemory, IomapError, RemoteAccess};
 pub use send::SendError;
 pub use setup::Preparing;
-pub use stream::QpStream;
-pub(crate) use wait::WITHOUT_BELL;
-pub use wait::{Armed, Interest, ThreadBell, Wake, longest_spin, spin_on};
+pub use wait::{Interest, ThreadBell, Wake, longest_spin, spin_on};
+
+use buffers::adaptive::AdaptiveBuffer;
+use buffers::ring::Ring;
+use delivery_timeout::DeliveryTimeout;
+use keepalive::KeepaliveProber;
+use remote_memory::Iomaps;
+use resources::Resources;
+use rsock_verbs::Backend;
+use std::sync::Arc;
+
+/// One connected stream.
+#[derive(Debug)]
+pub struct QpStream<B: Backend> {
+    resources: Resources<B>,
+    ring: Arc<Ring<B>>,
+    config: Config,
+    extensions: bool,
+    /// Whether the peer keeps no receives posted for control messages (rdma-core's librdmacm), so
+    /// that sends wait until it posts some.
+    limits_ctrl: bool,
+    delivery: DeliveryTimeout,
+    prober: KeepaliveProber,
+    /// These two are dropped after the queue pair: nothing may arrive in memory that is freed.
+    adaptive: AdaptiveBuffer<B>,
+    iomaps: Iomaps<B>,
+}

@@ -1,9 +1,9 @@
 //! The pump: takes completions, dispatches them to both directions, posts receives, grants credits.
 
+use crate::engine::QpStream;
 use crate::engine::config::Wire;
 use crate::engine::resources::{CONTROL, PLAIN};
 use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvState};
-use crate::engine::stream::QpStream;
 use rsock_proto::switch::Message;
 use rsock_proto::{Ctrl, Ext, Imm, LifecycleEvent, Msg, PeerError};
 use rsock_verbs::{

@@ -1,7 +1,7 @@
 //! What a stream can do now.
 
+use crate::engine::QpStream;
 use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED};
-use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use rsock_verbs::{Backend, CompletionQueue, QueuePair};
 use std::sync::atomic::Ordering;

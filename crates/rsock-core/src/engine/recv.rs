@@ -1,7 +1,7 @@
 //! Receiving: copies what has arrived to the program, and grants the peer room for more.
 
+use crate::engine::QpStream;
 use crate::engine::shared::FLAG_EOF;
-use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use rsock_verbs::{Backend, CompletionQueue, QueuePair};
 use std::io::IoSliceMut;

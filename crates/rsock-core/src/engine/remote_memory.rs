@@ -6,9 +6,9 @@
 //! when its message arrives, and only the copy is used. Mappings belong to the process that made
 //! them: a forked child has none.
 
+use crate::engine::QpStream;
 use crate::engine::buffers::layout::N_SLOTS;
 use crate::engine::send::SendError;
-use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use rsock_proto::{
     self, IOMAP_ENTRY, IomapEntry, IomapSlots, PeerError, RemoteIomap, checked_index,

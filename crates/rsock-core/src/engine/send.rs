@@ -1,8 +1,8 @@
 //! Sending: gathers the program's bytes into messages, as far as the peer has room.
 
+use crate::engine::QpStream;
 use crate::engine::buffers::layout::{Layout, N_SLOTS};
 use crate::engine::shared::{FLAG_SEND_CLOSED, SendState};
-use crate::engine::stream::QpStream;
 use crate::interrupt::Section;
 use crate::iov::Rest;
 use rsock_proto::{DataWrite, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize};

@@ -1,8 +1,8 @@
 //! A stream before its peer is known.
 
+use crate::engine::QpStream;
 use crate::engine::buffers::adaptive::AdaptiveBuffer;
 use crate::engine::buffers::layout::{Layout, N_SLOTS};
-use crate::engine::buffers::reclaim::{self, Reclaimable, RingUsage};
 use crate::engine::buffers::ring::Ring;
 use crate::engine::config::{Config, Wire};
 use crate::engine::delivery_timeout::DeliveryTimeout;
@@ -11,13 +11,14 @@ use crate::engine::remote_memory::Iomaps;
 use crate::engine::resources::Resources;
 use crate::engine::send::MAX_PIECES;
 use crate::engine::shared::{CacheAligned, Mailbox, RecvState, SendState, Shared};
-use crate::engine::stream::QpStream;
 use crate::engine::wait::coalesce::WakeCoalescing;
+use crate::fork;
+use crate::page_reclaim::{self, Reclaimable, RingUsage};
 use rsock_proto::{
     self, ConnData, ConnFlags, CtrlWindow, Lifecycle, PROTOCOL_VERSION, RecvConfig, RecvHalf,
     RemoteSge, SendConfig, SendHalf,
 };
-use rsock_verbs::family::{FamilyBox, Lock};
+use rsock_verbs::family::{self, FamilyBox, Lock};
 use rsock_verbs::{
     Access, Backend, Context, Error, MemoryRegion, ProtectionDomain, QpCap, QpNum, QueuePair, Retry,
 };
@@ -149,7 +150,10 @@ impl<B: Backend> Preparing<B> {
             usage: RingUsage::default(),
         });
         if !B::PINS {
-            reclaim::register(Arc::downgrade(&ring) as Weak<dyn Reclaimable>);
+            if !family::is_forking() {
+                fork::watch();
+            }
+            page_reclaim::register(Arc::downgrade(&ring) as Weak<dyn Reclaimable>);
         }
         Ok(QpStream {
             resources: self.resources,

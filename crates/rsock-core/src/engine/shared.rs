@@ -28,7 +28,7 @@ pub(super) struct RecvState {
     /// Receives that messages have used and that are not posted again yet.
     pub(super) n_owed: u32,
     /// Control messages under way, where their number is
-    /// [limited](crate::engine::stream::QpStream::limits_ctrl).
+    /// [limited](crate::engine::QpStream::limits_ctrl).
     pub(super) ctrl: CtrlWindow,
     pub(super) coalescing: WakeCoalescing,
 }

@@ -2,12 +2,12 @@
 //!
 //! It lies in the same table as the slots of connections, and differs from them by its state.
 
-use crate::metrics::reader::Bytes;
+use crate::metrics::bytes::Bytes;
 use crate::metrics::writer::{SlotClaim, add, as_udp_slot, go_live, put_ends};
-use crate::metrics::{FallbackReason, RawSlot, SLOT_LEN, STATE_DATAGRAMS};
+use crate::metrics::{FallbackReason, N_DATAGRAM_COUNTS, RawUdpSlot, STATE_DATAGRAMS};
 use std::mem::offset_of;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How datagrams reach a socket, and why not by its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,42 +85,8 @@ pub struct UdpSocketMetrics {
     pub n_queue_peers: u32,
     /// Remembered destinations that it reaches by the kernel.
     pub n_kernel_peers: u32,
-    counts: [u64; N_COUNTS],
+    counts: [u64; N_DATAGRAM_COUNTS],
 }
-
-const N_COUNTS: usize = 16;
-
-/// The slot of a UDP socket. The fields that it shares with [`RawSlot`] have the same offsets.
-#[repr(C, align(64))]
-pub(super) struct RawUdpSlot {
-    seq: AtomicU32,
-    receives: AtomicU8,
-    /// Reserved, zero.
-    spare: AtomicU8,
-    fallback: AtomicU8,
-    flags: AtomicU8,
-    local: [AtomicU64; 2],
-    peer: [AtomicU64; 2],
-    ports: AtomicU32,
-    n_queue_peers: AtomicU32,
-    inode: AtomicU64,
-    n_kernel_peers: AtomicU32,
-    spare_too: AtomicU32,
-    /// Indexed by [`DatagramEvent`]. Each direction has a cache line of its own.
-    counts: [AtomicU64; N_COUNTS],
-}
-
-const _: () = {
-    assert!(size_of::<RawUdpSlot>() == SLOT_LEN);
-    assert!(align_of::<RawUdpSlot>() == align_of::<RawSlot>());
-    assert!(offset_of!(RawUdpSlot, fallback) == offset_of!(RawSlot, fallback));
-    assert!(offset_of!(RawUdpSlot, local) == offset_of!(RawSlot, local));
-    assert!(offset_of!(RawUdpSlot, peer) == offset_of!(RawSlot, peer));
-    assert!(offset_of!(RawUdpSlot, ports) == offset_of!(RawSlot, ports));
-    assert!(offset_of!(RawUdpSlot, inode) == offset_of!(RawSlot, inode));
-    assert!(offset_of!(RawUdpSlot, n_kernel_peers) == 56);
-    assert!(offset_of!(RawUdpSlot, counts) == 64);
-};
 
 /// Stands for the absence of a peer.
 const NO_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);

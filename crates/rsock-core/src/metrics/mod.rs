@@ -6,6 +6,7 @@
 //! it. The writer never waits and takes no other process's word: no lock, no allocation, relaxed
 //! stores only. If the table cannot be created, nothing is counted.
 
+mod bytes;
 mod datagrams;
 mod fallback_reason;
 #[cfg(any(test, fuzzing))]
@@ -117,6 +118,29 @@ struct RawCounters {
     spins: AtomicU64,
 }
 
+/// The slot of a UDP socket. The fields that it shares with [`RawSlot`] have the same offsets.
+#[repr(C, align(64))]
+struct RawUdpSlot {
+    seq: AtomicU32,
+    receives: AtomicU8,
+    /// Reserved, zero.
+    spare: AtomicU8,
+    fallback: AtomicU8,
+    flags: AtomicU8,
+    local: [AtomicU64; 2],
+    peer: [AtomicU64; 2],
+    ports: AtomicU32,
+    n_queue_peers: AtomicU32,
+    inode: AtomicU64,
+    n_kernel_peers: AtomicU32,
+    spare_too: AtomicU32,
+    /// Indexed by [`DatagramEvent`]. Each direction has a cache line of its own.
+    counts: [AtomicU64; N_DATAGRAM_COUNTS],
+}
+
+/// Counters of a [`RawUdpSlot`].
+const N_DATAGRAM_COUNTS: usize = 16;
+
 const STATE_MASK: u32 = 3;
 const STATE_FREE: u32 = 0;
 const STATE_OPENING: u32 = 1;
@@ -146,6 +170,18 @@ const _: () = {
     assert!(offset_of!(RawSlot, rx) == 128);
     assert!(offset_of!(RawCounters, wakeups) == 24);
     assert!(offset_of!(RawCounters, spins) == 32);
+};
+
+const _: () = {
+    assert!(size_of::<RawUdpSlot>() == SLOT_LEN);
+    assert!(align_of::<RawUdpSlot>() == align_of::<RawSlot>());
+    assert!(offset_of!(RawUdpSlot, fallback) == offset_of!(RawSlot, fallback));
+    assert!(offset_of!(RawUdpSlot, local) == offset_of!(RawSlot, local));
+    assert!(offset_of!(RawUdpSlot, peer) == offset_of!(RawSlot, peer));
+    assert!(offset_of!(RawUdpSlot, ports) == offset_of!(RawSlot, ports));
+    assert!(offset_of!(RawUdpSlot, inode) == offset_of!(RawSlot, inode));
+    assert!(offset_of!(RawUdpSlot, n_kernel_peers) == 56);
+    assert!(offset_of!(RawUdpSlot, counts) == 64);
 };
 
 #[cfg(test)]

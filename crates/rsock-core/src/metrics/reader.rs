@@ -4,6 +4,7 @@
 //! and unknown values stay representable. A slot counts only if it was live with the same use count
 //! before and after the copy.
 
+use crate::metrics::bytes::Bytes;
 use crate::metrics::{
     FallbackReason, MAGIC, MEMFD_NAME, RawCounters, RawHeader, RawSlot, SLOTS_AT, STATE_DATAGRAMS,
     STATE_LIVE, STATE_MASK, TABLE_LEN, Transport, UdpSocketMetrics, VERSION,
@@ -12,7 +13,7 @@ use rsock_verbs::rdma::Usage;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::mem::offset_of;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 /// A process that has a table.
@@ -194,55 +195,18 @@ fn connection(slot: Bytes<'_>) -> StreamMetrics {
         rx_transport: Transport::from_byte(slot.byte(offset_of!(RawSlot, rx_transport))),
         probes: slot.word(offset_of!(RawSlot, probes)),
         fallback: FallbackReason::known(slot.byte(offset_of!(RawSlot, fallback))),
-        tx: slot.counters(offset_of!(RawSlot, tx)),
-        rx: slot.counters(offset_of!(RawSlot, rx)),
+        tx: counters(&slot, offset_of!(RawSlot, tx)),
+        rx: counters(&slot, offset_of!(RawSlot, rx)),
     }
 }
 
-/// A private copy of (a part of) a table.
-pub(super) struct Bytes<'a>(&'a [u8]);
-
-impl Bytes<'_> {
-    pub(super) fn byte(&self, at: usize) -> u8 {
-        self.0[at]
-    }
-
-    pub(super) fn half(&self, at: usize) -> u32 {
-        u32::from_ne_bytes(self.array(at))
-    }
-
-    pub(super) fn word(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.array(at))
-    }
-
-    /// The local end and the peer's, which have the same offsets in every kind of slot.
-    pub(super) fn ends(&self) -> [SocketAddr; 2] {
-        let ports = self.half(offset_of!(RawSlot, ports));
-        let port = |half: u32| u16::try_from(half & 0xffff).unwrap_or(0);
-        [
-            SocketAddr::new(self.ip(offset_of!(RawSlot, local)), port(ports >> 16)),
-            SocketAddr::new(self.ip(offset_of!(RawSlot, peer)), port(ports)),
-        ]
-    }
-
-    fn ip(&self, at: usize) -> IpAddr {
-        Ipv6Addr::from(self.array::<16>(at)).to_canonical()
-    }
-
-    fn counters(&self, at: usize) -> DirectionCounters {
-        let word = |field: usize| self.word(at + field);
-        let bytes = offset_of!(RawCounters, bytes);
-        DirectionCounters {
-            bytes: [word(bytes), word(bytes + 8), word(bytes + 16)],
-            wakeups: word(offset_of!(RawCounters, wakeups)),
-            spins: word(offset_of!(RawCounters, spins)),
-        }
-    }
-
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        let mut out = [0; N];
-        out.copy_from_slice(&self.0[at..at + N]);
-        out
+fn counters(slot: &Bytes<'_>, at: usize) -> DirectionCounters {
+    let word = |field: usize| slot.word(at + field);
+    let bytes = offset_of!(RawCounters, bytes);
+    DirectionCounters {
+        bytes: [word(bytes), word(bytes + 8), word(bytes + 16)],
+        wakeups: word(offset_of!(RawCounters, wakeups)),
+        spins: word(offset_of!(RawCounters, spins)),
     }
 }
 

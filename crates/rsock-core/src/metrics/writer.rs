@@ -4,10 +4,9 @@
 //! INVARIANT: a process writes only the table whose header carries its own pid. A forked child
 //! finds its parent's table and creates its own; its sockets claim slots there as they are used.
 
-use crate::metrics::datagrams::RawUdpSlot;
 use crate::metrics::{
-    FallbackReason, MAGIC, MEMFD_NAME, N_SLOTS, RawCounters, RawHeader, RawSlot, SEQ_STEP,
-    SLOT_LEN, SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING,
+    FallbackReason, MAGIC, MEMFD_NAME, N_SLOTS, RawCounters, RawHeader, RawSlot, RawUdpSlot,
+    SEQ_STEP, SLOT_LEN, SLOT_LEN_WORD, SLOTS_AT, STATE_FREE, STATE_LIVE, STATE_MASK, STATE_OPENING,
     TABLE_LEN, Transport, VERSION,
 };
 use rsock_verbs::rdma::show_usage;

@@ -1,8 +1,7 @@
 //! Descriptors end: the program closes them, or they turn out to refer to something else.
 
 use super::word::Word;
-use super::{claim, datagrams, entry, is_listening, key, note_made};
-use crate::native_peer::listeners;
+use super::{claim, datagrams, entry, key};
 use crate::slot::{self, Direction, Handle, Key};
 use crate::{guard, log, vfork};
 use libc::c_int;
@@ -73,13 +72,24 @@ pub(crate) fn note_closing(fd: c_int) {
     if word == Word::NOTHING || guard::is_in_core() || vfork::is_child() {
         return;
     }
-    if is_listening(fd) {
-        listeners::note_closing(fd);
-    }
     let old = Word(claim::take(entry));
     if let Some(key) = old.key() {
         log::line(format_args!("fd {fd}: closing"));
         release_descriptor(key, fd, Ending::Close);
+    }
+}
+
+/// The kernel has just given out `fd`: an entry that the number still has is outdated.
+pub(crate) fn note_made(fd: c_int) {
+    if let Some(entry) = entry(fd)
+        && entry.load(Ordering::Relaxed) != 0
+        && !vfork::is_child()
+    {
+        let old = Word(claim::take(entry));
+        if let Some(key) = old.key() {
+            log::line(format_args!("fd {fd}: reused without a hooked close"));
+            release_descriptor(key, fd, Ending::Stale);
+        }
     }
 }
 

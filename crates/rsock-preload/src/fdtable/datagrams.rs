@@ -9,12 +9,13 @@ mod notes;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use super::find_udp as find;
 pub(crate) use kernel_waiters::{begin_kernel_poll, end_kernel_poll, receive, while_changing_sets};
+pub(super) use notes::note_end;
 pub(crate) use notes::{
     before_epoll_wait, log_news, note_bound, note_connected, note_edges, note_flags, note_reuse,
     note_shutdown, pin_all,
 };
-pub(super) use notes::{note_end, pin};
 
 use super::word::{ADOPTED, EMPTY, UDP, Word};
 use super::{entry, entry_or_map};
@@ -60,15 +61,6 @@ pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
         return None;
     }
     handle.udp().is_some_and(|udp| !udp.is_plain()).then_some(handle)
-}
-
-/// Begins a call on the socket of `fd`, pinned or not, if it has been adopted.
-pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
-    let word = Word(entry(fd)?.load(Ordering::Acquire));
-    if !word.is_datagram() || guard::is_in_core() {
-        return None;
-    }
-    slot::begin_call(word.key()?, direction, fd)
 }
 
 /// Whether `fd` is a UDP socket that has not been adopted.

@@ -3,26 +3,12 @@
 use super::adopt::{adopt_or_find, replace};
 use super::closed::{Ending, release_descriptor};
 use super::word::{ACCEPTED, ADOPTED, CANDIDATE, CONNECTING, EMPTY, LISTENING, UDP, Word};
-use super::{claim, datagrams, entry, entry_or_map, find, pin};
+use super::{datagrams, entry, entry_or_map, find, note_made, pin};
 use crate::slot::{self, Direction, Socket};
 use crate::{log, vfork};
 use libc::c_int;
 use rsock_core::accelerate::{FallbackReason, NativeStream};
 use std::sync::atomic::Ordering;
-
-/// The kernel has just given out `fd`: an entry that the number still has is outdated.
-pub(crate) fn note_made(fd: c_int) {
-    if let Some(entry) = entry(fd)
-        && entry.load(Ordering::Relaxed) != 0
-        && !vfork::is_child()
-    {
-        let old = Word(claim::take(entry));
-        if let Some(key) = old.key() {
-            log::line(format_args!("fd {fd}: reused without a hooked close"));
-            release_descriptor(key, fd, Ending::Stale);
-        }
-    }
-}
 
 /// A stream socket has connected.
 pub(crate) fn note_connected(fd: c_int) {

@@ -2,7 +2,7 @@
 
 use super::adopt::replace;
 use super::word::{ADOPTED, ADOPTING, Word};
-use super::{datagrams, entry_or_map, find};
+use super::{entry_or_map, find, find_udp};
 use crate::slot::Direction;
 use crate::{guard, log};
 use libc::c_int;
@@ -18,7 +18,7 @@ pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
         let word = Word(entry.load(Ordering::Acquire));
         match word.kind() {
             ADOPTED if word.is_datagram() => {
-                datagrams::pin(fd, reason);
+                pin_udp(fd, reason);
                 break;
             }
             ADOPTED => {
@@ -42,6 +42,20 @@ pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
         }
     }
     drop(section);
+}
+
+/// Pins an adopted UDP socket: the kernel alone carries its datagrams.
+pub(super) fn pin_udp(fd: c_int, reason: FallbackReason) {
+    if let Some(handle) = find_udp(fd, Direction::Send)
+        && let Some(udp) = handle.udp()
+        && udp.pin_reason() == FallbackReason::None
+    {
+        log::line(format_args!("fd {fd}: datagrams, pinned, {reason:?}"));
+        let _ = guard::call_core(|| {
+            udp.pin(reason);
+            Ok(())
+        });
+    }
 }
 
 /// The program has set a keepalive option of `fd`: the core keeps a stream without TCP alive by the

@@ -1,7 +1,7 @@
 //! Connections are accepted, from the kernel and from peers without TCP.
 
 use crate::native_peer::accept::{self as native, Accepted};
-use crate::{arg, fdtable, guard, log, next};
+use crate::{arg, cancel, fdtable, guard, log, next};
 use libc::{c_int, sockaddr, socklen_t};
 
 /// As `accept(2)`.
@@ -15,7 +15,7 @@ pub(crate) unsafe extern "C-unwind" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     if fdtable::is_listening(fd)
-        && let Some(new) = guard::without_cancel(|| {
+        && let Some(new) = cancel::without_cancel(|| {
             // SAFETY: arguments passed on, with another descriptor of the same socket.
             let kernel = |fd| unsafe { next::accept(fd, addr, len) };
             // SAFETY: the promise of a caller of `accept`.
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C-unwind" fn accept4(
 ) -> c_int {
     if fdtable::is_listening(fd)
         && flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == 0
-        && let Some(new) = guard::without_cancel(|| {
+        && let Some(new) = cancel::without_cancel(|| {
             // SAFETY: arguments passed on, with another descriptor of the same socket.
             let kernel = |fd| unsafe { next::accept4(fd, addr, len, flags) };
             // SAFETY: the promise of a caller of `accept4`.

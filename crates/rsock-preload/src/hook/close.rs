@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         // A descriptor of this library: to the program it is not open.
         return errno::fail_int(libc::EBADF);
     }
-    fdtable::note_closing(fd);
+    super::note_closing(fd);
     // SAFETY: arguments passed on unchanged.
     unsafe { next::close(fd) }
 }
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C-unwind" fn close_range(
 /// library's own. Returns where the rest begins, which is past `last` if nothing remains.
 fn note_closing_range(first: c_uint, last: c_uint, flags: c_int) -> c_uint {
     for fd in fdtable::known_fds(first, last) {
-        fdtable::note_closing(fd);
+        super::note_closing(fd);
     }
     let mut rest = first;
     while let Some(own) = own_fd::first_in(rest, last) {

@@ -67,7 +67,7 @@ fn note_replacing(old: c_int, new: c_int) {
     if rustix::io::fcntl_getfd(source).is_err() {
         return;
     }
-    fdtable::note_closing(new);
+    super::note_closing(new);
     if new <= LAST_STANDARD {
         // Usually an exec follows. Done before the kernel's `dup2`, because other threads may use
         // the copy at once after it.

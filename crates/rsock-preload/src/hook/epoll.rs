@@ -4,31 +4,13 @@
 //! A UDP socket keeps its queue, and the proxy stays in the set as long as the queue, if the set
 //! asks for no more than levels or edges.
 
+use crate::epoll_interest::{PROXIED, SUPPORTED};
 use crate::native_peer::listeners;
 use crate::slot::Direction;
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::FallbackReason;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
-
-/// The events of an entry that its proxy has too. A proxy is always writable, which means nothing.
-pub(crate) const PROXIED: u32 =
-    (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLET | libc::EPOLLONESHOT).cast_unsigned();
-
-/// The events that a set may ask of a socket with a proxy. One shot for two descriptors would be
-/// two, and an exclusive wake-up of one descriptor would not count for the other.
-pub(crate) const SUPPORTED: u32 = (libc::EPOLLIN
-    | libc::EPOLLRDNORM
-    | libc::EPOLLRDBAND
-    | libc::EPOLLPRI
-    | libc::EPOLLOUT
-    | libc::EPOLLWRNORM
-    | libc::EPOLLWRBAND
-    | libc::EPOLLERR
-    | libc::EPOLLHUP
-    | libc::EPOLLRDHUP
-    | libc::EPOLLET)
-    .cast_unsigned();
 
 /// As `epoll_ctl(2)`.
 ///

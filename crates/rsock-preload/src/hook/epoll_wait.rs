@@ -8,7 +8,7 @@
 use super::poll::duration;
 use crate::fdtable::datagrams;
 use crate::slot::{Direction, Handle};
-use crate::{errno, fdtable, guard, next};
+use crate::{cancel, errno, fdtable, guard, next};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use rsock_core::accelerate::{self, NativeStream, PollEntry};
 use rustix::event::PollFlags;
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_wait(
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         // SAFETY: arguments passed on unchanged.
         let now = || unsafe { next::epoll_wait(set, events, n, 0) };
-        if let Some(n) = guard::without_cancel(|| wait(set, limit, None, now)) {
+        if let Some(n) = cancel::without_cancel(|| wait(set, limit, None, now)) {
             return n;
         }
     }
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
         let given = unsafe { mask.as_ref() };
         // SAFETY: arguments passed on unchanged.
         let now = || unsafe { next::epoll_pwait(set, events, n, 0, mask) };
-        if let Some(n) = guard::without_cancel(|| wait(set, limit, given, now)) {
+        if let Some(n) = cancel::without_cancel(|| wait(set, limit, given, now)) {
             return n;
         }
     }
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
         let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: arguments passed on unchanged, except for a time that lives during the call.
         let now = || unsafe { next::epoll_pwait2(set, events, n, &raw const at_once, mask) };
-        if let Some(n) = guard::without_cancel(|| wait(set, limit, given, now)) {
+        if let Some(n) = cancel::without_cancel(|| wait(set, limit, given, now)) {
             return n;
         }
     }

@@ -4,7 +4,7 @@ use super::passed_fds::before_passing;
 use super::{call_known, datagram, transfer};
 use crate::fdtable::{self, datagrams};
 use crate::slot::Direction;
-use crate::{arg, errno, guard, next};
+use crate::{arg, cancel, errno, next};
 use libc::{c_int, msghdr, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 
@@ -24,7 +24,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(
     }
     if fdtable::is_known(fd)
         // SAFETY: as above.
-        && let Some(n) = guard::without_cancel(|| unsafe { send_one(fd, msg, flags) })
+        && let Some(n) = cancel::without_cancel(|| unsafe { send_one(fd, msg, flags) })
     {
         return n;
     }

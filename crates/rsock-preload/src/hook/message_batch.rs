@@ -5,7 +5,7 @@ use super::message::{recvmsg, sendmsg};
 use super::passed_fds::before_passing;
 use crate::fdtable::{self, datagrams};
 use crate::slot::Direction;
-use crate::{errno, guard, next};
+use crate::{cancel, errno, next};
 use libc::{c_int, c_uint, mmsghdr, ssize_t, timespec};
 use rustix::time::{ClockId, clock_gettime};
 use std::slice;
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     let (mut done, mut is_kernels) = (0, false);
     while done < all.len() {
         let rest = &mut all[done..];
-        let first = guard::without_cancel(|| {
+        let first = cancel::without_cancel(|| {
             // SAFETY: valid messages, by the same promise.
             unsafe { datagram::send_first(fd, rest, flags, &mut is_kernels) }
         });

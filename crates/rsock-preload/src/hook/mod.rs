@@ -35,19 +35,24 @@ mod transfer;
 mod uring;
 mod write;
 
-pub(crate) use epoll::{PROXIED, SUPPORTED};
-
-use crate::guard::HookResult;
-use crate::{fdtable, guard};
+use crate::cancel::HookResult;
+use crate::native_peer::listeners;
+use crate::{cancel, fdtable};
 use libc::c_int;
 
-/// As [`guard::without_cancel`], where the table has an entry for `fd`.
+/// As [`cancel::without_cancel`], where the table has an entry for `fd`.
 #[inline(always)]
 fn call_known<R>(fd: c_int, call: impl FnMut() -> Option<R>) -> Option<R>
 where
     Option<R>: HookResult,
 {
-    if fdtable::is_known(fd) { guard::without_cancel(call) } else { None }
+    if fdtable::is_known(fd) { cancel::without_cancel(call) } else { None }
+}
+
+/// `fd` is about to be closed: ends what the library knows of it.
+fn note_closing(fd: c_int) {
+    listeners::note_closing(fd);
+    fdtable::note_closing(fd);
 }
 
 /// Exports a hook under other names that programs bind to the same function.

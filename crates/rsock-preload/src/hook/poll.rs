@@ -2,10 +2,10 @@
 
 use super::alias;
 use crate::fdtable::datagrams;
-use crate::native_peer::accept::SharedListener;
 use crate::native_peer::listeners;
+use crate::native_peer::shared_listener::SharedListener;
 use crate::slot::{Direction, Handle};
-use crate::{errno, fdtable, guard, next};
+use crate::{cancel, errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rsock_core::accelerate::{self, PollEntry};
 use rustix::event::PollFlags;
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout
     let is_counted = concerns_hook && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
     if concerns_hook
         // SAFETY: as above.
-        && let Some(n) = guard::without_cancel(|| unsafe { poll_all(fds, n, limit, None) })
+        && let Some(n) = cancel::without_cancel(|| unsafe { poll_all(fds, n, limit, None) })
     {
         datagrams::end_kernel_poll(is_counted);
         return n;
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
         // SAFETY: null or valid by the caller's promise.
         let mask = unsafe { mask.as_ref() };
         // SAFETY: a caller of `ppoll` promises `n` entries.
-        if let Some(n) = guard::without_cancel(|| unsafe { poll_all(fds, n, limit, mask) }) {
+        if let Some(n) = cancel::without_cancel(|| unsafe { poll_all(fds, n, limit, mask) }) {
             datagrams::end_kernel_poll(is_counted);
             return n;
         }

@@ -3,7 +3,7 @@
 use super::{alias, call_known, datagram, transfer};
 use crate::fdtable::{self, datagrams};
 use crate::slot::Direction;
-use crate::{arg, errno, guard, next};
+use crate::{arg, cancel, errno, next};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::IoSliceMut;
 use std::ptr;
@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
         if datagrams::is_udp(fd) {
             // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`, and room for
             // an address.
-            return guard::without_cancel(|| unsafe {
+            return cancel::without_cancel(|| unsafe {
                 datagram::recv_bytes(fd, buf, len, flags, addr, addr_len)
             });
         }

@@ -1,6 +1,6 @@
 //! The process restricts its own system calls.
 
-use crate::{errno, next, tcp_only};
+use crate::{errno, next, process_handoff};
 use libc::{c_int, c_ulong};
 
 /// As `prctl(2)`. C passes the arguments after the first as words, however many there are.
@@ -18,7 +18,7 @@ pub(crate) unsafe extern "C-unwind" fn prctl(
     d: c_ulong,
 ) -> c_int {
     if restricts_by_prctl(option, a, b)
-        && let Err(e) = tcp_only::before_sandbox()
+        && let Err(e) = process_handoff::before_sandbox()
     {
         return errno::fail_int(e);
     }

@@ -1,7 +1,7 @@
 //! libc's `FILE` streams over descriptors.
 
 use super::alias;
-use crate::{errno, fdtable, guard, handoff, next};
+use crate::{errno, guard, handoff, next};
 use libc::{c_char, c_int};
 use rsock_core::accelerate::{FallbackReason, Need};
 use std::ffi::CStr;
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
         // SAFETY: an open stream by the caller's promise.
         let fd = unsafe { libc::fileno(file) };
         errno::set(saved);
-        fdtable::note_closing(fd);
+        super::note_closing(fd);
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::fclose(file) }

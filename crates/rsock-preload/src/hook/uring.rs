@@ -3,7 +3,7 @@
 //! liburing makes its system calls by instructions of its own, which no hook of a libc function
 //! sees. Programs that are linked with the shared library call these functions by name.
 
-use crate::{log, tcp_only};
+use crate::{log, process_handoff};
 use libc::{c_int, c_uint, c_void, size_t};
 use rsock_core::accelerate::FallbackReason;
 use std::ffi::CStr;
@@ -52,7 +52,7 @@ hooks! {
 /// Before the io_uring is made, because one call may make it and begin to use it.
 fn before() -> Result<(), c_int> {
     log::line(format_args!("io_uring of liburing: the process stays on TCP"));
-    tcp_only::begin(FallbackReason::IoUring)
+    process_handoff::begin(FallbackReason::IoUring)
 }
 
 /// liburing's own definition. A library that was loaded at run time for local use is not in the

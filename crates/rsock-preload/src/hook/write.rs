@@ -4,7 +4,7 @@ use super::read::message_flags;
 use super::{alias, datagram, transfer};
 use crate::fdtable::{self, datagrams};
 use crate::slot::Direction;
-use crate::{arg, errno, guard, next};
+use crate::{arg, cancel, errno, next};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::IoSlice;
 use std::ptr;
@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C-unwind" fn write(
 ) -> ssize_t {
     if fdtable::is_known(fd)
         // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
-        && let Some(n) = guard::without_cancel(|| unsafe { send_with(fd, buf, len, 0) })
+        && let Some(n) = cancel::without_cancel(|| unsafe { send_with(fd, buf, len, 0) })
     {
         return n;
     }
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C-unwind" fn write(
 pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     if fdtable::is_known(fd)
         // SAFETY: a caller of `writev` promises `n` entries of readable bytes.
-        && let Some(n) = guard::without_cancel(|| unsafe { writev_with(fd, iov, n, 0) })
+        && let Some(n) = cancel::without_cancel(|| unsafe { writev_with(fd, iov, n, 0) })
     {
         return n;
     }
@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C-unwind" fn pwritev2(
         && fdtable::is_known(fd)
         && let Some(flags) = message_flags(flags)
         // SAFETY: a caller of `pwritev2` promises `n` entries of readable bytes.
-        && let Some(n) = guard::without_cancel(|| unsafe { writev_with(fd, iov, n, flags) })
+        && let Some(n) = cancel::without_cancel(|| unsafe { writev_with(fd, iov, n, flags) })
     {
         return n;
     }
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C-unwind" fn send(
 ) -> ssize_t {
     if fdtable::is_known(fd)
         // SAFETY: a caller of `send` promises `len` readable bytes at `buf`.
-        && let Some(n) = guard::without_cancel(|| unsafe { send_with(fd, buf, len, flags) })
+        && let Some(n) = cancel::without_cancel(|| unsafe { send_with(fd, buf, len, flags) })
     {
         return n;
     }
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     // The kernel reports an invalid length.
     if is_valid
         && fdtable::is_known(fd)
-        && let Some(n) = guard::without_cancel(|| {
+        && let Some(n) = cancel::without_cancel(|| {
             // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable
             // address.
             unsafe { sendto_with(fd, buf, len, flags, addr, addr_len) }

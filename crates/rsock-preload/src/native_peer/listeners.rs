@@ -9,8 +9,8 @@
 //! Invariant: the list is locked inside a [`Section`] only, so a signal handler that waits for a
 //! listening socket never waits for the code that it interrupted; and over a fork.
 
-use super::accept::SharedListener;
-use crate::{fdtable, guard, log};
+use super::shared_listener::SharedListener;
+use crate::{fdtable, guard, log, vfork};
 use libc::c_int;
 use rsock_core::accelerate::NativeListener;
 use rsock_core::interrupt::Section;
@@ -56,8 +56,11 @@ pub(crate) fn note_listening(fd: c_int) {
     });
 }
 
-/// `fd`, which listens, is about to be closed.
+/// `fd` is about to be closed. To be called before the table's entry of `fd` is removed.
 pub(crate) fn note_closing(fd: c_int) {
+    if !fdtable::is_listening(fd) || guard::is_in_core() || vfork::is_child() {
+        return;
+    }
     let _section = Section::enter();
     let _ = guard::call_core(|| {
         let inode = inode_of(fd)?;

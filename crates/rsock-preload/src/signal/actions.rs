@@ -1,5 +1,6 @@
 //! Signal actions: the program's, and the kernel's where the two differ.
 
+use super::records::{is_handler, lock, record_of, unlock};
 use super::wrapper::wrapper_address;
 use super::{FAULTS, bit, deferral};
 use crate::{errno, next, vfork};
@@ -9,24 +10,7 @@ use rsock_verbs::fault;
 use std::cell::Cell;
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-
-/// Signal numbers are below this.
-const SIGNALS: usize = 65;
-
-/// The program's action, where the kernel has another.
-pub(super) struct Record {
-    pub(super) handler: AtomicUsize,
-    pub(super) flags: AtomicI32,
-}
-
-static RECORDS: [Record; SIGNALS] =
-    [const { Record { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0) } };
-        SIGNALS];
-
-/// Serialises changes of actions. Held inside a section only, so its holder is never a thread that
-/// a handler has interrupted.
-static CHANGING: AtomicBool = AtomicBool::new(false);
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Signals whose `signal` handlers interrupt system calls (`siginterrupt`), by bit number.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
@@ -164,29 +148,6 @@ pub(crate) fn set_interrupts(signal: c_int, interrupts: bool) -> c_int {
     unsafe { change(signal, &raw const action, ptr::null_mut()) }
 }
 
-/// `SA_RESETHAND`: the next such signal finds the default action. Mask and flags stay.
-pub(super) fn reset(signal: c_int, flags: c_int) {
-    let saved = errno::read();
-    // SAFETY: zeroes are a valid `sigaction`.
-    let mut action: Action = unsafe { mem::zeroed() };
-    // SAFETY: null and a live action.
-    unsafe { next::sigaction(signal, ptr::null(), &raw mut action) };
-    action.sa_sigaction = libc::SIG_DFL;
-    action.sa_flags = flags;
-    // SAFETY: a live action and null.
-    unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) };
-    errno::set(saved);
-}
-
-pub(super) fn record_of(signal: c_int) -> Option<&'static Record> {
-    let index = usize::try_from(signal).ok()?;
-    (index != 0).then(|| RECORDS.get(index)).flatten()
-}
-
-pub(super) fn is_handler(action: usize) -> bool {
-    action != libc::SIG_DFL && action != libc::SIG_IGN
-}
-
 /// Takes the lock before a fork, so that the child does not inherit it from another thread.
 pub(crate) fn lock_for_fork() {
     let section = Section::enter();
@@ -198,15 +159,4 @@ pub(crate) fn lock_for_fork() {
 pub(crate) fn unlock_after_fork() {
     unlock();
     drop(FORKING.take().map(ManuallyDrop::into_inner));
-}
-
-pub(super) fn lock() {
-    // SYNC(actions): Acquire pairs with the Release in `unlock`.
-    while CHANGING.swap(true, Ordering::Acquire) {
-        rustix::thread::sched_yield();
-    }
-}
-
-pub(super) fn unlock() {
-    CHANGING.store(false, Ordering::Release);
 }

@@ -1,8 +1,8 @@
 //! libc's cancellation signal, whose handler is wrapped like any other.
 
-use super::actions::{is_handler, lock, record_of, unlock};
+use super::records::{is_handler, lock, record_of, unlock};
 use super::wrapper::wrapper_address;
-use super::{KERNEL_SIGSET, deferral};
+use super::{KERNEL_SIGSET, SIGCANCEL, deferral};
 use crate::next;
 use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::interrupt::Section;
@@ -10,9 +10,6 @@ use rsock_verbs::raw;
 use std::mem;
 use std::ptr;
 use std::sync::atomic::Ordering;
-
-/// The signal by which glibc cancels threads.
-pub(super) const SIGCANCEL: c_int = 32;
 
 /// Has the wrapper call libc's handler of its cancellation signal. To be called when libc has
 /// installed the handler; idempotent.

@@ -1,8 +1,7 @@
 //! The wrapper: the handler that the kernel calls in place of the program's.
 
-use super::actions::{is_handler, record_of, reset};
-use super::cancellation::SIGCANCEL;
-use super::{FAULTS, context, deferral, queue_to_self};
+use super::records::{is_handler, record_of, reset};
+use super::{FAULTS, SIGCANCEL, context, deferral, queue_to_self};
 use crate::guard;
 use libc::{c_int, c_void, siginfo_t};
 use rsock_core::interrupt::{self, InHandler};

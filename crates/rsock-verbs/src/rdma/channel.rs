@@ -3,6 +3,7 @@
 //! This is not the device's completion channel, of which each queue has its own (`cq.rs`): it is an
 //! epoll set, in which that channel is from `req_notify` to the next event.
 
+use super::RdmaChannel;
 use super::device_cq::DeviceCq;
 use super::waiters::Event;
 use crate::device::CompletionChannel;
@@ -12,16 +13,6 @@ use rustix::event::{Timespec, epoll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError, Weak};
-
-/// A completion channel.
-#[derive(Debug)]
-pub struct RdmaChannel {
-    epoll: HighFd,
-    /// Rung for a queue whose event another thread took.
-    event: Event,
-    /// Its queues, by the index in event data.
-    queues: Mutex<Vec<Weak<DeviceCq>>>,
-}
 
 /// Event data of `event`; queues have their index.
 const RUNG: u64 = u64::MAX;

@@ -1,14 +1,10 @@
 //! Opened devices.
 
-use super::channel::RdmaChannel;
 use super::convert::{count, object, zero};
-use super::cq::RdmaCq;
-use super::device_cq::DeviceCq;
 use super::path::RdmaPath;
 use super::pd::RdmaPd;
 use super::shared_cq::{CqShare, SharedCqs};
-use super::{Rdma, RdmaBell};
-use crate::device::Context;
+use super::{MAX_SGE, RdmaContext};
 use crate::error::Error;
 use crate::own_fd;
 use crate::types::{DeviceAttr, Gid};
@@ -21,13 +17,9 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// An opened device.
-#[derive(Clone, Debug)]
-pub struct RdmaContext(Arc<Inner>);
-
 /// An opened device that may be closed meanwhile.
 #[derive(Clone, Debug)]
-pub struct WeakRdmaContext(Weak<Inner>);
+pub struct WeakRdmaContext(Weak<OpenDevice>);
 
 impl WeakRdmaContext {
     /// The device, if it is still open.
@@ -37,10 +29,12 @@ impl WeakRdmaContext {
     }
 }
 
+/// An opened device, closed with the last of its users.
+///
 /// # Invariants
 /// `raw` came from `ibv_open_device` and is closed exactly once, in `drop`; every object made from
 /// it holds this value.
-struct Inner {
+pub(super) struct OpenDevice {
     raw: NonNull<ibv_context>,
     verbs: &'static Verbs,
     name: String,
@@ -53,11 +47,11 @@ struct Inner {
 }
 
 // SAFETY: libibverbs's contexts may be used from any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for OpenDevice {}
 // SAFETY: as above, by several at once: it locks where it must.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for OpenDevice {}
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for OpenDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RdmaContext").field("name", &self.name).finish_non_exhaustive()
     }
@@ -122,7 +116,7 @@ impl RdmaContext {
             // up in it at each call.
             unsafe { own_fd::raise_at(fd) };
         }
-        let mut inner = Inner {
+        let mut inner = OpenDevice {
             raw,
             verbs,
             name,
@@ -258,28 +252,8 @@ impl RdmaContext {
         self.0.shared_cqs.share(self, n)
     }
 
-    pub(super) fn max_srq_wr(&self) -> u32 {
-        self.0.max_srq_wr
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // SAFETY: the context is open, and it is no longer in use.
-        let ctx = unsafe { self.raw.as_ref() };
-        own_fd::forget(ctx.cmd_fd);
-        own_fd::forget(ctx.async_fd);
-        // SAFETY: opened by `ibv_open_device`, and nothing made from it is left.
-        let _ = unsafe { self.verbs.ibv_close_device(self.raw.as_ptr()) };
-    }
-}
-
-impl Context<Rdma> for RdmaContext {
-    fn attr(&self) -> DeviceAttr {
-        self.0.attr
-    }
-
-    fn alloc_pd(&self, path: &RdmaPath) -> Result<Arc<RdmaPd>, Error> {
+    /// The domain for queue pairs on `path`.
+    pub(super) fn domain(&self, path: &RdmaPath) -> Result<Arc<RdmaPd>, Error> {
         let mut domains = self.0.domains.lock().unwrap_or_else(PoisonError::into_inner);
         domains.retain(|pd| pd.strong_count() > 0);
         let mut open = domains.iter().filter_map(Weak::upgrade);
@@ -291,23 +265,23 @@ impl Context<Rdma> for RdmaContext {
         Ok(pd)
     }
 
-    fn create_channel(&self) -> Result<Arc<RdmaChannel>, Error> {
-        RdmaChannel::new().map(Arc::new)
+    pub(super) fn limits(&self) -> DeviceAttr {
+        self.0.attr
     }
 
-    fn create_cq(
-        &self,
-        depth: u32,
-        channel: Option<&Arc<RdmaChannel>>,
-    ) -> Result<Arc<RdmaCq>, Error> {
-        if depth == 0 || depth > self.0.attr.max_cqe {
-            return Err(Error::Invalid("completion queue depth"));
-        }
-        Ok(Arc::new(RdmaCq::device(DeviceCq::new(self, depth, channel)?)))
+    pub(super) fn max_srq_wr(&self) -> u32 {
+        self.0.max_srq_wr
     }
+}
 
-    fn create_bell(&self) -> Result<RdmaBell, Error> {
-        RdmaBell::new()
+impl Drop for OpenDevice {
+    fn drop(&mut self) {
+        // SAFETY: the context is open, and it is no longer in use.
+        let ctx = unsafe { self.raw.as_ref() };
+        own_fd::forget(ctx.cmd_fd);
+        own_fd::forget(ctx.async_fd);
+        // SAFETY: opened by `ibv_open_device`, and nothing made from it is left.
+        let _ = unsafe { self.verbs.ibv_close_device(self.raw.as_ptr()) };
     }
 }
 
@@ -354,12 +328,6 @@ const NOTHING: DeviceAttr = DeviceAttr {
     foreign_remote_write: false,
     notices_peer: false,
 };
-
-/// Most scatter/gather entries of one request: they are converted on the stack.
-pub(super) const MAX_SGE: u32 = 16;
-
-/// Bytes that the device is asked to copy by itself while posting.
-pub(super) const MAX_INLINE: u32 = 64;
 
 /// Bytes that are copied for a request while posting, by the device or by this module.
 const MAX_COPY: u32 = 64 << 10;

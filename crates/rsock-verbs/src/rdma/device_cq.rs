@@ -7,7 +7,7 @@
 //! Verbs cannot say whether a queue is empty without polling it, so a check fills a stash, which
 //! the next poll empties first.
 
-use super::channel::RdmaChannel;
+use super::RdmaChannel;
 use super::convert::{int, object, zero};
 use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED};
 use super::usage::{Counted, Kind as Counts};

@@ -15,6 +15,7 @@
 //! (`pool.rs`).
 
 mod address_handles;
+mod attributes;
 mod bell;
 mod channel;
 mod context;
@@ -25,11 +26,13 @@ mod device_cq;
 mod event;
 mod event_watchers;
 mod mr;
+mod objects;
 mod outstanding_sends;
 mod path;
 mod pd;
 mod pool;
 mod qp;
+mod requests;
 mod shared_cq;
 mod srq;
 mod ud;
@@ -37,8 +40,7 @@ mod usage;
 mod waiters;
 
 pub use bell::RdmaBell;
-pub use channel::RdmaChannel;
-pub use context::{GidEntry, RdmaContext, WeakRdmaContext};
+pub use context::{GidEntry, WeakRdmaContext};
 pub use cq::RdmaCq;
 pub use event::AsyncEvent;
 pub use mr::RdmaMr;
@@ -49,9 +51,23 @@ pub use srq::RdmaSrq;
 pub use ud::{RdmaDestination, RdmaUd};
 pub use usage::{Usage, UsageBoard, peak_usage, show_usage, usage};
 
+use crate::high_fd::HighFd;
+use context::OpenDevice;
+use device_cq::DeviceCq;
+use std::sync::{Arc, Mutex, Weak};
+use waiters::Event;
+
+/// Most scatter/gather entries of one request: they are converted on the stack.
+const MAX_SGE: u32 = 16;
+
+/// Bytes that the device is asked to copy by itself while posting.
+const MAX_INLINE: u32 = 64;
+
 /// The backend of real devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Rdma;
+
+impl crate::device::sealed::Sealed for Rdma {}
 
 impl crate::device::Backend for Rdma {
     const NAME: &'static str = "rdma";
@@ -70,3 +86,32 @@ impl crate::device::Backend for Rdma {
     type Path = RdmaPath;
     type Bell = RdmaBell;
 }
+
+// What is made from these refers to them, and they refer to it: so they belong to none of the files
+// above.
+
+/// An opened device.
+#[derive(Clone, Debug)]
+pub struct RdmaContext(Arc<OpenDevice>);
+
+/// A completion channel.
+#[derive(Debug)]
+pub struct RdmaChannel {
+    epoll: HighFd,
+    /// Rung for a queue whose event another thread took.
+    event: Event,
+    /// Its queues, by the index in event data.
+    queues: Mutex<Vec<Weak<DeviceCq>>>,
+}
+
+/// The memory of one domain.
+#[derive(Debug, Default)]
+struct Pool {
+    /// Free pieces, by size: a slab, and the offset in it.
+    free: Mutex<FreePieces>,
+}
+
+type FreePieces = [Vec<(Arc<RdmaMr>, usize)>; N_PIECE_SIZES];
+
+/// Sizes of pieces: each is twice the one before.
+const N_PIECE_SIZES: usize = 5;

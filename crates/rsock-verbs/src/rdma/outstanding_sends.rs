@@ -10,8 +10,9 @@
 //! requests before it. Whenever a post finds no room, a signaled request is under way, whose
 //! completion makes room.
 
+use super::Pool;
 use super::RdmaPd;
-use super::pool::{LARGEST, Piece, Pool, SMALLEST};
+use super::pool::{LARGEST, Piece, SMALLEST};
 use crate::error::PostError;
 use crate::types::WrId;
 use crate::wr::Sge;

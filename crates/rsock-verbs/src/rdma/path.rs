@@ -107,7 +107,7 @@ impl RdmaPath {
     pub(super) fn to_send(&self, retry: Retry) -> Result<(ibv_qp_attr, i32), Error> {
         let (mut attr, mask) = match &self.route {
             Route::Known(_) => {
-                let mut attr = super::qp::blank(ibv_qp_state::IBV_QPS_RTS);
+                let mut attr = super::attributes::blank(ibv_qp_state::IBV_QPS_RTS);
                 attr.timeout = TIMEOUT;
                 attr.max_rd_atomic = 1;
                 (attr, known_mask(&TO_SEND))
@@ -122,7 +122,7 @@ impl RdmaPath {
 
 impl Known {
     fn to_receive(self, port: u8, peer: Gid) -> ibv_qp_attr {
-        let mut attr = super::qp::blank(ibv_qp_state::IBV_QPS_RTR);
+        let mut attr = super::attributes::blank(ibv_qp_state::IBV_QPS_RTR);
         attr.path_mtu = self.mtu;
         attr.max_dest_rd_atomic = 1;
         attr.ah_attr = self.address(port, peer);

@@ -1,14 +1,10 @@
 //! Protection domains.
 
+use super::Pool;
 use super::convert::object;
-use super::mr::RdmaMr;
-use super::pool::Pool;
-use super::qp::RdmaQp;
-use super::srq::RdmaSrq;
-use super::{Rdma, RdmaContext, RdmaCq, RdmaPath};
-use crate::device::{Context, ProtectionDomain, QpInit};
+use super::{RdmaContext, RdmaPath};
 use crate::error::Error;
-use crate::types::{Access, Gid, QpCap};
+use crate::types::Gid;
 use rsock_rdma_sys::verbs::ibv_pd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -76,44 +72,5 @@ impl Drop for RdmaPd {
     fn drop(&mut self) {
         // SAFETY: made by `ibv_alloc_pd`, and nothing in it is left.
         let _ = unsafe { self.ctx.verbs().ibv_dealloc_pd(self.raw.as_ptr()) };
-    }
-}
-
-impl ProtectionDomain<Rdma> for RdmaPd {
-    fn alloc_mr(self: &Arc<Self>, len: usize, access: Access) -> Result<RdmaMr, Error> {
-        RdmaMr::alloc(self, len, access)
-    }
-
-    unsafe fn reg_mr(
-        self: &Arc<Self>,
-        addr: *mut u8,
-        len: usize,
-        access: Access,
-    ) -> Result<RdmaMr, Error> {
-        let addr = NonNull::new(addr).ok_or(Error::Invalid("a region at address 0"))?;
-        // SAFETY: the caller promises the same.
-        unsafe { RdmaMr::register(self, addr, len, access) }
-    }
-
-    fn create_srq(self: &Arc<Self>, depth: u32, max_sge: u32) -> Result<Arc<RdmaSrq>, Error> {
-        RdmaSrq::new(self, depth, max_sge)
-    }
-
-    fn create_qp(self: &Arc<Self>, init: &QpInit<'_, Rdma>) -> Result<RdmaQp, Error> {
-        RdmaQp::new(self, init)
-    }
-
-    fn create_qp_with_cq(
-        self: &Arc<Self>,
-        ctx: &RdmaContext,
-        cap: QpCap,
-    ) -> Result<(Arc<RdmaCq>, RdmaQp), Error> {
-        let n = cap.max_send_wr + cap.max_recv_wr;
-        let cq = match ctx.share(n)? {
-            Some(share) => Arc::new(RdmaCq::share(share)),
-            None => ctx.create_cq(n, None)?,
-        };
-        let qp = RdmaQp::new(self, &QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;
-        Ok((cq, qp))
     }
 }

@@ -5,29 +5,18 @@
 //! requests have completed; the piece that was given back last is the next one to be used. Peers
 //! have no rights there.
 
-use super::RdmaPd;
 use super::mr::RdmaMr;
+use super::{FreePieces, N_PIECE_SIZES, Pool, RdmaPd};
 use crate::error::Error;
 use crate::types::Access;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Bytes of the smallest piece.
 pub(super) const SMALLEST: u32 = 4 << 10;
-/// Sizes: each is twice the one before.
-const N_SIZES: usize = 5;
 /// Bytes of the largest piece.
-pub(super) const LARGEST: u32 = SMALLEST << (N_SIZES - 1);
+pub(super) const LARGEST: u32 = SMALLEST << (N_PIECE_SIZES - 1);
 /// Bytes of a slab: registration is slow.
 const SLAB: usize = 256 << 10;
-
-/// The memory of one domain.
-#[derive(Debug, Default)]
-pub(super) struct Pool {
-    /// Free pieces, by size: a slab, and the offset in it.
-    free: Mutex<Free>,
-}
-
-type Free = [Vec<(Arc<RdmaMr>, usize)>; N_SIZES];
 
 /// A piece in use; it goes back to its pool.
 #[derive(Debug)]
@@ -39,7 +28,7 @@ pub(super) struct Piece {
 }
 
 impl Pool {
-    fn free(&self) -> MutexGuard<'_, Free> {
+    fn free(&self) -> MutexGuard<'_, FreePieces> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,7 +80,7 @@ impl Drop for Piece {
 
 /// The smallest size for `len` bytes.
 fn size_of_len(len: u32) -> usize {
-    (0..N_SIZES - 1).find(|size| SMALLEST << size >= len).unwrap_or(N_SIZES - 1)
+    (0..N_PIECE_SIZES - 1).find(|size| SMALLEST << size >= len).unwrap_or(N_PIECE_SIZES - 1)
 }
 
 fn bytes(size: usize) -> usize {

@@ -1,11 +1,12 @@
 //! Queue pairs: reliable-connected ones, and what those for datagrams (`ud.rs`) have in common with
 //! them.
 
-use super::context::{MAX_INLINE, MAX_SGE};
+use super::attributes::blank;
 use super::convert::{self, int, object, posted, zero};
 use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED, next_number};
+use super::requests::{NO_SGE, entries, with_recv_wr};
 use super::usage::{Counted, Kind};
-use super::{Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
+use super::{MAX_INLINE, MAX_SGE, Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
 use crate::device::{Context, QpInit, QueuePair};
 use crate::error::{Error, PostError};
 use crate::fault;
@@ -14,7 +15,7 @@ use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rsock_rdma_sys::inline;
 use rsock_rdma_sys::verbs::{
     ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
-    ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    ibv_send_flags, ibv_send_wr, ibv_wr_opcode,
 };
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
@@ -233,14 +234,6 @@ impl Drop for RdmaQp {
     }
 }
 
-/// Attributes of zeros, for the fields that a change does not name.
-pub(super) fn blank(state: ibv_qp_state) -> ibv_qp_attr {
-    // SAFETY: all of its fields are numbers.
-    let mut attr = unsafe { MaybeUninit::<ibv_qp_attr>::zeroed().assume_init() };
-    attr.qp_state = state;
-    attr
-}
-
 impl QueuePair<Rdma> for RdmaQp {
     fn qp_num(&self) -> QpNum {
         self.qp_num
@@ -438,34 +431,6 @@ unsafe fn gather(from: &[Sge], to: &mut [MaybeUninit<u8>]) -> Result<Sge, PostEr
     Ok(Sge { addr, len: u32::try_from(len).unwrap_or(0), lkey: LKey(0) })
 }
 
-/// Calls `f` with a receive in C's form, and with a place for the one that was refused.
-pub(super) fn with_recv_wr(
-    wr: &RecvWr<'_>,
-    f: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> Result<(), PostError>,
-) -> Result<(), PostError> {
-    if wr.id.0 & (SIGNALED | RECEIVE) != 0 {
-        return Err(PostError::Invalid);
-    }
-    let mut sges = [NO_SGE; MAX_SGE as usize];
-    let num_sge = entries(wr.sges, &mut sges)?;
-    let sg_list = sges.as_mut_ptr();
-    let mut raw = ibv_recv_wr { wr_id: wr.id.0 | RECEIVE, next: ptr::null_mut(), sg_list, num_sge };
-    let mut bad = ptr::null_mut();
-    f(&raw mut raw, &raw mut bad)
-}
-
-/// Entries in C's form; returns how many.
-#[inline]
-fn entries(from: &[Sge], to: &mut [ibv_sge]) -> Result<i32, PostError> {
-    let to = to.get_mut(..from.len()).ok_or(PostError::Invalid)?;
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = ibv_sge { addr: from.addr, length: from.len, lkey: from.lkey.0 };
-    }
-    i32::try_from(from.len()).map_err(|_| PostError::Invalid)
-}
-
 /// The states, in the order of their numbers in the atomic.
 const STATES: [QpState; 5] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Err];
-
-const NO_SGE: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };

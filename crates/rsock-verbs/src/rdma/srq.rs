@@ -2,7 +2,7 @@
 
 use super::RdmaPd;
 use super::convert::{object, posted};
-use super::qp::with_recv_wr;
+use super::requests::with_recv_wr;
 use super::usage::{Counted, Kind};
 use crate::device::SharedReceiveQueue;
 use crate::error::{Error, PostError};

@@ -1,8 +1,8 @@
 //! Completion channels: a real descriptor that becomes readable when an armed queue completes
 //! something, or when the peer of one of its queue pairs dies.
 
+use super::Link;
 use super::bell::SoftBell;
-use super::link::Link;
 use crate::device::CompletionChannel;
 use crate::error::Error;
 use crate::high_fd::{HighFd, verb};

@@ -1,29 +1,18 @@
 //! The device as a process sees it: its identity, its links, and the numbers of its queue pairs.
 
-use super::bell::{self, SoftBell};
-use super::channel::SoftChannel;
-use super::cq::SoftCq;
-use super::hello::{LinkId, NodeId, random};
-use super::layout::{MAX_SLOTS, QPS};
-use super::link::Link;
-use super::pd::SoftPd;
+use super::Link;
+use super::bell;
+use super::hello::{HelloSender, LinkId, NodeId, random};
+use super::layout::QPS;
 use super::ud::UdSenders;
-use super::{Soft, barrier};
-use crate::device::Context;
+use super::{SoftContext, barrier};
 use crate::error::Error;
 use crate::family::{ProcessId, process};
-use crate::types::{DeviceAttr, QpNum};
+use crate::types::QpNum;
 use std::collections::HashMap;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// The device of this process. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct SoftContext {
-    node: &'static Node,
-    write_imm: bool,
-}
 
 /// One process's share of the device. Lives until the process ends.
 #[derive(Debug)]
@@ -190,6 +179,11 @@ impl Node {
         drop(gone);
     }
 
+    /// What this process says of itself in a hello.
+    pub(super) fn hello_sender(&self) -> HelloSender<'_> {
+        HelloSender { node: self.id, has_barrier: self.barrier, word: &self.word }
+    }
+
     /// Whether the calling process is the node's own, not a forked child.
     pub(super) fn is_current(&self) -> bool {
         self.process == process()
@@ -268,49 +262,10 @@ pub(super) fn node() -> Result<&'static Node, Error> {
     }
 }
 
-impl Context<Soft> for SoftContext {
-    fn attr(&self) -> DeviceAttr {
-        DeviceAttr {
-            max_qp_wr: MAX_SLOTS / 2,
-            max_cqe: 1 << 22,
-            max_sge: 16,
-            max_msg: 1 << 30,
-            max_inline: 1 << 30,
-            write_with_imm: self.write_imm,
-            rdma_read: false,
-            foreign_remote_write: true,
-            notices_peer: true,
-        }
-    }
-
-    fn alloc_pd(&self, path: &Arc<Link>) -> Result<Arc<SoftPd>, Error> {
-        SoftPd::of(self, path)
-    }
-
-    fn create_channel(&self) -> Result<Arc<SoftChannel>, Error> {
-        SoftChannel::new().map(Arc::new)
-    }
-
-    fn create_cq(
-        &self,
-        depth: u32,
-        channel: Option<&Arc<SoftChannel>>,
-    ) -> Result<Arc<SoftCq>, Error> {
-        if depth == 0 || depth > self.attr().max_cqe {
-            return Err(Error::Invalid("completion queue depth"));
-        }
-        SoftCq::new(channel).map(Arc::new)
-    }
-
-    fn create_bell(&self) -> Result<SoftBell, Error> {
-        SoftBell::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::soft::cred::PeerCred;
+    use crate::cred::PeerCred;
 
     #[test]
     fn a_number_comes_back_changed() {

@@ -9,20 +9,13 @@ use super::bell::SoftBell;
 use super::channel::SoftChannel;
 use super::qp::QpCore;
 use super::wait::Waiters;
+use super::{Attached, Role, SoftCq};
 use crate::device::{CompletionQueue, Parked};
 use crate::error::Error;
 use crate::wc::Completion;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-
-/// Which completions of a queue pair a queue takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Send,
-    Recv,
-    Both,
-}
 
 impl Role {
     #[inline(always)]
@@ -34,26 +27,6 @@ impl Role {
     pub(super) fn recvs(self) -> bool {
         self != Self::Send
     }
-}
-
-/// A completion queue.
-#[derive(Debug)]
-pub struct SoftCq {
-    /// The first queue pair ever. Detached, it stays known, so that spinning needs no lock.
-    first: OnceLock<Attached>,
-    first_live: AtomicBool,
-    more: Mutex<Vec<Attached>>,
-    n_more: AtomicUsize,
-    /// Where the next poll of `more` begins, so that all get their turn.
-    turn: AtomicUsize,
-    waiters: Arc<Waiters>,
-    channel: Option<Arc<SoftChannel>>,
-}
-
-#[derive(Clone, Debug)]
-struct Attached {
-    qp: Arc<QpCore>,
-    role: Role,
 }
 
 impl SoftCq {

@@ -157,7 +157,7 @@ impl Foreign {
     /// The pieces name readable memory.
     #[cold]
     pub(super) unsafe fn write(&self, addr: u64, sges: &[Sge], len: u64) -> bool {
-        const MOST: usize = super::qp::MAX_SGE;
+        const MOST: usize = super::queue::MAX_SGE;
         let process = self.process.get_or_init(|| {
             let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
             let fd = HighFd::new(pidfd_open(pid, PidfdFlags::empty()).ok()?);

@@ -1,13 +1,13 @@
 //! Entry points for fuzzers: what a process at the other end of a link may send and write.
 
+use super::Link;
 use super::SoftContext;
-use super::cred::PeerCred;
 use super::hello::{HELLO_LEN, Hello};
 use super::layout::{DATA, QP_TABLE, QPS, QpEntry, REGION_TABLE, REGIONS, RegionEntry};
-use super::link::Link;
 use super::qp::lane::LaneProducer;
 use super::regions::{RemoteRegion, Target};
 use super::testing::linked_pair;
+use crate::cred::PeerCred;
 use crate::{QpNum, RKey};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,5 @@
 //! The message of the link handshake: what each process tells the other about itself.
 
-use super::context::Node;
 use super::layout::VERSION;
 use super::segment::Mapping;
 use crate::error::Error;
@@ -35,6 +34,14 @@ pub(super) struct Hello {
     pub(super) node: [u8; 16],
 }
 
+/// What a hello says of the process that sends it.
+pub(super) struct HelloSender<'a> {
+    pub(super) node: NodeId,
+    pub(super) has_barrier: bool,
+    /// See [`super::foreign`]. The word stays in its place as long as the process lives.
+    pub(super) word: &'a u64,
+}
+
 const MAGIC: [u8; 8] = *b"rsocksft";
 /// The sending process is a target of [`super::barrier`] and can issue it.
 pub(super) const FLAG_BARRIER: u32 = 1;
@@ -42,17 +49,17 @@ pub(super) const FLAG_BARRIER: u32 = 1;
 const _: () = assert!(HELLO_LEN == 80);
 
 impl Hello {
-    pub(super) fn new(link: LinkId, node: &Node, own: &Mapping) -> Self {
+    pub(super) fn new(link: LinkId, sender: &HelloSender<'_>, own: &Mapping) -> Self {
         Self {
             magic: MAGIC,
             version: VERSION,
-            flags: if node.barrier { FLAG_BARRIER } else { 0 },
+            flags: if sender.has_barrier { FLAG_BARRIER } else { 0 },
             size: own.len(),
             base: own.addr(),
-            word_at: std::ptr::from_ref(&node.word).expose_provenance() as u64,
-            word: node.word,
+            word_at: std::ptr::from_ref(sender.word).expose_provenance() as u64,
+            word: *sender.word,
             link: link.0,
-            node: node.id.0,
+            node: sender.node.0,
         }
     }
 
@@ -115,7 +122,7 @@ mod tests {
     fn a_hello_survives_the_wire_and_another_version_does_not() {
         let node = crate::soft::context::node().expect("node");
         let (_fd, own) = crate::soft::segment::create().expect("segment");
-        let bytes = Hello::new(LinkId([1; 16]), node, &own).to_bytes();
+        let bytes = Hello::new(LinkId([1; 16]), &node.hello_sender(), &own).to_bytes();
         let back = Hello::parse(&bytes).expect("hello");
         assert_eq!((back.size, back.base, back.link), (own.len(), own.addr(), [1; 16]));
         assert_eq!(back.node, node.id.0);

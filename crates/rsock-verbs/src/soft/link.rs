@@ -7,8 +7,7 @@
 
 use super::alloc::{Allocator, BLOCK};
 use super::barrier;
-use super::context::{Node, SoftContext};
-use super::cred::{self, PeerCred};
+use super::context::Node;
 use super::foreign::Foreign;
 use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, NodeId, random};
 use super::layout::{DATA, LaneHead, PAGE};
@@ -16,7 +15,8 @@ use super::pd::SoftPd;
 use super::qp::QpCore;
 use super::regions::Regions;
 use super::segment::{self, Mapping};
-use super::wait::OwnedWaitLine;
+use super::{Link, RetiredLane, SoftContext};
+use crate::cred::{self, PeerCred};
 use crate::datagram::Sender;
 use crate::error::Error;
 use crate::high_fd::{close, verb};
@@ -30,29 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 /// Number of the next link.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A link to a peer process, or one of the two ends of a process's link to itself.
 #[derive(Debug)]
-pub struct Link {
-    id: LinkId,
-    number: u64,
-    offering: bool,
-    node: &'static Node,
-    peer: Peer,
-    is_dead: AtomicBool,
-    socket: PeerSocket,
-    /// In a process that is linked to itself: the accepting end, stored in the offering one.
-    other_end: OnceLock<Arc<Self>>,
-    state: Mutex<State>,
-    regions: Regions,
-    foreign: Foreign,
-    /// The peer's segment, which this process writes.
-    peer_segment: Mapping,
-    /// This process's segment, which the peer writes.
-    own_segment: Mapping,
-}
-
-#[derive(Debug)]
-struct Peer {
+pub(super) struct Peer {
     node: NodeId,
     cred: PeerCred,
     /// Whether this process's copies need no fence of their own; see [`barrier`].
@@ -60,7 +39,7 @@ struct Peer {
 }
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     alloc: Allocator,
     pd: Weak<SoftPd>,
     /// Live queue pairs, and where their [`LaneHead`]s are.
@@ -69,17 +48,6 @@ struct State {
     retired_lanes: Vec<RetiredLane>,
     /// Withdrawn regions that the peer may still be writing.
     retired_regions: Vec<(u64, u64)>,
-}
-
-/// The lane of a dropped queue pair, kept until its peer has detached from it.
-#[derive(Debug)]
-pub(super) struct RetiredLane {
-    /// [`LaneHead`].
-    pub(super) head_at: u64,
-    /// Page allocations: offset and length.
-    pub(super) spans: Vec<(u64, u64)>,
-    /// The wait lines that the peer may still ring: held, not used.
-    pub(super) _wait_lines: Vec<Arc<OwnedWaitLine>>,
 }
 
 /// An offered link that waits for the peer's reply.
@@ -107,7 +75,7 @@ impl SoftContext {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
                 .map_err(verb("socketpair"))?;
         let (file, own_segment) = segment::create()?;
-        let hello = Hello::new(id, node, &own_segment).to_bytes();
+        let hello = Hello::new(id, &node.hello_sender(), &own_segment).to_bytes();
         let socket = PeerSocket::new(socket);
         // Nothing is ever read from this socket. Best effort: if the kernel cannot refuse
         // descriptors, `drop` checks for them.
@@ -140,7 +108,7 @@ impl SoftContext {
         let node = self.node();
         let id = LinkId(peer_hello.link);
         let (file, own_segment) = segment::create()?;
-        let reply = Hello::new(id, node, &own_segment).to_bytes();
+        let reply = Hello::new(id, &node.hello_sender(), &own_segment).to_bytes();
         let link =
             Link::new(id, false, node, &peer_hello, cred, socket, own_segment, peer_segment)?;
         Ok((link, reply, file))

@@ -24,7 +24,6 @@ mod copy;
 mod copy_policy;
 mod cq;
 mod creation_stamp;
-pub mod cred;
 mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -32,8 +31,10 @@ mod hello;
 mod layout;
 mod link;
 mod mr;
+mod objects;
 mod pd;
 mod qp;
+mod queue;
 mod regions;
 mod segment;
 mod srq;
@@ -46,18 +47,23 @@ mod wait;
 
 pub use bell::{SoftBell, ringer};
 pub use channel::SoftChannel;
-pub use context::SoftContext;
-pub use cq::SoftCq;
-pub use cred::PeerCred;
 pub use hello::{HELLO_LEN, LinkId, NodeId};
-pub use link::{Link, Offer};
+pub use link::Offer;
 pub use mr::SoftMr;
 pub use pd::SoftPd;
 pub use qp::SoftQp;
 pub use srq::SoftSrq;
 pub use ud::{SoftDestination, SoftUd};
 
-use std::sync::Arc;
+use crate::untrusted::PeerSocket;
+use context::Node;
+use foreign::Foreign;
+use qp::QpCore;
+use regions::Regions;
+use segment::Mapping;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock};
+use wait::{OwnedWaitLine, Waiters};
 
 /// The shared-memory backend.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +71,8 @@ pub struct Soft;
 
 /// How a queue pair reaches its peer: the link to the peer's process.
 pub type Path = Arc<Link>;
+
+impl crate::device::sealed::Sealed for Soft {}
 
 impl crate::device::Backend for Soft {
     const NAME: &'static str = "soft";
@@ -80,4 +88,74 @@ impl crate::device::Backend for Soft {
     type Qp = SoftQp;
     type Path = Path;
     type Bell = SoftBell;
+}
+
+// What is made from these refers to them, and they refer to it: so they belong to none of the files
+// above.
+
+/// The device of this process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SoftContext {
+    node: &'static Node,
+    write_imm: bool,
+}
+
+/// A link to a peer process, or one of the two ends of a process's link to itself.
+#[derive(Debug)]
+pub struct Link {
+    id: LinkId,
+    number: u64,
+    offering: bool,
+    node: &'static Node,
+    peer: link::Peer,
+    is_dead: AtomicBool,
+    socket: PeerSocket,
+    /// In a process that is linked to itself: the accepting end, stored in the offering one.
+    other_end: OnceLock<Arc<Self>>,
+    state: Mutex<link::State>,
+    regions: Regions,
+    foreign: Foreign,
+    /// The peer's segment, which this process writes.
+    peer_segment: Mapping,
+    /// This process's segment, which the peer writes.
+    own_segment: Mapping,
+}
+
+/// The lane of a dropped queue pair, kept until its peer has detached from it.
+#[derive(Debug)]
+struct RetiredLane {
+    /// [`LaneHead`](layout::LaneHead).
+    head_at: u64,
+    /// Page allocations: offset and length.
+    spans: Vec<(u64, u64)>,
+    /// The wait lines that the peer may still ring: held, not used.
+    _wait_lines: Vec<Arc<OwnedWaitLine>>,
+}
+
+/// Which completions of a queue pair a queue takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Send,
+    Recv,
+    Both,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct SoftCq {
+    /// The first queue pair ever. Detached, it stays known, so that spinning needs no lock.
+    first: OnceLock<Attached>,
+    first_live: AtomicBool,
+    more: Mutex<Vec<Attached>>,
+    n_more: AtomicUsize,
+    /// Where the next poll of `more` begins, so that all get their turn.
+    turn: AtomicUsize,
+    waiters: Arc<Waiters>,
+    channel: Option<Arc<SoftChannel>>,
+}
+
+#[derive(Clone, Debug)]
+struct Attached {
+    qp: Arc<QpCore>,
+    role: Role,
 }

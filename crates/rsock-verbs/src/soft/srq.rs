@@ -1,11 +1,11 @@
-//! SrqShared receive queues: several queue pairs of one domain take their receives from one queue.
+//! Shared receive queues: several queue pairs of one domain take their receives from one queue.
 //!
 //! A message that finds no receive waits in its lane. The queue records which completion queues
 //! found it empty, and wakes their waiters when a receive is posted.
 
-use super::link::Link;
+use super::Link;
 use super::pd::SoftPd;
-use super::qp::{MAX_SGE, RecvQueue, Sges};
+use super::queue::{MAX_SGE, RecvQueue, Sges};
 use super::wait::Waiters;
 use crate::device::SharedReceiveQueue;
 use crate::error::{Error, PostError};

@@ -1,9 +1,9 @@
 //! Linked contexts for tests, without a connection manager.
 
+use super::Link;
 use super::SoftContext;
-use super::cred::PeerCred;
 use super::hello::HELLO_LEN;
-use super::link::Link;
+use crate::cred::PeerCred;
 use crate::error::Error;
 use crate::high_fd::verb;
 use rustix::net::sockopt;

@@ -5,10 +5,10 @@
 //! are recorded in family memory; the wait lines are copies for the peers. A peer that corrupts one
 //! costs the queue pairs of its link their wake-ups, and nothing else.
 
+use super::Link;
 use super::bell;
 use super::creation_stamp::CreationStamp;
 use super::layout::LaneHead;
-use super::link::Link;
 use crate::device::Parked;
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};

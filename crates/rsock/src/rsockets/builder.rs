@@ -1,10 +1,6 @@
 //! Settings that are decided before a socket connects or listens.
 
-use crate::builder::first;
-use crate::rsockets::{Listener, Stream, time_limit};
 use rsock_core::rsocket::SocketSettings;
-use std::io;
-use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 /// Settings of rsockets streams and listeners, which are fixed once a socket connects.
@@ -28,8 +24,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "settings do nothing by themselves"]
 pub struct Builder {
-    socket: SocketSettings,
-    connect_timeout: Option<Duration>,
+    pub(super) socket: SocketSettings,
+    pub(super) connect_timeout: Option<Duration>,
 }
 
 impl Builder {
@@ -38,7 +34,7 @@ impl Builder {
         Self::default()
     }
 
-    /// How many regions the peer may [expose](Stream::expose) to this end at once
+    /// How many regions the peer may [expose](crate::rsockets::Stream::expose) to this end at once
     /// (`RDMA_IOMAPSIZE`); 0 by default. The protocol can express 0 to 128, then multiples of 256
     /// up to 32512: others are rounded down.
     pub fn iomap_slots(mut self, n: u16) -> Self {
@@ -58,22 +54,5 @@ impl Builder {
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = Some(limit);
         self
-    }
-
-    /// Connects to the first of the addresses that accepts.
-    ///
-    /// # Errors
-    /// As [`Stream::connect`]; `InvalidInput` for a time limit of zero.
-    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
-        let limit = time_limit(self.connect_timeout)?;
-        first(addr, |addr| self.socket.connect(addr, limit).map(Stream::from))
-    }
-
-    /// Listens at the first of the addresses that can be bound; port 0 takes a free one.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
-        first(addr, |addr| self.socket.listen(addr).map(Listener::new))
     }
 }

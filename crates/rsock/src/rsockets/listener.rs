@@ -1,5 +1,6 @@
 //! A listening rsockets socket.
 
+use crate::builder::first;
 use crate::rsockets::{Builder, Socket, Source, Stream, time_limit};
 use std::io;
 use std::iter::FusedIterator;
@@ -30,6 +31,16 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Listener {
     socket: Arc<Socket>,
+}
+
+impl Builder {
+    /// Listens at the first of the addresses that can be bound; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
+        first(addr, |addr| self.socket.listen(addr).map(Listener::new))
+    }
 }
 
 impl Listener {

@@ -1,6 +1,7 @@
 //! A connected rsockets stream.
 
 use crate::KeepaliveSettings;
+use crate::builder::first;
 use crate::rsockets::{Builder, ExposedRegion, Socket, Source, time_limit};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -41,6 +42,17 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Stream {
     socket: Arc<Socket>,
+}
+
+impl Builder {
+    /// Connects to the first of the addresses that accepts.
+    ///
+    /// # Errors
+    /// As [`Stream::connect`]; `InvalidInput` for a time limit of zero.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
+        let limit = time_limit(self.connect_timeout)?;
+        first(addr, |addr| self.socket.connect(addr, limit).map(Stream::from))
+    }
 }
 
 impl Stream {

@@ -1,10 +1,11 @@
 //! Runs one schedule: starts its processes, judges their sleeps, waits for their ends.
 
+use crate::descendants::descendants;
 use crate::referee;
 use crate::schedule::Schedule;
 use crate::shared::{PROCESSES, Shared};
-use crate::sys;
 use crate::worker::{MAIL_FD, SCHEDULE_FD, SHARED_FD, give_child_up, give_turns_back};
+use crate::{report, sys};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -51,7 +52,7 @@ pub(crate) fn run(schedule: &Schedule, mode: Mode, library: &Path, port: u16) ->
     let shared = open_files(&schedule).expect("files for a run");
     let failure = played(shared, mode, library).err();
     let failure = failure.map(|what| {
-        let details = crate::report::details(shared);
+        let details = report::details(shared);
         Failure { what, details }
     });
     kill_descendants();
@@ -234,24 +235,6 @@ fn found(shared: &Shared) -> Option<String> {
         let bytes: Vec<u8> = words.take(len).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     })
-}
-
-/// Every descendant of this process.
-pub(crate) fn descendants() -> Vec<i32> {
-    let mut found: Vec<i32> = Vec::new();
-    let mut todo = vec![std::process::id().cast_signed()];
-    while let Some(pid) = todo.pop() {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        for task in tasks {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            let children = children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
-            for child in children {
-                found.push(child);
-                todo.push(child);
-            }
-        }
-    }
-    found
 }
 
 fn names(pids: &[i32]) -> Vec<String> {

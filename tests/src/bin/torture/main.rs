@@ -5,6 +5,7 @@
 //! it starts with the library and without it, do what a schedule says. docs/reliability.md has the
 //! rules.
 
+mod descendants;
 mod driver;
 mod generate;
 mod pattern;

@@ -1,6 +1,6 @@
 //! What is known about a run that failed.
 
-use crate::driver::descendants;
+use crate::descendants::descendants;
 use crate::referee;
 use crate::schedule::Kind;
 use crate::shared::{CONNECTIONS, End, Process, REMEMBERED, Shared, Thread};

@@ -1,7 +1,7 @@
 //! Tests with another process: another user, another network namespace, a forked child.
 
 use super::*;
-use rsock_verbs::soft::PeerCred;
+use rsock_verbs::cred::PeerCred;
 
 /// Runs `body` in a forked child; its result is the exit status.
 pub(super) fn in_child(body: impl FnOnce() -> bool) -> i32 {

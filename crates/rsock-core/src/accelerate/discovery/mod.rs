@@ -1,8 +1,6 @@
 //! Discovery: how the two ends of a TCP connection find each other, verify that they are its ends,
 //! and connect a faster path beside it.
 
-pub(super) mod four_tuple;
 pub(super) mod local;
 pub(super) mod remote;
 pub(super) mod schedule;
-pub(super) mod verify;

@@ -14,8 +14,8 @@ mod handshake_events;
 #[cfg(any(test, fuzzing))]
 pub use auth_message::check_auth_message;
 
-use crate::accelerate::discovery::four_tuple::FourTuple;
 use crate::accelerate::discovery::local::{Candidate, Step};
+use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::path::{Path, RdmaPath};
 use crate::accelerate::{FallbackReason, Side};
 use crate::config::environment::{self, Device};

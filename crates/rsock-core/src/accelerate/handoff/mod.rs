@@ -8,7 +8,6 @@
 //! its bytes ([`crate::accelerate::handoff::relay`]); the program goes on with a socket proxy.
 
 pub(super) mod detached_process;
-pub(super) mod holders;
 mod relay;
 
 use crate::accelerate::ask::Subject;

@@ -6,10 +6,10 @@
 //! so nothing here allocates; while the ring is in use the relay polls it at intervals, since a
 //! doorbell would have to be allocated.
 
-use crate::accelerate::discovery::four_tuple::FourTuple;
+use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::handoff::Claim;
 use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN};
-use crate::accelerate::{AcceleratedStream, discovery::verify};
+use crate::accelerate::{AcceleratedStream, verify};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::accelerate::native_peer::NativeStream;
-use crate::accelerate::poll::{INPUT, OUTPUT, State};
+use crate::accelerate::poll_state::{INPUT, OUTPUT, State};
 use crate::accelerate::state::FLAG_BROKEN;
 use crate::interrupt::Section;
 use rustix::event::PollFlags;

@@ -1,6 +1,6 @@
 //! What a native stream shares with forked children.
 
-use crate::accelerate::handoff::holders::Holders;
+use crate::accelerate::holders::Holders;
 use crate::accelerate::state::{FlagBits, Line};
 use rsock_verbs::family::{FamilySafe, Lock};
 

@@ -1,6 +1,6 @@
 //! Discovery while a thread waits: the thread answers the peer.
 
-use crate::accelerate::discovery::four_tuple::{FourTuple, Role};
+use crate::accelerate::four_tuple::{FourTuple, Role};
 use crate::accelerate::tests::*;
 use rustix::event::{PollFd, Timespec};
 use rustix::net::{

@@ -19,7 +19,7 @@ fn idle_rings_give_their_pages_back_and_still_work() {
         }
         // Without page reclaim each stream would keep its whole ring of half a megabyte. Other
         // tests of this process share the budget, so the bound is a generous multiple of it.
-        let total = crate::engine::ring_bytes_kept();
+        let total = crate::page_reclaim::total();
         assert!(total < STREAMS * (256 << 10), "{total} bytes are kept");
     });
 }

@@ -6,7 +6,7 @@
 
 use crate::datagram::kernel_udp::header::Header;
 use crate::datagram::kernel_udp::opening::OpenAttempt;
-use crate::datagram::kernel_udp::sending::Route;
+use crate::datagram::kernel_udp::route::Route;
 use crate::datagram::kernel_udp::{AcceleratedUdp, KEY, NOT_OPEN, OPEN, Queue, ip, local_of};
 use crate::interrupt::Section;
 use crate::metrics::FallbackReason;

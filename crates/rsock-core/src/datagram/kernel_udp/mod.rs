@@ -37,6 +37,7 @@ mod discovery;
 mod header;
 mod opening;
 mod receiving;
+mod route;
 mod sending;
 #[cfg(test)]
 mod tests;

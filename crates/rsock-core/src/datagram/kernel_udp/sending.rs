@@ -1,20 +1,20 @@
 //! Sending: into a peer's queue where a route to it is known, by the kernel otherwise.
 
 use crate::datagram::kernel_udp::discovery::{Handshake, HandshakeStep, may_have_queue};
-use crate::datagram::kernel_udp::header::{Bytes, MAX};
+use crate::datagram::kernel_udp::header::MAX;
+use crate::datagram::kernel_udp::route::Route;
 use crate::datagram::kernel_udp::{AcceleratedUdp, FirstUse, Queue};
 use crate::datagram::yield_to_receiver;
 use crate::interrupt::Section;
 use crate::metrics::DatagramEvent;
 use crate::sys;
 use rsock_cm::canonical;
-use rsock_verbs::soft::SoftDestination;
 use rsock_verbs::{DatagramError, DatagramQueue, Posted};
 use rustix::fd::BorrowedFd;
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 /// The routes of a socket. They belong to the process that created it.
@@ -53,19 +53,6 @@ enum Known {
     Route(Arc<Route>),
     /// The destination is not on this host.
     Elsewhere,
-}
-
-/// A route to a peer's queue.
-#[derive(Debug)]
-pub(super) struct Route {
-    pub(super) to: SoftDestination,
-    /// The header in front of each datagram.
-    pub(super) header: Bytes,
-    /// The kernel count of the port when the last datagram went by this route. Under the lock of
-    /// the routes, as is the next field.
-    pub(super) kernel_seen: AtomicU32,
-    /// Datagrams that go by the kernel before one goes by this route again.
-    pub(super) by_kernel: AtomicU32,
 }
 
 /// Datagrams to an address before the sender looks for a queue there.

@@ -11,8 +11,8 @@
 //! INVARIANT: the larger ring lives from before its first announcement until its last byte was
 //! read.
 
+use crate::engine::QpStream;
 use crate::engine::config::Config;
-use crate::engine::stream::QpStream;
 use rsock_proto::{RecvHalf, RingConfig, Span};
 use rsock_verbs::{Access, Backend, MemoryRegion, ProtectionDomain};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,10 +4,10 @@
 //! of an idle ring.
 
 use crate::engine::buffers::layout::Layout;
-use crate::engine::buffers::reclaim::{Reclaimable, RingUsage};
 use crate::engine::buffers::release::release_pages;
 use crate::engine::shared::{RecvState, SendState, Shared};
 use crate::interrupt::Section;
+use crate::page_reclaim::{Reclaimable, RingUsage};
 use rsock_verbs::family::{FamilyBox, Guard};
 use rsock_verbs::{Backend, CompletionQueue, MemoryRegion};
 use std::sync::Arc;

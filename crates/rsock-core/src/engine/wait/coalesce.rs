@@ -12,7 +12,7 @@
 //! where each message may matter by itself, and not again after a nap in which nothing arrived. At
 //! higher rates bytes arrive sooner than a timer is worth.
 
-use crate::engine::stream::QpStream;
+use crate::engine::QpStream;
 use crate::engine::wait::Wake;
 use crate::interrupt::{Section, Watch};
 use crate::sys;

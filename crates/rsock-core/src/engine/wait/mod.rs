@@ -1,17 +1,14 @@
-//! Waiting for a stream: spin, yield, park, or sleep on descriptors.
+//! Waiting for a stream: spin, yield, sleep on descriptors.
 
 pub(super) mod coalesce;
 pub(super) mod event_count;
-mod park;
 pub(super) mod spin;
 mod thread_bell;
 
-pub use park::Armed;
-pub(crate) use park::WITHOUT_BELL;
 pub use spin::{longest_spin, spin_on};
 pub use thread_bell::ThreadBell;
 
-use crate::engine::stream::QpStream;
+use crate::engine::QpStream;
 use rsock_verbs::{Backend, CompletionQueue};
 
 /// What a waiter waits for. Each has a spin budget of its own.

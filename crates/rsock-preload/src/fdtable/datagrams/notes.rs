@@ -1,33 +1,20 @@
 //! Calls of the program that change an adopted UDP socket, passed on to the core.
 
-use super::{find, is_udp, with};
+use super::{is_udp, with};
+use crate::fdtable::pin::pin_udp;
 use crate::fdtable::{self, known_fds};
-use crate::slot::{Direction, Handle};
-use crate::{guard, log};
+use crate::log;
+use crate::slot::Handle;
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_core::interrupt::Section;
 
-/// Pins an adopted socket: the kernel alone carries its datagrams.
-pub(in crate::fdtable) fn pin(fd: c_int, reason: FallbackReason) {
-    if let Some(handle) = find(fd, Direction::Send)
-        && let Some(udp) = handle.udp()
-        && udp.pin_reason() == FallbackReason::None
-    {
-        log::line(format_args!("fd {fd}: datagrams, pinned, {reason:?}"));
-        let _ = guard::call_core(|| {
-            udp.pin(reason);
-            Ok(())
-        });
-    }
-}
-
 /// Pins every adopted socket.
 pub(crate) fn pin_all(reason: FallbackReason) {
     let section = Section::enter();
     for fd in known_fds(0, u32::MAX) {
-        pin(fd, reason);
+        pin_udp(fd, reason);
     }
     drop(section);
 }

@@ -5,7 +5,7 @@ mod sets;
 use super::alias;
 use super::poll::duration;
 use crate::fdtable::datagrams;
-use crate::{guard, next};
+use crate::{cancel, next};
 use libc::{c_int, fd_set, sigset_t, timespec, timeval};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sets::Wanted;
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C-unwind" fn select(
         if let Some(limit) = limit {
             let began = clock_gettime(ClockId::Monotonic);
             // SAFETY: as above.
-            if let Some(result) = guard::without_cancel(|| unsafe { wanted.wait(limit, None) }) {
+            if let Some(result) = cancel::without_cancel(|| unsafe { wanted.wait(limit, None) }) {
                 datagrams::end_kernel_poll(is_counted);
                 if let Some(limit) = limit {
                     let left = limit.saturating_sub(since(began));
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
         // SAFETY: null or valid by the caller's promise.
         let mask = unsafe { mask.as_ref() };
         // SAFETY: the sets that `wanted` was made of.
-        if let Some(result) = guard::without_cancel(|| unsafe { wanted.wait(limit, mask) }) {
+        if let Some(result) = cancel::without_cancel(|| unsafe { wanted.wait(limit, mask) }) {
             datagrams::end_kernel_poll(is_counted);
             return result;
         }

@@ -15,8 +15,8 @@ use super::{
     accept, close, connect, control, dup, epoll, exec, message, message_batch, poll, read, seccomp,
     select, socket, sockopt, splice, write,
 };
-use crate::cancel::SavedCancelState;
-use crate::{errno, fdtable, guard, log, next, tcp_only};
+use crate::cancel_state::SavedCancelState;
+use crate::{errno, fdtable, guard, log, next, process_handoff};
 use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::{own_fd, raw};
@@ -198,7 +198,7 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
             // SAFETY: the caller's promise.
             unsafe { kernel(number, all) }
         }
-        libc::SYS_prctl | libc::SYS_seccomp => match tcp_only::before_sandbox() {
+        libc::SYS_prctl | libc::SYS_seccomp => match process_handoff::before_sandbox() {
             // SAFETY: the caller's promise.
             Ok(()) => unsafe { kernel(number, all) },
             Err(e) => c_long::from(errno::fail_int(e)),
@@ -240,7 +240,7 @@ unsafe fn io_uring_setup(all: [usize; 6]) -> c_long {
     }
     // The program does not have the ring's descriptor yet, so no transfer uses it.
     log::line(format_args!("io_uring, fd {ring}: the process stays on TCP"));
-    if let Err(e) = tcp_only::begin(FallbackReason::IoUring) {
+    if let Err(e) = process_handoff::begin(FallbackReason::IoUring) {
         // SAFETY: made above, and not yet known to the program.
         unsafe { rustix::io::close(int_of(ring)) };
         return c_long::from(errno::fail_int(e));

@@ -2,10 +2,10 @@
 //! its sender.
 
 use crate::error::Error;
+use crate::soft::Link;
 use crate::soft::layout::{
     LaneHead, MAX_SLOTS, MAX_STAGE, MIN_SLOTS, QP_TABLE, QPS, QpEntry, REVOKED, STAGE,
 };
-use crate::soft::link::Link;
 use crate::soft::segment::Mapping;
 use crate::soft::wait::wake;
 use crate::sync::slot::Slot;

@@ -8,7 +8,6 @@
 //! only when the peer's queue pair is in the error state as well, or the peer is dead.
 
 pub(in crate::soft) mod lane;
-mod queue;
 mod recv;
 mod send;
 mod shared;
@@ -16,13 +15,14 @@ mod submit;
 
 use super::Soft;
 use super::barrier;
-use super::cq::{Role, SoftCq};
 use super::creation_stamp::CreationStamp;
 use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
-use super::link::{Link, RetiredLane};
 use super::pd::SoftPd;
+use super::queue::{MAX_SGE, RecvQueue, SendQueue};
 use super::srq::SrqCore;
 use super::wait::{OwnedWaitLine, Waiters};
+use super::{Link, RetiredLane};
+use super::{Role, SoftCq};
 use crate::device::{QpInit, QueuePair};
 use crate::error::{Error, PostError};
 use crate::family::FamilyBox;
@@ -31,8 +31,6 @@ use crate::types::{Access, QpNum, QpState, Retry};
 use crate::wc::{Completion, WcStatus};
 use crate::wr::{RecvWr, SendWr};
 use lane::{Lane, LaneLocation, LaneProducer};
-use queue::SendQueue;
-pub(super) use queue::{MAX_SGE, RecvQueue, Sges};
 use shared::{DONE, PENDING, QpShared, ROOM_REQUESTED, Tx};
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};

@@ -5,13 +5,14 @@
 //! wait) is refused if it is INLINE and queued if not. Submitting needs the send lock; waking the
 //! peer happens outside of it.
 
+use super::QpCore;
 use super::lane::LaneProducer;
 use super::shared::{DONE, PENDING, ROOM_REQUESTED, Tx};
 use super::submit::{Submitted, address};
-use super::{QpCore, Sges};
 use crate::error::PostError;
 use crate::soft::copy;
 use crate::soft::layout::{Entry, STAGE};
+use crate::soft::queue::Sges;
 use crate::soft::regions::Target;
 use crate::sync::slot::INLINE;
 use crate::types::{Access, QpState, RKey, RemoteAddr};

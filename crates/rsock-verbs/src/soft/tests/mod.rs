@@ -5,8 +5,9 @@ mod hostile;
 mod life;
 
 use super::testing::{accept_over, linked_pair, offer_over};
-use super::{Link, PeerCred, Soft, SoftBell, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
+use super::{Link, Soft, SoftBell, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
 use crate::conformance::{Endpoint, Fixture, Watchdog};
+use crate::cred::PeerCred;
 use crate::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::IoSlice;

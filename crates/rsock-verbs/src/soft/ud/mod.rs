@@ -13,10 +13,10 @@
 mod receiver;
 mod sender;
 
-use super::context::SoftContext;
+use super::Link;
+use super::SoftContext;
 use super::creation_stamp::CreationStamp;
 use super::layout::{MAX_STAGE, STAGE};
-use super::link::Link;
 use super::wait::Waiters;
 use super::{Soft, SoftBell};
 use crate::datagram::{

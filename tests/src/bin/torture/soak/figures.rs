@@ -1,6 +1,6 @@
 //! Resources of processes, as the kernel counts them.
 
-use crate::driver::descendants;
+use crate::descendants::descendants;
 use std::fmt;
 use std::fs;
 

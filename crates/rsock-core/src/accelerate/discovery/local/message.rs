@@ -2,7 +2,7 @@
 
 use crate::accelerate::FallbackReason;
 use crate::accelerate::discovery::local::Candidate;
-use crate::accelerate::discovery::verify::{self, SocketId};
+use crate::accelerate::verify::{self, SocketId};
 use crate::engine::Preparing;
 use rsock_proto::CONN_DATA_LEN;
 use rsock_verbs::QpNum;

@@ -12,16 +12,17 @@ mod message;
 #[cfg(any(test, fuzzing))]
 pub use message::check_message;
 
-use crate::accelerate::discovery::four_tuple::{FourTuple, Role};
 use crate::accelerate::discovery::remote;
-use crate::accelerate::discovery::verify::{self, SocketId};
+use crate::accelerate::four_tuple::{FourTuple, Role};
 use crate::accelerate::path::{Path, SoftPath};
+use crate::accelerate::verify::{self, SocketId};
 use crate::accelerate::{FallbackReason, Side};
 use crate::engine::{Config, Preparing};
 use message::{Kind, Message, Received};
 use rsock_proto::ConnData;
 use rsock_verbs::Error;
-use rsock_verbs::soft::{Link, Offer, PeerCred, Soft, SoftContext, cred};
+use rsock_verbs::cred::{self, PeerCred};
+use rsock_verbs::soft::{Link, Offer, Soft, SoftContext};
 use rsock_verbs::untrusted::{self, PeerSocket};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;

@@ -10,7 +10,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::discovery::four_tuple::FourTuple;
+use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::{FallbackReason, Side, discovery::local::Candidate};
 use crate::config::trusted_hosts::{AuthClaim, CODE_LEN, Trust, trust};
 use rsock_proto::{CONN_DATA_LEN, ConnData};

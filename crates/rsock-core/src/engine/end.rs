@@ -1,12 +1,7 @@
-//! One connected stream over one queue pair: its parts, and its end.
+//! The end of a stream.
 
-use crate::engine::buffers::adaptive::AdaptiveBuffer;
-use crate::engine::buffers::ring::Ring;
-use crate::engine::config::Config;
-use crate::engine::delivery_timeout::DeliveryTimeout;
-use crate::engine::keepalive::KeepaliveProber;
-use crate::engine::remote_memory::Iomaps;
-use crate::engine::resources::{CONTROL, Resources};
+use crate::engine::QpStream;
+use crate::engine::resources::CONTROL;
 use crate::engine::shared::{FLAG_DISCONNECTED, FLAG_EOF, FLAG_SEND_CLOSED, RecvState};
 use crate::interrupt::Section;
 use rsock_proto::{Ctrl, LifecycleEvent};
@@ -15,25 +10,7 @@ use rsock_verbs::{Backend, SendFlags};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::net::Shutdown;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// One connected stream.
-#[derive(Debug)]
-pub struct QpStream<B: Backend> {
-    pub(super) resources: Resources<B>,
-    pub(super) ring: Arc<Ring<B>>,
-    pub(super) config: Config,
-    pub(super) extensions: bool,
-    /// Whether the peer keeps no receives posted for control messages (rdma-core's librdmacm), so
-    /// that sends wait until it posts some.
-    pub(super) limits_ctrl: bool,
-    pub(super) delivery: DeliveryTimeout,
-    pub(super) prober: KeepaliveProber,
-    /// These two are dropped after the queue pair: nothing may arrive in memory that is freed.
-    pub(super) adaptive: AdaptiveBuffer<B>,
-    pub(super) iomaps: Iomaps<B>,
-}
 
 impl<B: Backend> QpStream<B> {
     /// Ends one or both directions, and tells the peer so. Bytes already sent still arrive.

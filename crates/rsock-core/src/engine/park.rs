@@ -1,7 +1,7 @@
 //! Sleeping: on the device's completion queue alone, or on a doorbell beside other descriptors.
 
+use crate::engine::QpStream;
 use crate::engine::shared::Mailbox;
-use crate::engine::stream::QpStream;
 use crate::engine::wait::Wake;
 use rsock_verbs::{Backend, CompletionQueue, Parked};
 use std::time::Duration;

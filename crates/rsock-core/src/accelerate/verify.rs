@@ -6,7 +6,7 @@
 //! process that took the name passes. `SO_PEERCRED` says which process the peer is (checked by the
 //! soft device).
 
-use crate::accelerate::discovery::four_tuple::FourTuple;
+use crate::accelerate::four_tuple::FourTuple;
 use rsock_verbs::raw;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::netlink::SocketAddrNetlink;

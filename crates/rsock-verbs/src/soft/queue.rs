@@ -1,7 +1,7 @@
 //! Queues of posted requests: receives wait until a message arrives, sends until they can be
 //! submitted or until their completion is polled.
 //!
-//! Entries live in family memory and are made of atomics; the counters in [`super::shared`] and the
+//! Entries live in family memory and are made of atomics; the counters in `qp/shared.rs` and the
 //! locks named there decide which thread may use which entry.
 
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::wr::{SendOp, Sge};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Most pieces of one request.
-pub(in crate::soft) const MAX_SGE: usize = 16;
+pub(super) const MAX_SGE: usize = 16;
 
 #[derive(Debug)]
 struct SgeCell {
@@ -47,13 +47,13 @@ impl SgeCell {
 
 /// Scatter/gather entries of one request, copied out.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::soft) struct Sges {
+pub(super) struct Sges {
     all: [Sge; MAX_SGE],
     n: usize,
 }
 
 impl Sges {
-    pub(in crate::soft) fn as_slice(&self) -> &[Sge] {
+    pub(super) fn as_slice(&self) -> &[Sge] {
         &self.all[..self.n]
     }
 }
@@ -94,7 +94,7 @@ impl SgeTable {
 
 /// A ring of receives. The owner of the queue keeps its counters.
 #[derive(Debug)]
-pub(in crate::soft) struct RecvQueue {
+pub(super) struct RecvQueue {
     ids: FamilySlice<AtomicU64>,
     /// Pieces of each entry; stays all zero where receives have none.
     counts: FamilySlice<AtomicU32>,
@@ -104,7 +104,7 @@ pub(in crate::soft) struct RecvQueue {
 }
 
 impl RecvQueue {
-    pub(in crate::soft) fn new(depth: u32, max_sge: u32) -> Result<Self, Error> {
+    pub(super) fn new(depth: u32, max_sge: u32) -> Result<Self, Error> {
         let entries = depth.max(1).next_power_of_two();
         let room = || Error::Exhausted("family memory");
         let counted = if max_sge == 0 { 1 } else { entries as usize };
@@ -118,12 +118,12 @@ impl RecvQueue {
     }
 
     #[inline(always)]
-    pub(in crate::soft) fn max_sge(&self) -> u32 {
+    pub(super) fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
     #[inline(always)]
-    pub(in crate::soft) fn put(&self, index: u32, id: WrId, sges: &[Sge]) {
+    pub(super) fn put(&self, index: u32, id: WrId, sges: &[Sge]) {
         let i = (index & self.mask) as usize;
         self.ids[i].store(id.0, Ordering::Relaxed);
         if self.max_sge != 0 {
@@ -135,11 +135,11 @@ impl RecvQueue {
     }
 
     #[inline(always)]
-    pub(in crate::soft) fn id(&self, index: u32) -> WrId {
+    pub(super) fn id(&self, index: u32) -> WrId {
         WrId(self.ids[(index & self.mask) as usize].load(Ordering::Relaxed))
     }
 
-    pub(in crate::soft) fn sges(&self, index: u32) -> Sges {
+    pub(super) fn sges(&self, index: u32) -> Sges {
         let i = (index & self.mask) as usize;
         let n = if self.max_sge == 0 { 0 } else { self.counts[i].load(Ordering::Relaxed) };
         self.sges.load(i, n as usize)

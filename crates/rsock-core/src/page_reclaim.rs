@@ -15,12 +15,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 /// Ring bytes that a process may keep before pages are reclaimed.
 const BUDGET: usize = 4 << 20;
 /// Growth of a ring is counted in steps of this many bytes.
-pub(in crate::engine) const STEP: usize = 64 << 10;
+pub(crate) const STEP: usize = 64 << 10;
 /// Streams examined per step, so that a step takes a bounded time.
 const EXAMINED_PER_STEP: usize = 32;
 
 /// A ring whose pages can be released.
-pub(in crate::engine) trait Reclaimable: Debug + Send + Sync {
+pub(crate) trait Reclaimable: Debug + Send + Sync {
     /// Releases the pages if the ring is empty and not in use. Returns the bytes freed, in
     /// [`STEP`]s.
     fn reclaim(&self) -> usize;
@@ -30,7 +30,7 @@ pub(in crate::engine) trait Reclaimable: Debug + Send + Sync {
 
 /// The usage of one ring. Private to the process.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct RingUsage {
+pub(crate) struct RingUsage {
     /// Whether the ring was used since the clock hand last passed.
     used: AtomicBool,
     /// Bytes of the ring that are part of [`TOTAL`].
@@ -85,12 +85,12 @@ pub(crate) fn lock_for_fork() -> LockedStreams {
     LockedStreams { _registry: REGISTRY.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
-/// Adds a stream to the list, unless the calling thread has locked the list for its fork.
-pub(in crate::engine) fn register(stream: Weak<dyn Reclaimable>) {
+/// Adds a stream to the list, unless the calling thread has locked the list for its fork. Something
+/// calls [`lock_for_fork`] around every fork from then on: the caller sees to that.
+pub(crate) fn register(stream: Weak<dyn Reclaimable>) {
     if family::is_forking() {
         return;
     }
-    crate::fork::watch();
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     let here = family::process().0;
     if registry.owner != here {
@@ -104,7 +104,7 @@ pub(in crate::engine) fn register(stream: Weak<dyn Reclaimable>) {
 impl RingUsage {
     /// Notes that `bytes` of the ring are in use now. The caller may round to [`STEP`].
     #[inline]
-    pub(in crate::engine) fn note(&self, bytes: usize) {
+    pub(crate) fn note(&self, bytes: usize) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -123,7 +123,7 @@ impl RingUsage {
     }
 
     /// Notes that no byte of the ring is in use any more. Returns how many were.
-    pub(in crate::engine) fn clear(&self) -> usize {
+    pub(crate) fn clear(&self) -> usize {
         let old = self.counted.swap(0, Ordering::Relaxed);
         // Saturating, because a fork resets the total and not the counts of the streams.
         let _ = TOTAL

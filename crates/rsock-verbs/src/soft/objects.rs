@@ -1,0 +1,73 @@
+//! What the device makes, and what a domain makes: the traits of `device.rs` for both.
+
+use super::layout::MAX_SLOTS;
+use super::{
+    Link, Soft, SoftBell, SoftChannel, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp, SoftSrq,
+};
+use crate::device::{Context, ProtectionDomain, QpInit};
+use crate::error::Error;
+use crate::types::{Access, DeviceAttr};
+use std::sync::Arc;
+
+impl Context<Soft> for SoftContext {
+    fn attr(&self) -> DeviceAttr {
+        DeviceAttr {
+            max_qp_wr: MAX_SLOTS / 2,
+            max_cqe: 1 << 22,
+            max_sge: 16,
+            max_msg: 1 << 30,
+            max_inline: 1 << 30,
+            write_with_imm: self.has_write_imm(),
+            rdma_read: false,
+            foreign_remote_write: true,
+            notices_peer: true,
+        }
+    }
+
+    fn alloc_pd(&self, path: &Arc<Link>) -> Result<Arc<SoftPd>, Error> {
+        SoftPd::of(path, self.has_write_imm())
+    }
+
+    fn create_channel(&self) -> Result<Arc<SoftChannel>, Error> {
+        SoftChannel::new().map(Arc::new)
+    }
+
+    fn create_cq(
+        &self,
+        depth: u32,
+        channel: Option<&Arc<SoftChannel>>,
+    ) -> Result<Arc<SoftCq>, Error> {
+        if depth == 0 || depth > self.attr().max_cqe {
+            return Err(Error::Invalid("completion queue depth"));
+        }
+        SoftCq::new(channel).map(Arc::new)
+    }
+
+    fn create_bell(&self) -> Result<SoftBell, Error> {
+        SoftBell::new()
+    }
+}
+
+impl ProtectionDomain<Soft> for SoftPd {
+    fn alloc_mr(self: &Arc<Self>, len: usize, access: Access) -> Result<SoftMr, Error> {
+        SoftMr::alloc(self, len, access)
+    }
+
+    unsafe fn reg_mr(
+        self: &Arc<Self>,
+        addr: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<SoftMr, Error> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { SoftMr::register(self, addr, len, access) }
+    }
+
+    fn create_srq(self: &Arc<Self>, depth: u32, max_sge: u32) -> Result<Arc<SoftSrq>, Error> {
+        SoftSrq::new(self, depth, max_sge).map(Arc::new)
+    }
+
+    fn create_qp(self: &Arc<Self>, init: &QpInit<'_, Soft>) -> Result<SoftQp, Error> {
+        SoftQp::new(self, init)
+    }
+}
