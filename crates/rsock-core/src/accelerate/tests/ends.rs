@@ -109,7 +109,7 @@ fn a_write_after_a_reset_that_a_read_has_reported_fails() {
             drop(a.socket);
             let error = b.recv(&mut [0]).expect_err("a reset");
             assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-            b.twin.dirs.tx.0.lock().socket_checked_at = sys::tick();
+            b.stream.dirs.tx.0.lock().socket_checked_at = sys::tick();
             let error = b.send(&[1]).expect_err("the peer has reset the connection");
             assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
         }
