@@ -12,12 +12,12 @@ mod message;
 #[cfg(any(test, fuzzing))]
 pub use message::check_message;
 
+use crate::accelerate::FallbackReason;
 use crate::accelerate::discovery::candidate::{Candidate, Step};
 use crate::accelerate::discovery::remote;
 use crate::accelerate::four_tuple::{FourTuple, Role};
 use crate::accelerate::path::{Path, SoftPath};
 use crate::accelerate::verify::{self, SocketId};
-use crate::accelerate::FallbackReason;
 use crate::engine::Preparing;
 use message::{Kind, Message, Received};
 use rsock_proto::ConnData;
