@@ -49,15 +49,13 @@ const TESTS: &[(&str, &[&str], &[&str])] = &[
     ("rsock-verbs", &["sync::"], &[]),
     (
         "rsock-core",
-        &[
-            "datagram::header",
-            "iov::",
-            "engine::buffers::layout",
-            "engine::wait::spin",
-            "accelerate::receive::transitions",
-        ],
+        &["datagram::header", "iov::", "engine::buffers::layout", "engine::wait::spin"],
         &[],
     ),
-    ("rsock-proto", &[], &["snapshot", "schedules", "simulat", "explore", "fuzz_corpus"]),
+    (
+        "rsock-proto",
+        &[],
+        &["snapshot", "schedules", "simulat", "explore", "shortcuts", "fuzz_corpus"],
+    ),
     ("rsock-cm", &["addr::", "private_data::", "soft::wire::"], &[]),
 ];

@@ -146,38 +146,12 @@ const MODULES: &[Rule] = &[Rule {
 }];
 
 /// Arrows that close a cycle, and why they may. One that closes none any more must leave the list.
-const ALLOWED: &[Allowed] = &[
-    Allowed {
-        folder: "rsock-core::accelerate",
-        from: "ask",
-        to: "receive",
-        why: "what the switch observes of the kernel's queue is still in `receive`",
-    },
-    Allowed {
-        folder: "rsock-core::accelerate",
-        from: "ask",
-        to: "send",
-        why: "what the switch observes of the sending side is still in `send`",
-    },
-    Allowed {
-        folder: "rsock-core::accelerate",
-        from: "receive",
-        to: "send",
-        why: "`is_nonblocking`, which both directions need, is still in `send`",
-    },
-    Allowed {
-        folder: "rsock-core::accelerate::discovery",
-        from: "remote",
-        to: "local",
-        why: "`Subject` and `Step`, which both need, are still in `local`",
-    },
-    Allowed {
-        folder: "rsock-tokio",
-        from: "waiter",
-        to: "poll_driver",
-        why: "the driver polls waiters, and a waiter offers itself to the driver of its runtime",
-    },
-];
+const ALLOWED: &[Allowed] = &[Allowed {
+    folder: "rsock-tokio",
+    from: "waiter",
+    to: "poll_driver",
+    why: "the driver polls waiters, and a waiter offers itself to the driver of its runtime",
+}];
 
 #[cfg(test)]
 mod tests {

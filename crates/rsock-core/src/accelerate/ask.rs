@@ -3,12 +3,11 @@
 //! messages of the switch to decide that.
 
 use crate::accelerate::halt::is_halted;
+use crate::accelerate::kernel_only_waiter;
 use crate::accelerate::path::Path;
-use crate::accelerate::receive::{
-    has_ended, kernel_only_waiter, must_stop, peek_one, queued, tcp_goes_on,
-};
-use crate::accelerate::send::{is_device_silent, is_peer_gone};
+use crate::accelerate::peer_check::{SOCKET_CHECK_INTERVAL, is_device_silent, is_peer_gone};
 use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving, Sending};
+use crate::accelerate::tcp_socket::{has_ended, must_stop, peek_one, queued, tcp_goes_on};
 use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
 use crate::metrics::{self, Direction};
 use crate::sys;
@@ -109,7 +108,7 @@ impl Switched for Receiving {
     }
 
     fn conditions(&self, path: &Path) -> Conditions {
-        let look_due = (self.idle_reads + 1).is_multiple_of(super::receive::SOCKET_CHECK_INTERVAL);
+        let look_due = (self.idle_reads + 1).is_multiple_of(SOCKET_CHECK_INTERVAL);
         let is_over = path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
         Conditions::NONE
             .with_if(Conditions::LOOK_DUE, look_due)

@@ -11,7 +11,7 @@
 
 use crate::Doorbell;
 use crate::accelerate::path::Path;
-use crate::accelerate::receive::SOCKET_CHECK_INTERVAL;
+use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
 use crate::accelerate::state::FLAG_BROKEN;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::interrupt::Section;

@@ -46,9 +46,11 @@ mod halt;
 mod handoff;
 mod holders;
 mod iomap;
+pub(crate) mod kernel_only_waiter;
 mod native_peer;
 mod offsets;
 mod path;
+mod peer_check;
 mod poll;
 mod poll_state;
 mod receive;
@@ -56,6 +58,7 @@ mod send;
 mod socket_proxy;
 mod state;
 mod stream_ref;
+mod tcp_socket;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -80,7 +83,6 @@ use discovery::schedule::FIRST_SEARCH_CALL;
 use epoll_proxy::ProxySlot;
 use four_tuple::FourTuple;
 use path::{Path, PathCell};
-use receive::queued;
 use rsock_proto::switch::{Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
 use rsock_verbs::family::FamilyBox;
@@ -89,6 +91,7 @@ use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving};
 use std::io;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
+use tcp_socket::queued;
 
 /// One accelerated-or-not TCP connection.
 ///

@@ -8,10 +8,10 @@
 //! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
 
 use crate::accelerate::ask::Subject;
+use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::{Arming, Bells, Path};
+use crate::accelerate::peer_check::check_peer;
 use crate::accelerate::poll_state::{INPUT, OUTPUT, State};
-use crate::accelerate::receive::KernelOnlyWaiter;
-use crate::accelerate::send::check_peer;
 use crate::accelerate::state::{FLAG_PINNED, Receiving};
 use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, StreamRef, Waited};
 use crate::closing::{Call, notice};

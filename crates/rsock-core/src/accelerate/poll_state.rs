@@ -1,7 +1,7 @@
 //! What `poll` has to do for one socket: the events that hold, and where to wait for others.
 
+use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::Path;
-use crate::accelerate::receive::KernelOnlyWaiter;
 use crate::datagram::kernel_udp::{self, AcceleratedUdp};
 use rustix::event::PollFlags;
 

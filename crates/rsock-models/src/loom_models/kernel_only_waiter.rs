@@ -1,7 +1,7 @@
 //! The invitation to the ring against threads that sleep in the kernel: none of them sleeps through
 //! what the peer then writes to the ring.
 
-#[path = "../../../rsock-core/src/accelerate/receive/kernel_only_waiter.rs"]
+#[path = "../../../rsock-core/src/accelerate/kernel_only_waiter.rs"]
 mod kernel_only_waiter;
 
 use super::explore;

@@ -44,7 +44,11 @@ pub(super) fn release_descriptor(key: Key, fd: c_int, ending: Ending) {
         }
         Some(handle) if handle.remove_descriptor() => {
             handle.stream().note_released();
-            if ending == Ending::Close && handle.is_same_socket() == Some(true) {
+            // With other calls in flight the socket stays open for them, and they may still receive
+            // what is unread now. What they leave unread makes the end a reset all the same: the
+            // peer compares what it has sent with what was received.
+            let is_end = ending == Ending::Close && handle.is_only_call();
+            if is_end && handle.is_same_socket() == Some(true) {
                 let _ = guard::call_core(|| {
                     handle.stream().close(handle.fd());
                     Ok(())
@@ -115,4 +119,64 @@ pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
         note_made(fd);
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot::Socket;
+    use rsock_core::accelerate::{AcceleratedStream, Side};
+    use rustix::net::{RecvFlags, SendFlags};
+    use std::io::{self, IoSlice, IoSliceMut};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsFd, AsRawFd};
+
+    /// A socket in a slot, as the table has one.
+    fn insert(socket: &TcpStream, side: Side) -> Key {
+        let stream = AcceleratedStream::adopt(socket.as_fd(), Some(side)).expect("memory");
+        slot::insert(Socket::Accelerated(stream)).expect("a slot")
+    }
+
+    fn begin(key: Key, direction: Direction, socket: &TcpStream) -> Handle {
+        slot::begin_call(key, direction, socket.as_raw_fd()).expect("not retired")
+    }
+
+    fn send(call: &Handle, bytes: &[u8]) {
+        let bufs = [IoSlice::new(bytes)];
+        let sent = call.stream().send_by(call.descriptor(), &bufs, SendFlags::empty());
+        assert_eq!(sent.expect("send"), bytes.len());
+    }
+
+    fn receive(call: &Handle, room: usize) -> io::Result<Vec<u8>> {
+        let mut buf = vec![0; room];
+        let bufs = &mut [IoSliceMut::new(&mut buf)];
+        let n = call.stream().recv_by(call.descriptor(), bufs, RecvFlags::empty())?;
+        buf.truncate(n);
+        Ok(buf)
+    }
+
+    #[test]
+    fn what_a_call_in_flight_receives_after_the_close_makes_no_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let a = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        let (b, _) = listener.accept().expect("accept");
+        let (key_a, key_b) = (insert(&a, Side::Connected), insert(&b, Side::Accepted));
+        // More calls than it takes to find the peer and to move both directions.
+        for _ in 0..2_000 {
+            for (from, to) in [((key_a, &a), (key_b, &b)), ((key_b, &b), (key_a, &a))] {
+                send(&begin(from.0, Direction::Send, from.1), &[1]);
+                let byte = receive(&begin(to.0, Direction::Recv, to.1), 1).expect("a byte");
+                assert_eq!(byte, [1]);
+            }
+        }
+        send(&begin(key_b, Direction::Send, &b), b"last");
+        let call = begin(key_a, Direction::Recv, &a);
+        release_descriptor(key_a, a.as_raw_fd(), Ending::Close);
+        drop(a);
+        assert_eq!(receive(&call, 4).expect("the call keeps its socket"), b"last");
+        drop(call);
+        let end = receive(&begin(key_b, Direction::Recv, &b), 1).expect("no reset");
+        assert!(end.is_empty());
+        release_descriptor(key_b, b.as_raw_fd(), Ending::Close);
+    }
 }

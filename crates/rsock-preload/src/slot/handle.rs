@@ -75,6 +75,11 @@ impl Handle {
         Call::begin(self.socket().closings(), self.descriptor())
     }
 
+    /// Whether no other call on this socket is in flight.
+    pub(crate) fn is_only_call(&self) -> bool {
+        self.n_other_calls() == 0
+    }
+
     /// In-flight calls on this socket other than this one.
     fn n_other_calls(&self) -> u64 {
         (self.slot.send.users() + self.slot.recv.users()).saturating_sub(1)

@@ -19,9 +19,8 @@
 //! [seen](Seen) so far, and what [holds](Conditions); it answers with the next [`Step`]: make an
 //! observation, send a message, pin the stream, or the answer. The caller does that, notes what
 //! came of it, and asks again. So one function in the caller makes all observations for all
-//! queries,
-//! nothing in the caller knows where a direction is, and the order of observations, which most of
-//! the rules are about, is the table's:
+//! queries, nothing in the caller knows where a direction is, and the order of observations, which
+//! most of the rules are about, is the table's:
 //!
 //! * Bytes that were queued on TCP before the look for `Up` come before it ([`Look::Queued`], then
 //!   [`Look::Messages`]).

@@ -14,7 +14,7 @@ mod handshake_events;
 #[cfg(any(test, fuzzing))]
 pub use auth_message::check_auth_message;
 
-use crate::accelerate::discovery::local::{Candidate, Step};
+use crate::accelerate::discovery::candidate::{Candidate, Step};
 use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::path::{Path, RdmaPath};
 use crate::accelerate::{FallbackReason, Side};

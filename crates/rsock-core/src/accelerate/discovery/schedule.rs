@@ -1,6 +1,7 @@
 //! The schedule of discovery: when the search for the peer begins, takes a step, and ends.
 
-use crate::accelerate::discovery::local::{Candidate, Search, Step};
+use crate::accelerate::discovery::candidate::{Candidate, Step};
+use crate::accelerate::discovery::local::Search;
 use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::state::{FLAG_HAS_PATH, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
 use crate::accelerate::{AcceleratedStream, FallbackReason};

@@ -5,11 +5,11 @@
 use crate::accelerate::counters::Waited;
 use crate::accelerate::native_peer::NativeStream;
 use crate::accelerate::path::{ConnectionState, Path};
-use crate::accelerate::receive::{
-    RingWait, SOCKET_CHECK_INTERVAL, Woken, kernel_recv, recv_deadline, sleep_for_more,
-};
-use crate::accelerate::send::{PIECES, is_nonblocking, kernel_send, park_for_room, send_deadline};
+use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
+use crate::accelerate::receive::{RingWait, Woken, recv_deadline, sleep_for_more};
+use crate::accelerate::send::{PIECES, park_for_room, send_deadline};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_EPOLL_PROXY, FLAG_RX_SHUT};
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv, kernel_send};
 use crate::closing::{Call, Descriptor};
 use crate::engine::{Interest, RecvError, SendError};
 use crate::interrupt::{Restart, Section, Watch};

@@ -1,17 +1,14 @@
 //! The receiving direction.
 
-mod kernel;
-pub(crate) mod kernel_only_waiter;
 mod read;
 mod wait;
 
-pub(super) use kernel::{has_ended, kernel_recv, must_stop, peek_one, queued, tcp_goes_on};
-pub(super) use kernel_only_waiter::KernelOnlyWaiter;
 pub(super) use wait::{RingWait, Woken, recv_deadline, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
-use crate::accelerate::send::is_nonblocking;
+use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
+use crate::accelerate::tcp_socket::{has_ended, is_nonblocking, kernel_recv, tcp_goes_on};
 use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
@@ -36,14 +33,11 @@ pub(super) enum Blocked<'a> {
     /// The peer has closed and left bytes unread on the ring. The first call that has received
     /// nothing reports this.
     Reset,
-    /// A call that has received something ends here, as on TCP: see [`kernel::must_stop`].
+    /// A call that has received something ends here, as on TCP: see [`must_stop`](crate::accelerate::tcp_socket::must_stop).
     Stop,
     /// It failed.
     Error(io::Error),
 }
-
-/// After this many reads of an empty ring, the socket is checked for the end of the peer.
-pub(super) const SOCKET_CHECK_INTERVAL: u32 = 8;
 
 impl AcceleratedStream {
     /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and

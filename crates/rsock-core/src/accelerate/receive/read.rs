@@ -3,9 +3,10 @@
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::ask::{Subject, error_of};
 use crate::accelerate::close::Break;
-use crate::accelerate::receive::kernel::{kernel_recv, queued, tcp_goes_on};
-use crate::accelerate::receive::{Blocked, KernelOnlyWaiter};
+use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
+use crate::accelerate::receive::Blocked;
 use crate::accelerate::state::Receiving;
+use crate::accelerate::tcp_socket::{kernel_recv, queued, tcp_goes_on};
 use crate::engine::RecvError;
 use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
 use crate::metrics::{self, Direction};

@@ -1,7 +1,8 @@
 //! Waiting for something to receive: on the ring, on the socket, or on both.
 
 use crate::accelerate::path::{Arming, Bells, ConnectionState, Path};
-use crate::accelerate::receive::{Blocked, SOCKET_CHECK_INTERVAL};
+use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
+use crate::accelerate::receive::Blocked;
 use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};

@@ -1,16 +1,14 @@
 //! The sending direction.
 
-mod end;
-mod kernel;
+mod break_off;
 mod wait;
 
-pub(super) use end::{check_peer, is_device_silent, is_peer_gone};
-pub(super) use kernel::{is_nonblocking, kernel_send};
 pub(super) use wait::{park_for_room, send_deadline};
 
 use crate::accelerate::ask::{Subject, error_of};
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_RESET, FLAG_TX_PLAIN, Sending};
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::{Call, Descriptor};
 use crate::engine::SendError;

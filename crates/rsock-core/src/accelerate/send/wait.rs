@@ -2,9 +2,9 @@
 
 use crate::accelerate::counters::Waited;
 use crate::accelerate::path::Path;
+use crate::accelerate::peer_check::check_peer;
 use crate::accelerate::receive::sleep_with_bell;
 use crate::accelerate::send::Blocked;
-use crate::accelerate::send::end::check_peer;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::engine::{Interest, Wake};
 use crate::interrupt::{Restart, Section, Watch};

@@ -1,6 +1,6 @@
 //! Handoff of streams to a program without a ring, played by the kernel's sockets.
 
-use crate::accelerate::receive::KernelOnlyWaiter;
+use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::tests::*;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

@@ -99,7 +99,6 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
 /// that the caller did not pass have arbitrary values, and no call looks at more than it takes. The
 /// seventh lies on the caller's stack on x86-64, above the return address, where libc's own
 /// `syscall` reads it too.
-/// stack on x86-64, above the return address, which libc's own `syscall` reads too.
 unsafe extern "C-unwind" fn answer(
     number: c_long,
     a: usize,

@@ -168,7 +168,19 @@ fn is_inside(thread: &Thread, slot: usize) -> bool {
     }
     let handled = thread.n_signals_handled.load(SeqCst);
     let tid = thread.tid.load(SeqCst);
-    let Ok(stat) = fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else { return false };
+    let about = |what| fs::read_to_string(format!("/proc/self/task/{tid}/{what}"));
+    let (Ok(stat), Ok(syscall)) = (about("stat"), about("syscall")) else { return false };
     thread.n_signals_sent.load(SeqCst) == handled
         && stat.rsplit(')').next().is_some_and(|state| state.starts_with(" S"))
+        && !waits_for_private_lock(&syscall)
+}
+
+/// Whether a thread, as its file `syscall` in `/proc` shows it, sleeps on a word that no other
+/// process can wake it by. Calls on sockets do not end that way: it waits for a lock of the
+/// process, and may not have looked at its descriptor yet.
+fn waits_for_private_lock(syscall: &str) -> bool {
+    let mut fields = syscall.split_whitespace();
+    let is_futex = fields.next().and_then(|n| n.parse().ok()) == Some(libc::SYS_futex);
+    let op = fields.nth(1).and_then(|op| i32::from_str_radix(op.strip_prefix("0x")?, 16).ok());
+    is_futex && op.is_some_and(|op| op & libc::FUTEX_PRIVATE_FLAG != 0)
 }

@@ -1,7 +1,7 @@
 //! The messages of local discovery, and the Unix socket that carries them.
 
 use crate::accelerate::FallbackReason;
-use crate::accelerate::discovery::local::Candidate;
+use crate::accelerate::discovery::candidate::Candidate;
 use crate::accelerate::verify::{self, SocketId};
 use crate::engine::Preparing;
 use rsock_proto::CONN_DATA_LEN;

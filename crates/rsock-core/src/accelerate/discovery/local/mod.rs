@@ -12,12 +12,13 @@ mod message;
 #[cfg(any(test, fuzzing))]
 pub use message::check_message;
 
+use crate::accelerate::FallbackReason;
+use crate::accelerate::discovery::candidate::{Candidate, Step};
 use crate::accelerate::discovery::remote;
 use crate::accelerate::four_tuple::{FourTuple, Role};
 use crate::accelerate::path::{Path, SoftPath};
 use crate::accelerate::verify::{self, SocketId};
-use crate::accelerate::{FallbackReason, Side};
-use crate::engine::{Config, Preparing};
+use crate::engine::Preparing;
 use message::{Kind, Message, Received};
 use rsock_proto::ConnData;
 use rsock_verbs::Error;
@@ -68,26 +69,6 @@ pub(in crate::accelerate) struct Exchange {
 pub(in crate::accelerate) struct Peer {
     socket: PeerSocket,
     cred: PeerCred,
-}
-
-/// The outcome of a step of the search.
-#[derive(Debug)]
-pub(in crate::accelerate) enum Step {
-    /// Nothing yet.
-    Pending,
-    /// A path to the peer exists.
-    Found(Box<Path>),
-    /// No path is possible: stay on TCP.
-    Failed(FallbackReason),
-}
-
-/// The connection that needs a path.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::accelerate) struct Candidate<'a> {
-    pub(in crate::accelerate) socket: BorrowedFd<'a>,
-    pub(in crate::accelerate) tuple: &'a FourTuple,
-    pub(in crate::accelerate) config: &'a Config,
-    pub(in crate::accelerate) side: Option<Side>,
 }
 
 enum Next {

@@ -10,8 +10,9 @@
 
 #![forbid(unsafe_code)]
 
+use crate::accelerate::discovery::candidate::Candidate;
 use crate::accelerate::four_tuple::FourTuple;
-use crate::accelerate::{FallbackReason, Side, discovery::local::Candidate};
+use crate::accelerate::{FallbackReason, Side};
 use crate::config::trusted_hosts::{AuthClaim, CODE_LEN, Trust, trust};
 use rsock_proto::{CONN_DATA_LEN, ConnData};
 use rsock_verbs::QpNum;

@@ -1,38 +1,22 @@
-//! The end of sending: the peer is gone, or the device no longer answers.
+//! What a stream finds out about its peer: whether it has gone, or its device answers no more.
 
-use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
-use crate::accelerate::state::{FLAG_TX_PLAIN, Sending};
-use crate::metrics::{self, Direction};
+use crate::accelerate::state::Sending;
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
-use std::io;
 use std::time::{Duration, Instant};
+
+/// After this many reads of an empty ring, the socket is checked for the end of the peer.
+pub(super) const SOCKET_CHECK_INTERVAL: u32 = 8;
 
 /// How long a device may say nothing about sent bytes. It repeats a request a few times, for less
 /// than that, and then reports a failure. But the kernel's soft RoCE (seen in Linux 6.1) may report
 /// none when its interface goes down with requests under way.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
-impl AcceleratedStream {
-    /// The path between hosts failed, and it is unknown which of the sent bytes have arrived. So
-    /// the connection ends, whatever TCP could still do. The caller holds the lock.
-    pub(in crate::accelerate) fn break_off(
-        &self,
-        fd: BorrowedFd<'_>,
-        tx: &mut Sending,
-    ) -> io::Error {
-        let how = self.how_to_break(tx);
-        tx.switch.break_off();
-        self.note_transport(Direction::Send, metrics::Transport::Tcp);
-        self.dirs.raise(FLAG_TX_PLAIN);
-        self.break_connection(fd, how)
-    }
-}
-
 /// Notes, before a wait on a full ring, whether the peer is there: once it is gone, a reset depends
 /// on what was sent before that. The caller holds the lock.
-pub(in crate::accelerate) fn check_peer(fd: BorrowedFd<'_>, tx: &mut Sending, path: &Path) {
+pub(super) fn check_peer(fd: BorrowedFd<'_>, tx: &mut Sending, path: &Path) {
     if !path.is_remote()
         && tx.switch.is_on_ring()
         && tx.ring_bytes_checked != tx.switch.ring_bytes()
@@ -45,11 +29,7 @@ pub(in crate::accelerate) fn check_peer(fd: BorrowedFd<'_>, tx: &mut Sending, pa
 /// answer. A half-close of the peer does not count: it stands in the ring before it shows on the
 /// socket. When this is uncertain, TCP is slower, but never wrong.
 #[cold]
-pub(in crate::accelerate) fn is_peer_gone(
-    fd: BorrowedFd<'_>,
-    tx: &mut Sending,
-    path: &Path,
-) -> bool {
+pub(super) fn is_peer_gone(fd: BorrowedFd<'_>, tx: &mut Sending, path: &Path) -> bool {
     let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
     if !sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0) {
         // A peer that has closed its end of the ring reads nothing more, even if the end of its
@@ -63,7 +43,7 @@ pub(in crate::accelerate) fn is_peer_gone(
 }
 
 /// Whether the device has been silent about sent bytes for so long that they count as lost.
-pub(in crate::accelerate) fn is_device_silent(tx: &Sending) -> bool {
+pub(super) fn is_device_silent(tx: &Sending) -> bool {
     let is_long =
         |since: Option<Instant>| since.is_some_and(|since| since.elapsed() >= SILENCE_LIMIT);
     is_long(tx.leaving_since) || is_long(tx.full_since)

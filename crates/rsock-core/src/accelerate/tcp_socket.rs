@@ -1,21 +1,23 @@
-//! The kernel's socket: what it holds, and receiving from it.
+//! The kernel's TCP socket of a stream: what it holds, and system calls on it.
 
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
-use std::io::{self, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
 
 /// Whether the peer has ended its direction, or the connection is broken.
-pub(in crate::accelerate) fn has_ended(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
     sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0)
 }
 
 /// Whether a call that has received something must not receive more from the socket: TCP would have
 /// ended it before an urgent byte, and before an error, which the kernel reports once.
-pub(in crate::accelerate) fn must_stop(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn must_stop(fd: BorrowedFd<'_>) -> bool {
     sys::is_at_mark(fd) || has_error(fd) && queued(fd).is_ok_and(|n| n == 0)
 }
 
@@ -26,21 +28,21 @@ fn has_error(fd: BorrowedFd<'_>) -> bool {
 
 /// Whether the same call can go on to receive from the kernel's queue: it holds bytes, and the
 /// first is not urgent.
-pub(in crate::accelerate) fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn tcp_goes_on(fd: BorrowedFd<'_>) -> bool {
     queued(fd).is_ok_and(|n| n != 0) && !sys::is_at_mark(fd)
 }
 
 /// Bytes in the kernel's receive queue, up to an urgent byte.
-pub(in crate::accelerate) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
+pub(super) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX))
 }
 
-pub(in crate::accelerate) fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+pub(super) fn peek_one(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
     let mut byte = [0u8; 1];
     kernel_recv(fd, &mut [IoSliceMut::new(&mut byte)], RecvFlags::PEEK | RecvFlags::DONTWAIT)
 }
 
-pub(in crate::accelerate) fn kernel_recv(
+pub(super) fn kernel_recv(
     fd: BorrowedFd<'_>,
     bufs: &mut [IoSliceMut<'_>],
     flags: RecvFlags,
@@ -50,4 +52,22 @@ pub(in crate::accelerate) fn kernel_recv(
         return recv(fd, &mut **one, flags).map(|(n, _)| n);
     }
     recvmsg(fd, bufs, &mut RecvAncillaryBuffer::default(), flags).map(|m| m.bytes)
+}
+
+pub(super) fn kernel_send(
+    fd: BorrowedFd<'_>,
+    bufs: &[IoSlice<'_>],
+    flags: SendFlags,
+) -> Result<usize, Errno> {
+    let flags = flags | SendFlags::NOSIGNAL;
+    // One buffer costs the kernel less than a list.
+    if let [one] = bufs {
+        return send(fd, one, flags);
+    }
+    sendmsg(fd, bufs, &mut SendAncillaryBuffer::default(), flags)
+}
+
+/// Whether the program set `O_NONBLOCK`. Asked only when a call would block.
+pub(super) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
 }
