@@ -5,7 +5,7 @@
 use crate::accelerate::halt::is_halted;
 use crate::accelerate::kernel_only_waiter;
 use crate::accelerate::path::Path;
-use crate::accelerate::peer_check::{SOCKET_CHECK_INTERVAL, is_device_silent, is_peer_gone};
+use crate::accelerate::peer_check::{is_device_silent, is_peer_gone};
 use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving, Sending};
 use crate::accelerate::tcp_socket::{has_ended, must_stop, peek_one, queued, tcp_goes_on};
 use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
@@ -108,7 +108,7 @@ impl Switched for Receiving {
     }
 
     fn conditions(&self, path: &Path) -> Conditions {
-        let look_due = (self.idle_reads + 1).is_multiple_of(SOCKET_CHECK_INTERVAL);
+        let look_due = self.is_socket_check_due();
         let is_over = path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
         Conditions::NONE
             .with_if(Conditions::LOOK_DUE, look_due)

@@ -1,7 +1,7 @@
 //! What a stream finds out about its peer: whether it has gone, or its device answers no more.
 
 use crate::accelerate::path::Path;
-use crate::accelerate::state::Sending;
+use crate::accelerate::state::{Receiving, Sending};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -13,6 +13,13 @@ pub(super) const SOCKET_CHECK_INTERVAL: u32 = 8;
 /// than that, and then reports a failure. But the kernel's soft RoCE (seen in Linux 6.1) may report
 /// none when its interface goes down with requests under way.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+impl Receiving {
+    /// Whether the next read that finds the ring empty checks the socket.
+    pub(super) fn is_socket_check_due(&self) -> bool {
+        (self.idle_reads + 1).is_multiple_of(SOCKET_CHECK_INTERVAL)
+    }
+}
 
 /// Notes, before a wait on a full ring, whether the peer is there: once it is gone, a reset depends
 /// on what was sent before that. The caller holds the lock.

@@ -1,9 +1,9 @@
-//! The two questions that spare a call the table, against the table.
+//! The questions that spare a call the table, against the table.
 
 use super::receive::Source;
 use super::send::Sink;
 use super::{Conditions, Counts, Fact, Heard, Message, Read, Receiver, Seen, Sender, Step, Wire};
-use super::{Look, Write};
+use super::{Look, WaitFor, Write};
 
 fn heard(message: Option<Message>) -> Heard {
     let counts = message.map_or(Counts::default(), |m| Counts::default().after(m));
@@ -65,4 +65,34 @@ fn a_read_takes_the_ring_at_once_only_where_the_table_says_so() {
         }
     }
     assert!(n_direct != 0);
+}
+
+#[test]
+fn a_read_of_an_empty_ring_waits_at_once_only_where_the_table_says_so() {
+    let mut n_waits = 0;
+    for message in [None, Some(Message::Down), Some(Message::Up { offset: 3 })] {
+        let messages = heard(message);
+        for now in Conditions::every() {
+            let mut at: Receiver = Receiver::after(1);
+            at.source = Source::Ring;
+            let waits = at.waits_for_ring(now, messages);
+            if !at.reads_ring(now, messages) {
+                assert!(!waits, "{message:?}, {now:?}");
+                continue;
+            }
+            let mut seen = Seen::new(now);
+            let answer = loop {
+                let fact = match at.read(&mut seen) {
+                    Step::Look(Look::News) => Fact::Mail(messages),
+                    Step::Done(Read::Ring) => Fact::RingEmpty,
+                    answer => break answer,
+                };
+                seen.note::<Wire>(fact, || now);
+            };
+            let is_wait = answer == Step::Done(Read::Wait(WaitFor::Ring));
+            assert_eq!(waits, is_wait, "{message:?}, {now:?}: {answer:?}");
+            n_waits += u32::from(waits);
+        }
+    }
+    assert!(n_waits != 0);
 }

@@ -11,7 +11,7 @@ use crate::engine::RecvError;
 use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Ahead, Fact, Read, Receiver, WaitFor};
+use rsock_proto::switch::{Ahead, Conditions, Fact, Read, Receiver, WaitFor};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -26,11 +26,11 @@ impl AcceleratedStream {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<usize, Blocked<'_>> {
-        if let Some(n) = self.receive_if_there(subject, rx, bufs, flags) {
-            return Ok(n);
-        }
         // Taken before the try, for the wait if there is nothing.
         let mark = subject.path.map_or(0, |path| path.mark());
+        if let Some(done) = self.receive_by_shortcut(subject, rx, bufs, flags, mark) {
+            return done;
+        }
         let mut seen = self.begin(rx, subject);
         loop {
             let next = self.ask(rx, &mut seen, subject, Receiver::read)?;
@@ -100,26 +100,40 @@ impl AcceleratedStream {
         }
     }
 
-    /// Receives from the ring if the switch needs no observation for that, and bytes are there.
-    /// Otherwise it is asked, as if nothing had been tried.
+    /// Receives from the ring, or finds it empty, where the switch needs no observation for that.
+    /// `None`: it is to be asked, as if nothing had been tried.
     #[inline]
-    fn receive_if_there(
+    fn receive_by_shortcut(
         &self,
         subject: &Subject<'_>,
         rx: &mut Receiving,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
-    ) -> Option<usize> {
+        mark: u32,
+    ) -> Option<Result<usize, Blocked<'_>>> {
         let path = subject.path?;
         let now = subject.call.with(self.dirs.conditions());
         if flags.contains(RecvFlags::PEEK) || !rx.switch.reads_ring(now, path.messages()) {
             return None;
         }
-        let n = path.try_recv(bufs, false).ok().filter(|n| *n != 0)?;
-        rx.idle_reads = 0;
-        rx.switch.took_ring(n as u64);
-        self.count_bytes(Direction::Recv, path.kind(), n);
-        Some(n)
+        match path.try_recv(bufs, false) {
+            Ok(n) if n != 0 => {
+                rx.idle_reads = 0;
+                rx.switch.took_ring(n as u64);
+                self.count_bytes(Direction::Recv, path.kind(), n);
+                Some(Ok(n))
+            }
+            Err(RecvError::WouldBlock) => {
+                let now = now.with_if(Conditions::LOOK_DUE, rx.is_socket_check_due());
+                // In this order: what the peer did before the try is among the messages.
+                if !rx.switch.waits_for_ring(now, path.messages()) {
+                    return None;
+                }
+                rx.idle_reads = rx.idle_reads.wrapping_add(1);
+                Some(Err(self.blocked(subject, rx, WaitFor::Ring, mark)))
+            }
+            _ => None,
+        }
     }
 
     fn receive_ring(

@@ -70,6 +70,15 @@ impl<R: Rules> Receiver<R> {
             && messages.counts.downs() == self.downs
     }
 
+    /// Whether [`Self::read`] would answer [`WaitFor::Ring`] after [`Self::reads_ring`] and a read
+    /// that found the ring empty, where `messages` were taken by the end of that read.
+    #[inline]
+    #[must_use]
+    pub fn waits_for_ring(&self, now: Conditions, messages: Heard) -> bool {
+        let must_look = Conditions::LOOK_DUE.with(Conditions::RECEIVING_ENDED);
+        self.reads_ring(now, messages) && !now.has(must_look)
+    }
+
     /// What a receiving call does next.
     #[must_use]
     pub fn read(&mut self, seen: &mut Seen) -> Step<Read> {
