@@ -1,8 +1,8 @@
 //! Completion queues that wrap one queue of the device each.
 //!
 //! Each has a completion channel of its own, whose descriptor becomes readable at the next
-//! completion after the queue was armed. Bells and parked threads watch that descriptor, so an event
-//! wakes all of them; a thread that takes the event wakes the others first.
+//! completion after the queue was armed. Bells and parked threads watch that descriptor, so an
+//! event wakes all of them; a thread that takes the event wakes the others first.
 //!
 //! Verbs cannot say whether a queue is empty without polling it, so a check fills a stash, which
 //! the next poll empties first.

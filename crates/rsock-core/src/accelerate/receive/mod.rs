@@ -33,7 +33,8 @@ pub(super) enum Blocked<'a> {
     /// The peer has closed and left bytes unread on the ring. The first call that has received
     /// nothing reports this.
     Reset,
-    /// A call that has received something ends here, as on TCP: see [`must_stop`](crate::accelerate::tcp_socket::must_stop).
+    /// A call that has received something ends here, as on TCP: see
+    /// [`must_stop`](crate::accelerate::tcp_socket::must_stop).
     Stop,
     /// It failed.
     Error(io::Error),
