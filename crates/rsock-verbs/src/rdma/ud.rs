@@ -11,12 +11,15 @@
 //! room.
 
 use super::address_handles::{Address, AddressHandles};
+use super::device_cq::DeviceCq;
 use super::qp::RdmaQp;
 use super::{Rdma, RdmaBell, RdmaContext, RdmaCq, RdmaMr, RdmaPath, RdmaPd};
 use crate::datagram::{
     Arrived, DatagramBackend, DatagramCounters, DatagramError, DatagramQueue, Posted,
 };
-use crate::device::{CompletionQueue, Context, MemoryRegion, Parked, ProtectionDomain, QueuePair};
+use crate::device::{
+    CompletionQueue, Context, MemoryRegion, Parked, ProtectionDomain, QpInit, QueuePair,
+};
 use crate::error::{Error, PostError};
 use crate::types::{Access, Gid, LKey, QKey, QpCap, QpNum, WrId};
 use crate::wc::{Completion, WcOp, WcStatus};
@@ -144,7 +147,8 @@ impl RdmaUd {
                 Err(e) => return Err(e),
             }
         };
-        let cq = RdmaCq::device(ctx, SEND_DEPTH + n_slots)?;
+        let cq = DeviceCq::new(ctx, SEND_DEPTH + n_slots, None)?;
+        let cq = Arc::new(RdmaCq::device(cq));
         let cap = QpCap {
             max_send_wr: SEND_DEPTH,
             max_recv_wr: n_slots,
@@ -153,7 +157,8 @@ impl RdmaUd {
             max_inline: u32::try_from(mtu).unwrap_or(0),
             signal_all: false,
         };
-        let qp = RdmaQp::of_type(ibv_qp_type::IBV_QPT_UD, &pd, &cq, cap)?;
+        let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
+        let qp = RdmaQp::of_type(ibv_qp_type::IBV_QPT_UD, &pd, &init)?;
         qp.ready_for_datagrams(key)?;
         let this = Self {
             qp,

@@ -100,7 +100,8 @@ pub fn entries(data: &[u8]) {
                 }
                 if let Ok(send_lane) = LaneProducer::connect(victim, QpNum(1), QpNum(value)) {
                     send_lane.consumed();
-                    send_lane.ring();
+                    send_lane.ring_recv();
+                    send_lane.ring_send();
                 }
             }
         }

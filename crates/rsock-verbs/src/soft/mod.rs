@@ -18,6 +18,7 @@
 mod alloc;
 mod barrier;
 mod bell;
+mod channel;
 mod context;
 mod copy;
 mod copy_policy;
@@ -36,6 +37,7 @@ mod qp;
 mod queue;
 mod regions;
 mod segment;
+mod srq;
 #[cfg(any(test, fuzzing, feature = "conformance"))]
 pub mod testing;
 #[cfg(test)]
@@ -44,11 +46,13 @@ mod ud;
 mod wait;
 
 pub use bell::{SoftBell, ringer};
+pub use channel::SoftChannel;
 pub use hello::{HELLO_LEN, LinkId, NodeId};
 pub use link::Offer;
 pub use mr::SoftMr;
 pub use pd::SoftPd;
 pub use qp::SoftQp;
+pub use srq::SoftSrq;
 pub use ud::{SoftDestination, SoftUd};
 
 use crate::untrusted::PeerSocket;
@@ -57,7 +61,7 @@ use foreign::Foreign;
 use qp::QpCore;
 use regions::Regions;
 use segment::Mapping;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use wait::{OwnedWaitLine, Waiters};
 
@@ -78,7 +82,9 @@ impl crate::device::Backend for Soft {
     type Context = SoftContext;
     type Pd = SoftPd;
     type Mr = SoftMr;
+    type Channel = SoftChannel;
     type Cq = SoftCq;
+    type Srq = SoftSrq;
     type Qp = SoftQp;
     type Path = Path;
     type Bell = SoftBell;
@@ -122,15 +128,34 @@ struct RetiredLane {
     head_at: u64,
     /// Page allocations: offset and length.
     spans: Vec<(u64, u64)>,
-    /// The wait line that the peer may still ring: held, not used.
-    _wait_line: Arc<OwnedWaitLine>,
+    /// The wait lines that the peer may still ring: held, not used.
+    _wait_lines: Vec<Arc<OwnedWaitLine>>,
 }
 
-/// A completion queue, which polls the queue pair that it was made with.
+/// Which completions of a queue pair a queue takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Send,
+    Recv,
+    Both,
+}
+
+/// A completion queue.
 #[derive(Debug)]
 pub struct SoftCq {
-    /// Set once. It stays known after the queue pair is gone, so that spinning needs no lock.
-    qp: OnceLock<Arc<QpCore>>,
-    is_attached: AtomicBool,
+    /// The first queue pair ever. Detached, it stays known, so that spinning needs no lock.
+    first: OnceLock<Attached>,
+    first_live: AtomicBool,
+    more: Mutex<Vec<Attached>>,
+    n_more: AtomicUsize,
+    /// Where the next poll of `more` begins, so that all get their turn.
+    turn: AtomicUsize,
     waiters: Arc<Waiters>,
+    channel: Option<Arc<SoftChannel>>,
+}
+
+#[derive(Clone, Debug)]
+struct Attached {
+    qp: Arc<QpCore>,
+    role: Role,
 }

@@ -337,7 +337,8 @@ impl QpCore {
         if let Some(short) = self.shortage(tx, send_lane, slots) {
             return short;
         }
-        // A receive that is too short is detected before anything is sent.
+        // A receive that is too short is detected before anything is sent, except with a shared
+        // receive queue.
         if *sent == 0
             && send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len)
         {
