@@ -4,6 +4,7 @@ use crate::accelerate::AcceleratedStream;
 use crate::accelerate::ask::{Subject, error_of};
 use crate::accelerate::close::Break;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
+use crate::accelerate::path::Path;
 use crate::accelerate::receive::Blocked;
 use crate::accelerate::state::Receiving;
 use crate::accelerate::tcp_socket::{kernel_recv, queued, tcp_goes_on};
@@ -118,9 +119,7 @@ impl AcceleratedStream {
         }
         match path.try_recv(bufs, false) {
             Ok(n) if n != 0 => {
-                rx.idle_reads = 0;
-                rx.switch.took_ring(n as u64);
-                self.count_bytes(Direction::Recv, path.kind(), n);
+                self.received_on_ring(path, rx, n);
                 Some(Ok(n))
             }
             Err(RecvError::WouldBlock) => {
@@ -136,6 +135,14 @@ impl AcceleratedStream {
         }
     }
 
+    /// Notes that a read of the ring has taken `n` bytes.
+    #[inline]
+    fn received_on_ring(&self, path: &Path, rx: &mut Receiving, n: usize) {
+        rx.idle_reads = 0;
+        rx.switch.took_ring(n as u64);
+        self.count_bytes(Direction::Recv, path.kind(), n);
+    }
+
     fn receive_ring(
         &self,
         subject: &mut Subject<'_>,
@@ -147,8 +154,8 @@ impl AcceleratedStream {
         match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
             Ok(0) => Ok(Took::Nothing(Fact::RingEnds)),
             Ok(n) => {
-                rx.idle_reads = 0;
                 if flags.contains(RecvFlags::PEEK) {
+                    rx.idle_reads = 0;
                     return Ok(Took::Bytes(self.peek_behind_moves(
                         subject,
                         rx,
@@ -156,8 +163,7 @@ impl AcceleratedStream {
                         PeekedFirst::Ring(n),
                     )?));
                 }
-                rx.switch.took_ring(n as u64);
-                self.count_bytes(Direction::Recv, path.kind(), n);
+                self.received_on_ring(path, rx, n);
                 Ok(Took::Bytes(n))
             }
             Err(RecvError::WouldBlock) => {
