@@ -86,6 +86,8 @@ pub(crate) struct Thread {
     /// The slots that it uses, as bits.
     pub(crate) slots: AtomicU32,
     pub(crate) end: AtomicU32,
+    /// The number that it was made with.
+    pub(crate) fd: AtomicI32,
     /// 1 if that call does not wait.
     pub(crate) is_brief: AtomicU32,
     /// Bytes that it asks for at least, before it may return.

@@ -97,6 +97,7 @@ impl Worker {
         let call = Call { fd: place.fd.load(SeqCst), end };
         self.maybe_opened(end);
         let own = self.own();
+        own.fd.store(call.fd, SeqCst);
         own.slots.store(1 << slot, SeqCst);
         let is_brief = how & DONTWAIT != 0 || self.is_nonblocking(end);
         own.is_brief.store(u32::from(is_brief), SeqCst);

@@ -123,8 +123,9 @@ impl Worker {
         }
     }
 
-    /// Signals a thread in a call whose slot means what it meant when the call began: a restarted
-    /// call reads the number again.
+    /// Signals a thread in a call whose descriptor is what it was when the call began: a restarted
+    /// call reads the number again. The slot may have another descriptor of the same end by now,
+    /// while the number belongs to another connection.
     pub(super) fn signal(&mut self, op: Op) {
         let n = usize::try_from(op.n).unwrap_or(0) % THREADS;
         let thread = &self.process().threads[n];
@@ -137,6 +138,7 @@ impl Worker {
         let place = self.slot(slot);
         let is_same = thread.slots.load(SeqCst) == slots
             && place.state.load(SeqCst) == OPEN
+            && place.fd.load(SeqCst) == thread.fd.load(SeqCst)
             && place.end.load(SeqCst) == thread.end.load(SeqCst);
         let tid = thread.tid.load(SeqCst);
         if is_same && tid != 0 {
