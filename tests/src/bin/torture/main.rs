@@ -8,6 +8,7 @@
 mod descendants;
 mod driver;
 mod generate;
+mod kernel_tcp;
 mod pattern;
 mod referee;
 mod report;

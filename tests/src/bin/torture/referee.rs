@@ -3,6 +3,7 @@
 //!
 //! So threads may block wherever they like, and no schedule hangs by its own fault.
 
+use crate::kernel_tcp;
 use crate::rules;
 use crate::schedule::Kind;
 use crate::shared::{End, PROCESSES, Shared, THREADS, Thread};
@@ -46,6 +47,7 @@ pub(crate) fn look(shared: &Shared) -> Result<(), String> {
                         sys::signal_thread(pid, tid, libc::SIGUSR1);
                     }
                 }
+                Some(_) if age > LIMIT && is_kernels_own(shared) => {}
                 Some(why) if age > LIMIT => {
                     let end = End::of_index(thread.end.load(SeqCst));
                     let name = kind.name();
@@ -58,6 +60,11 @@ pub(crate) fn look(shared: &Shared) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Whether the kernel has reasons of its own for which the run waits.
+pub(crate) fn is_kernels_own(shared: &Shared) -> bool {
+    kernel_tcp::mark_lost_resets(shared) > 0 || kernel_tcp::retransmits(shared)
 }
 
 /// Whether no thread will do anything until a call returns.
@@ -95,6 +102,9 @@ fn reason_to_return(
     let least = thread.least.load(SeqCst);
     let read = shared.read_by(end);
     let is_over = rules::is_closed(shared, end.peer());
+    if is_stream_call(kind) && shared.state(end).has_lost_reset.load(SeqCst) != 0 {
+        return None;
+    }
     match kind {
         Kind::Accept => {
             let is_certain = shared.processes[process].has_lost_accepts.load(SeqCst) == 0;
@@ -132,6 +142,12 @@ fn reason_to_return(
         }
         _ => Some("nothing is to be waited for"),
     }
+}
+
+/// Whether a call of this kind may wait for the peer's bytes, or for room at the peer.
+fn is_stream_call(kind: Kind) -> bool {
+    use Kind::{Drip, Flood, Peek, Poll, Recv, Send, Sip};
+    matches!(kind, Send | Flood | Drip | Recv | Peek | Sip | Poll)
 }
 
 /// Whether the owner of a turn has been in a call for long.

@@ -165,6 +165,8 @@ pub(crate) struct EndState {
     pub(crate) is_nonblocking: AtomicU32,
     /// Whether its close may be a reset (`SO_LINGER` with 0).
     pub(crate) is_abortive: AtomicU32,
+    /// Whether its kernel has lost the reset that ended the connection: nothing ends a call.
+    pub(crate) has_lost_reset: AtomicU32,
 }
 
 /// One end of a connection.

@@ -39,6 +39,7 @@ struct Figures {
     runs: u64,
     connections: u64,
     bytes: u64,
+    lost_resets: u64,
     failures: u64,
 }
 
@@ -111,6 +112,7 @@ fn run_in_all_modes(
             figures.runs += 1;
             figures.connections += u64::from(outcome.n_connections);
             figures.bytes += outcome.n_checked;
+            figures.lost_resets += outcome.n_lost_resets;
             has_kills |= outcome.has_kills;
             if let Some(failure) = outcome.failure {
                 figures.failures += 1;
@@ -153,17 +155,20 @@ fn keep(options: &Options, ports: &mut Ports, schedule: &Schedule, mode: Mode, s
 }
 
 fn print(options: &Options, figures: &Figures) {
-    let Figures { schedules, with_kills, runs, connections, bytes, failures } = figures;
+    let Figures { schedules, with_kills, runs, connections, bytes, lost_resets, failures } =
+        figures;
     if options.is_json {
         println!(
             "{{\"seed\":{},\"schedules\":{schedules},\"with_kills\":{with_kills},\"runs\":{runs},\
-             \"connections\":{connections},\"bytes\":{bytes},\"failures\":{failures}}}",
+             \"connections\":{connections},\"bytes\":{bytes},\"lost_resets\":{lost_resets},\
+             \"failures\":{failures}}}",
             options.seed
         );
     } else {
         println!(
             "torture: seed {}: {schedules} schedules, {with_kills} of them with kills, {runs} \
-             runs, {connections} connections, {bytes} bytes checked, {failures} failures",
+             runs, {connections} connections, {bytes} bytes checked, {lost_resets} resets lost by \
+             kernel TCP, {failures} failures",
             options.seed
         );
     }

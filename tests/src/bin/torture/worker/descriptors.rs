@@ -406,7 +406,10 @@ impl Worker {
         let end = End::of_index(place.end.load(SeqCst));
         let call = Call { fd: place.fd.load(SeqCst), end };
         let direction = self.shared.read_by(end);
-        if direction.is_ended.load(SeqCst) != 0 || direction.is_read_unsure.load(SeqCst) != 0 {
+        if direction.is_ended.load(SeqCst) != 0
+            || direction.is_read_unsure.load(SeqCst) != 0
+            || self.shared.state(end).has_lost_reset.load(SeqCst) != 0
+        {
             return true;
         }
         for _ in 0..64 {
