@@ -1,7 +1,7 @@
 //! Two connected queue pairs of the shared-memory device, both in this process.
 
 use rsock_verbs::soft::{SoftContext, SoftCq, SoftMr, SoftQp, testing};
-use rsock_verbs::{Access, Context, Error, ProtectionDomain, QpCap, QpInit, QueuePair, Retry};
+use rsock_verbs::{Access, Context, Error, ProtectionDomain, QpCap, QueuePair, Retry};
 use std::sync::Arc;
 
 /// A queue pair, and the region that its peer may write.
@@ -26,8 +26,7 @@ pub fn pair(len: usize) -> Result<(End, End), Error> {
     for link in [&there, &back] {
         let pd = ctx.alloc_pd(link)?;
         let region = pd.alloc_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let cq = ctx.create_cq(256, None)?;
-        let qp = pd.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap: CAP })?;
+        let (cq, qp) = pd.create_qp(&ctx, CAP)?;
         qp.init(Access::REMOTE_WRITE)?;
         ends.push(End { qp, cq, region });
     }

@@ -33,7 +33,6 @@ const AS_FAST: f64 = 0.9;
 
 /// Most completion queues of a process, for a thousand streams too.
 const MOST_CQS: usize = 10;
-const MOST_SRQS: usize = 10;
 
 const PEER: &str = "RSOCK_TEST_PEER";
 
@@ -153,20 +152,18 @@ fn assert_little(process: &str, pid: u32, n: usize) {
     let regions = resources("mr", pid);
     let len = |line: &String| word_after(line, "mrlen")?.parse::<u64>().ok();
     let bytes: u64 = regions.iter().map(|line| len(line).expect("a length")).sum();
-    let [n_qp, n_cq, n_srq] = ["qp", "cq", "srq"].map(|what| resources(what, pid).len());
+    let [n_qp, n_cq] = ["qp", "cq"].map(|what| resources(what, pid).len());
     println!(
-        "{process}: {n} streams at rest: {} bytes of registered memory each, {n_cq} CQs, \
-         {n_srq} SRQs",
+        "{process}: {n} streams at rest: {} bytes of registered memory each, {n_cq} CQs",
         bytes / n as u64
     );
     assert!((1..=MOST_CQS).contains(&n_cq), "{process}: {n_cq} CQs");
-    assert!(n_srq <= MOST_SRQS, "{process}: {n_srq} SRQs");
     assert!(regions.len() > n, "{process}: only {} regions", regions.len());
     assert!(bytes <= n as u64 * MOST + SHARED, "{process}: {bytes} bytes registered");
     // What the process itself says of them.
     let shown = metrics::read_process(pid).expect("readable").expect("its counters").rdma;
-    let [n_qps, n_cqs, n_srqs] = [n_qp, n_cq, n_srq].map(|n| n as u64);
-    assert_eq!(shown, Usage { n_qps, n_cqs, n_srqs, registered: bytes }, "{process}");
+    let [n_qps, n_cqs] = [n_qp, n_cq].map(|n| n as u64);
+    assert_eq!(shown, Usage { n_qps, n_cqs, registered: bytes }, "{process}");
 }
 
 /// Runs itself as the other process.

@@ -10,7 +10,6 @@ use std::fmt;
 pub(crate) struct RdmaUsage {
     queue_pairs: u64,
     completion_queues: u64,
-    shared_receive_queues: u64,
     registered_bytes: u64,
 }
 
@@ -19,7 +18,6 @@ impl RdmaUsage {
         Self {
             queue_pairs: usage.n_qps,
             completion_queues: usage.n_cqs,
-            shared_receive_queues: usage.n_srqs,
             registered_bytes: usage.registered,
         }
     }
@@ -33,12 +31,8 @@ impl RdmaUsage {
 
 impl fmt::Display for RdmaUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queue_pairs, completion_queues, shared_receive_queues, registered_bytes } = self;
+        let Self { queue_pairs, completion_queues, registered_bytes } = self;
         let registered = bytes(*registered_bytes);
-        write!(
-            f,
-            "{queue_pairs} QPs, {completion_queues} CQs, {shared_receive_queues} SRQs, \
-             {registered} registered"
-        )
+        write!(f, "{queue_pairs} QPs, {completion_queues} CQs, {registered} registered")
     }
 }

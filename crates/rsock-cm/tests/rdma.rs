@@ -7,7 +7,7 @@ use rsock_cm::{Error, Port, knows_neighbour};
 use rsock_verbs::rdma::{Rdma, RdmaContext, RdmaPath};
 use rsock_verbs::{
     Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap,
-    QpInit, QpNum, QueuePair, RecvWr, Retry, SendFlags, SendOp, Sge, WcOp, WcStatus, WrId,
+    QpNum, QueuePair, RecvWr, Retry, SendFlags, SendOp, Sge, WcOp, WcStatus, WrId,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::IoSlice;
@@ -60,7 +60,6 @@ struct End {
 impl End {
     fn new(ctx: &RdmaContext, path: &RdmaPath) -> Self {
         let pd = ctx.alloc_pd(path).expect("pd");
-        let cq = ctx.create_cq(16, None).expect("cq");
         let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE).expect("mr");
         let cap = QpCap {
             max_send_wr: 4,
@@ -70,8 +69,7 @@ impl End {
             max_inline: 64,
             signal_all: true,
         };
-        let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
-        let qp = pd.create_qp(&init).expect("qp");
+        let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");
         qp.init(Access::REMOTE_WRITE).expect("init");
         Self { qp, mr, cq, path: path.clone() }
     }

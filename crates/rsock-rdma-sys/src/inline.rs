@@ -8,7 +8,7 @@
 //! # Source
 //! rdma-core v44.0, libibverbs/verbs.h.
 
-use crate::verbs::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
+use crate::verbs::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
 use std::ffi::c_int;
 
 /// One call through the table of `$object`'s context.
@@ -78,20 +78,6 @@ pub unsafe fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     through_table!(qp, post_recv(wr, bad), else libc::ENOSYS)
-}
-
-/// Posts a chain of receives to a shared queue. Returns as [`post_send`].
-///
-/// # Safety
-/// As for [`post_recv`].
-#[inline]
-#[doc(alias = "ibv_post_srq_recv")]
-pub unsafe fn post_srq_recv(
-    srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    through_table!(srq, post_srq_recv(wr, bad), else libc::ENOSYS)
 }
 
 #[cfg(test)]

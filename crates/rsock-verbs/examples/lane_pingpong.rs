@@ -8,8 +8,8 @@
 use rsock_verbs::soft::testing::linked_pair;
 use rsock_verbs::soft::{SoftContext, SoftCq, SoftMr, SoftQp};
 use rsock_verbs::{
-    Access, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap, QpInit,
-    QueuePair, Retry, SendFlags, SendOp, WcStatus, WrId,
+    Access, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap, QueuePair,
+    Retry, SendFlags, SendOp, WcStatus, WrId,
 };
 use std::hint::spin_loop;
 use std::io::IoSlice;
@@ -29,7 +29,6 @@ fn pair() -> Result<(End, End), Box<dyn std::error::Error>> {
     let (a, b) = linked_pair(&ctx)?;
     let make = |link| -> Result<End, rsock_verbs::Error> {
         let pd = ctx.alloc_pd(link)?;
-        let cq = ctx.create_cq(512, None)?;
         let cap = QpCap {
             max_send_wr: 16,
             max_recv_wr: WINDOW,
@@ -38,7 +37,7 @@ fn pair() -> Result<(End, End), Box<dyn std::error::Error>> {
             max_inline: 64,
             signal_all: false,
         };
-        let qp = pd.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;
+        let (cq, qp) = pd.create_qp(&ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
         let mr = pd.alloc_mr(1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         Ok(End { qp, mr, cq })

@@ -1,9 +1,9 @@
 //! What a device must provide. Read this before any device: `soft` implements it in shared memory,
 //! an RDMA device implements it over rdma-core, and the engine is generic over [`Backend`].
 //!
-//! The shapes are those of libibverbs: protection domain, memory region, completion queue,
-//! completion channel, shared receive queue, queue pair. Two additions let one engine serve both
-//! kinds of device:
+//! The shapes are those of libibverbs: protection domain, memory region, completion queue, queue
+//! pair. Each queue pair has a completion queue of its own, for its sends and receives. Two
+//! additions let one engine serve both kinds of device:
 //!
 //! * [`ProtectionDomain::alloc_mr`]: memory that the device itself provides, so that a device in
 //!   shared memory can hand out memory that is shared from the start;
@@ -17,7 +17,7 @@ use crate::types::{
 use crate::wc::Completion;
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use std::fmt::Debug;
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,12 +47,8 @@ pub trait Backend: sealed::Sealed + Sized + Copy + Debug + Send + Sync + 'static
     type Pd: ProtectionDomain<Self>;
     /// Memory region.
     type Mr: MemoryRegion;
-    /// Completion channel.
-    type Channel: CompletionChannel;
     /// Completion queue.
     type Cq: CompletionQueue<Self>;
-    /// Shared receive queue.
-    type Srq: SharedReceiveQueue;
     /// Reliable-connected queue pair.
     type Qp: QueuePair<Self>;
     /// The path to a queue pair's peer: what `RTR` needs besides the peer's number.
@@ -75,37 +71,11 @@ pub trait Context<B: Backend>: Clone + Debug + Send + Sync {
     /// When memory or descriptors run out.
     fn alloc_pd(&self, path: &B::Path) -> Result<Arc<B::Pd>, Error>;
 
-    /// A new completion channel.
-    ///
-    /// # Errors
-    /// When descriptors run out.
-    fn create_channel(&self) -> Result<Arc<B::Channel>, Error>;
-
-    /// A new completion queue of at least `depth` entries.
-    ///
-    /// # Errors
-    /// When memory runs out or `depth` exceeds [`DeviceAttr::max_cqe`].
-    fn create_cq(&self, depth: u32, channel: Option<&Arc<B::Channel>>)
-    -> Result<Arc<B::Cq>, Error>;
-
     /// A doorbell for the calling thread.
     ///
     /// # Errors
     /// When descriptors run out.
     fn create_bell(&self) -> Result<B::Bell, Error>;
-}
-
-/// How to make a queue pair.
-#[derive(Debug)]
-pub struct QpInit<'a, B: Backend> {
-    /// Where sends complete.
-    pub send_cq: &'a Arc<B::Cq>,
-    /// Where receives complete; may be the same queue.
-    pub recv_cq: &'a Arc<B::Cq>,
-    /// The queue to take receives from, instead of one of its own.
-    pub srq: Option<&'a Arc<B::Srq>>,
-    /// Sizes.
-    pub cap: QpCap,
 }
 
 /// A protection domain: regions and queue pairs of one domain work together, others do not.
@@ -134,32 +104,16 @@ pub trait ProtectionDomain<B: Backend>: Debug + Send + Sync {
         access: Access,
     ) -> Result<B::Mr, Error>;
 
-    /// A shared receive queue of `depth` requests of at most `max_sge` entries.
+    /// A new queue pair in state `Reset`, and the completion queue of its sends and receives. The
+    /// device may implement many such queues by one.
     ///
     /// # Errors
     /// When memory runs out or a limit is exceeded.
-    fn create_srq(self: &Arc<Self>, depth: u32, max_sge: u32) -> Result<Arc<B::Srq>, Error>;
-
-    /// A new queue pair in state `Reset`.
-    ///
-    /// # Errors
-    /// When memory runs out or a limit is exceeded.
-    fn create_qp(self: &Arc<Self>, init: &QpInit<'_, B>) -> Result<B::Qp, Error>;
-
-    /// A new queue pair in state `Reset` with a completion queue of its own for its sends and
-    /// receives, without a channel. The device may implement many such queues by one.
-    ///
-    /// # Errors
-    /// When memory runs out or a limit is exceeded.
-    fn create_qp_with_cq(
+    fn create_qp(
         self: &Arc<Self>,
         ctx: &B::Context,
         cap: QpCap,
-    ) -> Result<(Arc<B::Cq>, B::Qp), Error> {
-        let cq = ctx.create_cq(cap.max_send_wr + cap.max_recv_wr, None)?;
-        let qp = self.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap })?;
-        Ok((cq, qp))
-    }
+    ) -> Result<(Arc<B::Cq>, B::Qp), Error>;
 }
 
 /// Registered memory. A peer may write it at any time, so it is reached by bounded copies only:
@@ -206,17 +160,6 @@ pub trait MemoryRegion: Debug + Send + Sync {
     }
 }
 
-/// A descriptor that becomes readable when an armed queue gets a completion.
-pub trait CompletionChannel: AsFd + Debug + Send + Sync {
-    /// Takes the pending notifications, never blocking. Returns whether there were any. Arm, then
-    /// poll the queues, then wait: anything else loses wake-ups.
-    ///
-    /// # Errors
-    /// The system's error.
-    #[doc(alias = "ibv_get_cq_event")]
-    fn drain(&self) -> io::Result<bool>;
-}
-
 /// Why a parked thread runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parked {
@@ -238,17 +181,11 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
     /// both ways for a moment, and takes no lock: for spinning.
     fn is_ready(&self) -> bool;
 
-    /// Asks for one event on the channel at the next completion.
-    ///
-    /// # Errors
-    /// `Invalid` without a channel.
-    #[doc(alias = "ibv_req_notify_cq")]
-    fn req_notify(&self) -> Result<(), Error>;
-
     /// Asks for one ring of `bell` at the next completion, until [`Self::disarm`]. Returns false if
     /// the queue is already ready (then nothing was armed), or has no room for another bell (then
     /// the caller must not sleep without a bound). After `true` no further poll is needed: arming
     /// checks again behind a full fence.
+    #[doc(alias = "ibv_req_notify_cq")]
     fn arm(&self, bell: &B::Bell) -> bool;
 
     /// Undoes an [`Self::arm`]. A ring that is on its way may still arrive.
@@ -279,19 +216,6 @@ pub trait Bell: AsFd + Debug + Send {
     fn ring(&self);
     /// Empties it. Call with every queue disarmed or about to be polled.
     fn drain(&self);
-}
-
-/// A receive queue that several queue pairs share.
-pub trait SharedReceiveQueue: Debug + Send + Sync {
-    /// Posts one receive.
-    ///
-    /// # Safety
-    /// The memory that the entries name stays registered and valid until the receive completes. As
-    /// long as such a receive is posted, one thread at a time polls each completion queue.
-    ///
-    /// # Errors
-    /// [`PostError`].
-    unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError>;
 }
 
 /// A reliable-connected queue pair.
@@ -381,7 +305,7 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     /// posts receives.
     ///
     /// # Errors
-    /// [`PostError`]; `Invalid` on a queue pair with an SRQ.
+    /// [`PostError`].
     #[doc(alias = "ibv_post_recv")]
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError>;
 

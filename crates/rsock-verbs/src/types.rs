@@ -137,7 +137,7 @@ pub struct DeviceAttr {
 pub struct QpCap {
     /// Send queue depth, in work requests.
     pub max_send_wr: u32,
-    /// Receive queue depth, in work requests; ignored with an SRQ.
+    /// Receive queue depth, in work requests.
     pub max_recv_wr: u32,
     /// Scatter/gather entries of one send.
     pub max_send_sge: u32,

@@ -6,11 +6,11 @@
 use rsock_verbs::conformance::Watchdog;
 use rsock_verbs::cred::PeerCred;
 use rsock_verbs::soft::testing::{accept_over, offer_over};
-use rsock_verbs::soft::{Link, SoftChannel, SoftContext, SoftCq, SoftMr, SoftQp};
+use rsock_verbs::soft::{Link, SoftContext, SoftCq, SoftMr, SoftQp};
 use rsock_verbs::{
-    Access, Completion, CompletionChannel, CompletionQueue, Context, MemoryRegion, PostError,
-    ProtectionDomain, QpCap, QpInit, QpNum, QpState, QueuePair, RKey, RemoteAddr, Retry, SendFlags,
-    SendOp, SendWr, Sge, WcStatus, WrId,
+    Access, Completion, CompletionQueue, Context, MemoryRegion, PostError, ProtectionDomain, QpCap,
+    QpNum, QpState, QueuePair, RKey, RemoteAddr, Retry, SendFlags, SendOp, SendWr, Sge, WcStatus,
+    WrId,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -32,7 +32,6 @@ struct End {
     qp: SoftQp,
     mr: SoftMr,
     cq: Arc<SoftCq>,
-    channel: Arc<SoftChannel>,
     link: Arc<Link>,
     to: (RemoteAddr, RKey),
 }
@@ -40,8 +39,6 @@ struct End {
 /// Makes an end over an established link, and connects it; `receives` are posted.
 fn connect_end(ctx: &SoftContext, link: Arc<Link>, socket: BorrowedFd<'_>, receives: u32) -> End {
     let pd = ctx.alloc_pd(&link).expect("pd");
-    let channel = ctx.create_channel().expect("channel");
-    let cq = ctx.create_cq(256, Some(&channel)).expect("cq");
     let mr = pd.alloc_mr(1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("mr");
     let cap = QpCap {
         max_send_wr: 16,
@@ -51,7 +48,7 @@ fn connect_end(ctx: &SoftContext, link: Arc<Link>, socket: BorrowedFd<'_>, recei
         max_inline: 64,
         signal_all: false,
     };
-    let qp = pd.create_qp(&QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap }).expect("qp");
+    let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");
     qp.init(Access::REMOTE_WRITE).expect("init");
     (0..receives).for_each(|_| qp.post_recv_empty(WrId(7)).expect("receive"));
     let mut words = [mr.addr().0, mr.rkey().0.into(), qp.qp_num().0.into()];
@@ -66,7 +63,7 @@ fn connect_end(ctx: &SoftContext, link: Arc<Link>, socket: BorrowedFd<'_>, recei
     qp.ready_to_send(Retry::default()).expect("rts");
     rustix::io::write(socket, &[1]).expect("write");
     rustix::io::read(socket, &mut [0u8; 1]).expect("read");
-    End { qp, mr, cq, channel, link, to: (RemoteAddr(words[0]), RKey(words[1] as u32)) }
+    End { qp, mr, cq, link, to: (RemoteAddr(words[0]), RKey(words[1] as u32)) }
 }
 
 impl End {
@@ -254,24 +251,6 @@ fn a_sender_notices_that_its_peer_was_killed() {
         assert!(!end.link.probe());
         assert_over(&end, WINDOW as usize);
     }
-}
-
-#[test]
-fn a_channel_becomes_readable_when_the_peer_is_killed() {
-    let _dog = Watchdog::new("channel of a killed peer");
-    let (end, mut victim, _ctx) = start("sit");
-    end.cq.req_notify().expect("notify");
-    assert!(!end.channel.drain().expect("drain"));
-    victim.kill();
-    let mut fds = [PollFd::new(&*end.channel, PollFlags::IN)];
-    while poll(&mut fds, None).expect("poll") == 0 {}
-    assert!(end.channel.drain().expect("drain"));
-    assert_over(&end, WINDOW as usize);
-    // It reports this once.
-    let mut fds = [PollFd::new(&*end.channel, PollFlags::IN)];
-    let now = rustix::event::Timespec::default();
-    while end.channel.drain().expect("drain") {}
-    assert_eq!(poll(&mut fds, Some(&now)), Ok(0));
 }
 
 #[test]

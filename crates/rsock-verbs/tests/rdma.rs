@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 struct Loopback {
     over: &'static str,
     mtu: u32,
-    shares_cqs: bool,
 }
 
-const OVER_IPV4: Loopback = Loopback { over: "10.9.0.1", mtu: 4096, shares_cqs: false };
+const OVER_IPV4: Loopback = Loopback { over: "10.9.0.1", mtu: 4096 };
 
 fn open() -> RdmaContext {
     let name = std::env::var("LAB_DEVICE").expect("the lab names its device");
@@ -36,20 +35,9 @@ impl Fixture for Loopback {
         assert_eq!(path.mtu(), Some(self.mtu));
         [Endpoint { ctx: ctx.clone(), path: path.clone() }, Endpoint { ctx, path }]
     }
-
-    fn shares_cqs(&self) -> bool {
-        self.shares_cqs
-    }
 }
 
 rsock_verbs::conformance_tests!(OVER_IPV4);
-
-/// The same, all tests at once on a few completion queues.
-mod shared_cqs {
-    use super::{Loopback, OVER_IPV4};
-
-    rsock_verbs::conformance_tests!(Loopback { shares_cqs: true, ..OVER_IPV4 });
-}
 
 /// Datagrams, over each of the two families.
 mod datagrams {

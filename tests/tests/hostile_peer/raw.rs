@@ -6,8 +6,7 @@ use rsock_cm::manager::{Connecting, ContextOf, Event, Listening, Manager, PathOf
 use rsock_proto::{ConnData, ConnFlags, Imm, Msg, RemoteSge};
 use rsock_verbs::{
     Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, PostError,
-    ProtectionDomain, QpCap, QpInit, QpNum, QueuePair, Retry, SendFlags, SendOp, WcOp, WcStatus,
-    WrId,
+    ProtectionDomain, QpCap, QpNum, QueuePair, Retry, SendFlags, SendOp, WcOp, WcStatus, WrId,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
@@ -64,7 +63,6 @@ fn honest(mr: &impl MemoryRegion) -> ConnData {
 impl<M: Manager> End<M> {
     fn new(ctx: &ContextOf<M>, path: &PathOf<M>, n_receives: u32) -> Self {
         let pd = ctx.alloc_pd(path).expect("pd");
-        let cq = ctx.create_cq(4 * RECEIVES, None).expect("cq");
         let mr = pd.alloc_mr(MEMORY, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("mr");
         let cap = QpCap {
             max_send_wr: 64,
@@ -74,8 +72,7 @@ impl<M: Manager> End<M> {
             max_inline: 128,
             signal_all: true,
         };
-        let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
-        let qp = pd.create_qp(&init).expect("qp");
+        let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");
         qp.init(Access::REMOTE_WRITE).expect("init");
         for _ in 0..n_receives {
             qp.post_recv_empty(WrId(1)).expect("receive");

@@ -64,7 +64,7 @@ impl<B: Backend> Preparing<B> {
             max_inline: max_inline.min(COPIED),
             signal_all: false,
         };
-        let (cq, qp) = pd.create_qp_with_cq(ctx, cap)?;
+        let (cq, qp) = pd.create_qp(ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
         let recv = RecvHalf::new(RecvConfig {
             region: region.addr().wrapping_add(layout.ring as u64),

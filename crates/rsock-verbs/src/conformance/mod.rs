@@ -21,10 +21,7 @@ pub use state::*;
 pub use waiting::*;
 pub use write::*;
 
-use crate::device::{
-    Backend, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
-    SharedReceiveQueue,
-};
+use crate::device::{Backend, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair};
 use crate::types::{Access, LKey, QpCap, QpNum, RKey, RemoteAddr, Retry, WrId};
 use crate::wc::{Completion, WcOp, WcStatus};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -39,10 +36,6 @@ pub trait Fixture {
     type Backend: Backend;
     /// Two ends that reach each other; they may be in one process, even one context.
     fn endpoints(&self) -> [Endpoint<Self::Backend>; 2];
-    /// Whether ends share completion queues, as streams do, in tests that permit it.
-    fn shares_cqs(&self) -> bool {
-        false
-    }
 }
 
 /// One end: an opened device, and the path to the other end.
@@ -71,8 +64,6 @@ macro_rules! conformance_tests {
             sends_are_scattered_over_their_receive
             a_send_longer_than_its_receive_fails_both_ends
             receives_complete_in_order
-            a_shared_receive_queue_serves_all_its_queue_pairs
-            a_message_waits_for_the_shared_receive_queue
             unsignaled_sends_complete_silently
             signaled_sends_complete_in_order
             a_send_without_a_receive_waits_for_one
@@ -89,11 +80,10 @@ macro_rules! conformance_tests {
             keys_of_dropped_regions_are_dead
             new_regions_are_zero_after_reuse
             unregistered_memory_is_refused
-            a_channel_reports_a_completion_once
             parked_threads_wake_for_completions
             wake_ups_before_the_sleep_are_not_lost
             bells_ring_for_completions
-            many_queue_pairs_share_a_completion_queue
+            many_queue_pairs_complete_each_in_its_own_queue
         }
     };
     (@datagrams $fixture:expr) => {
@@ -152,8 +142,6 @@ pub(crate) struct Setup {
     pub(crate) mr_access: Access,
     pub(crate) mr_len: usize,
     pub(crate) retry: Retry,
-    pub(crate) srq_depth: Option<u32>,
-    pub(crate) channel: bool,
     /// Whether the ends are connected.
     pub(crate) connected: bool,
 }
@@ -175,29 +163,25 @@ impl Default for Setup {
             mr_access: OPEN,
             mr_len: 4 << 20,
             retry: Retry::default(),
-            srq_depth: None,
-            channel: false,
             connected: true,
         }
     }
 }
 
-/// One end, with one queue for everything.
+/// One end, with everything that it needs.
 #[derive(Debug)]
 pub(crate) struct End<B: Backend> {
     max_inline: u32,
     pub(crate) qp: B::Qp,
-    pub(crate) srq: Option<Arc<B::Srq>>,
     pub(crate) mr: B::Mr,
     pub(crate) cq: Arc<B::Cq>,
-    pub(crate) channel: Option<Arc<B::Channel>>,
     pub(crate) pd: Arc<B::Pd>,
     pub(crate) endpoint: Endpoint<B>,
 }
 
 impl Setup {
     pub(crate) fn build<F: Fixture>(&self, f: &F) -> [End<F::Backend>; 2] {
-        let [a, b] = f.endpoints().map(|endpoint| self.end(endpoint, f.shares_cqs()));
+        let [a, b] = f.endpoints().map(|endpoint| self.end(endpoint));
         if self.connected {
             self.connect(&a, b.qp.qp_num());
             self.connect(&b, a.qp.qp_num());
@@ -205,25 +189,15 @@ impl Setup {
         [a, b]
     }
 
-    fn end<B: Backend>(&self, endpoint: Endpoint<B>, shares_cq: bool) -> End<B> {
+    fn end<B: Backend>(&self, endpoint: Endpoint<B>) -> End<B> {
         let ctx = &endpoint.ctx;
         let pd = ctx.alloc_pd(&endpoint.path).expect("pd");
-        let channel = self.channel.then(|| ctx.create_channel().expect("channel"));
         let mr = pd.alloc_mr(self.mr_len, self.mr_access).expect("mr");
-        let sge = self.cap.max_recv_sge;
-        let srq = self.srq_depth.map(|depth| pd.create_srq(depth, sge).expect("srq"));
         let max_inline = ctx.attr().max_inline.min(4 << 20);
         let cap = QpCap { max_inline, ..self.cap };
-        let (cq, qp) = if shares_cq && channel.is_none() && srq.is_none() {
-            pd.create_qp_with_cq(ctx, cap).expect("lane")
-        } else {
-            let cq = ctx.create_cq(256, channel.as_ref()).expect("cq");
-            let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: srq.as_ref(), cap };
-            let qp = pd.create_qp(&init).expect("qp");
-            (cq, qp)
-        };
+        let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");
         qp.init(self.qp_access).expect("init");
-        End { max_inline, qp, srq, mr, cq, channel, pd, endpoint }
+        End { max_inline, qp, mr, cq, pd, endpoint }
     }
 
     pub(crate) fn connect<B: Backend>(&self, end: &End<B>, peer: QpNum) {

@@ -1,4 +1,4 @@
-//! SEND and RECV, from queues of one and of many queue pairs.
+//! SEND and RECV.
 
 use super::*;
 
@@ -79,72 +79,4 @@ pub fn receives_complete_in_order<F: Fixture>(f: &F) {
         assert_eq!((wc.id, wc.status), (WrId(i.into()), WcStatus::SUCCESS));
         assert_eq!(wc.len, 10 + i);
     }
-}
-
-/// Queue pairs of one domain take their receives from one queue.
-pub fn a_shared_receive_queue_serves_all_its_queue_pairs<F: Fixture>(f: &F) {
-    let _dog = Watchdog::new("shared receive queue");
-    let setup = Setup { srq_depth: Some(8), ..Setup::default() };
-    let [a, b] = setup.build(f);
-    let srq = b.srq.as_ref().expect("shared queue");
-    assert_eq!(b.post_recv(0, &[]), Err(PostError::Invalid), "not past the shared queue");
-
-    // A second pair of queue pairs over the same queues.
-    let more = |end: &End<F::Backend>| {
-        let srq = end.srq.as_ref();
-        let init = QpInit { send_cq: &end.cq, recv_cq: &end.cq, srq, cap: setup.cap };
-        let qp = end.pd.create_qp(&init).expect("qp");
-        qp.init(setup.qp_access).expect("init");
-        qp
-    };
-    let (a2, b2) = (more(&a), more(&b));
-    for (qp, end, peer) in [(&a2, &a, &b2), (&b2, &b, &a2)] {
-        qp.ready_to_receive(&end.endpoint.path, peer.qp_num()).expect("rtr");
-        qp.ready_to_send(setup.retry).expect("rts");
-    }
-    for id in 0..8 {
-        let sges = [b.sge(1000 * usize::try_from(id).expect("id"), 1000)];
-        // SAFETY: the region outlives the queue pairs.
-        unsafe { srq.post_recv(&RecvWr { id: WrId(id), sges: &sges }) }.expect("receive");
-    }
-    let full = (8..10_000).find_map(|id| {
-        // SAFETY: as above.
-        unsafe { srq.post_recv(&RecvWr { id: WrId(id), sges: &[] }) }.err()
-    });
-    assert_eq!(full, Some(PostError::QueueFull));
-    let mut expected = Vec::new();
-    for i in 0..8u8 {
-        let data = a.fill(0, 500 + usize::from(i), i);
-        let (from, to) = if i % 3 == 0 { (&a2, &b2) } else { (&a.qp, &b.qp) };
-        let sges = [a.sge(0, data.len())];
-        let wr = SendWr { id: WrId(1), op: SendOp::Send, sges: &sges, flags: SendFlags::INLINE };
-        // SAFETY: copied while posting.
-        unsafe { from.post_send(&wr) }.expect("post");
-        expected.push((to.qp_num(), data));
-        let wc = b.next(&a);
-        assert_received(&wc, i.into(), WcOp::Recv, 500 + usize::from(i));
-        assert_eq!(wc.qp_num, to.qp_num());
-    }
-    for (i, (_, data)) in expected.iter().enumerate() {
-        assert_eq!(&b.read(1000 * i, data.len()), data);
-    }
-}
-
-/// A message that finds the shared queue empty is received when a receive is posted, and a sleeper
-/// is woken for it.
-pub fn a_message_waits_for_the_shared_receive_queue<F: Fixture>(f: &F) {
-    let _dog = Watchdog::new("empty shared receive queue");
-    let [a, b] = Setup { srq_depth: Some(8), ..Setup::default() }.build(f);
-    let srq = b.srq.as_ref().expect("shared queue");
-    let data = a.fill(0, 300, 1);
-    a.post(1, SendOp::Send, &[a.sge(0, 300)], SendFlags::empty()).expect("post");
-    assert!(b.poll().is_empty());
-    std::thread::scope(|s| {
-        let received = s.spawn(|| b.next(&a));
-        let sges = [b.sge(0, 300)];
-        // SAFETY: the region outlives the queue pairs.
-        unsafe { srq.post_recv(&RecvWr { id: WrId(6), sges: &sges }) }.expect("receive");
-        assert_received(&received.join().expect("thread"), 6, WcOp::Recv, 300);
-    });
-    assert_eq!(b.read(0, 300), data);
 }

@@ -8,8 +8,7 @@ pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("states");
     let setup = Setup { connected: false, ..Setup::default() };
     let [a, b] = setup.build(f);
-    let init = QpInit { send_cq: &a.cq, recv_cq: &a.cq, srq: None, cap: setup.cap };
-    let fresh = a.pd.create_qp(&init).expect("qp");
+    let (_cq, fresh) = a.pd.create_qp(&a.endpoint.ctx, setup.cap).expect("qp");
     assert_eq!(fresh.state(), QpState::Reset);
     assert_eq!(fresh.post_recv_empty(WrId(0)), Err(PostError::State));
     assert!(fresh.ready_to_receive(&a.endpoint.path, b.qp.qp_num()).is_err());

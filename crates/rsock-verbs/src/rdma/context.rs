@@ -39,7 +39,6 @@ pub(super) struct OpenDevice {
     verbs: &'static Verbs,
     name: String,
     attr: DeviceAttr,
-    max_srq_wr: u32,
     n_ports: u8,
     /// The domains in use, one per port and peer host.
     domains: Mutex<Vec<Weak<RdmaPd>>>,
@@ -121,7 +120,6 @@ impl RdmaContext {
             verbs,
             name,
             attr: NOTHING,
-            max_srq_wr: 0,
             n_ports: 0,
             domains: Mutex::default(),
             shared_cqs: SharedCqs::default(),
@@ -132,7 +130,6 @@ impl RdmaContext {
         zero("ibv_query_device", rc)?;
         // SAFETY: all of its fields are numbers, zero where nothing was written.
         let attr = unsafe { attr.assume_init() };
-        inner.max_srq_wr = count(attr.max_srq_wr);
         inner.n_ports = attr.phys_port_cnt;
         inner.attr = DeviceAttr {
             max_qp_wr: count(attr.max_qp_wr),
@@ -267,10 +264,6 @@ impl RdmaContext {
 
     pub(super) fn limits(&self) -> DeviceAttr {
         self.0.attr
-    }
-
-    pub(super) fn max_srq_wr(&self) -> u32 {
-        self.0.max_srq_wr
     }
 }
 

@@ -1,10 +1,11 @@
-//! Completion queues: a share of a shared one, or, on request, one of the device's.
+//! Completion queues: a share of a shared one, or one of the device's, for datagrams and where the
+//! device has no queue long enough to share.
 
 use super::device_cq::DeviceCq;
 use super::outstanding_sends::OutstandingSends;
 use super::shared_cq::CqShare;
-use super::{Rdma, RdmaBell};
-use crate::device::{CompletionQueue, Parked};
+use super::{Rdma, RdmaBell, RdmaContext};
+use crate::device::{CompletionQueue, Context, Parked};
 use crate::error::Error;
 use crate::types::QpNum;
 use crate::wc::Completion;
@@ -18,7 +19,7 @@ pub struct RdmaCq(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Device(Arc<DeviceCq>),
+    Device(DeviceCq),
     CqShare(Arc<CqShare>),
 }
 
@@ -33,12 +34,16 @@ macro_rules! on {
 }
 
 impl RdmaCq {
-    pub(super) fn device(queue: Arc<DeviceCq>) -> Self {
-        Self(Kind::Device(queue))
+    /// A queue of the device's with room for `depth` completions.
+    pub(super) fn device(ctx: &RdmaContext, depth: u32) -> Result<Arc<Self>, Error> {
+        if depth == 0 || depth > ctx.attr().max_cqe {
+            return Err(Error::Invalid("completion queue depth"));
+        }
+        Ok(Arc::new(Self(Kind::Device(DeviceCq::new(ctx, depth)?))))
     }
 
-    pub(super) fn share(share: Arc<CqShare>) -> Self {
-        Self(Kind::CqShare(share))
+    pub(super) fn share(share: Arc<CqShare>) -> Arc<Self> {
+        Arc::new(Self(Kind::CqShare(share)))
     }
 
     pub(super) fn raw(&self) -> *mut ibv_cq {
@@ -75,13 +80,6 @@ impl CompletionQueue<Rdma> for RdmaCq {
 
     fn is_ready(&self) -> bool {
         on!(self, cq => cq.is_ready())
-    }
-
-    fn req_notify(&self) -> Result<(), Error> {
-        match &self.0 {
-            Kind::Device(cq) => cq.req_notify(),
-            Kind::CqShare(_) => Err(Error::Invalid("no completion channel")),
-        }
     }
 
     fn arm(&self, bell: &RdmaBell) -> bool {

@@ -1,13 +1,12 @@
 //! Completion queues that wrap one queue of the device each.
 //!
 //! Each has a completion channel of its own, whose descriptor becomes readable at the next
-//! completion after the queue was armed. Bells, parked threads and the caller's channel watch that
-//! descriptor, so an event wakes all of them; a thread that takes the event wakes the others first.
+//! completion after the queue was armed. Bells and parked threads watch that descriptor, so an
+//! event wakes all of them; a thread that takes the event wakes the others first.
 //!
 //! Verbs cannot say whether a queue is empty without polling it, so a check fills a stash, which
 //! the next poll empties first.
 
-use super::RdmaChannel;
 use super::convert::{int, object, zero};
 use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED};
 use super::usage::{Counted, Kind as Counts};
@@ -27,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
@@ -48,9 +47,6 @@ pub(super) struct DeviceCq {
     /// Queue pairs that complete their sends here.
     senders: Mutex<BTreeMap<u32, Weak<OutstandingSends>>>,
     waiters: CqWaiters,
-    channel: Option<(Arc<RdmaChannel>, u64)>,
-    /// Whether the caller's channel waits for the next event.
-    wanted: AtomicBool,
     ctx: RdmaContext,
     _counted: Counted,
 }
@@ -61,11 +57,7 @@ unsafe impl Send for DeviceCq {}
 unsafe impl Sync for DeviceCq {}
 
 impl DeviceCq {
-    pub(super) fn new(
-        ctx: &RdmaContext,
-        depth: u32,
-        channel: Option<&Arc<RdmaChannel>>,
-    ) -> Result<Arc<Self>, Error> {
+    pub(super) fn new(ctx: &RdmaContext, depth: u32) -> Result<Self, Error> {
         let verbs = ctx.verbs();
         // SAFETY: the context is open.
         let events = unsafe { verbs.ibv_create_comp_channel(ctx.raw()) };
@@ -87,18 +79,16 @@ impl DeviceCq {
             }
         };
         // INVARIANT: made here, destroyed by `drop`.
-        let this = Arc::new_cyclic(|this| Self {
+        let this = Self {
             raw,
             events,
             stash: Mutex::new(VecDeque::with_capacity(BATCH)),
             n_stashed: AtomicUsize::new(0),
             senders: Mutex::default(),
             waiters: CqWaiters::default(),
-            channel: channel.map(|channel| (Arc::clone(channel), channel.join(this.clone()))),
-            wanted: AtomicBool::new(false),
             ctx: ctx.clone(),
             _counted: Counted::one(Counts::CompletionQueue),
-        });
+        };
         let flags = rustix::fs::fcntl_getfl(this.fd()).map_err(verb("fcntl"))?;
         rustix::fs::fcntl_setfl(this.fd(), flags | OFlags::NONBLOCK).map_err(verb("fcntl"))?;
         Ok(this)
@@ -259,25 +249,9 @@ impl DeviceCq {
         while self.take_event() {
             any = true;
         }
-        if !any {
-            return;
+        if any {
+            self.waiters.wake_all();
         }
-        self.waiters.wake_all();
-        if let Some((channel, _)) = &self.channel
-            && self.wanted.swap(false, Ordering::AcqRel)
-        {
-            channel.forget(self.fd());
-            channel.ring();
-        }
-    }
-
-    /// The caller's channel has taken an event of this queue.
-    pub(super) fn notified(&self) {
-        if let Some((channel, _)) = &self.channel {
-            self.wanted.store(false, Ordering::Release);
-            channel.forget(self.fd());
-        }
-        self.take_events();
     }
 
     /// The device is to raise an event at the next completion.
@@ -335,17 +309,6 @@ impl DeviceCq {
             // Another thread is polling.
             Err(TryLockError::WouldBlock) => false,
         }
-    }
-
-    pub(super) fn req_notify(&self) -> Result<(), Error> {
-        let Some((channel, place)) = &self.channel else {
-            return Err(Error::Invalid("no completion channel"));
-        };
-        // An old event is not for the next completion.
-        self.take_events();
-        self.wanted.store(true, Ordering::Release);
-        channel.watch(self.fd(), *place)?;
-        self.request_event()
     }
 
     pub(super) fn arm(&self, bell: &RdmaBell) -> bool {

@@ -6,8 +6,8 @@
 //! * slots of a send queue become free only when a *signaled* request completes, and a device
 //!   copies only a few bytes while it posts: `outstanding_sends.rs` signals some unsignaled
 //!   requests, and copies;
-//! * sleeping: every completion queue has a completion channel of its own, which bells, parked
-//!   threads and the caller's channel all watch (`cq.rs`, `waiters.rs`).
+//! * sleeping: every completion queue has a completion channel of its own, which bells and parked
+//!   threads watch (`cq.rs`, `waiters.rs`).
 //!
 //! Datagrams have a queue pair of their own with the memory that it receives in (`ud.rs`), and
 //! handles for the hosts that they go to (`address_handles.rs`). Queue pairs of streams share a few
@@ -17,7 +17,6 @@
 mod address_handles;
 mod attributes;
 mod bell;
-mod channel;
 mod context;
 mod convert;
 mod copy;
@@ -34,7 +33,6 @@ mod pool;
 mod qp;
 mod requests;
 mod shared_cq;
-mod srq;
 mod ud;
 mod usage;
 mod waiters;
@@ -47,15 +45,11 @@ pub use mr::RdmaMr;
 pub use path::{Negotiated, RETRIES, RdmaPath};
 pub use pd::RdmaPd;
 pub use qp::RdmaQp;
-pub use srq::RdmaSrq;
 pub use ud::{RdmaDestination, RdmaUd};
 pub use usage::{Usage, UsageBoard, peak_usage, show_usage, usage};
 
-use crate::high_fd::HighFd;
 use context::OpenDevice;
-use device_cq::DeviceCq;
-use std::sync::{Arc, Mutex, Weak};
-use waiters::Event;
+use std::sync::{Arc, Mutex};
 
 /// Most scatter/gather entries of one request: they are converted on the stack.
 const MAX_SGE: u32 = 16;
@@ -79,9 +73,7 @@ impl crate::device::Backend for Rdma {
     type Context = RdmaContext;
     type Pd = RdmaPd;
     type Mr = RdmaMr;
-    type Channel = RdmaChannel;
     type Cq = RdmaCq;
-    type Srq = RdmaSrq;
     type Qp = RdmaQp;
     type Path = RdmaPath;
     type Bell = RdmaBell;
@@ -93,16 +85,6 @@ impl crate::device::Backend for Rdma {
 /// An opened device.
 #[derive(Clone, Debug)]
 pub struct RdmaContext(Arc<OpenDevice>);
-
-/// A completion channel.
-#[derive(Debug)]
-pub struct RdmaChannel {
-    epoll: HighFd,
-    /// Rung for a queue whose event another thread took.
-    event: Event,
-    /// Its queues, by the index in event data.
-    queues: Mutex<Vec<Weak<DeviceCq>>>,
-}
 
 /// The memory of one domain.
 #[derive(Debug, Default)]

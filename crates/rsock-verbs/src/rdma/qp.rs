@@ -6,11 +6,11 @@ use super::convert::{self, int, object, posted, zero};
 use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED, next_number};
 use super::requests::{NO_SGE, entries, with_recv_wr};
 use super::usage::{Counted, Kind};
-use super::{MAX_INLINE, MAX_SGE, Rdma, RdmaCq, RdmaPath, RdmaPd, RdmaSrq};
-use crate::device::{Context, QpInit, QueuePair};
+use super::{MAX_INLINE, MAX_SGE, Rdma, RdmaCq, RdmaPath, RdmaPd};
+use crate::device::{Context, QueuePair};
 use crate::error::{Error, PostError};
 use crate::fault;
-use crate::types::{Access, LKey, QKey, QpNum, QpState, Retry};
+use crate::types::{Access, LKey, QKey, QpCap, QpNum, QpState, Retry};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rsock_rdma_sys::inline;
 use rsock_rdma_sys::verbs::{
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A queue pair.
 ///
 /// # Invariants
-/// `raw` came from `ibv_create_qp` and is destroyed exactly once, in `drop`, before the queues and
+/// `raw` came from `ibv_create_qp` and is destroyed exactly once, in `drop`, before the queue and
 /// the domain that it holds.
 #[derive(Debug)]
 pub struct RdmaQp {
@@ -42,9 +42,7 @@ pub struct RdmaQp {
     max_inline: u32,
     signal_all: bool,
     sends: Arc<OutstandingSends>,
-    srq: Option<Arc<RdmaSrq>>,
-    send_cq: Arc<RdmaCq>,
-    _recv_cq: Arc<RdmaCq>,
+    cq: Arc<RdmaCq>,
     pd: Arc<RdmaPd>,
     _counted: Counted,
 }
@@ -55,16 +53,16 @@ unsafe impl Send for RdmaQp {}
 unsafe impl Sync for RdmaQp {}
 
 impl RdmaQp {
-    pub(super) fn new(pd: &Arc<RdmaPd>, init: &QpInit<'_, Rdma>) -> Result<Self, Error> {
-        Self::of_type(ibv_qp_type::IBV_QPT_RC, pd, init)
+    pub(super) fn new(pd: &Arc<RdmaPd>, cq: &Arc<RdmaCq>, cap: QpCap) -> Result<Self, Error> {
+        Self::of_type(ibv_qp_type::IBV_QPT_RC, pd, cq, cap)
     }
 
     pub(super) fn of_type(
         qp_type: ibv_qp_type,
         pd: &Arc<RdmaPd>,
-        init: &QpInit<'_, Rdma>,
+        cq: &Arc<RdmaCq>,
+        cap: QpCap,
     ) -> Result<Self, Error> {
-        let cap = init.cap;
         let limits = pd.ctx().attr();
         if cap.max_send_wr > limits.max_qp_wr || cap.max_recv_wr > limits.max_qp_wr {
             return Err(Error::Invalid("queue depth"));
@@ -77,12 +75,12 @@ impl RdmaQp {
         }
         let init_attr = |max_inline_data| ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
-            send_cq: init.send_cq.raw(),
-            recv_cq: init.recv_cq.raw(),
-            srq: init.srq.map_or(ptr::null_mut(), |srq| srq.raw()),
+            send_cq: cq.raw(),
+            recv_cq: cq.raw(),
+            srq: ptr::null_mut(),
             cap: ibv_qp_cap {
                 max_send_wr: cap.max_send_wr.max(1),
-                max_recv_wr: if init.srq.is_some() { 0 } else { cap.max_recv_wr },
+                max_recv_wr: cap.max_recv_wr,
                 max_send_sge: cap.max_send_sge.max(1),
                 // Some drivers refuse receives without any entry.
                 max_recv_sge: cap.max_recv_sge.max(1),
@@ -93,7 +91,7 @@ impl RdmaQp {
         };
         let mut attr = init_attr(cap.max_inline.min(MAX_INLINE));
         let create = |attr: &mut ibv_qp_init_attr| {
-            // SAFETY: the domain, the queues and the shared queue are live; `attr` is writable.
+            // SAFETY: the domain and the completion queue are live; `attr` is writable.
             let raw = unsafe { pd.ctx().verbs().ibv_create_qp(pd.raw(), attr) };
             object("ibv_create_qp", raw)
         };
@@ -104,9 +102,9 @@ impl RdmaQp {
         })?;
         // SAFETY: the queue pair is live; its number does not change.
         let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
-        // INVARIANT: made here, destroyed by `drop`; the queues are held below.
+        // INVARIANT: made here, destroyed by `drop`; the completion queue is held below.
         let sends = OutstandingSends::new(cap.max_send_wr, cap.max_inline, pd.pool());
-        init.send_cq.attach(qp_num, &sends);
+        cq.attach(qp_num, &sends);
         Ok(Self {
             raw,
             qp_num,
@@ -116,9 +114,7 @@ impl RdmaQp {
             max_inline: attr.cap.max_inline_data.min(cap.max_inline),
             signal_all: cap.signal_all,
             sends,
-            srq: init.srq.map(Arc::clone),
-            send_cq: Arc::clone(init.send_cq),
-            _recv_cq: Arc::clone(init.recv_cq),
+            cq: Arc::clone(cq),
             pd: Arc::clone(pd),
             _counted: Counted::one(Kind::QueuePair),
         })
@@ -230,7 +226,7 @@ impl Drop for RdmaQp {
     fn drop(&mut self) {
         // SAFETY: made by `ibv_create_qp`, and `self` is its only owner.
         let _ = unsafe { self.pd.ctx().verbs().ibv_destroy_qp(self.raw.as_ptr()) };
-        self.send_cq.detach(self.qp_num, &self.sends);
+        self.cq.detach(self.qp_num, &self.sends);
     }
 }
 
@@ -307,9 +303,6 @@ impl QueuePair<Rdma> for RdmaQp {
 
     #[inline]
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        if self.srq.is_some() {
-            return Err(PostError::Invalid);
-        }
         let state = self.local_state();
         if state == QpState::Reset {
             return Err(PostError::State);

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// A completion queue for many queue pairs.
 #[derive(Debug)]
 struct SharedCq {
-    queue: Arc<DeviceCq>,
+    queue: DeviceCq,
     depth: u32,
     /// Completions that shares have reserved room for.
     n_reserved: Mutex<u32>,
@@ -79,7 +79,7 @@ impl SharedCqs {
             return Ok(None);
         }
         let shared = Arc::new(SharedCq {
-            queue: DeviceCq::new(ctx, depth, None)?,
+            queue: DeviceCq::new(ctx, depth)?,
             depth,
             n_reserved: Mutex::new(0),
             shares: Mutex::default(),

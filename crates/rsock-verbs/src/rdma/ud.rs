@@ -11,15 +11,12 @@
 //! room.
 
 use super::address_handles::{Address, AddressHandles};
-use super::device_cq::DeviceCq;
 use super::qp::RdmaQp;
 use super::{Rdma, RdmaBell, RdmaContext, RdmaCq, RdmaMr, RdmaPath, RdmaPd};
 use crate::datagram::{
     Arrived, DatagramBackend, DatagramCounters, DatagramError, DatagramQueue, Posted,
 };
-use crate::device::{
-    CompletionQueue, Context, MemoryRegion, Parked, ProtectionDomain, QpInit, QueuePair,
-};
+use crate::device::{CompletionQueue, Context, MemoryRegion, Parked, ProtectionDomain, QueuePair};
 use crate::error::{Error, PostError};
 use crate::types::{Access, Gid, LKey, QKey, QpCap, QpNum, WrId};
 use crate::wc::{Completion, WcOp, WcStatus};
@@ -147,8 +144,7 @@ impl RdmaUd {
                 Err(e) => return Err(e),
             }
         };
-        let cq = DeviceCq::new(ctx, SEND_DEPTH + n_slots, None)?;
-        let cq = Arc::new(RdmaCq::device(cq));
+        let cq = RdmaCq::device(ctx, SEND_DEPTH + n_slots)?;
         let cap = QpCap {
             max_send_wr: SEND_DEPTH,
             max_recv_wr: n_slots,
@@ -157,8 +153,7 @@ impl RdmaUd {
             max_inline: u32::try_from(mtu).unwrap_or(0),
             signal_all: false,
         };
-        let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
-        let qp = RdmaQp::of_type(ibv_qp_type::IBV_QPT_UD, &pd, &init)?;
+        let qp = RdmaQp::of_type(ibv_qp_type::IBV_QPT_UD, &pd, &cq, cap)?;
         qp.ready_for_datagrams(key)?;
         let this = Self {
             qp,

@@ -15,20 +15,19 @@ pub struct Usage {
     pub n_qps: u64,
     /// Completion queues.
     pub n_cqs: u64,
-    /// Shared receive queues.
-    pub n_srqs: u64,
     /// Bytes of registered memory.
     pub registered: u64,
 }
 
-/// Shared words that publish the counts, in the order of [`Usage`]'s fields.
+/// Shared words that publish the counts, in the order of [`Usage`]'s fields. The third is reserved,
+/// and zero.
 pub type UsageBoard = [AtomicU64; 4];
 
 impl Usage {
     /// Reads `board`.
     #[must_use]
-    pub fn from_board([n_qps, n_cqs, n_srqs, registered]: [u64; 4]) -> Self {
-        Self { n_qps, n_cqs, n_srqs, registered }
+    pub fn from_board([n_qps, n_cqs, _, registered]: [u64; 4]) -> Self {
+        Self { n_qps, n_cqs, registered }
     }
 }
 
@@ -55,13 +54,12 @@ pub fn show_usage(board: &'static UsageBoard) {
     }
 }
 
-/// Objects of one kind, or bytes.
+/// Objects of one kind, or bytes: the index of a word of [`UsageBoard`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    QueuePair,
-    CompletionQueue,
-    SharedReceiveQueue,
-    Bytes,
+    QueuePair = 0,
+    CompletionQueue = 1,
+    Bytes = 3,
 }
 
 /// Counted as long as this value lives: keep it beside the counted object.
@@ -180,7 +178,6 @@ mod tests {
                 thread::spawn(|| {
                     for _ in 0..2_000 {
                         let _queue = Counted::one(Kind::CompletionQueue);
-                        let _shared = Counted::one(Kind::SharedReceiveQueue);
                         let _bytes = Counted::bytes(1000);
                     }
                     Counted::bytes(10)
@@ -193,8 +190,8 @@ mod tests {
         assert_eq!((usage(), shown()), (expected, expected));
         drop((early, kept));
         assert_eq!((usage(), shown()), (Usage::default(), Usage::default()));
-        let Usage { n_qps, n_cqs, n_srqs, registered } = peak_usage();
-        assert!(n_qps == 1 && (1..=4).contains(&n_cqs) && (1..=4).contains(&n_srqs));
+        let Usage { n_qps, n_cqs, registered } = peak_usage();
+        assert!(n_qps == 1 && (1..=4).contains(&n_cqs));
         assert!((1000..=4040).contains(&registered), "{registered}");
     }
 }

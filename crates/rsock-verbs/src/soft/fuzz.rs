@@ -100,8 +100,7 @@ pub fn entries(data: &[u8]) {
                 }
                 if let Ok(send_lane) = LaneProducer::connect(victim, QpNum(1), QpNum(value)) {
                     send_lane.consumed();
-                    send_lane.ring_recv();
-                    send_lane.ring_send();
+                    send_lane.ring();
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::sync::waiter::WaitLine;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Layout version, exchanged in the handshake.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 /// Granule of big allocations.
 pub(super) const PAGE: u64 = 4096;
 /// Regions of one segment.
@@ -106,9 +106,8 @@ pub(super) struct QpEntry {
     pub(super) slots_at: AtomicU64,
     /// Byte capacity of each posted receive, `u32` each: what a SEND may carry.
     pub(super) caps_at: AtomicU64,
-    /// [`WaitLine`] of its receive queue's pollers, and of its send queue's.
-    pub(super) recv_wait_at: AtomicU64,
-    pub(super) send_wait_at: AtomicU64,
+    /// [`WaitLine`] of its pollers.
+    pub(super) wait_at: AtomicU64,
     /// Bytes of the stage, a power of two.
     pub(super) stage: AtomicU32,
 }
@@ -128,7 +127,7 @@ pub(super) struct LaneHead {
 pub(super) struct ConsumerLine {
     /// Entries taken.
     pub(super) head: AtomicU32,
-    /// Receives posted. With a shared receive queue: entries that may be sent.
+    /// Receives posted.
     pub(super) posted: AtomicU32,
     /// Staged bytes taken.
     pub(super) stage_head: AtomicU64,

@@ -18,7 +18,6 @@
 mod alloc;
 mod barrier;
 mod bell;
-mod channel;
 mod context;
 mod copy;
 mod copy_policy;
@@ -37,7 +36,6 @@ mod qp;
 mod queue;
 mod regions;
 mod segment;
-mod srq;
 #[cfg(any(test, fuzzing, feature = "conformance"))]
 pub mod testing;
 #[cfg(test)]
@@ -46,13 +44,11 @@ mod ud;
 mod wait;
 
 pub use bell::{SoftBell, ringer};
-pub use channel::SoftChannel;
 pub use hello::{HELLO_LEN, LinkId, NodeId};
 pub use link::Offer;
 pub use mr::SoftMr;
 pub use pd::SoftPd;
 pub use qp::SoftQp;
-pub use srq::SoftSrq;
 pub use ud::{SoftDestination, SoftUd};
 
 use crate::untrusted::PeerSocket;
@@ -61,7 +57,7 @@ use foreign::Foreign;
 use qp::QpCore;
 use regions::Regions;
 use segment::Mapping;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use wait::{OwnedWaitLine, Waiters};
 
@@ -82,9 +78,7 @@ impl crate::device::Backend for Soft {
     type Context = SoftContext;
     type Pd = SoftPd;
     type Mr = SoftMr;
-    type Channel = SoftChannel;
     type Cq = SoftCq;
-    type Srq = SoftSrq;
     type Qp = SoftQp;
     type Path = Path;
     type Bell = SoftBell;
@@ -128,34 +122,15 @@ struct RetiredLane {
     head_at: u64,
     /// Page allocations: offset and length.
     spans: Vec<(u64, u64)>,
-    /// The wait lines that the peer may still ring: held, not used.
-    _wait_lines: Vec<Arc<OwnedWaitLine>>,
+    /// The wait line that the peer may still ring: held, not used.
+    _wait_line: Arc<OwnedWaitLine>,
 }
 
-/// Which completions of a queue pair a queue takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Send,
-    Recv,
-    Both,
-}
-
-/// A completion queue.
+/// A completion queue, which polls the queue pair that it was made with.
 #[derive(Debug)]
 pub struct SoftCq {
-    /// The first queue pair ever. Detached, it stays known, so that spinning needs no lock.
-    first: OnceLock<Attached>,
-    first_live: AtomicBool,
-    more: Mutex<Vec<Attached>>,
-    n_more: AtomicUsize,
-    /// Where the next poll of `more` begins, so that all get their turn.
-    turn: AtomicUsize,
+    /// Set once. It stays known after the queue pair is gone, so that spinning needs no lock.
+    qp: OnceLock<Arc<QpCore>>,
+    is_attached: AtomicBool,
     waiters: Arc<Waiters>,
-    channel: Option<Arc<SoftChannel>>,
-}
-
-#[derive(Clone, Debug)]
-struct Attached {
-    qp: Arc<QpCore>,
-    role: Role,
 }

@@ -1,12 +1,10 @@
 //! What the device makes, and what a domain makes: the traits of `device.rs` for both.
 
 use super::layout::MAX_SLOTS;
-use super::{
-    Link, Soft, SoftBell, SoftChannel, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp, SoftSrq,
-};
-use crate::device::{Context, ProtectionDomain, QpInit};
+use super::{Link, Soft, SoftBell, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
+use crate::device::{Context, ProtectionDomain};
 use crate::error::Error;
-use crate::types::{Access, DeviceAttr};
+use crate::types::{Access, DeviceAttr, QpCap};
 use std::sync::Arc;
 
 impl Context<Soft> for SoftContext {
@@ -26,21 +24,6 @@ impl Context<Soft> for SoftContext {
 
     fn alloc_pd(&self, path: &Arc<Link>) -> Result<Arc<SoftPd>, Error> {
         SoftPd::of(path, self.has_write_imm())
-    }
-
-    fn create_channel(&self) -> Result<Arc<SoftChannel>, Error> {
-        SoftChannel::new().map(Arc::new)
-    }
-
-    fn create_cq(
-        &self,
-        depth: u32,
-        channel: Option<&Arc<SoftChannel>>,
-    ) -> Result<Arc<SoftCq>, Error> {
-        if depth == 0 || depth > self.attr().max_cqe {
-            return Err(Error::Invalid("completion queue depth"));
-        }
-        SoftCq::new(channel).map(Arc::new)
     }
 
     fn create_bell(&self) -> Result<SoftBell, Error> {
@@ -63,11 +46,13 @@ impl ProtectionDomain<Soft> for SoftPd {
         unsafe { SoftMr::register(self, addr, len, access) }
     }
 
-    fn create_srq(self: &Arc<Self>, depth: u32, max_sge: u32) -> Result<Arc<SoftSrq>, Error> {
-        SoftSrq::new(self, depth, max_sge).map(Arc::new)
-    }
-
-    fn create_qp(self: &Arc<Self>, init: &QpInit<'_, Soft>) -> Result<SoftQp, Error> {
-        SoftQp::new(self, init)
+    fn create_qp(
+        self: &Arc<Self>,
+        _ctx: &SoftContext,
+        cap: QpCap,
+    ) -> Result<(Arc<SoftCq>, SoftQp), Error> {
+        let cq = Arc::new(SoftCq::new()?);
+        let qp = SoftQp::new(self, &cq, &cap)?;
+        Ok((cq, qp))
     }
 }

@@ -1,7 +1,7 @@
 //! Sleeping on a completion queue and waking its sleepers: peers wake them through wait lines in
 //! the segments, this process family through words in family memory.
 //!
-//! A queue has one wait line for each link that its queue pairs use ([`OwnedWaitLine`]). Waiters
+//! A queue has one wait line for each link that it receives from ([`OwnedWaitLine`]). Waiters
 //! are recorded in family memory; the wait lines are copies for the peers. A peer that corrupts one
 //! costs the queue pairs of its link their wake-ups, and nothing else.
 
@@ -21,9 +21,6 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-
-/// Index of the completion channel's bell in a wait line; the other bells belong to threads.
-pub(super) const CHANNEL_BELL: usize = BELLS - 1;
 
 /// A wait line of one queue for one link.
 ///
@@ -205,15 +202,9 @@ impl Waiters {
         sum
     }
 
-    /// Registers the channel's bell and arms it. The caller checks for work afterwards.
-    pub(super) fn arm_channel(&self, id: u64) {
-        self.name(CHANNEL_BELL, id);
-        self.arm_bells();
-    }
-
     /// Registers a thread's bell and arms it; false if there is no room for another bell.
     pub(super) fn arm_bell(&self, id: u64) -> bool {
-        let places = &self.registry.bells[..CHANNEL_BELL];
+        let places = &self.registry.bells;
         let known = places.iter().position(|b| b.load(Ordering::Relaxed) == id);
         let free = || {
             places.iter().position(|b| {

@@ -21,7 +21,7 @@ pub(crate) const BELL: u32 = 1 << 1;
 const BITS: u32 = FUTEX | BELL;
 /// Increment of the counter in the upper bits.
 const TAKEN: u32 = BITS + 1;
-/// Bells that one line can name: four of threads, and one of the completion channel.
+/// Bells of threads that one line can name.
 pub(crate) const BELLS: usize = 5;
 
 /// # Invariants

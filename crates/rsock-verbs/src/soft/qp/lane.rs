@@ -97,8 +97,7 @@ impl Lane {
         self.mask + 1
     }
 
-    /// Byte capacity of receive `index`; `None` with a shared receive queue, or if receives have no
-    /// memory.
+    /// Byte capacity of receive `index`; `None` if receives have no memory.
     #[inline(always)]
     pub(in crate::soft) fn cap(&self, index: u32) -> Option<&AtomicU32> {
         let caps = self.caps?;
@@ -123,16 +122,15 @@ impl Lane {
     }
 }
 
-/// What a queue pair sends into: the peer's lane, and the wait lines that the peer's pollers sleep
+/// What a queue pair sends into: the peer's lane, and the wait line that the peer's pollers sleep
 /// on.
 ///
 /// # Invariants
-/// `recv_wait` and `send_wait` lie inside the link's mapping of the peer's segment.
+/// `wait_line` lies inside the link's mapping of the peer's segment.
 #[derive(Debug)]
 pub(in crate::soft) struct LaneProducer {
     pub(in crate::soft) lane: Lane,
-    recv_wait: NonNull<WaitLine>,
-    send_wait: NonNull<WaitLine>,
+    wait_line: NonNull<WaitLine>,
     pub(in crate::soft) access: Access,
 }
 
@@ -164,18 +162,14 @@ impl LaneProducer {
             n_caps: entry.n_caps.load(Ordering::Relaxed),
         };
         let access = Access::from_bits_truncate(entry.access.load(Ordering::Relaxed));
-        let wait = |at: u64| theirs.slice(at, 1);
-        let recv_wait = wait(entry.recv_wait_at.load(Ordering::Relaxed));
-        let send_wait = wait(entry.send_wait_at.load(Ordering::Relaxed));
+        let wait_line = theirs.slice(entry.wait_at.load(Ordering::Relaxed), 1);
         let outside = Error::PeerViolation("a queue pair outside its segment");
-        let (Some(lane), Some(recv_wait), Some(send_wait)) =
-            (Lane::at(theirs, &location), recv_wait, send_wait)
-        else {
+        let (Some(lane), Some(wait_line)) = (Lane::at(theirs, &location), wait_line) else {
             return Err(outside);
         };
         let claim = &lane.head().producer.claim;
         match claim.compare_exchange(0, number.0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(Self { lane, recv_wait, send_wait, access }),
+            Ok(_) => Ok(Self { lane, wait_line, access }),
             Err(REVOKED) => Err(Error::PeerGone),
             Err(_) => Err(Error::Invalid("the peer's queue pair is connected to another")),
         }
@@ -186,22 +180,11 @@ impl LaneProducer {
         self.lane.head().consumer.consumed.load(Ordering::Acquire)
     }
 
-    /// Wakes the peer's waiters for receive completions after an entry was published. Called under
-    /// the sender's lock, as [`Self::take_recv`].
+    /// Wakes the peer's waiters after an entry was published or room was made. Must not be called
+    /// once the lane may have been detached.
     #[inline(always)]
-    pub(in crate::soft) fn ring_recv(&self) {
-        self.wake_recv(self.take_recv());
-    }
-
-    /// Wakes the peer's waiters for send completions after room was made. Must not be called once
-    /// the lane may have been detached.
-    pub(in crate::soft) fn ring_send(&self) {
-        // SAFETY: by the type's invariant.
-        let line = unsafe { self.send_wait.as_ref() };
-        let bits = line.ring();
-        if bits != 0 {
-            wake(line, bits);
-        }
+    pub(in crate::soft) fn ring(&self) {
+        self.wake(self.take_waiters());
     }
 
     /// Detaches from the lane: the last access to it.
@@ -210,23 +193,24 @@ impl LaneProducer {
         self.lane.head().producer.detached.store(1, Ordering::Release);
     }
 
-    /// Takes the armed bits of the peer's waiters for receive completions, for [`Self::wake_recv`].
+    /// Takes the armed bits of the peer's waiters, for [`Self::wake`].
     ///
-    /// This writes the wait line, so the caller holds the sender's lock: the lane is detached under
-    /// that lock, and afterwards the peer may reuse the line's memory.
+    /// This writes the wait line, so the caller holds the sender's lock or is counted among the
+    /// lane's users: the lane is detached only when there is neither, and afterwards the peer may
+    /// reuse the line's memory.
     #[inline(always)]
-    pub(in crate::soft) fn take_recv(&self) -> u32 {
+    pub(in crate::soft) fn take_waiters(&self) -> u32 {
         // SAFETY: by the type's invariant.
-        unsafe { self.recv_wait.as_ref() }.ring()
+        unsafe { self.wait_line.as_ref() }.ring()
     }
 
     /// Wakes the waiters that `bits` name. Called without the lock, since it takes system calls.
     /// Writes nothing: if the peer has reused the line's memory by now, it is woken for nothing.
     #[inline(always)]
-    pub(in crate::soft) fn wake_recv(&self, bits: u32) {
+    pub(in crate::soft) fn wake(&self, bits: u32) {
         if bits != 0 {
             // SAFETY: by the type's invariant.
-            wake(unsafe { self.recv_wait.as_ref() }, bits);
+            wake(unsafe { self.wait_line.as_ref() }, bits);
         }
     }
 }
@@ -237,8 +221,7 @@ pub(in crate::soft) fn publish(
     number: QpNum,
     location: &LaneLocation,
     access: Access,
-    recv_wait_at: u64,
-    send_wait_at: u64,
+    wait_at: u64,
 ) -> Option<()> {
     let entry = own_entry(own, number)?;
     entry.slots.store(location.slots, Ordering::Relaxed);
@@ -248,8 +231,7 @@ pub(in crate::soft) fn publish(
     entry.head_at.store(location.head_at, Ordering::Relaxed);
     entry.slots_at.store(location.slots_at, Ordering::Relaxed);
     entry.caps_at.store(location.caps_at, Ordering::Relaxed);
-    entry.recv_wait_at.store(recv_wait_at, Ordering::Relaxed);
-    entry.send_wait_at.store(send_wait_at, Ordering::Relaxed);
+    entry.wait_at.store(wait_at, Ordering::Relaxed);
     // SYNC(qp-entry): publishes the fields. Pairs with the Acquire in `connect`.
     entry.number.store(number.0, Ordering::Release);
     Some(())

@@ -19,16 +19,14 @@ use super::creation_stamp::CreationStamp;
 use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
 use super::pd::SoftPd;
 use super::queue::{MAX_SGE, RecvQueue, SendQueue};
-use super::srq::SrqCore;
 use super::wait::{OwnedWaitLine, Waiters};
-use super::{Link, RetiredLane};
-use super::{Role, SoftCq};
-use crate::device::{QpInit, QueuePair};
+use super::{Link, RetiredLane, SoftCq};
+use crate::device::QueuePair;
 use crate::error::{Error, PostError};
 use crate::family::FamilyBox;
 use crate::sync::primitive::{Native, Platform};
-use crate::types::{Access, QpNum, QpState, Retry};
-use crate::wc::{Completion, WcStatus};
+use crate::types::{Access, QpCap, QpNum, QpState, Retry};
+use crate::wc::WcStatus;
 use crate::wr::{RecvWr, SendWr};
 use lane::{Lane, LaneLocation, LaneProducer};
 use shared::{DONE, PENDING, QpShared, ROOM_REQUESTED, Tx};
@@ -39,13 +37,12 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub struct SoftQp {
     core: Arc<QpCore>,
-    send_cq: Arc<SoftCq>,
-    recv_cq: Arc<SoftCq>,
+    cq: Arc<SoftCq>,
     pd: Arc<SoftPd>,
     created: CreationStamp,
 }
 
-/// The part of a queue pair that completion queues hold.
+/// The part of a queue pair that its completion queue holds.
 #[derive(Debug)]
 pub(super) struct QpCore {
     shared: FamilyBox<QpShared>,
@@ -54,22 +51,19 @@ pub(super) struct QpCore {
     /// The peer's lane, once connected.
     send_lane: OnceLock<LaneProducer>,
     rq: RecvQueue,
-    srq: Option<Arc<SrqCore>>,
     sq: SendQueue,
     number: QpNum,
     location: LaneLocation,
     max_recv_wr: u32,
     signal_all: bool,
     write_imm: bool,
-    recv_waiters: Arc<Waiters>,
-    send_waiters: Arc<Waiters>,
-    wait_lines: [Arc<OwnedWaitLine>; 2],
+    waiters: Arc<Waiters>,
+    wait_line: Arc<OwnedWaitLine>,
     link: Arc<Link>,
 }
 
 impl SoftQp {
-    pub(super) fn new(pd: &Arc<SoftPd>, init: &QpInit<'_, Soft>) -> Result<Self, Error> {
-        let cap = &init.cap;
+    pub(super) fn new(pd: &Arc<SoftPd>, cq: &Arc<SoftCq>, cap: &QpCap) -> Result<Self, Error> {
         let max_sge = u32::try_from(MAX_SGE).unwrap_or(u32::MAX);
         if cap.max_send_sge > max_sge || cap.max_recv_sge > max_sge {
             return Err(Error::Invalid("scatter/gather entries"));
@@ -79,19 +73,10 @@ impl SoftQp {
         }
         let link = pd.link();
         link.check_owner()?;
-        if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.core().link(), link)) {
-            return Err(Error::Invalid("the shared receive queue is of another domain"));
-        }
-        let (depth, recv_sge) = match init.srq {
-            // Room for the receive of the message that is arriving.
-            Some(srq) => (1, srq.core().max_sge()),
-            None => (cap.max_recv_wr, cap.max_recv_sge),
-        };
-        let recv_line = init.recv_cq.waiters().wait_line(link)?;
-        let send_line = init.send_cq.waiters().wait_line(link)?;
+        let (depth, recv_sge) = (cap.max_recv_wr, cap.max_recv_sge);
+        let wait_line = cq.waiters().wait_line(link)?;
         let room = || Error::Exhausted("family memory");
-        let n_caps =
-            if init.srq.is_none() && recv_sge > 0 { depth.max(1).next_power_of_two() } else { 0 };
+        let n_caps = if recv_sge > 0 { depth.max(1).next_power_of_two() } else { 0 };
         let slots = cap.max_recv_wr.next_power_of_two().clamp(MIN_SLOTS, MAX_SLOTS);
         let rq = RecvQueue::new(depth, recv_sge)?;
         let sq = SendQueue::new(cap.max_send_wr, cap.max_send_sge)?;
@@ -110,37 +95,19 @@ impl SoftQp {
             recv_lane,
             send_lane: OnceLock::new(),
             rq,
-            srq: init.srq.map(|srq| Arc::clone(srq.core())),
             sq,
             number,
             location,
             max_recv_wr: cap.max_recv_wr,
             signal_all: cap.signal_all,
             write_imm: pd.has_write_imm(),
-            recv_waiters: Arc::clone(init.recv_cq.waiters()),
-            send_waiters: Arc::clone(init.send_cq.waiters()),
-            wait_lines: [recv_line, send_line],
+            waiters: Arc::clone(cq.waiters()),
+            wait_line,
             link: Arc::clone(link),
         });
-        if core.srq.is_some() {
-            core.recv_lane.head().consumer.posted.store(slots, Ordering::Relaxed);
-        }
         link.add_qp(&core);
-        // From here on `Drop` frees everything.
-        let qp = Self {
-            core,
-            send_cq: Arc::clone(init.send_cq),
-            recv_cq: Arc::clone(init.recv_cq),
-            pd: Arc::clone(pd),
-            created: CreationStamp::now(),
-        };
-        if Arc::ptr_eq(init.send_cq, init.recv_cq) {
-            qp.recv_cq.attach(&qp.core, Role::Both)?;
-        } else {
-            qp.recv_cq.attach(&qp.core, Role::Recv)?;
-            qp.send_cq.attach(&qp.core, Role::Send)?;
-        }
-        Ok(qp)
+        cq.attach(&core);
+        Ok(Self { core, cq: Arc::clone(cq), pd: Arc::clone(pd), created: CreationStamp::now() })
     }
 
     /// Allocates memory for a lane.
@@ -197,7 +164,7 @@ impl SoftQp {
         if let Some(send_lane) = self.core.send_lane.get() {
             let index = tx.tail.wrapping_add(ahead);
             send_lane.lane.slot(index).publish_bare(index, imm, word);
-            send_lane.ring_recv();
+            send_lane.ring();
             tx.tail = index.wrapping_add(1);
         }
     }
@@ -233,15 +200,13 @@ impl QueuePair<Soft> for SoftQp {
     /// From here on the peer can connect to this queue pair.
     fn init(&self, access: Access) -> Result<(), Error> {
         self.step(QpState::Reset, QpState::Init, |core, _| {
-            let [recv, send] = &core.wait_lines;
             core.shared.peer_access.store(access.bits(), Ordering::Relaxed);
             lane::publish(
                 core.link.own_segment(),
                 core.number,
                 &core.location,
                 access,
-                recv.at(),
-                send.at(),
+                core.wait_line.at(),
             )
             .ok_or(Error::Exhausted("queue pairs"))
         })
@@ -300,8 +265,7 @@ impl QueuePair<Soft> for SoftQp {
 impl Drop for SoftQp {
     fn drop(&mut self) {
         let core = &self.core;
-        self.recv_cq.detach(core);
-        self.send_cq.detach(core);
+        self.cq.detach();
         // A queue pair that existed during a fork belongs to the process family: another process
         // may use it.
         if !self.created.is_unshared() {
@@ -324,22 +288,16 @@ impl Drop for SoftQp {
         let rest = RetiredLane {
             head_at: core.location.head_at,
             spans,
-            _wait_lines: core.wait_lines.to_vec(),
+            _wait_line: Arc::clone(&core.wait_line),
         };
         link.remove_qp(core, rest);
         link.node().numbers().give_back(core.number);
-        self.recv_cq.waiters().prune();
-        self.send_cq.waiters().prune();
     }
 }
 
 impl QpCore {
     pub(super) fn head_at(&self) -> u64 {
         self.location.head_at
-    }
-
-    pub(super) fn link(&self) -> &Arc<Link> {
-        &self.link
     }
 
     /// Whether [`Self::poll_sends`] has anything to do.
@@ -364,17 +322,6 @@ impl QpCore {
             (QpState::Rts | QpState::Rtr, Some(send_lane)) => send_lane.consumed(),
             _ => tx.consumed,
         }
-    }
-
-    /// For a completion queue that takes only send completions: notices that the peer's queue pair
-    /// has failed.
-    pub(super) fn poll_end(&self, out: &mut [Completion]) -> usize {
-        let closed = self.recv_lane.head().producer.closed.load(Ordering::Acquire) != 0;
-        if !closed || !matches!(self.shared.state(), QpState::Rtr | QpState::Rts) {
-            return 0;
-        }
-        self.peer_closed();
-        self.poll_sends(out)
     }
 
     /// The fence of the frequent side of a store-load pair: only a compiler fence where the rare
@@ -452,21 +399,19 @@ impl QpCore {
             // SYNC(close): a thread that sees this sees the entries published before. Pairs with
             // the Acquire in `peer_closed` and `poll_recvs`.
             producer.closed.store(tell.0.wrapping_add(1), Ordering::Release);
-            send_lane.ring_recv();
-            send_lane.ring_send();
+            send_lane.ring();
             self.shared.lane_users.retire();
             if self.shared.lane_users.leave() {
                 send_lane.detach();
             }
         }
-        self.send_waiters.notify();
-        self.recv_waiters.notify();
+        self.waiters.notify();
     }
 
-    /// Whether polling would likely find something in the half, or the halves, that `role` selects.
+    /// Whether polling would likely find something.
     #[inline(always)]
-    pub(super) fn is_ready(&self, role: Role) -> bool {
-        role.recvs() && self.has_recv() || role.sends() && self.has_send()
+    pub(super) fn is_ready(&self) -> bool {
+        self.has_recv() || self.has_send()
     }
 
     #[inline(always)]
@@ -484,9 +429,7 @@ impl QpCore {
     #[inline(always)]
     fn can_receive(&self) -> bool {
         match self.shared.state() {
-            QpState::Rtr | QpState::Rts => self.srq.as_ref().is_none_or(|srq| {
-                srq.has_any() || self.shared.rx.holding.load(Ordering::Relaxed) != 0
-            }),
+            QpState::Rtr | QpState::Rts => true,
             _ => self.has_recv_at_end(),
         }
     }
@@ -498,31 +441,13 @@ impl QpCore {
             QpState::Reset | QpState::Init => false,
             // The peer has closed: polling puts this queue pair into the error state.
             QpState::Rtr | QpState::Rts => true,
-            QpState::Err => {
-                let posted = rx.posted.load(Ordering::Relaxed);
-                if self.srq.is_none() {
-                    rx.taken.load(Ordering::Relaxed) != posted
-                } else {
-                    self.drains_into_srq()
-                }
-            }
+            QpState::Err => rx.taken.load(Ordering::Relaxed) != rx.posted.load(Ordering::Relaxed),
         }
-    }
-
-    fn drains_into_srq(&self) -> bool {
-        self.left_to_drain(self.shared.rx.head.load(Ordering::Relaxed)) != 0
-            && self.srq.as_ref().is_some_and(|srq| srq.has_any())
     }
 
     #[inline(always)]
     fn has_send(&self) -> bool {
         let events = self.shared.events.load(Ordering::Relaxed);
-        if events == 0 {
-            // A queue pair that only sends learns here that the peer has closed.
-            return self.recv_lane.head().producer.closed.load(Ordering::Relaxed) != 0
-                && self.shared.state() != QpState::Err
-                && self.shared.state() != QpState::Reset;
-        }
         events & DONE != 0 || self.has_room(events)
     }
 

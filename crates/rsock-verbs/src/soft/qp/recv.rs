@@ -19,8 +19,6 @@ use std::sync::atomic::Ordering;
 /// Why no further entry is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// There is no entry, or it has to wait for a receive.
-    Empty,
     /// The entry was taken and completes no receive yet.
     Incomplete,
     /// The entry was taken, and its completion reports that it did not fit: no entry after it is
@@ -34,7 +32,7 @@ impl QpCore {
     /// Posts a receive.
     #[inline]
     pub(super) fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        if self.srq.is_some() || wr.sges.len() > self.rq.max_sge() as usize {
+        if wr.sges.len() > self.rq.max_sge() as usize {
             return Err(PostError::Invalid);
         }
         let rx = &self.shared.rx;
@@ -60,7 +58,7 @@ impl QpCore {
         self.recv_lane.head().consumer.posted.store(posted, Ordering::Release);
         if state == QpState::Err {
             // It is flushed at once, so waiters of the queue are woken.
-            self.recv_waiters.notify();
+            self.waiters.notify();
         } else {
             self.announce_room();
         }
@@ -89,7 +87,7 @@ impl QpCore {
         let Some(send_lane) = self.send_lane.get() else { return };
         self.shared.lane_users.enter();
         if self.shared.state() != QpState::Err {
-            send_lane.ring_send();
+            send_lane.ring();
         }
         if self.shared.lane_users.leave() {
             send_lane.detach();
@@ -110,13 +108,13 @@ impl QpCore {
         let mut head = first;
         let mut n = 0;
         if live {
-            let mut stop = Stop::Empty;
+            let mut stop = None;
             while n < out.len() && self.recv_lane.slot(head).is_published(head) {
                 match self.take_entry(head, &mut out[n]) {
                     Ok(()) => n += 1,
                     Err(Stop::Incomplete) => {}
                     Err(why) => {
-                        stop = why;
+                        stop = Some(why);
                         if why == Stop::Overrun {
                             n += 1;
                             head = head.wrapping_add(1);
@@ -130,9 +128,9 @@ impl QpCore {
                 self.publish_head(head);
                 self.announce_room();
             }
-            if stop == Stop::Violation {
+            if stop == Some(Stop::Violation) {
                 self.violated(head);
-            } else if stop == Stop::Overrun {
+            } else if stop == Some(Stop::Overrun) {
                 // Later entries are flushed.
             } else if n != 0 || self.recv_lane.head().producer.closed.load(Ordering::Acquire) == 0 {
                 return n;
@@ -160,7 +158,6 @@ impl QpCore {
             match self.take_entry(head, &mut out[n]) {
                 Ok(()) | Err(Stop::Overrun) => n += 1,
                 Err(Stop::Incomplete) => {}
-                Err(Stop::Empty) => break,
                 Err(Stop::Violation) => {
                     rx.drain_until.store(head, Ordering::Relaxed);
                     break;
@@ -171,8 +168,8 @@ impl QpCore {
         if head != first {
             self.publish_head(head);
         }
-        if self.srq.is_some() || self.left_to_drain(head) != 0 {
-            return n + self.flush_held(&mut out[n..]);
+        if self.left_to_drain(head) != 0 {
+            return n;
         }
         let posted = rx.posted.load(Ordering::Acquire);
         let mut taken = rx.taken.load(Ordering::Relaxed);
@@ -192,18 +189,6 @@ impl QpCore {
         if left > self.recv_lane.n_slots() { 0 } else { left }
     }
 
-    /// Flushes the receive that a partly arrived SEND had taken from a shared queue.
-    fn flush_held(&self, out: &mut [Completion]) -> usize {
-        let rx = &self.shared.rx;
-        let ended = self.left_to_drain(rx.head.load(Ordering::Relaxed)) == 0;
-        if out.is_empty() || !ended || rx.holding.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        rx.holding.store(0, Ordering::Relaxed);
-        out[0] = self.failed(self.rq.id(0), WcStatus::WR_FLUSH);
-        1
-    }
-
     fn failed(&self, id: crate::WrId, status: WcStatus) -> Completion {
         Completion { id, status, op: WcOp::Recv, len: 0, imm: 0, qp_num: self.number }
     }
@@ -211,17 +196,9 @@ impl QpCore {
     #[inline(always)]
     fn publish_head(&self, head: u32) {
         self.shared.rx.head.store(head, Ordering::Relaxed);
-        let consumer = &self.recv_lane.head().consumer;
-        if self.srq.is_some() {
-            // Not a count of receives: the peer may send as many messages as fit the lane; they
-            // wait here.
-            let taken = self.shared.rx.taken.load(Ordering::Relaxed);
-            let limit = taken.wrapping_add(self.recv_lane.n_slots());
-            consumer.posted.store(limit, Ordering::Release);
-        }
         // SYNC(slot-free): this process's reads of the slots below come before. Pairs with the
         // Acquire in `submit::read_progress`.
-        consumer.head.store(head, Ordering::Release);
+        self.recv_lane.head().consumer.head.store(head, Ordering::Release);
     }
 
     /// The peer broke the device's contract.
@@ -239,13 +216,11 @@ impl QpCore {
         let (imm, word) = slot.read();
         let entry = Entry::decode(word).ok_or(Stop::Violation)?;
         let rx = &self.shared.rx;
-        if let Entry::WriteImmInline { .. } | Entry::WriteImm { .. } = entry
-            && self.srq.is_none()
-        {
-            let taken = rx.taken.load(Ordering::Relaxed);
-            if taken == rx.posted.load(Ordering::Acquire) {
-                return Err(Stop::Violation);
-            }
+        let taken = rx.taken.load(Ordering::Relaxed);
+        if taken == rx.posted.load(Ordering::Acquire) {
+            return Err(Stop::Violation);
+        }
+        if let Entry::WriteImmInline { .. } | Entry::WriteImm { .. } = entry {
             let len = self.arrive(slot, entry)?;
             rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
             let (id, qp_num) = (self.rq.id(taken), self.number);
@@ -253,7 +228,7 @@ impl QpCore {
             *out = Completion { id, status, op, len, imm, qp_num };
             return Ok(());
         }
-        self.take_entry_slow(head, entry, imm, out)
+        self.take_send(head, entry, imm, out)
     }
 
     /// Stores a WRITE's payload at its target if the slot carries it; returns its length.
@@ -274,9 +249,9 @@ impl QpCore {
         }
     }
 
-    /// Takes a SEND, or any entry of a queue pair with a shared receive queue.
+    /// Takes a SEND, for which a receive is posted.
     #[cold]
-    fn take_entry_slow(
+    fn take_send(
         &self,
         head: u32,
         entry: Entry,
@@ -285,49 +260,33 @@ impl QpCore {
     ) -> Result<(), Stop> {
         let rx = &self.shared.rx;
         let slot = self.recv_lane.slot(head);
-        // The receive that this message uses: an index of `rq`.
         let taken = rx.taken.load(Ordering::Relaxed);
-        let place = match &self.srq {
-            None if taken == rx.posted.load(Ordering::Acquire) => return Err(Stop::Violation),
-            None => taken,
-            Some(srq) => {
-                if rx.holding.load(Ordering::Relaxed) == 0 {
-                    let (id, sges) = srq.take(&self.recv_waiters).ok_or(Stop::Empty)?;
-                    self.rq.put(0, id, sges.as_slice());
-                    rx.holding.store(1, Ordering::Relaxed);
-                }
-                0
-            }
-        };
         let before = rx.scattered.load(Ordering::Relaxed);
-        let (op, len, overrun, done) = match entry {
-            Entry::WriteImmInline { .. } | Entry::WriteImm { .. } => {
-                (WcOp::RecvWriteImm, self.arrive(slot, entry)?, false, true)
-            }
+        let (len, overrun, done) = match entry {
+            Entry::WriteImmInline { .. } | Entry::WriteImm { .. } => return Err(Stop::Violation),
             Entry::SendInline { len } => {
                 let words = slot.payload();
                 let mut bytes = [0u8; INLINE];
                 // SAFETY: INLINE bytes, and `len` is at most that.
                 unsafe { copy::store_small(&words, bytes.as_mut_ptr(), len as usize) };
-                let fits = self.scatter(place, 0, &bytes[..len as usize]);
-                (WcOp::Recv, len, !fits || before != 0, true)
+                let fits = self.scatter(taken, 0, &bytes[..len as usize]);
+                (len, !fits || before != 0, true)
             }
             Entry::SendStaged { len, last } => {
-                let fits = self.scatter_staged(rx, place, before, len);
+                let fits = self.scatter_staged(rx, taken, before, len);
                 let sum = before.saturating_add(len);
                 rx.scattered.store(sum, Ordering::Relaxed);
-                (WcOp::Recv, sum, !fits, last)
+                (sum, !fits, last)
             }
-            Entry::SendTooLong => (WcOp::Recv, 0, true, true),
+            Entry::SendTooLong => (0, true, true),
         };
         if !overrun && !done {
             return Err(Stop::Incomplete);
         }
         rx.scattered.store(0, Ordering::Relaxed);
         rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
-        rx.holding.store(0, Ordering::Relaxed);
-        let (id, qp_num) = (self.rq.id(place), self.number);
-        *out = Completion { id, status: WcStatus::SUCCESS, op, len, imm, qp_num };
+        let (id, qp_num) = (self.rq.id(taken), self.number);
+        *out = Completion { id, status: WcStatus::SUCCESS, op: WcOp::Recv, len, imm, qp_num };
         if overrun {
             out.status = WcStatus::LOC_LEN;
             self.fail(WcStatus::WR_FLUSH, WcStatus::REM_INV_REQ);

@@ -57,9 +57,9 @@ impl QpCore {
             // SAFETY: the caller's promise is the same.
             match unsafe { self.post_fast(&mut tx, send_lane, remote, rkey, imm, sge) } {
                 FastPost::Posted => {
-                    let bits = send_lane.take_recv();
+                    let bits = send_lane.take_waiters();
                     drop(tx);
-                    send_lane.wake_recv(bits);
+                    send_lane.wake(bits);
                     return Ok(());
                 }
                 FastPost::Unusual => {}
@@ -68,9 +68,9 @@ impl QpCore {
         }
         // SAFETY: the caller's promise is the same.
         let (posted, announced) = unsafe { self.post_any(&mut tx, send_lane, wr) };
-        let bits = self.take_recv(send_lane, announced);
+        let bits = self.take_waiters(send_lane, announced);
         drop(tx);
-        send_lane.wake_recv(bits);
+        send_lane.wake(bits);
         posted
     }
 
@@ -144,11 +144,11 @@ impl QpCore {
         FastPost::Posted
     }
 
-    /// Under the send lock: the bits for [`LaneProducer::wake_recv`] if an entry was published. A
+    /// Under the send lock: the bits for [`LaneProducer::wake`] if an entry was published. A
     /// queue pair that has failed meanwhile has already rung and detached from the lane.
     #[inline(always)]
-    fn take_recv(&self, send_lane: &LaneProducer, announced: bool) -> u32 {
-        if announced && self.shared.state() != QpState::Err { send_lane.take_recv() } else { 0 }
+    fn take_waiters(&self, send_lane: &LaneProducer, announced: bool) -> u32 {
+        if announced && self.shared.state() != QpState::Err { send_lane.take_waiters() } else { 0 }
     }
 
     /// A queue pair without a peer accepts requests only in the error state, and flushes them.
@@ -279,7 +279,7 @@ impl QpCore {
         tx.sq_mid = tx.sq_mid.wrapping_add(1);
         let events = self.shared.events.load(Ordering::Relaxed);
         self.shared.events.store(events | DONE, Ordering::Relaxed);
-        self.send_waiters.notify();
+        self.waiters.notify();
     }
 
     /// Fails the queue pair because of this request.
@@ -392,9 +392,9 @@ impl QpCore {
             self.shared.events.store(events & !DONE, Ordering::Relaxed);
         }
         let Some(send_lane) = self.send_lane.get() else { return n };
-        let bits = self.take_recv(send_lane, announced);
+        let bits = self.take_waiters(send_lane, announced);
         drop(tx);
-        send_lane.wake_recv(bits);
+        send_lane.wake(bits);
         n
     }
 }

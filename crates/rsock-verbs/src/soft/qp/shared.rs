@@ -47,9 +47,6 @@ pub(super) struct Rx {
     pub(super) taken: AtomicU32,
     /// Receives posted.
     pub(super) posted: AtomicU32,
-    /// With a shared receive queue: not 0 while a receive is taken for the message that is
-    /// arriving.
-    pub(super) holding: AtomicU32,
     /// Bytes of the arriving SEND that have been scattered.
     pub(super) scattered: AtomicU32,
     /// In the error state: entries below this are still received, later ones are not.

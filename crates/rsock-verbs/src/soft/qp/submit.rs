@@ -337,8 +337,7 @@ impl QpCore {
         if let Some(short) = self.shortage(tx, send_lane, slots) {
             return short;
         }
-        // A receive that is too short is detected before anything is sent, except with a shared
-        // receive queue.
+        // A receive that is too short is detected before anything is sent.
         if *sent == 0
             && send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len)
         {

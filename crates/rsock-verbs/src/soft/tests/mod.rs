@@ -67,10 +67,8 @@ struct End {
 
 fn end(ctx: &SoftContext, link: &Arc<Link>, cap: QpCap) -> End {
     let pd = ctx.alloc_pd(link).expect("pd");
-    let cq = ctx.create_cq(256, None).expect("cq");
     let mr = pd.alloc_mr(1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("mr");
-    let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
-    let qp = pd.create_qp(&init).expect("qp");
+    let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");
     qp.init(Access::REMOTE_WRITE).expect("init");
     for i in 0..cap.max_recv_wr {
         qp.post_recv_empty(WrId(i.into())).expect("post");

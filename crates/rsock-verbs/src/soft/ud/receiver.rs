@@ -134,7 +134,7 @@ impl UdReceiver {
         let access = Access::from_bits_retain(DATAGRAMS);
         let at = receiver.wait_line.at();
         let published = LaneLocation { caps_at: key.0.into(), ..location };
-        lane::publish(receiver.link.own_segment(), number, &published, access, at, at)
+        lane::publish(receiver.link.own_segment(), number, &published, access, at)
             .ok_or_else(room)?;
         Ok(receiver)
     }
@@ -244,7 +244,7 @@ impl Drop for UdReceiver {
         let claim = &self.lane.head().producer.claim;
         let _ = claim.compare_exchange(0, REVOKED, Ordering::AcqRel, Ordering::Acquire);
         let spans = vec![(self.location.slots_at, self.location.len())];
-        let _wait_lines = vec![Arc::clone(&self.wait_line)];
-        self.link.retire_lane(RetiredLane { head_at: self.location.head_at, spans, _wait_lines });
+        let _wait_line = Arc::clone(&self.wait_line);
+        self.link.retire_lane(RetiredLane { head_at: self.location.head_at, spans, _wait_line });
     }
 }

@@ -171,7 +171,7 @@ impl UdSender {
     pub(super) fn ring(&self) {
         let tx = self.tx.lock();
         if !tx.is_over {
-            self.send_lane.ring_recv();
+            self.send_lane.ring();
         }
     }
 
@@ -230,7 +230,7 @@ impl UdSender {
         let mut tx = self.tx.lock();
         self.send_lane.lane.slot(tx.tail).publish_bare(tx.tail, src, word);
         tx.tail = tx.tail.wrapping_add(1);
-        self.send_lane.ring_recv();
+        self.send_lane.ring();
     }
 }
 

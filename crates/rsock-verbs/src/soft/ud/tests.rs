@@ -7,7 +7,7 @@ use crate::datagram::DatagramQueue;
 use crate::device::QueuePair;
 use crate::soft::testing::linked_pair;
 use crate::types::{Access, QpCap};
-use crate::{Context, ProtectionDomain, QpInit};
+use crate::{Context, ProtectionDomain};
 
 struct Linked;
 
@@ -150,7 +150,6 @@ fn a_stream_s_queue_pair_is_no_destination() {
     let [a, b] = Linked.endpoints();
     let of_a = queue(&a);
     let pd = b.ctx.alloc_pd(&b.path).expect("pd");
-    let cq = b.ctx.create_cq(16, None).expect("cq");
     let cap = QpCap {
         max_send_wr: 4,
         max_recv_wr: 4,
@@ -159,8 +158,7 @@ fn a_stream_s_queue_pair_is_no_destination() {
         max_inline: 64,
         signal_all: false,
     };
-    let init = QpInit { send_cq: &cq, recv_cq: &cq, srq: None, cap };
-    let qp = pd.create_qp(&init).expect("queue pair");
+    let (_cq, qp) = pd.create_qp(&b.ctx, cap).expect("queue pair");
     qp.init(Access::empty()).expect("init");
     let to = of_a.destination(&a.path, qp.qp_num(), KEY);
     assert!(matches!(to, Err(Error::Invalid(_))));
