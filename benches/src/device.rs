@@ -1,7 +1,7 @@
 //! Two connected queue pairs of the shared-memory device, both in this process.
 
 use rsock_verbs::soft::{SoftContext, SoftCq, SoftMr, SoftQp, testing};
-use rsock_verbs::{Access, Context, Error, ProtectionDomain, QpCap, QueuePair, Retry};
+use rsock_verbs::{Access, Context, Error, ProtectionDomain, QpCap, QueuePair};
 use std::sync::Arc;
 
 /// A queue pair, and the region that its peer may write.
@@ -33,16 +33,10 @@ pub fn pair(len: usize) -> Result<(End, End), Error> {
     let [a, b] = <[End; 2]>::try_from(ends).map_err(|_| Error::Invalid("two ends"))?;
     for (end, path, peer) in [(&a, &there, &b), (&b, &back, &a)] {
         end.qp.ready_to_receive(path, peer.qp.qp_num())?;
-        end.qp.ready_to_send(Retry::default())?;
+        end.qp.ready_to_send()?;
     }
     Ok((a, b))
 }
 
-const CAP: QpCap = QpCap {
-    max_send_wr: 64,
-    max_recv_wr: 64,
-    max_send_sge: 4,
-    max_recv_sge: 0,
-    max_inline: 64,
-    signal_all: false,
-};
+const CAP: QpCap =
+    QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 0, max_inline: 64 };

@@ -7,7 +7,7 @@ use rsock_cm::{Error, Port, knows_neighbour};
 use rsock_verbs::rdma::{Rdma, RdmaContext, RdmaPath};
 use rsock_verbs::{
     Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap,
-    QpNum, QueuePair, RecvWr, Retry, SendFlags, SendOp, Sge, WcOp, WcStatus, WrId,
+    QpNum, QueuePair, RecvWr, SendFlags, SendOp, Sge, WcOp, WcStatus, WrId,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::IoSlice;
@@ -67,7 +67,6 @@ impl End {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 64,
-            signal_all: true,
         };
         let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");
         qp.init(Access::REMOTE_WRITE).expect("init");
@@ -76,7 +75,7 @@ impl End {
 
     fn connect(&self, dest: QpNum) {
         self.qp.ready_to_receive(&self.path, dest).expect("rtr");
-        self.qp.ready_to_send(Retry::default()).expect("rts");
+        self.qp.ready_to_send().expect("rts");
     }
 
     fn post_recv(&self) {

@@ -9,7 +9,7 @@ use rsock_verbs::soft::testing::linked_pair;
 use rsock_verbs::soft::{SoftContext, SoftCq, SoftMr, SoftQp};
 use rsock_verbs::{
     Access, Completion, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QpCap, QueuePair,
-    Retry, SendFlags, SendOp, WcStatus, WrId,
+    SendFlags, SendOp, WcStatus, WrId,
 };
 use std::hint::spin_loop;
 use std::io::IoSlice;
@@ -35,7 +35,6 @@ fn pair() -> Result<(End, End), Box<dyn std::error::Error>> {
             max_send_sge: 2,
             max_recv_sge: 0,
             max_inline: 64,
-            signal_all: false,
         };
         let (cq, qp) = pd.create_qp(&ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
@@ -48,7 +47,7 @@ fn pair() -> Result<(End, End), Box<dyn std::error::Error>> {
             e.qp.post_recv_empty(WrId(i.into()))?;
         }
         e.qp.ready_to_receive(link, peer.qp.qp_num())?;
-        e.qp.ready_to_send(Retry::default())?;
+        e.qp.ready_to_send()?;
     }
     Ok((x, y))
 }

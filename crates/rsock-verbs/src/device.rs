@@ -11,9 +11,7 @@
 //!   device may make cheaper than an event on a descriptor.
 
 use crate::error::{Error, PostError};
-use crate::types::{
-    Access, DeviceAttr, LKey, QpCap, QpNum, QpState, RKey, RemoteAddr, Retry, WrId,
-};
+use crate::types::{Access, DeviceAttr, LKey, QpCap, QpNum, QpState, RKey, RemoteAddr, WrId};
 use crate::wc::Completion;
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use std::fmt::Debug;
@@ -238,19 +236,21 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     ///
     /// # Errors
     /// `Invalid` in another state.
-    fn ready_to_send(&self, retry: Retry) -> Result<(), Error>;
+    fn ready_to_send(&self) -> Result<(), Error>;
     /// To `Err`, from any state: everything posted completes with
     /// [`WcStatus::WR_FLUSH`](crate::WcStatus::WR_FLUSH).
     fn fail(&self);
 
-    /// Posts a send. Requests complete in order; RDMA WRITEs land in order.
+    /// Posts a send. Its payload is copied before this returns. Requests complete in order; RDMA
+    /// WRITEs land in order.
     ///
     /// # Safety
-    /// With `INLINE`, the entries name readable memory now; without, memory that stays registered
-    /// and valid until the completion (or, unsignaled, a later one) is polled.
+    /// The entries name memory that is readable during the call, or, where [`crate::fault::arm`] was
+    /// called, that may be missing.
     ///
     /// # Errors
-    /// [`PostError`]; the request was not taken.
+    /// [`PostError`]; the request was not taken. `QueueFull` also where the device does not keep
+    /// requests until the peer posts a receive.
     #[doc(alias = "ibv_post_send")]
     unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError>;
 
@@ -309,8 +309,7 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     #[doc(alias = "ibv_post_recv")]
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError>;
 
-    /// Posts a send whose payload is copied before this returns: [`Self::post_send`] with `INLINE`.
-    /// At most eight pieces.
+    /// As [`Self::post_send`], of at most eight borrowed pieces.
     ///
     /// # Errors
     /// [`PostError`]; the request was not taken.
@@ -328,7 +327,7 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
             sge.addr = piece.as_ptr().expose_provenance() as u64;
             sge.len = u32::try_from(piece.len()).map_err(|_| PostError::Invalid)?;
         }
-        let wr = SendWr { id, op, sges, flags: flags | SendFlags::INLINE };
+        let wr = SendWr { id, op, sges, flags };
         // SAFETY: the pieces are borrowed, so readable, for the whole call.
         unsafe { self.post_send(&wr) }
     }

@@ -63,8 +63,6 @@ bitflags! {
         const LOCAL_WRITE = 1;
         /// A peer may RDMA WRITE into it. Needs `LOCAL_WRITE`.
         const REMOTE_WRITE = 1 << 1;
-        /// A peer may RDMA READ it.
-        const REMOTE_READ = 1 << 2;
     }
 }
 
@@ -113,17 +111,13 @@ pub struct DeviceAttr {
     pub max_qp_wr: u32,
     /// Largest completion queue, in entries.
     pub max_cqe: u32,
-    /// Most scatter/gather entries of one work request.
-    pub max_sge: u32,
-    /// Largest payload of one work request, in bytes.
-    pub max_msg: u32,
-    /// Largest payload of one work request that can be copied while posting, in bytes.
+    /// Largest payload of one RDMA WRITE, in bytes.
     pub max_inline: u32,
+    /// Largest payload of one SEND, in bytes.
+    pub max_send: u32,
     /// Whether RDMA WRITE WITH IMMEDIATE exists. iWARP has none; the soft device can be configured
     /// so, too.
     pub write_with_imm: bool,
-    /// Whether RDMA READ exists.
-    pub rdma_read: bool,
     /// Whether memory that was not allocated by the device can be opened to remote writes.
     pub foreign_remote_write: bool,
     /// Whether a queue pair learns at once that its peer failed or is gone. Where not, it learns
@@ -143,22 +137,10 @@ pub struct QpCap {
     pub max_send_sge: u32,
     /// Scatter/gather entries of one receive.
     pub max_recv_sge: u32,
-    /// Bytes of one send with `INLINE`, at most [`DeviceAttr::max_inline`].
+    /// Bytes of one send, at most [`DeviceAttr::max_inline`].
     pub max_inline: u32,
-    /// Whether every send produces a completion, as `sq_sig_all` says.
-    pub signal_all: bool,
 }
 
-/// How often a sender retries before it gives up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
-    /// Retries of a request that finds no receive at the peer; 7 means without end.
-    #[doc(alias = "rnr_retry_count")]
-    pub rnr: u8,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self { rnr: 7 }
-    }
-}
+/// Retries of a request that finds no receive at the peer, as a device counts them: without end.
+#[doc(alias = "rnr_retry_count")]
+pub const RNR_RETRIES: u8 = 7;

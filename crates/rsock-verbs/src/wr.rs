@@ -3,15 +3,16 @@
 use crate::types::{LKey, RKey, RemoteAddr, WrId};
 use bitflags::bitflags;
 
-/// One piece of local registered memory: `len` bytes from virtual address `addr` under `lkey`.
+/// One piece of local memory: `len` bytes from virtual address `addr`; in a receive, of a registered
+/// region with key `lkey`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_sge")]
 pub struct Sge {
-    /// Virtual address in this process; inline sends read it, too.
+    /// Virtual address in this process.
     pub addr: u64,
     /// Length in bytes.
     pub len: u32,
-    /// Key of the region that covers it; not looked at for inline sends.
+    /// Key of the region that covers it; not looked at for sends, which copy.
     pub lkey: LKey,
 }
 
@@ -20,12 +21,8 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[doc(alias = "ibv_send_flags")]
     pub struct SendFlags: u32 {
-        /// Produce a completion even where the queue pair does not signal all.
+        /// Produce a completion.
         const SIGNALED = 1;
-        /// Copy the payload while posting: the caller's buffer is free on return and needs no key.
-        const INLINE = 1 << 1;
-        /// Raise a solicited event at the peer.
-        const SOLICITED = 1 << 2;
     }
 }
 
@@ -53,7 +50,7 @@ pub enum SendOp {
     },
 }
 
-/// A send request.
+/// A send request. Its payload is copied while it is posted.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_send_wr")]
 pub struct SendWr<'a> {

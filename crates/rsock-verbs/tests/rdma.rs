@@ -2,9 +2,8 @@
 //! runs this in the lab.
 
 use rsock_verbs::conformance::{Endpoint, Fixture, Watchdog};
-use rsock_verbs::rdma::{AsyncEvent, Rdma, RdmaContext};
+use rsock_verbs::rdma::{Rdma, RdmaContext};
 use rsock_verbs::{Arrived, Context, DatagramBackend, DatagramQueue, Error, Gid, Posted, QKey};
-use rustix::event::{PollFd, PollFlags, poll};
 use std::io::IoSlice;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -102,7 +101,7 @@ fn a_device_is_found_by_name_and_reports_its_capabilities() {
     let ctx = open();
     assert!(RdmaContext::device_names().iter().any(|name| name == ctx.name()));
     let attr = ctx.attr();
-    assert!(attr.max_qp_wr >= 384 && attr.max_cqe >= 768 && attr.max_sge >= 2);
+    assert!(attr.max_qp_wr >= 384 && attr.max_cqe >= 768);
     assert!(matches!(RdmaContext::open(Some("no-such-device")), Err(Error::NoDevice)));
 }
 
@@ -121,36 +120,6 @@ fn addresses_of_both_families_lead_to_the_device() {
     let own = ctx.find_gid(gid("10.9.0.1")).expect("the lab's address");
     assert!(own.is_roce_v2 && own.port == 1);
     assert!(matches!(ctx.find_gid(gid("192.0.2.1")), Err(Error::NoDevice)));
-}
-
-/// On a network device of its own, which other tests do not miss.
-#[test]
-fn a_device_reports_when_its_port_goes_down_and_comes_back() {
-    let _dog = Watchdog::new("events");
-    let run = |line: &str| {
-        let mut words = line.split(' ');
-        let mut command = std::process::Command::new(words.next().expect("program"));
-        assert!(command.args(words).status().expect("run").success(), "{line}");
-    };
-    run("ip link add events0 type dummy");
-    run("ip link set events0 up");
-    run("rdma link add rxe_events type rxe netdev events0");
-    let ctx = RdmaContext::open(Some("rxe_events")).expect("device");
-    let expect = |wanted| loop {
-        let mut fds = [PollFd::new(&ctx, PollFlags::IN)];
-        poll(&mut fds, None).expect("poll");
-        if ctx.next_event() == Some(wanted) {
-            break;
-        }
-    };
-    run("ip link set events0 down");
-    expect(AsyncEvent::PortDown { port: 1 });
-    run("ip link set events0 up");
-    expect(AsyncEvent::PortUp { port: 1 });
-    // Soft RoCE is removed only when no process has it open, so it never reports its removal.
-    drop(ctx);
-    run("rdma link del rxe_events");
-    run("ip link del events0");
 }
 
 /// On a host without a device, and also where rdma-core is not installed.

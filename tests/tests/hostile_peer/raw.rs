@@ -6,7 +6,7 @@ use rsock_cm::manager::{Connecting, ContextOf, Event, Listening, Manager, PathOf
 use rsock_proto::{ConnData, ConnFlags, Imm, Msg, RemoteSge};
 use rsock_verbs::{
     Access, Backend, Completion, CompletionQueue, Context, MemoryRegion, PostError,
-    ProtectionDomain, QpCap, QpNum, QueuePair, Retry, SendFlags, SendOp, WcOp, WcStatus, WrId,
+    ProtectionDomain, QpCap, QpNum, QueuePair, SendFlags, SendOp, WcOp, WcStatus, WrId,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
@@ -70,7 +70,6 @@ impl<M: Manager> End<M> {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 128,
-            signal_all: true,
         };
         let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");
         qp.init(Access::REMOTE_WRITE).expect("init");
@@ -82,7 +81,7 @@ impl<M: Manager> End<M> {
 
     fn connect(&self, dest: QpNum) {
         self.qp.ready_to_receive(&self.path, dest).expect("rtr");
-        self.qp.ready_to_send(Retry::default()).expect("rts");
+        self.qp.ready_to_send().expect("rts");
     }
 }
 

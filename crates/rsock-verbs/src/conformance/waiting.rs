@@ -30,7 +30,7 @@ pub fn parked_threads_wake_for_completions<F: Fixture>(f: &F) {
         }
         let play = |me: &End<F::Backend>, first: bool| {
             for i in 0..ROUNDS {
-                let send = || me.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
+                let send = || me.post(1, SendOp::Send, &[], SendFlags::empty()).expect("post");
                 if first {
                     send();
                 }
@@ -92,7 +92,7 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     for i in 0..20 {
         b.post_recv(i, &[]).expect("receive");
         assert!(b.cq.arm(&bell) && b.cq.arm(&other));
-        a.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
+        a.post(1, SendOp::Send, &[], SendFlags::empty()).expect("post");
         wait_readable(&bell);
         wait_readable(&other);
         assert!(!b.cq.arm(&bell), "the queue is ready");
@@ -110,7 +110,7 @@ pub fn bells_ring_for_completions<F: Fixture>(f: &F) {
     b.cq.disarm(&bell);
     bell.drain();
     b.post_recv(50, &[]).expect("receive");
-    a.post(1, SendOp::Send, &[], SendFlags::INLINE).expect("post");
+    a.post(1, SendOp::Send, &[], SendFlags::empty()).expect("post");
     assert_received(&b.next(&a), 50, WcOp::Recv, 0);
     assert!(!is_readable(&bell), "disarmed");
     // A device may have room for few bells; each bell that was accepted is rung.
@@ -140,9 +140,9 @@ pub fn many_queue_pairs_complete_each_in_its_own_queue<F: Fixture>(f: &F) {
     let mut to: Vec<_> = (0..PAIRS).map(|_| make(&b)).collect();
     for ((_, x), (_, y)) in from.iter().zip(&to) {
         x.ready_to_receive(&a.endpoint.path, y.qp_num()).expect("rtr");
-        x.ready_to_send(setup.retry).expect("rts");
+        x.ready_to_send().expect("rts");
         y.ready_to_receive(&b.endpoint.path, x.qp_num()).expect("rtr");
-        y.ready_to_send(setup.retry).expect("rts");
+        y.ready_to_send().expect("rts");
     }
     for round in 0..50u64 {
         to.iter().for_each(|(_, qp)| qp.post_recv_empty(WrId(round)).expect("receive"));

@@ -1,10 +1,10 @@
 //! Opened devices.
 
+use super::RdmaContext;
 use super::convert::{count, object, zero};
 use super::path::RdmaPath;
 use super::pd::RdmaPd;
 use super::shared_cq::{CqShare, SharedCqs};
-use super::{MAX_SGE, RdmaContext};
 use crate::error::Error;
 use crate::own_fd;
 use crate::types::{DeviceAttr, Gid};
@@ -134,16 +134,13 @@ impl RdmaContext {
         inner.attr = DeviceAttr {
             max_qp_wr: count(attr.max_qp_wr),
             max_cqe: count(attr.max_cqe),
-            max_sge: count(attr.max_sge).min(MAX_SGE),
-            max_msg: 1 << 30,
             max_inline: MAX_COPY,
+            max_send: MAX_COPY,
             write_with_imm: true,
-            rdma_read: true,
             foreign_remote_write: true,
             notices_peer: false,
         };
         let this = Self(Arc::new(inner));
-        this.watch_events()?;
         Ok(this)
     }
 
@@ -313,11 +310,9 @@ fn name_of(verbs: &Verbs, device: *mut ibv_device) -> String {
 const NOTHING: DeviceAttr = DeviceAttr {
     max_qp_wr: 0,
     max_cqe: 0,
-    max_sge: 0,
-    max_msg: 0,
     max_inline: 0,
+    max_send: 0,
     write_with_imm: false,
-    rdma_read: false,
     foreign_remote_write: false,
     notices_peer: false,
 };

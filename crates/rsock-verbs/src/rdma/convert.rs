@@ -48,7 +48,6 @@ pub(super) fn access(access: Access) -> ibv_access_flags {
     for (ours, theirs) in [
         (Access::LOCAL_WRITE, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
         (Access::REMOTE_WRITE, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
-        (Access::REMOTE_READ, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
     ] {
         if access.contains(ours) {
             bits |= theirs.0;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::Error;
-use crate::types::{Gid, QpNum, QpState, Retry};
+use crate::types::{Gid, QpNum, QpState, RNR_RETRIES};
 use rsock_rdma_sys::verbs::{
     ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
 };
@@ -104,7 +104,7 @@ impl RdmaPath {
         Ok((attr, mask))
     }
 
-    pub(super) fn to_send(&self, retry: Retry) -> Result<(ibv_qp_attr, i32), Error> {
+    pub(super) fn to_send(&self) -> Result<(ibv_qp_attr, i32), Error> {
         let (mut attr, mask) = match &self.route {
             Route::Known(_) => {
                 let mut attr = super::attributes::blank(ibv_qp_state::IBV_QPS_RTS);
@@ -115,7 +115,7 @@ impl RdmaPath {
             Route::Negotiated(by) => by.qp_attr(QpState::Rts)?,
         };
         attr.retry_cnt = RETRIES;
-        attr.rnr_retry = retry.rnr;
+        attr.rnr_retry = RNR_RETRIES;
         Ok((attr, mask))
     }
 }

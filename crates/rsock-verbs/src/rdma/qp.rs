@@ -10,7 +10,7 @@ use super::{MAX_INLINE, MAX_SGE, Rdma, RdmaCq, RdmaPath, RdmaPd};
 use crate::device::{Context, QueuePair};
 use crate::error::{Error, PostError};
 use crate::fault;
-use crate::types::{Access, LKey, QKey, QpCap, QpNum, QpState, Retry};
+use crate::types::{Access, LKey, QKey, QpCap, QpNum, QpState};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rsock_rdma_sys::inline;
 use rsock_rdma_sys::verbs::{
@@ -40,7 +40,6 @@ pub struct RdmaQp {
     path: Mutex<Option<RdmaPath>>,
     /// Bytes that the device itself copies while posting; this module copies longer requests.
     max_inline: u32,
-    signal_all: bool,
     sends: Arc<OutstandingSends>,
     cq: Arc<RdmaCq>,
     pd: Arc<RdmaPd>,
@@ -87,7 +86,7 @@ impl RdmaQp {
                 max_inline_data,
             },
             qp_type,
-            sq_sig_all: i32::from(cap.signal_all),
+            sq_sig_all: 0,
         };
         let mut attr = init_attr(cap.max_inline.min(MAX_INLINE));
         let create = |attr: &mut ibv_qp_init_attr| {
@@ -112,7 +111,6 @@ impl RdmaQp {
             moving: Mutex::new(()),
             path: Mutex::new(None),
             max_inline: attr.cap.max_inline_data.min(cap.max_inline),
-            signal_all: cap.signal_all,
             sends,
             cq: Arc::clone(cq),
             pd: Arc::clone(pd),
@@ -265,11 +263,11 @@ impl QueuePair<Rdma> for RdmaQp {
         Ok(())
     }
 
-    fn ready_to_send(&self, retry: Retry) -> Result<(), Error> {
+    fn ready_to_send(&self) -> Result<(), Error> {
         let moving = self.moving_from(QpState::Rtr)?;
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
         let path = path.ok_or(Error::Invalid("queue pair state"))?;
-        let (mut attr, mask) = path.to_send(retry)?;
+        let (mut attr, mask) = path.to_send()?;
         self.step(moving, QpState::Rts, &mut attr, mask)
     }
 
@@ -339,34 +337,29 @@ impl RdmaQp {
             return Err(PostError::State);
         }
         let mut flags = 0;
-        if wr.flags.contains(SendFlags::SOLICITED) {
-            flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
-        }
         let mut sges = [NO_SGE; MAX_SGE as usize];
         let mut n = entries(wr.sges, &mut sges)?;
         let mut ledger = self.sends.lock();
         let mut copied = None;
         let mut own = [MaybeUninit::<u8>::uninit(); MAX_INLINE as usize];
-        if wr.flags.contains(SendFlags::INLINE) {
-            let len = wr.sges.iter().try_fold(0u32, |len, sge| len.checked_add(sge.len));
-            let len = len.ok_or(PostError::Invalid)?;
-            if len > self.max_inline {
-                // SAFETY: the caller promises readable memory.
-                let copy = unsafe { self.sends.copy(&mut ledger, &self.pd, wr.sges, len) };
-                let (sge, place) = copy?;
+        let len = wr.sges.iter().try_fold(0u32, |len, sge| len.checked_add(sge.len));
+        let len = len.ok_or(PostError::Invalid)?;
+        if len > self.max_inline {
+            // SAFETY: the caller promises readable memory.
+            let copy = unsafe { self.sends.copy(&mut ledger, &self.pd, wr.sges, len) };
+            let (sge, place) = copy?;
+            n = entries(&[sge], &mut sges)?;
+            copied = Some(place);
+        } else if len != 0 {
+            if fault::is_armed() {
+                // The driver would copy outside of the code that recovers from faults.
+                // SAFETY: the caller promises readable memory, or memory that is not there.
+                let sge = unsafe { gather(wr.sges, &mut own) }?;
                 n = entries(&[sge], &mut sges)?;
-                copied = Some(place);
-            } else if len != 0 {
-                if fault::is_armed() {
-                    // The driver would copy outside of the code that recovers from faults.
-                    // SAFETY: the caller promises readable memory, or memory that is not there.
-                    let sge = unsafe { gather(wr.sges, &mut own) }?;
-                    n = entries(&[sge], &mut sges)?;
-                }
-                flags |= ibv_send_flags::IBV_SEND_INLINE.0;
             }
+            flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         }
-        let is_wanted = self.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        let is_wanted = wr.flags.contains(SendFlags::SIGNALED);
         let number = (is_wanted || self.sends.is_due(&ledger, copied.as_ref())).then(next_number);
         if number.is_some() {
             flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;

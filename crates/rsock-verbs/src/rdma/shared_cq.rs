@@ -165,7 +165,7 @@ impl SharedCq {
         // SYNC(shared-cq-arm): pairs with `arm`.
         self.is_armed.store(false, Ordering::SeqCst);
         if self.n_sleepers.load(Ordering::SeqCst) != 0 {
-            // If it fails the device is gone, which sleepers learn from its asynchronous events.
+            // If it fails the device is gone.
             let _ = self.arm_device();
         }
         self.poll_all();

@@ -151,7 +151,6 @@ impl RdmaUd {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: u32::try_from(mtu).unwrap_or(0),
-            signal_all: false,
         };
         let qp = RdmaQp::of_type(ibv_qp_type::IBV_QPT_UD, &pd, &cq, cap)?;
         qp.ready_for_datagrams(key)?;
@@ -228,7 +227,7 @@ impl RdmaUd {
     /// # Safety
     /// The entries name readable memory.
     unsafe fn post_copied(&self, to: &RdmaDestination, sges: &[Sge]) -> Result<(), PostError> {
-        let wr = SendWr { id: WrId(0), op: SendOp::Send, sges, flags: SendFlags::INLINE };
+        let wr = SendWr { id: WrId(0), op: SendOp::Send, sges, flags: SendFlags::empty() };
         let address = |raw: &mut ibv_send_wr| {
             let (ah, remote_qpn, remote_qkey) = (to.address.raw(), to.dest.0, to.key.0);
             raw.wr = ibv_send_wr__bindgen_ty_2 {

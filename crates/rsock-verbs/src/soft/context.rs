@@ -91,22 +91,10 @@ impl SoftContext {
         Ok(Self { node: node()?, write_imm: false })
     }
 
-    /// This process's identity; a forked child has another.
-    #[must_use]
-    pub fn node_id(&self) -> NodeId {
-        self.node.id
-    }
-
     /// A live link to process `pid`, if there is one.
     #[must_use]
     pub fn link_to_pid(&self, pid: u32) -> Option<Arc<Link>> {
         self.find(|link| link.peer_cred().pid == pid)
-    }
-
-    /// A live link to that process, if there is one.
-    #[must_use]
-    pub fn link_to(&self, node: NodeId) -> Option<Arc<Link>> {
-        self.find(|link| link.peer_node() == node)
     }
 
     /// This process's end of the live link that a peer names in order to reuse it. In a process

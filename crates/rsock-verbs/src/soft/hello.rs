@@ -11,7 +11,7 @@ pub const HELLO_LEN: usize = size_of::<Hello>();
 
 /// Identity of a process for its peers: random, and a forked child has another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct NodeId(pub [u8; 16]);
+pub(super) struct NodeId(pub [u8; 16]);
 
 /// Identity of a link, which both ends know. A process names a link by it in order to reuse it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

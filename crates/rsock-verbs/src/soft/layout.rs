@@ -30,12 +30,14 @@ pub(super) const DATA: u64 = QP_TABLE + QPS as u64 * size_of::<QpEntry>() as u64
 /// the queue is open.
 pub(super) const DATAGRAMS: u32 = 1 << 30;
 
-/// Bytes of a lane's stage, where payloads of SENDs lie that do not fit a slot. This is the
-/// minimum, which streams use; a power of two, as is [`MAX_STAGE`].
+/// Bytes of a lane's stage, where datagrams lie that do not fit a slot; streams leave it untouched.
+/// This is the minimum; a power of two, as is [`MAX_STAGE`].
 pub(super) const STAGE: u32 = 64 << 10;
 pub(super) const MAX_STAGE: u32 = 4 << 20;
 /// Most payload of one staged entry.
-pub(super) const CHUNK: u32 = 16 << 10;
+pub(super) const MAX_STAGED: u32 = 16 << 10;
+/// Longest payload of one RDMA WRITE.
+pub(super) const MAX_WRITE: u32 = 1 << 30;
 /// Fewest and most slots of a lane.
 pub(super) const MIN_SLOTS: u32 = 64;
 pub(super) const MAX_SLOTS: u32 = 1 << 16;
@@ -142,8 +144,7 @@ pub(super) struct ProducerLine {
     /// 0 at first; the sender's queue pair number once it has connected; [`REVOKED`] if the owner
     /// closed the lane before.
     pub(super) claim: AtomicU32,
-    /// One more than the [`WcStatus`](crate::WcStatus) that put the sender's queue pair into the
-    /// error state, or 0.
+    /// Not 0 once the sender's queue pair is in the error state.
     pub(super) closed: AtomicU32,
     /// Not 0 once the sender will never touch this lane or its wait lines again.
     pub(super) detached: AtomicU32,
@@ -179,9 +180,8 @@ pub(super) enum Entry {
     WriteImm { len: u32 },
     /// All of a SEND, in the slot.
     SendInline { len: u32 },
-    /// A part of a SEND, in the stage; `last` ends the message. All parts but the last have
-    /// [`CHUNK`] bytes, and none is empty.
-    SendStaged { len: u32, last: bool },
+    /// A datagram, in the stage: at most [`MAX_STAGED`] bytes, and never empty.
+    SendStaged { len: u32 },
     /// A SEND whose payload does not fit its receive; nothing follows.
     SendTooLong,
 }
@@ -189,8 +189,7 @@ pub(super) enum Entry {
 const OP_WRITE_IMM_INLINE: u64 = 1;
 const OP_WRITE_IMM: u64 = 2;
 const OP_SEND_INLINE: u64 = 3;
-const OP_SEND_STAGED: u64 = 4;
-const OP_SEND_STAGED_LAST: u64 = 5;
+const OP_SEND_STAGED: u64 = 5;
 const OP_SEND_TOO_LONG: u64 = 6;
 
 impl Entry {
@@ -203,8 +202,7 @@ impl Entry {
             }
             Self::WriteImm { len } => OP_WRITE_IMM | u64::from(len) << 16,
             Self::SendInline { len } => OP_SEND_INLINE | u64::from(len) << 8,
-            Self::SendStaged { len, last: false } => OP_SEND_STAGED | u64::from(len) << 16,
-            Self::SendStaged { len, last: true } => OP_SEND_STAGED_LAST | u64::from(len) << 16,
+            Self::SendStaged { len } => OP_SEND_STAGED | u64::from(len) << 16,
             Self::SendTooLong => OP_SEND_TOO_LONG,
         }
     }
@@ -223,12 +221,7 @@ impl Entry {
             OP_SEND_INLINE if inline as usize <= crate::sync::slot::INLINE => {
                 Some(Self::SendInline { len: inline })
             }
-            // An honest sender fills each part but the last. Without this check a SEND might never
-            // end.
-            OP_SEND_STAGED if len == CHUNK => Some(Self::SendStaged { len, last: false }),
-            OP_SEND_STAGED_LAST if len != 0 && len <= CHUNK => {
-                Some(Self::SendStaged { len, last: true })
-            }
+            OP_SEND_STAGED if len != 0 && len <= MAX_STAGED => Some(Self::SendStaged { len }),
             OP_SEND_TOO_LONG => Some(Self::SendTooLong),
             _ => None,
         }
@@ -258,13 +251,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_survive_encoding(at in 0u64..1 << 48, len in 0u32..=48, n in 1u32..=CHUNK) {
+        fn entries_survive_encoding(at in 0u64..1 << 48, len in 0u32..=48, n in 1u32..=MAX_STAGED) {
             for e in [
                 Entry::WriteImmInline { at, len },
                 Entry::WriteImm { len: n },
                 Entry::SendInline { len },
-                Entry::SendStaged { len: CHUNK, last: false },
-                Entry::SendStaged { len: n, last: true },
+                Entry::SendStaged { len: n },
                 Entry::SendTooLong,
             ] {
                 prop_assert_eq!(Entry::decode(e.encode()), Some(e));
@@ -276,8 +268,7 @@ mod tests {
             match Entry::decode(word) {
                 Some(Entry::WriteImmInline { at, len }) => prop_assert!(len <= 48 && at < 1 << 48),
                 Some(Entry::SendInline { len }) => prop_assert!(len <= 48),
-                Some(Entry::SendStaged { len, last: false }) => prop_assert_eq!(len, CHUNK),
-                Some(Entry::SendStaged { len, .. }) => prop_assert!((1..=CHUNK).contains(&len)),
+                Some(Entry::SendStaged { len }) => prop_assert!((1..=MAX_STAGED).contains(&len)),
                 Some(Entry::WriteImm { .. } | Entry::SendTooLong) | None => {}
             }
         }

@@ -9,7 +9,7 @@ use super::alloc::{Allocator, BLOCK};
 use super::barrier;
 use super::context::Node;
 use super::foreign::Foreign;
-use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, NodeId, random};
+use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, random};
 use super::layout::{DATA, LaneHead, PAGE};
 use super::pd::SoftPd;
 use super::qp::QpCore;
@@ -32,7 +32,6 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
 pub(super) struct Peer {
-    node: NodeId,
     cred: PeerCred,
     /// Whether this process's copies need no fence of their own; see [`barrier`].
     light_fence: bool,
@@ -195,7 +194,7 @@ impl Link {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             offering,
             node,
-            peer: Peer { node: NodeId(hello.node), cred, light_fence },
+            peer: Peer { cred, light_fence },
             is_dead: AtomicBool::new(false),
             socket,
             other_end: OnceLock::new(),
@@ -220,12 +219,6 @@ impl Link {
     #[must_use]
     pub fn id(&self) -> LinkId {
         self.id
-    }
-
-    /// Identity of the process at the other end, as that process claims.
-    #[must_use]
-    pub fn peer_node(&self) -> NodeId {
-        self.peer.node
     }
 
     /// Credentials of the process at the other end, as the kernel reported them.
@@ -278,7 +271,7 @@ impl Link {
         let qps = live_qps(&state);
         drop(state);
         for qp in qps {
-            qp.peer_died();
+            qp.fail();
         }
         // The retired lanes hold wait lines, which keep this link alive: they are freed now.
         let freed = self.try_state().map(|mut state| self.reclaim(&mut state));

@@ -44,7 +44,7 @@ mod ud;
 mod wait;
 
 pub use bell::{SoftBell, ringer};
-pub use hello::{HELLO_LEN, LinkId, NodeId};
+pub use hello::{HELLO_LEN, LinkId};
 pub use link::Offer;
 pub use mr::SoftMr;
 pub use pd::SoftPd;

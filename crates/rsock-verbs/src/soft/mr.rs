@@ -87,9 +87,6 @@ impl SoftMr {
         access: Access,
     ) -> Result<Self, Error> {
         check(len, access)?;
-        if access.contains(Access::REMOTE_READ) {
-            return Err(Error::Unsupported("remote reads"));
-        }
         let at = NonNull::new(addr).ok_or(Error::Invalid("a region at address 0"))?;
         let link = pd.link();
         link.check_owner()?;

@@ -1,9 +1,10 @@
 //! What the device makes, and what a domain makes: the traits of `device.rs` for both.
 
-use super::layout::MAX_SLOTS;
+use super::layout::{MAX_SLOTS, MAX_WRITE};
 use super::{Link, Soft, SoftBell, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
 use crate::device::{Context, ProtectionDomain};
 use crate::error::Error;
+use crate::sync::slot::INLINE;
 use crate::types::{Access, DeviceAttr, QpCap};
 use std::sync::Arc;
 
@@ -12,11 +13,9 @@ impl Context<Soft> for SoftContext {
         DeviceAttr {
             max_qp_wr: MAX_SLOTS / 2,
             max_cqe: 1 << 22,
-            max_sge: 16,
-            max_msg: 1 << 30,
-            max_inline: 1 << 30,
+            max_inline: MAX_WRITE,
+            max_send: INLINE as u32,
             write_with_imm: self.has_write_imm(),
-            rdma_read: false,
             foreign_remote_write: true,
             notices_peer: true,
         }

@@ -1,14 +1,14 @@
-//! Queues of posted requests: receives wait until a message arrives, sends until they can be
-//! submitted or until their completion is polled.
+//! Queues of a queue pair: receives wait until a message arrives, the outcomes of sends until they
+//! are polled.
 //!
 //! Entries live in family memory and are made of atomics; the counters in `qp/shared.rs` and the
 //! locks named there decide which thread may use which entry.
 
 use crate::error::Error;
 use crate::family::{FamilySafe, FamilySlice, ZeroInit};
-use crate::types::{LKey, RKey, RemoteAddr, WrId};
-use crate::wc::WcStatus;
-use crate::wr::{SendOp, Sge};
+use crate::types::{LKey, WrId};
+use crate::wc::{WcOp, WcStatus};
+use crate::wr::Sge;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Most pieces of one request.
@@ -146,15 +146,12 @@ impl RecvQueue {
     }
 }
 
-/// A queued send.
+/// The outcome of a send.
 #[derive(Debug)]
 struct SendCell {
     id: AtomicU64,
-    remote: AtomicU64,
-    /// Immediate above the remote key.
-    imm_key: AtomicU64,
-    /// Status above, then pieces, signaled, operation: 32, 16, 8, 8 bits.
-    meta: AtomicU64,
+    /// Status above the operation.
+    outcome: AtomicU64,
 }
 
 // SAFETY: atomics only.
@@ -163,93 +160,38 @@ unsafe impl FamilySafe for SendCell {}
 // SAFETY: made of atomic integers.
 unsafe impl ZeroInit for SendCell {}
 
-/// One queued send, copied out.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Queued {
-    pub(super) id: WrId,
-    pub(super) op: SendOp,
-    pub(super) signaled: bool,
-    pub(super) status: WcStatus,
-    n_sges: u16,
-}
-
-/// The ring of sends that wait to be submitted or to be polled.
+/// The ring of sends whose completions were not polled yet. The owner of the queue keeps its
+/// counters.
 #[derive(Debug)]
-pub(super) struct SendQueue {
+pub(super) struct DoneSends {
     cells: FamilySlice<SendCell>,
-    sges: SgeTable,
     mask: u32,
-    max_sge: u32,
 }
 
-impl SendQueue {
-    pub(super) fn new(depth: u32, max_sge: u32) -> Result<Self, Error> {
+impl DoneSends {
+    pub(super) fn new(depth: u32) -> Result<Self, Error> {
         let entries = depth.max(1).next_power_of_two();
-        Ok(Self {
-            cells: FamilySlice::zeroed(entries as usize)
-                .ok_or(Error::Exhausted("family memory"))?,
-            sges: SgeTable::new(entries, max_sge)?,
-            mask: entries - 1,
-            max_sge,
-        })
+        let cells = FamilySlice::zeroed(entries as usize);
+        Ok(Self { cells: cells.ok_or(Error::Exhausted("family memory"))?, mask: entries - 1 })
     }
 
     pub(super) fn capacity(&self) -> u32 {
         self.mask + 1
     }
 
-    pub(super) fn max_sge(&self) -> u32 {
-        self.max_sge
-    }
-
     #[cold]
-    pub(super) fn put(&self, index: u32, id: WrId, op: SendOp, signaled: bool, sges: &[Sge]) {
-        let i = (index & self.mask) as usize;
-        let (code, remote, rkey, imm) = match op {
-            SendOp::Send => (0, 0, 0, 0),
-            SendOp::Write { remote, rkey } => (1, remote.0, rkey.0, 0),
-            SendOp::WriteImm { remote, rkey, imm } => (2, remote.0, rkey.0, imm),
-        };
-        let cell = &self.cells[i];
+    pub(super) fn put(&self, index: u32, id: WrId, op: WcOp, status: WcStatus) {
+        let cell = &self.cells[(index & self.mask) as usize];
         cell.id.store(id.0, Ordering::Relaxed);
-        cell.remote.store(remote, Ordering::Relaxed);
-        cell.imm_key.store(u64::from(imm) << 32 | u64::from(rkey), Ordering::Relaxed);
-        let meta = (sges.len() as u64) << 16 | u64::from(signaled) << 8 | code;
-        cell.meta.store(meta, Ordering::Relaxed);
-        self.sges.store(i, sges);
+        let code = u64::from(op == WcOp::Send);
+        cell.outcome.store(u64::from(status.0) << 32 | code, Ordering::Relaxed);
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "packed fields")]
-    pub(super) fn get(&self, index: u32) -> Queued {
+    pub(super) fn get(&self, index: u32) -> (WrId, WcOp, WcStatus) {
         let cell = &self.cells[(index & self.mask) as usize];
-        let meta = cell.meta.load(Ordering::Relaxed);
-        let remote = RemoteAddr(cell.remote.load(Ordering::Relaxed));
-        let imm_key = cell.imm_key.load(Ordering::Relaxed);
-        let (rkey, imm) = (RKey(imm_key as u32), (imm_key >> 32) as u32);
-        Queued {
-            id: WrId(cell.id.load(Ordering::Relaxed)),
-            op: match meta & 0xff {
-                0 => SendOp::Send,
-                1 => SendOp::Write { remote, rkey },
-                _ => SendOp::WriteImm { remote, rkey, imm },
-            },
-            signaled: meta >> 8 & 0xff != 0,
-            status: WcStatus((meta >> 32) as u32),
-            n_sges: (meta >> 16) as u16,
-        }
-    }
-
-    pub(super) fn sges(&self, index: u32, queued: &Queued) -> Sges {
-        self.sges.load((index & self.mask) as usize, queued.n_sges.into())
-    }
-
-    /// Stores an entry's outcome. A failure always produces a completion.
-    pub(super) fn finish(&self, index: u32, status: WcStatus) {
-        let cell = &self.cells[(index & self.mask) as usize];
-        let mut meta = cell.meta.load(Ordering::Relaxed) & 0xffff_ffff;
-        if status != WcStatus::SUCCESS {
-            meta |= 1 << 8;
-        }
-        cell.meta.store(meta | u64::from(status.0) << 32, Ordering::Relaxed);
+        let outcome = cell.outcome.load(Ordering::Relaxed);
+        let op = if outcome & 1 != 0 { WcOp::Send } else { WcOp::Write };
+        (WrId(cell.id.load(Ordering::Relaxed)), op, WcStatus((outcome >> 32) as u32))
     }
 }

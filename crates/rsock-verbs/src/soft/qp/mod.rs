@@ -18,18 +18,17 @@ use super::barrier;
 use super::creation_stamp::CreationStamp;
 use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
 use super::pd::SoftPd;
-use super::queue::{MAX_SGE, RecvQueue, SendQueue};
+use super::queue::{DoneSends, MAX_SGE, RecvQueue};
 use super::wait::{OwnedWaitLine, Waiters};
 use super::{Link, RetiredLane, SoftCq};
 use crate::device::QueuePair;
 use crate::error::{Error, PostError};
 use crate::family::FamilyBox;
 use crate::sync::primitive::{Native, Platform};
-use crate::types::{Access, QpCap, QpNum, QpState, Retry};
-use crate::wc::WcStatus;
+use crate::types::{Access, QpCap, QpNum, QpState};
 use crate::wr::{RecvWr, SendWr};
 use lane::{Lane, LaneLocation, LaneProducer};
-use shared::{DONE, PENDING, QpShared, ROOM_REQUESTED, Tx};
+use shared::{DONE, QpShared, ROOM_REQUESTED, Tx};
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
 
@@ -51,11 +50,11 @@ pub(super) struct QpCore {
     /// The peer's lane, once connected.
     send_lane: OnceLock<LaneProducer>,
     rq: RecvQueue,
-    sq: SendQueue,
+    done_sends: DoneSends,
     number: QpNum,
     location: LaneLocation,
     max_recv_wr: u32,
-    signal_all: bool,
+    max_send_sge: u32,
     write_imm: bool,
     waiters: Arc<Waiters>,
     wait_line: Arc<OwnedWaitLine>,
@@ -79,7 +78,7 @@ impl SoftQp {
         let n_caps = if recv_sge > 0 { depth.max(1).next_power_of_two() } else { 0 };
         let slots = cap.max_recv_wr.next_power_of_two().clamp(MIN_SLOTS, MAX_SLOTS);
         let rq = RecvQueue::new(depth, recv_sge)?;
-        let sq = SendQueue::new(cap.max_send_wr, cap.max_send_sge)?;
+        let done_sends = DoneSends::new(cap.max_send_wr)?;
         let shared = FamilyBox::new(QpShared::new()).ok_or_else(room)?;
         let number = link.node().numbers().take().ok_or(Error::Exhausted("queue pairs"))?;
         let made = Self::alloc_lane(link, slots, n_caps);
@@ -95,11 +94,11 @@ impl SoftQp {
             recv_lane,
             send_lane: OnceLock::new(),
             rq,
-            sq,
+            done_sends,
             number,
             location,
             max_recv_wr: cap.max_recv_wr,
-            signal_all: cap.signal_all,
+            max_send_sge: cap.max_send_sge,
             write_imm: pd.has_write_imm(),
             waiters: Arc::clone(cq.waiters()),
             wait_line,
@@ -226,15 +225,12 @@ impl QueuePair<Soft> for SoftQp {
         })
     }
 
-    fn ready_to_send(&self, retry: Retry) -> Result<(), Error> {
-        self.step(QpState::Rtr, QpState::Rts, |core, _| {
-            core.shared.rnr_retry.store(retry.rnr.into(), Ordering::Relaxed);
-            Ok(())
-        })
+    fn ready_to_send(&self) -> Result<(), Error> {
+        self.step(QpState::Rtr, QpState::Rts, |_, _| Ok(()))
     }
 
     fn fail(&self) {
-        self.core.fail(WcStatus::WR_FLUSH, WcStatus::RETRY_EXC);
+        self.core.fail();
     }
 
     #[inline]
@@ -271,7 +267,7 @@ impl Drop for SoftQp {
         if !self.created.is_unshared() {
             return;
         }
-        core.fail(WcStatus::WR_FLUSH, WcStatus::RETRY_EXC);
+        core.fail();
         let link = self.pd.link();
         lane::withdraw(link.own_segment(), core.number);
         // Fails if the peer has claimed the lane: then the peer detaches from it later.
@@ -344,30 +340,16 @@ impl QpCore {
         }
     }
 
-    /// The link socket has hung up.
+    /// Enters the error state: all requests complete with a flush.
     #[cold]
-    pub(super) fn peer_died(&self) {
-        self.fail(WcStatus::RETRY_EXC, WcStatus::RETRY_EXC);
-    }
-
-    /// The peer's queue pair has announced that it failed: so this one fails, too.
-    #[cold]
-    fn peer_closed(&self) {
-        let why = self.recv_lane.head().producer.closed.load(Ordering::Acquire);
-        self.fail(WcStatus(why.wrapping_sub(1)), WcStatus::RETRY_EXC);
-    }
-
-    /// Enters the error state. The oldest queued send completes with `first`, all other requests
-    /// with a flush; a send that is queued at the peer completes there with `tell`.
-    #[cold]
-    fn fail(&self, first: WcStatus, tell: WcStatus) {
+    pub(super) fn fail(&self) {
         let mut tx = self.shared.tx.0.lock();
-        self.enter_error(&mut tx, first, tell);
+        self.enter_error(&mut tx);
     }
 
     /// [`Self::fail`] under the send lock.
     #[cold]
-    fn enter_error(&self, tx: &mut Tx, first: WcStatus, tell: WcStatus) {
+    fn enter_error(&self, tx: &mut Tx) {
         if self.shared.state() == QpState::Err {
             return;
         }
@@ -384,21 +366,15 @@ impl QpCore {
         self.shared.lane_users.enter();
         self.shared.set_state(QpState::Err);
 
-        let mut status = if first == WcStatus::SUCCESS { WcStatus::WR_FLUSH } else { first };
-        while tx.sq_mid != tx.sq_tail {
-            self.sq.finish(tx.sq_mid, status);
-            tx.sq_mid = tx.sq_mid.wrapping_add(1);
-            status = WcStatus::WR_FLUSH;
-        }
-        let done = if tx.sq_head == tx.sq_mid { 0 } else { DONE };
+        let done = if tx.done_head == tx.done_tail { 0 } else { DONE };
         self.shared.events.store(done, Ordering::Relaxed);
 
         if let Some(send_lane) = self.send_lane.get() {
             tx.consumed = send_lane.consumed();
             let producer = &send_lane.lane.head().producer;
             // SYNC(close): a thread that sees this sees the entries published before. Pairs with
-            // the Acquire in `peer_closed` and `poll_recvs`.
-            producer.closed.store(tell.0.wrapping_add(1), Ordering::Release);
+            // the Acquire in `poll_recvs`.
+            producer.closed.store(1, Ordering::Release);
             send_lane.ring();
             self.shared.lane_users.retire();
             if self.shared.lane_users.leave() {
@@ -448,13 +424,13 @@ impl QpCore {
     #[inline(always)]
     fn has_send(&self) -> bool {
         let events = self.shared.events.load(Ordering::Relaxed);
-        events & DONE != 0 || self.has_room(events)
+        events != 0 && (events & DONE != 0 || self.has_room(events))
     }
 
     /// Whether the peer has granted the request for room.
     #[cold]
     fn has_room(&self, events: u32) -> bool {
-        events & (ROOM_REQUESTED | PENDING) != 0
+        events & ROOM_REQUESTED != 0
             && self
                 .send_lane
                 .get()

@@ -5,7 +5,6 @@
 //! error state.
 
 use super::QpCore;
-use super::shared::Rx;
 use crate::error::PostError;
 use crate::soft::copy;
 use crate::soft::layout::Entry;
@@ -19,8 +18,6 @@ use std::sync::atomic::Ordering;
 /// Why no further entry is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// The entry was taken and completes no receive yet.
-    Incomplete,
     /// The entry was taken, and its completion reports that it did not fit: no entry after it is
     /// taken.
     Overrun,
@@ -54,7 +51,7 @@ impl QpCore {
         self.rq.put(posted, wr.id, wr.sges);
         let posted = posted.wrapping_add(1);
         rx.posted.store(posted, Ordering::Release);
-        // SYNC(posted): the receive is in place. Pairs with the Acquire in `submit::read_progress`.
+        // SYNC(posted): the receive is in place. Pairs with the Acquire in `submit::has_room`.
         self.recv_lane.head().consumer.posted.store(posted, Ordering::Release);
         if state == QpState::Err {
             // It is flushed at once, so waiters of the queue are woken.
@@ -112,7 +109,6 @@ impl QpCore {
             while n < out.len() && self.recv_lane.slot(head).is_published(head) {
                 match self.take_entry(head, &mut out[n]) {
                     Ok(()) => n += 1,
-                    Err(Stop::Incomplete) => {}
                     Err(why) => {
                         stop = Some(why);
                         if why == Stop::Overrun {
@@ -135,7 +131,8 @@ impl QpCore {
             } else if n != 0 || self.recv_lane.head().producer.closed.load(Ordering::Acquire) == 0 {
                 return n;
             } else if head == first && !self.recv_lane.slot(head).is_published(head) {
-                self.peer_closed();
+                // The peer's queue pair has failed: so this one fails, too.
+                self.fail();
             }
         }
         n + self.poll_after_error(&mut out[n..])
@@ -157,7 +154,6 @@ impl QpCore {
         {
             match self.take_entry(head, &mut out[n]) {
                 Ok(()) | Err(Stop::Overrun) => n += 1,
-                Err(Stop::Incomplete) => {}
                 Err(Stop::Violation) => {
                     rx.drain_until.store(head, Ordering::Relaxed);
                     break;
@@ -197,14 +193,14 @@ impl QpCore {
     fn publish_head(&self, head: u32) {
         self.shared.rx.head.store(head, Ordering::Relaxed);
         // SYNC(slot-free): this process's reads of the slots below come before. Pairs with the
-        // Acquire in `submit::read_progress`.
+        // Acquire in `submit::has_room`.
         self.recv_lane.head().consumer.head.store(head, Ordering::Release);
     }
 
     /// The peer broke the device's contract.
     #[cold]
     fn violated(&self, head: u32) {
-        self.fail(WcStatus::GENERAL, WcStatus::GENERAL);
+        self.fail();
         // No entry after it is received any more.
         self.shared.rx.drain_until.store(head, Ordering::Relaxed);
     }
@@ -259,37 +255,27 @@ impl QpCore {
         out: &mut Completion,
     ) -> Result<(), Stop> {
         let rx = &self.shared.rx;
-        let slot = self.recv_lane.slot(head);
         let taken = rx.taken.load(Ordering::Relaxed);
-        let before = rx.scattered.load(Ordering::Relaxed);
-        let (len, overrun, done) = match entry {
-            Entry::WriteImmInline { .. } | Entry::WriteImm { .. } => return Err(Stop::Violation),
+        let (len, fits) = match entry {
             Entry::SendInline { len } => {
-                let words = slot.payload();
+                let words = self.recv_lane.slot(head).payload();
                 let mut bytes = [0u8; INLINE];
                 // SAFETY: INLINE bytes, and `len` is at most that.
                 unsafe { copy::store_small(&words, bytes.as_mut_ptr(), len as usize) };
-                let fits = self.scatter(taken, 0, &bytes[..len as usize]);
-                (len, !fits || before != 0, true)
+                (len, self.scatter(taken, &bytes[..len as usize]))
             }
-            Entry::SendStaged { len, last } => {
-                let fits = self.scatter_staged(rx, taken, before, len);
-                let sum = before.saturating_add(len);
-                rx.scattered.store(sum, Ordering::Relaxed);
-                (sum, !fits, last)
+            Entry::SendTooLong => (0, false),
+            // The first two are handled by the caller; staged entries are of datagrams.
+            Entry::WriteImmInline { .. } | Entry::WriteImm { .. } | Entry::SendStaged { .. } => {
+                return Err(Stop::Violation);
             }
-            Entry::SendTooLong => (0, true, true),
         };
-        if !overrun && !done {
-            return Err(Stop::Incomplete);
-        }
-        rx.scattered.store(0, Ordering::Relaxed);
         rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
         let (id, qp_num) = (self.rq.id(taken), self.number);
         *out = Completion { id, status: WcStatus::SUCCESS, op: WcOp::Recv, len, imm, qp_num };
-        if overrun {
+        if !fits {
             out.status = WcStatus::LOC_LEN;
-            self.fail(WcStatus::WR_FLUSH, WcStatus::REM_INV_REQ);
+            self.fail();
             // No later entry is received any more.
             rx.drain_until.store(head.wrapping_add(1), Ordering::Relaxed);
             return Err(Stop::Overrun);
@@ -297,54 +283,19 @@ impl QpCore {
         Ok(())
     }
 
-    /// Copies `bytes` to a receive, from its byte `from` on; false if they do not fit.
-    fn scatter(&self, place: u32, from: u32, bytes: &[u8]) -> bool {
+    /// Copies `bytes` to a receive; false if they do not fit.
+    fn scatter(&self, place: u32, bytes: &[u8]) -> bool {
         let sges = self.rq.sges(place);
-        let (mut skip, mut rest) = (from as usize, bytes);
+        let mut rest = bytes;
         for sge in sges.as_slice() {
-            let size = sge.len as usize;
-            if skip >= size {
-                skip -= size;
-                continue;
-            }
-            let n = (size - skip).min(rest.len());
+            let n = (sge.len as usize).min(rest.len());
             #[expect(clippy::cast_possible_truncation, reason = "an address of this process")]
-            let to = ptr::with_exposed_provenance_mut::<u8>(sge.addr as usize + skip);
+            let to = ptr::with_exposed_provenance_mut::<u8>(sge.addr as usize);
             // SAFETY: the caller of `post_recv` keeps the memory valid until the completion, which
             // has not been returned yet, and has promised that no other thread polls.
             unsafe { copy::plain(rest.as_ptr(), to, n) };
             rest = &rest[n..];
-            skip = 0;
-            if rest.is_empty() {
-                return true;
-            }
         }
         rest.is_empty()
-    }
-
-    /// Copies the next `len` staged bytes to a receive, from its byte `from` on; false if they do
-    /// not fit.
-    fn scatter_staged(&self, rx: &Rx, place: u32, from: u32, len: u32) -> bool {
-        let mut at = rx.stage_head.load(Ordering::Relaxed);
-        let (mut from, mut left) = (from, len as usize);
-        let mut fits = true;
-        let mut bounce = [0u8; 1024];
-        while left > 0 {
-            let (src, run) = self.recv_lane.stage(at);
-            let n = left.min(run).min(bounce.len());
-            // The peer may write the stage meanwhile, so the bytes are first copied to private
-            // memory.
-            // SAFETY: `n` bytes on the stage, and in the array.
-            unsafe { copy::plain(src.as_ptr(), bounce.as_mut_ptr(), n) };
-            fits = fits && self.scatter(place, from, &bounce[..n]);
-            at = at.wrapping_add(n as u64);
-            from = from.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
-            left -= n;
-        }
-        rx.stage_head.store(at, Ordering::Relaxed);
-        // SYNC(stage): this process's reads come before. Pairs with the Acquire in
-        // `stage_shortage`.
-        self.recv_lane.head().consumer.stage_head.store(at, Ordering::Release);
-        fits
     }
 }

@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Send completions are ready to be polled.
 pub(super) const DONE: u32 = 1;
-/// Sends wait to be submitted.
-pub(super) const PENDING: u32 = 1 << 1;
 /// A send was refused for lack of room; the peer has been asked to ring when there is some.
 pub(super) const ROOM_REQUESTED: u32 = 1 << 2;
 
@@ -20,12 +18,10 @@ pub(super) const ROOM_REQUESTED: u32 = 1 << 2;
 pub(super) struct QpShared {
     /// Read by every operation, written when the state changes.
     state: AtomicU32,
-    /// [`DONE`], [`PENDING`], [`ROOM_REQUESTED`]. Written under `tx`.
+    /// [`DONE`], [`ROOM_REQUESTED`]. Written under `tx`.
     pub(super) events: AtomicU32,
     /// Access that the peer has, as published in this queue pair's entry.
     pub(super) peer_access: AtomicU32,
-    /// Retries of a request that finds no receive at the peer; 7 means without end.
-    pub(super) rnr_retry: AtomicU32,
     /// Threads that use the peer's lane without `tx`.
     pub(super) lane_users: LaneUsers,
     pub(super) rx: Rx,
@@ -47,12 +43,8 @@ pub(super) struct Rx {
     pub(super) taken: AtomicU32,
     /// Receives posted.
     pub(super) posted: AtomicU32,
-    /// Bytes of the arriving SEND that have been scattered.
-    pub(super) scattered: AtomicU32,
     /// In the error state: entries below this are still received, later ones are not.
     pub(super) drain_until: AtomicU32,
-    /// Staged bytes taken.
-    pub(super) stage_head: AtomicU64,
     /// Bytes that the program has consumed, as published for the peer.
     pub(super) consumed: AtomicU64,
 }
@@ -68,15 +60,9 @@ pub(super) struct Tx {
     pub(super) slot_end: u32,
     /// `msgs` may grow to this: receives that the peer had posted when last read.
     pub(super) posted: u32,
-    /// Staged bytes written, and staged bytes that the peer had taken when last read.
-    pub(super) stage_tail: u64,
-    pub(super) stage_head: u64,
-    /// Positions in the send queue: polled <= submitted <= posted.
-    pub(super) sq_head: u32,
-    pub(super) sq_mid: u32,
-    pub(super) sq_tail: u32,
-    /// Bytes of the first queued SEND that have been submitted.
-    pub(super) sent: u32,
+    /// Outcomes of sends that were polled, and all of them.
+    pub(super) done_head: u32,
+    pub(super) done_tail: u32,
     /// The region that was written last.
     pub(super) region: RemoteRegion,
     /// Private copy of the lane's copy guard count.
@@ -85,9 +71,6 @@ pub(super) struct Tx {
     pub(super) copy_policy: CopyPolicy,
     /// [`Rx::taken`] at the last copy, to tell whether the peer has answered since.
     pub(super) taken_then: u32,
-    /// When the first queued request fails for lack of a receive at the peer; monotonic
-    /// nanoseconds, or 0.
-    pub(super) rnr_deadline: u64,
     /// In the error state: what the peer had consumed, because its lane is not read any more.
     pub(super) consumed: u64,
 }
@@ -101,7 +84,6 @@ impl QpShared {
             state: AtomicU32::new(QpState::Reset as u32),
             events: AtomicU32::new(0),
             peer_access: AtomicU32::new(0),
-            rnr_retry: AtomicU32::new(7),
             lane_users: LaneUsers::new(),
             rx: Rx::default(),
             tx: Line(Lock::new(Tx::default())),

@@ -8,7 +8,7 @@ use super::lane::LaneProducer;
 use super::shared::{ROOM_REQUESTED, Tx};
 use crate::fault;
 use crate::soft::copy;
-use crate::soft::layout::{CHUNK, Entry};
+use crate::soft::layout::Entry;
 use crate::soft::regions::{Refusal, RemoteRegion, Target};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, RKey, RemoteAddr};
@@ -24,12 +24,8 @@ pub(super) enum Submitted {
     Silent,
     /// An entry was published.
     Announced,
-    /// A part of a long SEND was published; the rest needs room.
-    Partly,
-    /// No free slot, or no room on the stage.
+    /// No free slot, or the peer has posted no receive; it was asked to ring.
     NoRoom,
-    /// The peer has posted no receive.
-    NoReceive,
     /// The request cannot be executed; the queue pair fails with this status.
     Failed(WcStatus),
     /// The payload is not mapped; nothing was published.
@@ -37,12 +33,10 @@ pub(super) enum Submitted {
 }
 
 impl QpCore {
-    /// Tries to submit one request. `sent` is how many bytes of a SEND have been submitted already;
-    /// `whole` forbids submitting only a part.
+    /// Tries to submit one request, which has been checked.
     ///
     /// # Safety
-    /// The pieces name readable memory, `len` bytes in all.
-    #[expect(clippy::too_many_arguments, reason = "a request's parts, and the lane's")]
+    /// The pieces name readable memory, or memory that is not mapped, `len` bytes in all.
     pub(super) unsafe fn submit(
         &self,
         tx: &mut Tx,
@@ -50,8 +44,6 @@ impl QpCore {
         op: &SendOp,
         sges: &[Sge],
         len: u64,
-        whole: bool,
-        sent: &mut u32,
     ) -> Submitted {
         match *op {
             SendOp::Write { remote, rkey } => {
@@ -67,8 +59,8 @@ impl QpCore {
                 }
             }
             SendOp::WriteImm { remote, rkey, imm } => {
-                if let Some(short) = self.shortage(tx, send_lane, 1) {
-                    return short;
+                if self.is_short(tx, send_lane) {
+                    return Submitted::NoRoom;
                 }
                 // The entry is published before the copy guard ends: an owner that sees no copy
                 // under way and an empty lane may take the memory for unused.
@@ -88,7 +80,7 @@ impl QpCore {
                 Submitted::Announced
             }
             // SAFETY: the caller's promise is the same.
-            SendOp::Send => unsafe { self.submit_send(tx, send_lane, sges, len, whole, sent) },
+            SendOp::Send => unsafe { self.submit_send(tx, send_lane, sges, len) },
         }
     }
 
@@ -123,65 +115,26 @@ impl QpCore {
         })
     }
 
-    /// Checks for room for `slots` more entries and one more message. If there is none, says what
-    /// is short; the peer has then been asked to ring when there is room.
+    /// Whether there is no room for one more entry and message. The peer has then been asked to ring
+    /// when there is.
     #[inline(always)]
-    pub(super) fn shortage(
-        &self,
-        tx: &mut Tx,
-        send_lane: &LaneProducer,
-        slots: u32,
-    ) -> Option<Submitted> {
-        if tx.slot_end.wrapping_sub(tx.tail) >= slots && tx.msgs != tx.posted {
-            return None;
-        }
-        self.shortage_slow(tx, send_lane, slots)
+    fn is_short(&self, tx: &mut Tx, send_lane: &LaneProducer) -> bool {
+        (tx.tail == tx.slot_end || tx.msgs == tx.posted) && self.is_short_of_progress(tx, send_lane)
     }
 
     #[cold]
-    pub(super) fn shortage_slow(
-        &self,
-        tx: &mut Tx,
-        send_lane: &LaneProducer,
-        slots: u32,
-    ) -> Option<Submitted> {
-        if let fits @ None = read_progress(tx, send_lane, slots) {
-            return fits;
+    fn is_short_of_progress(&self, tx: &mut Tx, send_lane: &LaneProducer) -> bool {
+        if has_room(tx, send_lane) {
+            return false;
         }
         self.request_room(send_lane);
         // SYNC(room-request): see `request_room`; room that was made before the peer could see the
         // request is seen here.
-        let short = read_progress(tx, send_lane, slots);
-        if short.is_none() {
+        let is_short = !has_room(tx, send_lane);
+        if !is_short {
             self.withdraw_room_request(send_lane);
         }
-        short
-    }
-
-    /// As [`Self::shortage`], for bytes on the stage.
-    pub(super) fn stage_shortage(
-        &self,
-        tx: &mut Tx,
-        send_lane: &LaneProducer,
-        bytes: u64,
-    ) -> Option<Submitted> {
-        let stage = send_lane.lane.stage_len();
-        let fits = |tx: &mut Tx| {
-            // SYNC(stage): the peer has copied the staged bytes below. Pairs with the Release in
-            // `QpCore::scatter`. A peer that stores a false value corrupts its own stage.
-            tx.stage_head = send_lane.lane.head().consumer.stage_head.load(Ordering::Acquire);
-            tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage
-        };
-        if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(bytes) <= stage || fits(tx) {
-            return None;
-        }
-        self.request_room(send_lane);
-        // SYNC(room-request): as in `shortage_slow`.
-        if fits(tx) {
-            self.withdraw_room_request(send_lane);
-            return None;
-        }
-        Some(Submitted::NoRoom)
+        is_short
     }
 
     /// Asks the peer to ring when it has taken entries or posted receives.
@@ -219,7 +172,7 @@ impl QpCore {
         len: u64,
     ) -> Result<(Entry, [u64; INLINE / 8]), Refusal> {
         let none = [0; INLINE / 8];
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MSG")]
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_WRITE")]
         let short = len as u32;
         if len == 0 {
             return Ok((Entry::WriteImm { len: 0 }, none));
@@ -320,89 +273,44 @@ impl QpCore {
     }
 
     /// # Safety
-    /// As [`Self::submit`].
-    pub(super) unsafe fn submit_send(
+    /// As [`Self::submit`]; at most INLINE bytes.
+    unsafe fn submit_send(
         &self,
         tx: &mut Tx,
         send_lane: &LaneProducer,
         sges: &[Sge],
         len: u64,
-        whole: bool,
-        sent: &mut u32,
     ) -> Submitted {
-        let none = [0; INLINE / 8];
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MSG")]
-        let len = len as u32;
-        let slots = if whole { len.div_ceil(CHUNK).max(1) } else { 1 };
-        if let Some(short) = self.shortage(tx, send_lane, slots) {
-            return short;
+        if self.is_short(tx, send_lane) {
+            return Submitted::NoRoom;
         }
+        #[expect(clippy::cast_possible_truncation, reason = "at most INLINE")]
+        let len = len as u32;
+        let slot = send_lane.lane.slot(tx.tail);
         // A receive that is too short is detected before anything is sent.
-        if *sent == 0
-            && send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len)
-        {
-            let entry = Entry::SendTooLong.encode();
-            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
+        if send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len) {
+            slot.publish_bare(tx.tail, 0, Entry::SendTooLong.encode());
             tx.tail = tx.tail.wrapping_add(1);
             return Submitted::Failed(WcStatus::REM_INV_REQ);
         }
-        if *sent == 0 && len as usize <= INLINE {
-            // SAFETY: the caller's promise; at most INLINE bytes.
-            let Some(words) = (unsafe { gather_small(sges) }) else { return Submitted::Fault };
-            let entry = Entry::SendInline { len }.encode();
-            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &words);
-            tx.tail = tx.tail.wrapping_add(1);
-            tx.msgs = tx.msgs.wrapping_add(1);
-            return Submitted::Announced;
-        }
-        let mut any = false;
-        loop {
-            let chunk = (len - *sent).min(CHUNK);
-            let needed = if whole { len - *sent } else { chunk };
-            let short = self
-                .shortage(tx, send_lane, 1)
-                .or_else(|| self.stage_shortage(tx, send_lane, needed.into()));
-            if let Some(short) = short {
-                return if any { Submitted::Partly } else { short };
-            }
-            // SAFETY: the caller's promise; `sent + chunk <= len`; the stage has room.
-            if !unsafe { stage(tx, send_lane, sges, *sent, chunk) } {
-                // The peer cannot use the part that was published before: the queue pair fails.
-                return if any || *sent != 0 {
-                    Submitted::Failed(WcStatus::LOC_PROT)
-                } else {
-                    Submitted::Fault
-                };
-            }
-            *sent += chunk;
-            any = true;
-            let last = *sent == len;
-            let entry = Entry::SendStaged { len: chunk, last }.encode();
-            send_lane.lane.slot(tx.tail).publish(tx.tail, 0, entry, &none);
-            tx.tail = tx.tail.wrapping_add(1);
-            if last {
-                tx.msgs = tx.msgs.wrapping_add(1);
-                return Submitted::Announced;
-            }
-        }
+        // SAFETY: the caller's promise; at most INLINE bytes.
+        let Some(words) = (unsafe { gather_small(sges) }) else { return Submitted::Fault };
+        slot.publish(tx.tail, 0, Entry::SendInline { len }.encode(), &words);
+        tx.tail = tx.tail.wrapping_add(1);
+        tx.msgs = tx.msgs.wrapping_add(1);
+        Submitted::Announced
     }
 }
 
-/// Reads the peer's progress again; returns what is short, if anything.
-fn read_progress(tx: &mut Tx, send_lane: &LaneProducer, slots: u32) -> Option<Submitted> {
+/// Reads the peer's progress again; returns whether there is room for one more message.
+fn has_room(tx: &mut Tx, send_lane: &LaneProducer) -> bool {
     let consumer = &send_lane.lane.head().consumer;
     // SYNC(slot-free): the peer has read the slots below. Pairs with the Release in
     // `QpCore::publish_head`. A peer that stores a false value has its own lane overwritten.
     tx.slot_end = consumer.head.load(Ordering::Acquire).wrapping_add(send_lane.lane.n_slots());
     // SYNC(posted): the peer is ready for these. Pairs with the Release in `QpCore::post_recv`.
     tx.posted = consumer.posted.load(Ordering::Acquire);
-    if tx.msgs == tx.posted {
-        Some(Submitted::NoReceive)
-    } else if tx.slot_end.wrapping_sub(tx.tail) < slots {
-        Some(Submitted::NoRoom)
-    } else {
-        None
-    }
+    tx.msgs != tx.posted && tx.slot_end != tx.tail
 }
 
 #[inline(always)]
@@ -461,44 +369,4 @@ unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     }
     // SAFETY: the array has INLINE bytes.
     Some(unsafe { copy::load_small(bytes.as_ptr(), INLINE) })
-}
-
-/// Copies bytes `from..from + len` of the pieces' sequence to the stage. False if a piece is not
-/// mapped: then nothing was staged.
-///
-/// # Safety
-/// The pieces name readable memory, or memory that is not mapped, at least `from + len` bytes
-/// together.
-unsafe fn stage(tx: &mut Tx, send_lane: &LaneProducer, sges: &[Sge], from: u32, len: u32) -> bool {
-    let before = tx.stage_tail;
-    let (mut skip, mut left) = (from as usize, len as usize);
-    let from = tx.copy_policy.stream_from(left, false);
-    for sge in sges {
-        let size = sge.len as usize;
-        if skip >= size {
-            skip -= size;
-            continue;
-        }
-        let mut src = ptr::with_exposed_provenance::<u8>(address(sge.addr) + skip);
-        let mut part = (size - skip).min(left);
-        skip = 0;
-        while part > 0 {
-            let (to, run) = send_lane.lane.stage(tx.stage_tail);
-            let n = part.min(run);
-            // SAFETY: `n` readable bytes of this piece, and as many writable ones on the stage.
-            if !unsafe { copy::to_peer(src, to.as_ptr(), n, from) } {
-                tx.stage_tail = before;
-                return false;
-            }
-            // SAFETY: still inside the piece, or at its end.
-            src = unsafe { src.add(n) };
-            tx.stage_tail = tx.stage_tail.wrapping_add(n as u64);
-            part -= n;
-            left -= n;
-        }
-        if left == 0 {
-            break;
-        }
-    }
-    true
 }

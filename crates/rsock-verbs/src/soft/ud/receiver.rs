@@ -186,7 +186,7 @@ impl UdReceiver {
                 }
                 Some((len, At::Slot(bytes)))
             }
-            Some(Entry::SendStaged { len, last: true }) if len as usize <= MAX_LEN => {
+            Some(Entry::SendStaged { len }) if len as usize <= MAX_LEN => {
                 Some((len, At::Stage(&self.lane, stage)))
             }
             _ => None,

@@ -158,7 +158,7 @@ impl UdSender {
                 }
             }
             self.stage(&mut tx, payload);
-            let entry = layout::Entry::SendStaged { len: short, last: true };
+            let entry = layout::Entry::SendStaged { len: short };
             slot.publish_bare(tx.tail, src.0, entry.encode());
         }
         tx.tail = tx.tail.wrapping_add(1);
