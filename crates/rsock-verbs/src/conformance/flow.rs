@@ -118,7 +118,7 @@ pub fn a_long_stream_keeps_its_order<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("long stream");
     let [a, b] = connected(f);
     let has_imm = a.attr().write_with_imm;
-    let is_write = |i: u32| has_imm && i % 3 != 0;
+    let is_write = |i: u32| has_imm && !i.is_multiple_of(3);
     let size = |i: u32| {
         let most = if is_write(i) { 304 } else { a.max_send.min(304) };
         4 + (i.wrapping_mul(2_654_435_761) >> 20) as usize % (most - 3)

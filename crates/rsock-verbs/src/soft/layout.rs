@@ -36,6 +36,8 @@ pub(super) const STAGE: u32 = 64 << 10;
 pub(super) const MAX_STAGE: u32 = 4 << 20;
 /// Most payload of one staged entry.
 pub(super) const MAX_STAGED: u32 = 16 << 10;
+/// Longest payload of one SEND of a stream: it lies in its slot.
+pub(super) const MAX_SEND: u32 = 48;
 /// Longest payload of one RDMA WRITE.
 pub(super) const MAX_WRITE: u32 = 1 << 30;
 /// Fewest and most slots of a lane.
@@ -164,6 +166,7 @@ pub(super) struct CopierLine {
 pub(super) const REVOKED: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!(MAX_SEND as usize == crate::sync::slot::INLINE);
 const _: () = assert!(size_of::<WaitLine>() == 128);
 const _: () = assert!(size_of::<LaneHead>() == 384);
 const _: () = assert!(size_of::<RegionEntry>() == 32);

@@ -1,10 +1,9 @@
 //! What the device makes, and what a domain makes: the traits of `device.rs` for both.
 
-use super::layout::{MAX_SLOTS, MAX_WRITE};
+use super::layout::{MAX_SEND, MAX_SLOTS, MAX_WRITE};
 use super::{Link, Soft, SoftBell, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};
 use crate::device::{Context, ProtectionDomain};
 use crate::error::Error;
-use crate::sync::slot::INLINE;
 use crate::types::{Access, DeviceAttr, QpCap};
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ impl Context<Soft> for SoftContext {
             max_qp_wr: MAX_SLOTS / 2,
             max_cqe: 1 << 22,
             max_inline: MAX_WRITE,
-            max_send: INLINE as u32,
+            max_send: MAX_SEND,
             write_with_imm: self.has_write_imm(),
             foreign_remote_write: true,
             notices_peer: true,

@@ -187,7 +187,6 @@ impl DoneSends {
         cell.outcome.store(u64::from(status.0) << 32 | code, Ordering::Relaxed);
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "packed fields")]
     pub(super) fn get(&self, index: u32) -> (WrId, WcOp, WcStatus) {
         let cell = &self.cells[(index & self.mask) as usize];
         let outcome = cell.outcome.load(Ordering::Relaxed);

@@ -10,7 +10,7 @@ use super::shared::{DONE, ROOM_REQUESTED, Tx};
 use super::submit::{Submitted, address};
 use crate::error::PostError;
 use crate::soft::copy;
-use crate::soft::layout::{Entry, MAX_WRITE};
+use crate::soft::layout::{Entry, MAX_SEND, MAX_WRITE};
 use crate::soft::regions::Target;
 use crate::sync::slot::INLINE;
 use crate::types::{QpState, RKey, RemoteAddr};
@@ -167,7 +167,7 @@ impl QpCore {
         let ok = len <= MAX_WRITE.into()
             && wr.sges.len() <= self.max_send_sge as usize
             && match wr.op {
-                SendOp::Send => len <= INLINE as u64,
+                SendOp::Send => len <= MAX_SEND.into(),
                 SendOp::Write { .. } => true,
                 SendOp::WriteImm { .. } => self.write_imm,
             };
