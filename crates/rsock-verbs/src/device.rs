@@ -245,8 +245,8 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     /// WRITEs land in order.
     ///
     /// # Safety
-    /// The entries name memory that is readable during the call, or, where [`crate::fault::arm`] was
-    /// called, that may be missing.
+    /// The entries name memory that is readable during the call, or, where [`crate::fault::arm`]
+    /// was called, that may be missing.
     ///
     /// # Errors
     /// [`PostError`]; the request was not taken. `QueueFull` also where the device does not keep

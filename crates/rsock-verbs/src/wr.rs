@@ -3,8 +3,8 @@
 use crate::types::{LKey, RKey, RemoteAddr, WrId};
 use bitflags::bitflags;
 
-/// One piece of local memory: `len` bytes from virtual address `addr`; in a receive, of a registered
-/// region with key `lkey`.
+/// One piece of local memory: `len` bytes from virtual address `addr`; in a receive, of a
+/// registered region with key `lkey`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_sge")]
 pub struct Sge {

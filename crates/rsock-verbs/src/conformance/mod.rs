@@ -253,8 +253,8 @@ impl<B: Backend> End<B> {
         unsafe { self.qp.post_send(&SendWr { id: WrId(id), op, sges, flags }) }
     }
 
-    /// Posts up to `n` messages that find no receive at the peer, named from `first` on; returns how
-    /// many wait in the send queue. A device may keep none.
+    /// Posts up to `n` messages that find no receive at the peer, named from `first` on; returns
+    /// how many wait in the send queue. A device may keep none.
     pub(crate) fn post_without_receives(&self, first: u64, n: u64) -> u64 {
         let post = |id| self.post(id, SendOp::Send, &[self.sge(0, 10)], SendFlags::empty());
         let refused = (0..n).find_map(|i| Some((i, post(first + i).err()?)));
@@ -265,8 +265,8 @@ impl<B: Backend> End<B> {
     }
 
     pub(crate) fn post_recv(&self, id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        // SAFETY: the region outlives the queue pair (fields drop in order), and one thread at a time
-        // polls.
+        // SAFETY: the region outlives the queue pair (fields drop in order), and one thread at a
+        // time polls.
         unsafe { self.qp.post_recv(&RecvWr { id: WrId(id), sges }) }
     }
 

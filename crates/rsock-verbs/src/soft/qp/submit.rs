@@ -115,8 +115,8 @@ impl QpCore {
         })
     }
 
-    /// Whether there is no room for one more entry and message. The peer has then been asked to ring
-    /// when there is.
+    /// Whether there is no room for one more entry and message. The peer has then been asked to
+    /// ring when there is.
     #[inline(always)]
     fn is_short(&self, tx: &mut Tx, send_lane: &LaneProducer) -> bool {
         (tx.tail == tx.slot_end || tx.msgs == tx.posted) && self.is_short_of_progress(tx, send_lane)
