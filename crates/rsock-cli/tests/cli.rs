@@ -272,7 +272,7 @@ fn stat_shows_the_connections_of_a_process() {
     assert_eq!(shown["received"]["bytes"]["tcp"], 7);
     assert_eq!(shown["why_on_tcp"], "the peer is on another host");
     let on_rdma = own["rdma"].as_object().unwrap();
-    assert!(on_rdma.len() == 4 && on_rdma.values().all(|n| n == 0), "{on_rdma:?}");
+    assert!(on_rdma.len() == 3 && on_rdma.values().all(|n| n == 0), "{on_rdma:?}");
     assert!(!table.contains("on RDMA devices"), "{table}");
     drop(slot);
 }
