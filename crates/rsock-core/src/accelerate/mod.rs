@@ -61,6 +61,7 @@ mod stream_ref;
 mod tcp_socket;
 #[cfg(test)]
 mod tests;
+mod time_limit;
 mod verify;
 
 pub use crate::metrics::FallbackReason;
@@ -269,21 +270,8 @@ impl AcceleratedStream {
         &self.closings
     }
 
-    /// To be called before `fd`, which names this socket, is closed while other calls on it may be
-    /// in progress, as many as `others` says. They go on with the socket, whatever becomes of the
-    /// number. `None` if the number is another file's already.
-    pub fn keep_for_calls(&self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
-        if others() == 0 {
-            return;
-        }
-        let wake = || {
-            if let Some(path) = self.path() {
-                path.wake_waiters();
-            }
-        };
-        self.closings.keep(fd, wake, others);
-        // A call that was too slow to answer makes its system calls under a lock, and looks the
-        // descriptor up there: none is between the two from here on.
+    /// Waits for every call that holds the lock of a direction.
+    fn await_locked_calls(&self) {
         drop(self.dirs.tx.0.lock());
         drop(self.dirs.rx.0.lock());
     }

@@ -101,9 +101,9 @@ impl RdmaPath {
 #[derive(Debug, Default)]
 pub(super) struct PathCell(OnceLock<Box<Path>>);
 
-impl PathCell {
-    pub(super) fn new(path: Path) -> Self {
-        Self(OnceLock::from(Box::new(path)))
+impl From<RdmaPath> for PathCell {
+    fn from(path: RdmaPath) -> Self {
+        Self(OnceLock::from(Box::new(Path::Rdma(path))))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::path::Path;
 use crate::accelerate::poll_state::State;
 use crate::accelerate::{AcceleratedStream, Claim, FallbackReason, NativeStream, Need};
-use crate::closing::Descriptor;
+use crate::closing::{Closings, Descriptor};
 use crate::metrics::Direction;
 use rustix::event::PollFlags;
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -89,9 +89,27 @@ impl<'a> StreamRef<'a> {
         }
     }
 
-    /// As [`AcceleratedStream::keep_for_calls`].
+    /// What calls on this socket need that came by a descriptor which may be closed under them.
+    fn closings(self) -> &'a Closings {
+        on!(self, stream => stream.closings())
+    }
+
+    /// To be called before `fd`, which names this socket, is closed while other calls on it may be
+    /// in progress, as many as `others` says. They go on with the socket, whatever becomes of the
+    /// number. `None` if the number is another file's already.
     pub fn keep_for_calls(self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
-        on!(self, stream => stream.keep_for_calls(fd, others));
+        if others() == 0 {
+            return;
+        }
+        let wake = || {
+            if let Some(path) = self.path() {
+                path.wake_waiters();
+            }
+        };
+        self.closings().keep(fd, wake, others);
+        // A call that was too slow to answer makes its system calls under a lock, and looks the
+        // descriptor up there: none is between the two from here on.
+        on!(self, stream => stream.await_locked_calls());
     }
 
     /// As [`AcceleratedStream::send_by`].

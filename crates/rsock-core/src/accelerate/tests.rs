@@ -11,6 +11,7 @@ mod ends;
 mod handoff;
 mod memory;
 mod moving;
+mod native_peer;
 mod readiness;
 
 use crate::accelerate::*;
@@ -107,6 +108,18 @@ fn watchdog<R: Send>(f: impl FnOnce() -> R + Send) -> R {
         drop(done);
         result
     })
+}
+
+/// Waits until that thread of this process sleeps.
+fn await_asleep(thread: u32) {
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        // The state comes after the name, which is in parentheses.
+        if stat.expect("a thread").rsplit(')').next().is_some_and(|rest| rest.starts_with(" S")) {
+            return;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// Reproducible bytes: position `i` of a stream has one value.

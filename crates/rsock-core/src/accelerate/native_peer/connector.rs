@@ -55,7 +55,7 @@ impl NativeStream {
         let (far, addrs) = connected.ok_or_else(refused)?;
         let domain = sockopt::socket_domain(socket)?;
         let kept = socket_proxy::connect_kept_end(domain, &socket, addrs.0.ip())?;
-        Self::new(socket, kept, far, addrs).ok_or_else(|| rustix::io::Errno::NOMEM.into())
+        Self::new(socket, kept, far.into(), addrs).ok_or_else(|| rustix::io::Errno::NOMEM.into())
     }
 }
 

@@ -133,7 +133,7 @@ impl NativeListener {
             Ok((near, far)) => {
                 let Established { stream, connection, ctx } = established;
                 let path = RdmaPath::new(stream, connection, ctx);
-                let stream = NativeStream::new(near.as_fd(), far, path, (local, peer));
+                let stream = NativeStream::new(near.as_fd(), far, path.into(), (local, peer));
                 Ok(stream.map(|stream| (near, stream)))
             }
             Err(e) => {

@@ -14,7 +14,7 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::epoll_proxy::{ProxySlot, Shows};
 use crate::accelerate::native_peer::placeholder::{self, Placeholder};
 use crate::accelerate::native_peer::state::State;
-use crate::accelerate::path::{Path, PathCell, RdmaPath};
+use crate::accelerate::path::{Path, PathCell};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_SHUT};
 use crate::accelerate::tcp_socket::queued;
 use crate::accelerate::{FallbackReason, inode_of};
@@ -65,10 +65,10 @@ fn keepalive(fd: BorrowedFd<'_>) -> Option<Keepalive> {
 impl NativeStream {
     /// Wraps the placeholder `near`, whose other end is `far`: everything goes by `path`. `None`
     /// for lack of memory.
-    pub(super) fn new(
+    pub(in crate::accelerate) fn new(
         near: BorrowedFd<'_>,
         far: OwnedFd,
-        path: RdmaPath,
+        path: PathCell,
         (local, peer): (SocketAddr, SocketAddr),
     ) -> Option<Self> {
         let is_v6 = sockopt::socket_domain(near).is_ok_and(|domain| domain == AddressFamily::INET6);
@@ -81,7 +81,7 @@ impl NativeStream {
         stat.set_fallback(FallbackReason::PlainRsockets);
         let this = Self {
             state: FamilyBox::new(State::new())?,
-            path: PathCell::new(Path::Rdma(path)),
+            path,
             stat,
             inode,
             proxy: ProxySlot::default(),
@@ -187,20 +187,8 @@ impl NativeStream {
         &self.closings
     }
 
-    /// As
-    /// [`AcceleratedStream::keep_for_calls`](crate::accelerate::AcceleratedStream::keep_for_calls).
-    pub fn keep_for_calls(&self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
-        if others() == 0 {
-            return;
-        }
-        let wake = || {
-            if let Some(path) = self.path() {
-                path.wake_waiters();
-            }
-        };
-        self.closings.keep(fd, wake, others);
-        // A call that was too slow to answer makes its system calls under a lock, and looks the
-        // descriptor up there: none is between the two from here on.
+    /// Waits for every call that holds the lock of a direction.
+    pub(in crate::accelerate) fn await_locked_calls(&self) {
         drop(self.state.tx.0.lock());
         drop(self.state.idle_reads.0.lock());
     }

@@ -54,18 +54,6 @@ fn a_peer_that_waits_for_input_leaves_the_ring_when_it_is_asked() {
     });
 }
 
-/// Waits until that thread of this process sleeps.
-fn await_asleep(thread: u32) {
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-        // The state comes after the name, which is in parentheses.
-        if stat.expect("a thread").rsplit(')').next().is_some_and(|rest| rest.starts_with(" S")) {
-            return;
-        }
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
     watchdog(|| {
