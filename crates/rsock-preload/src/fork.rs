@@ -58,6 +58,7 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     release();
+    fork::in_child();
     Halt::forget_all();
     listeners::after_fork_in_child();
     signal::unlock_after_fork();

@@ -20,6 +20,7 @@
 mod duplicates;
 pub(crate) mod notice;
 
+use crate::fork;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rustix::fd::{BorrowedFd, RawFd};
@@ -266,6 +267,15 @@ impl Drop for Closings {
             duplicates::close(fd);
         }
     }
+}
+
+/// Has every forked child close its copies of the parent's notices and duplicates. To be called
+/// before one is made.
+fn watch_forks() {
+    fork::close_in_children(|| {
+        notice::close_all();
+        duplicates::close_all();
+    });
 }
 
 fn number(state: u64) -> Option<RawFd> {
