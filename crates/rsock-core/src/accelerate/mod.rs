@@ -82,6 +82,7 @@ use discovery::local::Search;
 use discovery::schedule::FIRST_SEARCH_CALL;
 use epoll_proxy::ProxySlot;
 use four_tuple::FourTuple;
+use handoff::CallStops;
 use path::{Path, PathCell};
 use rsock_proto::switch::{Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
@@ -112,6 +113,8 @@ pub struct AcceleratedStream {
     epoll_proxy: ProxySlot,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
+    /// For calls in progress when the stream is handed off.
+    call_stops: CallStops,
     /// Buffers that the peer may open to us at once.
     iomap_slots: u16,
 }
@@ -160,6 +163,7 @@ impl AcceleratedStream {
             stat: OnceLock::new(),
             epoll_proxy: ProxySlot::default(),
             closings: Closings::new(),
+            call_stops: CallStops::default(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
         })
     }
@@ -218,7 +222,13 @@ impl AcceleratedStream {
     /// friends may go straight to the kernel.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN)
+        self.dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN) || self.call_stops.is_replaced()
+    }
+
+    /// Bytes on the ring that no call has received.
+    #[must_use]
+    pub fn bytes_on_ring(&self) -> usize {
+        self.path().map_or(0, Path::bytes_readable)
     }
 
     /// Leaves the fast path for good: what is written from now on goes to TCP. Needs no answer of

@@ -233,6 +233,7 @@ fn run<'a>(
     let n = entries.len();
     let mut first = true;
     loop {
+        stop_for_handoffs(entries, states);
         let seen = look(entries, states);
         let left = sys::time_left(limits.deadline);
         // What there is comes before an interruption, or frequent signals would starve the caller.
@@ -277,6 +278,16 @@ fn is_turn_of_the_ends() -> bool {
     }
     let now = sys::tick();
     LOOKED_AT.with(|at| at.replace(now) != now)
+}
+
+/// Stops while a stream of the entries is handed off.
+fn stop_for_handoffs<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) {
+    for stream in entries.iter().filter_map(|entry| entry.stream) {
+        if stream.is_asked_to_stop() {
+            states.fill_with(|| None);
+            stream.stop();
+        }
+    }
 }
 
 /// What a round over all entries found.

@@ -70,7 +70,8 @@ impl AcceleratedStream {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
         let has_path = self.path().is_some();
-        if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !has_path {
+        let is_plain = self.has(FLAG_RX_PLAIN) || self.call_stops.is_replaced();
+        if is_plain || flags.intersects(kernel_only) || total == 0 && !has_path {
             let n = kernel_recv(descriptor.named(), bufs, flags)
                 .map_err(|errno| self.note_error(errno.into()))?;
             // Another thread may have broken the connection off meanwhile: then zero bytes do not
@@ -138,6 +139,13 @@ impl AcceleratedStream {
             self.answer_leave(fd);
             if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
                 break Errno::AGAIN.into();
+            }
+            if self.call_stops.is_asked() {
+                drop(blocked);
+                if self.call_stops.stop() {
+                    return Self::recv_on_proxy(&call, bufs, got, flags);
+                }
+                continue;
             }
             let limit = *deadline.get_or_insert_with(|| recv_deadline(fd));
             if let Err(e) = self.wait_for_data(fd, blocked, limit, &mut watch, got != 0) {

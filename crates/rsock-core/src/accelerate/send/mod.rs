@@ -81,7 +81,7 @@ impl AcceleratedStream {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let mut rest = Rest::new(bufs);
-        if self.has(FLAG_TX_PLAIN) || rest.len == 0 {
+        if self.has(FLAG_TX_PLAIN) || self.call_stops.is_replaced() || rest.len == 0 {
             return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
         if !flags.difference(KNOWN_FLAGS).is_empty() {
@@ -121,6 +121,12 @@ impl AcceleratedStream {
                         self.check_peer_before_waiting(fd, &blocked);
                         break Errno::AGAIN.into();
                     }
+                    if self.call_stops.is_asked() {
+                        if self.call_stops.stop() {
+                            return Self::send_on_proxy(&call, rest, sent, flags);
+                        }
+                        continue;
+                    }
                     let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
                     if let Err(e) = self.wait_for_room(fd, &blocked, limit, &mut watch, sent != 0) {
                         break e;
@@ -155,6 +161,12 @@ impl AcceleratedStream {
             let is_watchable = matches!(blocked, Blocked::Tcp);
             if is_watchable && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
                 return Err(Errno::AGAIN.into());
+            }
+            if self.call_stops.is_asked() {
+                if self.call_stops.stop() {
+                    return Self::send_on_proxy(&call, Rest::new(bufs), 0, flags);
+                }
+                continue;
             }
             let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
             self.wait_for_room(fd, &blocked, limit, &mut watch, false)?;
