@@ -75,7 +75,7 @@ impl AcceleratedStream {
         let mut rx = self.dirs.rx.0.lock();
         let mut subject = Subject::new(fd, Some(path));
         let mut seen = self.begin(&*rx, &subject);
-        let decline = |switch: &mut Receiver, seen: &mut Seen| switch.decline_more(seen);
+        let decline = |switch: &mut Receiver, seen: &mut Seen| switch.request_leave(seen);
         let _ = self.ask(&mut *rx, &mut seen, &mut subject, decline);
     }
 

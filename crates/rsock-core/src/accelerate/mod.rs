@@ -188,12 +188,12 @@ impl AcceleratedStream {
             return true;
         }
         let mut seen = self.begin(rx, subject);
-        let Ok(ahead) = self.ask(rx, &mut seen, subject, |switch, seen| switch.look_ahead(seen))
+        let Ok(ahead) = self.ask(rx, &mut seen, subject, |switch, seen| switch.peek_order(seen))
         else {
             return true;
         };
         let queued = queued(subject.fd).unwrap_or(0) as u64;
-        let behind = if ahead.has_tcp_behind { queued.max(ahead.on_tcp) } else { ahead.on_tcp };
+        let behind = if ahead.tcp_follows { queued.max(ahead.on_tcp) } else { ahead.on_tcp };
         let readable = if queued < ahead.on_tcp { queued } else { behind + ahead.on_ring };
         readable >= low as u64
     }

@@ -135,8 +135,8 @@ impl AcceleratedStream {
                     state.kernel_only = Some(KernelOnlyWaiter::new(waiters, &*rx));
                 }
             }
-            (RingInput::News, Some(path)) => state.ring = Some((path, mark)),
-            (RingInput::Behind | RingInput::Input, Some(path)) => {
+            (RingInput::WakeOnly, Some(path)) => state.ring = Some((path, mark)),
+            (RingInput::AfterTcp | RingInput::Input, Some(path)) => {
                 state.ring = Some((path, mark));
                 let has_end = input.ring == RingInput::Input && path.has_eof();
                 let is_enough = |rx: &mut Receiving, subject: &mut Subject<'_>| {
@@ -176,11 +176,11 @@ impl AcceleratedStream {
                     self.note(&*tx, &mut seen, &subject, Fact::RingFull);
                     continue;
                 }
-                (Ok(Output::News), Some(path)) => {
+                (Ok(Output::WaitForRing), Some(path)) => {
                     state.ring = Some((path, mark));
                     state.impatient = true;
                 }
-                (Ok(Output::Ring | Output::News), None) => state.ready |= events & OUTPUT,
+                (Ok(Output::Ring | Output::WaitForRing), None) => state.ready |= events & OUTPUT,
             }
             return;
         }

@@ -159,7 +159,7 @@ impl AcceleratedStream {
     /// Leaves the ring, as a sender does that has found it full for long.
     fn move_down(&self, fd: BorrowedFd<'_>) {
         let mut tx = self.dirs.tx.0.lock();
-        let mut subject = Subject::new(fd, self.path()).with(Conditions::PATIENCE_OVER);
+        let mut subject = Subject::new(fd, self.path()).with(Conditions::SPILL_DUE);
         let mut seen = self.begin(&*tx, &subject);
         self.note(&*tx, &mut seen, &subject, Fact::RingFull);
         let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write).expect("a socket");

@@ -233,7 +233,7 @@ impl AcceleratedStream {
             && got < bufs.iter().map(|b| b.len()).sum()
             && self.reads_on(&mut subject, &mut rx)
         {
-            subject = subject.with(Conditions::HAS_RECEIVED.with(Conditions::SEAM_CROSSED));
+            subject = subject.with(Conditions::HAS_RECEIVED.with(Conditions::CHANNEL_CHANGED));
             let more = with_tail(bufs, got, usize::MAX, |tail| {
                 self.receive_once(&mut subject, &mut rx, tail, flags)
             });
@@ -248,7 +248,7 @@ impl AcceleratedStream {
     /// Whether a read that has received something goes on behind a move between TCP and the ring.
     fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
         let mut seen = self.begin(rx, subject);
-        let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.reads_on(seen));
+        let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.read_continues(seen));
         asked.unwrap_or(false)
     }
 }
