@@ -187,7 +187,7 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
     keep_alive(&task);
     spawn(tell, "a reader beside TCP", move || read.recv(&mut [0]));
     spawn(tell, "a poller beside TCP", move || {
-        let mut entries = [accelerate::PollEntry {
+        let mut entries = [accelerate::PollDescriptor {
             fd: polled.as_raw_fd(),
             stream: polled.as_ref().accelerated().map(Into::into),
             listener: None,

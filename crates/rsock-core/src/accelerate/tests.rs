@@ -57,10 +57,10 @@ impl End {
     }
 
     /// An entry to poll for `events`.
-    fn poll_entry(&self, events: PollFlags) -> PollEntry<'_> {
+    fn poll_entry(&self, events: PollFlags) -> PollDescriptor<'_> {
         let (fd, stream) = (self.socket.as_raw_fd(), Some(StreamRef::from(&self.stream)));
         let revents = PollFlags::empty();
-        PollEntry { fd, stream, listener: None, udp: None, call: None, events, revents }
+        PollDescriptor { fd, stream, listener: None, udp: None, call: None, events, revents }
     }
 
     fn pin(&self) {
