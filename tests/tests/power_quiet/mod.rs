@@ -233,7 +233,7 @@ fn runtime() -> Runtime {
 /// Exchanges bytes until both directions are on RDMA, and says so to the other end.
 fn ask(mut stream: &rsock::Stream) {
     let mut byte = [0];
-    while !stream.transports().are_accelerated() {
+    while !stream.channels().are_accelerated() {
         stream.write_all(b"m").expect("sent");
         stream.read_exact(&mut byte).expect("received");
     }
@@ -243,7 +243,7 @@ fn ask(mut stream: &rsock::Stream) {
 
 /// The same in a task.
 async fn ask_in_task(stream: &mut rsock_tokio::Stream) -> io::Result<()> {
-    while !stream.acceleration().is_both() {
+    while !stream.channels().are_accelerated() {
         stream.write_all(b"m").await?;
         stream.read_u8().await?;
     }

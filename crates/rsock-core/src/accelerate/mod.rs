@@ -36,6 +36,7 @@
 
 mod ask;
 mod async_wait;
+mod channels;
 mod close;
 mod counters;
 mod discovery;
@@ -66,6 +67,7 @@ mod verify;
 
 pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
+pub use channels::{Channel, Channels};
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
 pub use iomap::AcceleratedRegion;
@@ -290,12 +292,13 @@ impl AcceleratedStream {
         drop(self.dirs.rx.0.lock());
     }
 
-    /// Whether sending and receiving use the ring now.
+    /// The channel of each direction now.
     #[must_use]
-    pub fn on_ring(&self) -> (bool, bool) {
-        let tx = self.dirs.tx.0.lock().switch.is_on_ring();
-        let rx = self.dirs.rx.0.lock().switch.is_on_ring();
-        (tx, rx)
+    pub fn channels(&self) -> Channels {
+        let channel = |is_on_ring| if is_on_ring { Channel::Ring } else { Channel::Tcp };
+        let send = channel(self.dirs.tx.0.lock().switch.is_on_ring());
+        let recv = channel(self.dirs.rx.0.lock().switch.is_on_ring());
+        Channels { send, recv }
     }
 
     fn has(&self, flag: u32) -> bool {

@@ -84,7 +84,7 @@ fn connect_on_ring() -> (End, End) {
             from.send(&[7]).expect("send");
             to.recv_all(&mut byte);
         }
-        let all_up = [&a, &b].iter().all(|e| e.stream.on_ring() == (true, true));
+        let all_up = [&a, &b].iter().all(|e| e.stream.channels().are_accelerated());
         if all_up {
             return (a, b);
         }
