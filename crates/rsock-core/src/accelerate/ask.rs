@@ -12,7 +12,7 @@ use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rsock_proto::switch::{
-    Cause, Conditions, Fact, Fault, Message, Observation, Peeked, Seen, Step, Wire,
+    Cause, Conditions, Fact, Fault, FlagConditions, Message, Observation, Peeked, Seen, Step, Wire,
 };
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -29,14 +29,14 @@ pub(super) struct Subject<'a> {
     /// The ring, if this process can use it.
     pub(super) path: Option<&'a Path>,
     /// Conditions of this call, beside those of the stream.
-    pub(super) call: Conditions,
+    pub(super) call: FlagConditions,
     /// What the socket or the ring failed with: the kernel reports it once.
     pub(super) error: Option<Errno>,
 }
 
 impl<'a> Subject<'a> {
     pub(super) fn new(fd: BorrowedFd<'a>, path: Option<&'a Path>) -> Self {
-        Self { fd, path, call: Conditions::NONE, error: None }
+        Self { fd, path, call: FlagConditions::NONE, error: None }
     }
 
     /// What the socket or the ring failed with.
@@ -44,9 +44,9 @@ impl<'a> Subject<'a> {
         self.error.take().unwrap_or(Errno::IO).into()
     }
 
-    /// The same, for a call of which `conditions` hold too.
-    pub(super) fn with(self, conditions: Conditions) -> Self {
-        Self { call: self.call.with(conditions), ..self }
+    /// The same, for a call with further `flags`.
+    pub(super) fn with(self, flags: FlagConditions) -> Self {
+        Self { call: self.call.with(flags), ..self }
     }
 }
 
@@ -199,13 +199,14 @@ impl AcceleratedStream {
     pub(super) fn conditions<T: Switched>(&self, at: &T, subject: &Subject<'_>) -> Conditions {
         let Some(path) = subject.path else {
             // A child of a fork cannot use what its parent has found.
-            let stream = self.dirs.conditions();
-            return subject.call.with(stream).without(Conditions::PAIRED);
+            let flags = self.dirs.conditions().with(subject.call);
+            return Conditions::from(flags).without(Conditions::PAIRED);
         };
-        let stream = self.dirs.conditions().with(at.conditions(path)).with(subject.call);
-        let may_move = at.is_on_tcp() && !stream.has(Conditions::PINNED);
+        let flags = self.dirs.conditions().with(subject.call);
+        let may_move = at.is_on_tcp() && !flags.has(FlagConditions::PINNED);
         let waiters = &self.dirs.shared.0.kernel_only_waiters;
-        stream
+        Conditions::from(flags)
+            .with(at.conditions(path))
             .with_if(Conditions::BETWEEN_HOSTS, path.is_remote())
             .with_if(Conditions::RING_FAILED, path.has_failed())
             .with_if(Conditions::RING_DISCONNECTED, path.is_disconnected())

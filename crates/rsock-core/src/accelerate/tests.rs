@@ -14,7 +14,7 @@ mod moving;
 mod readiness;
 
 use crate::accelerate::*;
-use rsock_proto::switch::{Conditions, Fact, Sender};
+use rsock_proto::switch::{Fact, Sender};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -159,7 +159,8 @@ impl AcceleratedStream {
     /// Leaves the ring, as a sender does that has found it full for long.
     fn move_down(&self, fd: BorrowedFd<'_>) {
         let mut tx = self.dirs.tx.0.lock();
-        let mut subject = Subject::new(fd, self.path()).with(Conditions::SPILL_DUE);
+        tx.full_since = sys::now().checked_sub(Duration::from_secs(1));
+        let mut subject = Subject::new(fd, self.path());
         let mut seen = self.begin(&*tx, &subject);
         self.note(&*tx, &mut seen, &subject, Fact::RingFull);
         let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write).expect("a socket");

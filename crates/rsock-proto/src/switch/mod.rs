@@ -77,7 +77,7 @@ mod step;
 #[cfg(test)]
 mod table;
 
-pub use conditions::Conditions;
+pub use conditions::{Conditions, FlagConditions};
 pub use message::{Counts, Message, ReceivedMessages};
 pub use receive::{
     Input, KernelInput, LeaveStatus, PeekOrder, Read, Readable, Receiver, RingInput, WaitFor,

@@ -37,7 +37,7 @@ fn a_write_goes_to_the_ring_at_once_where_the_table_says_so() {
             for now in Conditions::every() {
                 let mut at: Sender = Sender::after(1);
                 (at.sink, at.ring_bytes) = (sink, 1);
-                let is_direct = at.writes_ring(now, messages);
+                let is_direct = at.writes_ring(now.flags(), messages);
                 let answer = after_one_observation(now, messages, |seen| at.write(seen));
                 let is_ring =
                     matches!(answer, Some((Observation::Messages, Step::Done(Write::Ring))));
@@ -60,7 +60,7 @@ fn a_read_takes_the_ring_at_once_only_where_the_table_says_so() {
             for now in Conditions::every() {
                 let mut at: Receiver = Receiver::after(1);
                 at.source = source;
-                let is_direct = at.reads_ring(now, messages);
+                let is_direct = at.reads_ring(now.flags(), messages);
                 let answer = after_one_observation(now, messages, |seen| at.read(seen));
                 let is_ring =
                     matches!(answer, Some((Observation::PolledMessages, Step::Done(Read::Ring))));
@@ -84,8 +84,8 @@ fn a_read_of_an_empty_ring_waits_at_once_only_where_the_table_says_so() {
         for now in Conditions::every() {
             let mut at: Receiver = Receiver::after(1);
             at.source = Source::Ring;
-            let waits = at.waits_for_ring(now, messages);
-            if !at.reads_ring(now, messages) {
+            let waits = at.waits_for_ring(now.flags(), messages);
+            if !at.reads_ring(now.flags(), messages) {
                 assert!(!waits, "{message:?}, {now:?}");
                 continue;
             }

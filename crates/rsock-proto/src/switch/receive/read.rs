@@ -4,7 +4,8 @@ use super::{Receiver, Source};
 use crate::switch::rules::is_mistaken;
 use crate::switch::seen::Known;
 use crate::switch::{
-    Cause, Conditions, Fault, Observation, Peeked, ReceivedMessages, Rules, Seen, Step,
+    Cause, Conditions, Fault, FlagConditions, Observation, Peeked, ReceivedMessages, Rules, Seen,
+    Step,
 };
 
 /// What a receiving call does next.
@@ -65,11 +66,11 @@ impl<R: Rules> Receiver<R> {
     /// invitation.
     #[inline]
     #[must_use]
-    pub fn reads_ring(&self, now: Conditions, messages: ReceivedMessages) -> bool {
+    pub fn reads_ring(&self, now: FlagConditions, messages: ReceivedMessages) -> bool {
         self.source == Source::Ring
             && self.pending_error == 0
-            && now.has(Conditions::PAIRED)
-            && !now.has(Conditions::PINNED)
+            && now.has(FlagConditions::PAIRED)
+            && !now.has(FlagConditions::PINNED)
             && messages.counts.downs() == self.downs
     }
 
@@ -77,8 +78,8 @@ impl<R: Rules> Receiver<R> {
     /// that found the ring empty, where `messages` were taken by the end of that read.
     #[inline]
     #[must_use]
-    pub fn waits_for_ring(&self, now: Conditions, messages: ReceivedMessages) -> bool {
-        let must_check = Conditions::SOCKET_CHECK_DUE.with(Conditions::RECEIVING_ENDED);
+    pub fn waits_for_ring(&self, now: FlagConditions, messages: ReceivedMessages) -> bool {
+        let must_check = FlagConditions::SOCKET_CHECK_DUE.with(FlagConditions::RECEIVING_ENDED);
         self.reads_ring(now, messages) && !now.has(must_check)
     }
 

@@ -3,7 +3,9 @@
 use super::{Sender, Sink};
 use crate::switch::rules::is_mistaken;
 use crate::switch::seen::Known;
-use crate::switch::{Conditions, Fault, Message, Observation, ReceivedMessages, Rules, Seen, Step};
+use crate::switch::{
+    Conditions, Fault, FlagConditions, Message, Observation, ReceivedMessages, Rules, Seen, Step,
+};
 
 /// What a sending call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +54,8 @@ impl<R: Rules> Sender<R> {
     /// received so far. A shortcut for most calls, which need no other observation.
     #[inline]
     #[must_use]
-    pub fn writes_ring(&self, now: Conditions, messages: ReceivedMessages) -> bool {
-        use Conditions as C;
+    pub fn writes_ring(&self, now: FlagConditions, messages: ReceivedMessages) -> bool {
+        use FlagConditions as C;
         let asks_more = C::SOCKET_CHECK_DUE.with(C::PINNED).with(C::KERNEL_CALL);
         self.sink == Sink::Ring
             && now.has(C::PAIRED)
