@@ -1,4 +1,4 @@
-//! `syscall(2)`: system calls by their numbers.
+//! The hook of `syscall(2)`: system calls by their numbers.
 //!
 //! A call that concerns an entry of the table is made by the hook of that name, with the kernel's
 //! form of the arguments: signal sets have eight bytes and come with their size, and remaining
