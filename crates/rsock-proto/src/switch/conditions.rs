@@ -9,9 +9,11 @@
 #[repr(transparent)]
 pub struct Conditions(u32);
 
-/// The conditions that are flags of the stream or of the call. The shortcuts
-/// ([`Sender::writes_ring`](super::Sender::writes_ring) and those of the receiver) take these alone:
-/// a shortcut cannot depend on a condition that is observed, which its caller would not know.
+/// The conditions that are flags of the stream or of the call.
+///
+/// The shortcuts ([`Sender::writes_ring`](super::Sender::writes_ring) and those of the receiver)
+/// take these alone: a shortcut cannot depend on a condition that is observed, which its caller
+/// would not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlagConditions(u32);

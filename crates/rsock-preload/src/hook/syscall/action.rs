@@ -33,7 +33,8 @@ pub(super) unsafe fn rt_sigaction(all: [usize; 6]) -> c_long {
     c_long::from(result)
 }
 
-/// Whether libc uses the signal itself: its `sigaction` refuses the number, and the kernel does not.
+/// Whether libc uses the signal itself: then its `sigaction` refuses the number, which the kernel
+/// does not.
 fn is_internal(number: c_int) -> bool {
     (SIGCANCEL..libc::SIGRTMIN()).contains(&number)
 }
