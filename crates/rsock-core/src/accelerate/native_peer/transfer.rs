@@ -22,7 +22,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 
-/// How long a sender sleeps at most before it looks whether its peer has gone.
+/// How long a sender sleeps at most before it checks whether its peer has gone.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Flags that only the kernel's TCP can honour. Others mean nothing to a stream, as to TCP.
@@ -30,14 +30,14 @@ const KERNEL_FLAGS: SendFlags = SendFlags::OOB.union(SendFlags::from_bits_retain
     libc::MSG_ZEROCOPY.cast_unsigned() | libc::MSG_FASTOPEN.cast_unsigned(),
 ));
 
-/// What one try to send came to.
+/// The outcome of one try to send.
 enum Sent {
     Bytes(usize),
     /// The ring is full; the mark was taken before.
     Full(u32),
 }
 
-/// What one try to receive came to.
+/// The outcome of one try to receive.
 enum Received {
     /// Zero at the end of the stream.
     Bytes(usize),
@@ -46,9 +46,9 @@ enum Received {
 
 /// What a receive waits for.
 enum WaitFor {
-    /// Something on the ring; the mark was taken before.
+    /// An event on the ring; the mark was taken before.
     Ring(u32),
-    /// More bytes than those that lie there. No descriptor tells of them: look again soon.
+    /// More bytes than are there. No descriptor announces them: the caller checks again soon.
     More,
 }
 
@@ -111,7 +111,7 @@ impl NativeStream {
         if sent != 0 { Ok(sent) } else { Err(error) }
     }
 
-    /// Sends what there is room for now.
+    /// Sends as many bytes as there is room for now.
     fn try_send(&self, call: &Call<'_>, path: &Path, rest: &Rest<'_>) -> io::Result<Sent> {
         let _section = Section::enter();
         let _tx = self.state.tx.0.lock();
@@ -139,7 +139,7 @@ impl NativeStream {
         }
     }
 
-    /// Waits for room on the ring, a bounded time only: the caller's next try looks whether the
+    /// Waits for room on the ring, a bounded time only: the caller's next try checks whether the
     /// peer has gone.
     fn wait_for_room(
         &self,
@@ -195,7 +195,7 @@ impl NativeStream {
         let peek = flags.contains(RecvFlags::PEEK);
         let wait_all = flags.contains(RecvFlags::WAITALL);
         let error = loop {
-            // Asked before the bytes: what was received before the end is among them.
+            // In this order: bytes that arrived before the end are counted after it.
             let is_last = peek && wait_all && (self.has(FLAG_RX_SHUT) || self.has(FLAG_BROKEN));
             let skip = if peek { 0 } else { got };
             let tried = if skip == 0 {
@@ -207,7 +207,7 @@ impl NativeStream {
                 Ok(Received::Bytes(0)) => return Ok(got),
                 Ok(Received::Bytes(n)) => {
                     if got == 0 && !watch.must_end() {
-                        // A handler that ran before the first byte made the call start again.
+                        // A signal handler ran before the first byte, and the call restarts.
                         watch.restart();
                     }
                     got = if peek { n } else { got + n };
@@ -237,12 +237,12 @@ impl NativeStream {
         if got != 0 { Ok(got) } else { Err(error) }
     }
 
-    /// Continues a receiving call that has received something: receives, without waiting, what the
-    /// same call would still receive. Zero bytes where TCP would have ended the call.
+    /// Continues a call that has received bytes: receives, without waiting, the bytes that the same
+    /// call would still receive. Zero bytes where TCP would have ended the call.
     #[must_use]
     pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let Some(path) = self.path() else { return 0 };
-        // Asked first, as an error would be lost.
+        // Checked first, as an error would be lost.
         if !self.bytes_readable(descriptor.named()).is_ok_and(|n| n != 0) {
             return 0;
         }
@@ -253,7 +253,7 @@ impl NativeStream {
         }
     }
 
-    /// Receives what is there.
+    /// Receives the bytes that are there.
     fn try_recv(
         &self,
         call: &Call<'_>,
@@ -294,12 +294,12 @@ impl NativeStream {
         }
     }
 
-    /// Nothing is on the ring: what a read answers, or `None` if something may still come.
+    /// The result of a read of an empty ring; `None` if bytes may still arrive.
     fn end(&self, fd: BorrowedFd<'_>, path: &Path) -> Option<io::Result<Received>> {
         if self.has(FLAG_RX_SHUT) {
             return Some(Ok(Received::Bytes(0)));
         }
-        // In this order: what came before the cut is seen after it.
+        // In this order: bytes that arrived before the disconnection are found after it.
         if path.connection_state() == ConnectionState::Open {
             return None;
         }
@@ -309,7 +309,7 @@ impl NativeStream {
         if path.has_eof() && !path.has_failed() {
             return Some(Ok(Received::Bytes(0)));
         }
-        // A peer that ends in good order says so on the ring: without that, something may be lost.
+        // A peer that ends its stream sends the end on the ring: without it, bytes may be lost.
         Some(Err(self.break_off(fd, path, Direction::Recv)))
     }
 

@@ -13,7 +13,7 @@ use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
-use rsock_proto::switch::Conditions;
+use rsock_proto::switch::FlagConditions;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -230,7 +230,7 @@ impl AcceleratedStream {
             self.count_call(fd, &mut calls);
             rx.calls = calls;
         }
-        let received = Conditions::NONE.with_if(Conditions::HAS_RECEIVED, taken != 0);
+        let received = FlagConditions::NONE.with_if(FlagConditions::HAS_RECEIVED, taken != 0);
         let mut subject = Subject::new(fd, path).with(received);
         let mut got = self.receive_once(&mut subject, &mut rx, bufs, flags)?;
         if flags.contains(RecvFlags::PEEK) || path.is_none() {
@@ -241,7 +241,8 @@ impl AcceleratedStream {
             && got < bufs.iter().map(|b| b.len()).sum()
             && self.reads_on(&mut subject, &mut rx)
         {
-            subject = subject.with(Conditions::HAS_RECEIVED.with(Conditions::SEAM_CROSSED));
+            subject =
+                subject.with(FlagConditions::HAS_RECEIVED.with(FlagConditions::CHANNEL_CHANGED));
             let more = with_tail(bufs, got, usize::MAX, |tail| {
                 self.receive_once(&mut subject, &mut rx, tail, flags)
             });
@@ -256,7 +257,7 @@ impl AcceleratedStream {
     /// Whether a read that has received something goes on behind a move between TCP and the ring.
     fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
         let mut seen = self.begin(rx, subject);
-        let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.reads_on(seen));
+        let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.read_continues(seen));
         asked.unwrap_or(false)
     }
 }

@@ -16,7 +16,7 @@ use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Write};
+use rsock_proto::switch::{Fact, FlagConditions, Room, Sender, SettleStatus, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -181,7 +181,7 @@ impl AcceleratedStream {
         let path = self.path();
         let mark = path.map_or(0, |path| path.mark());
         // A look at the ring in each try: one that has ended is found in no other way here.
-        let call = Conditions::KERNEL_CALL.with(Conditions::LOOK_DUE);
+        let call = FlagConditions::KERNEL_CALL.with(FlagConditions::SOCKET_CHECK_DUE);
         let mut subject = Subject::new(fd, path).with(call);
         let mut seen = self.begin(&*tx, &subject);
         loop {
@@ -230,7 +230,7 @@ impl AcceleratedStream {
         let pieces = &pieces[..n];
         let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
         if let Some(path) = path {
-            let now = self.dirs.conditions().with_if(Conditions::LOOK_DUE, is_due);
+            let now = self.dirs.conditions().with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
             if tx.switch.writes_ring(now, path.messages())
                 && let Some(n) = self.send_if_room(path, &mut tx, pieces)
             {
@@ -239,7 +239,7 @@ impl AcceleratedStream {
         }
         let mark = path.map_or(0, |path| path.mark());
         let mut subject = Subject::new(fd, path);
-        subject.call = subject.call.with_if(Conditions::LOOK_DUE, is_due);
+        subject.call = subject.call.with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
         let mut seen = self.begin(&*tx, &subject);
         loop {
             let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
@@ -338,15 +338,15 @@ impl AcceleratedStream {
         &self,
         fd: BorrowedFd<'_>,
         tx: &mut Sending,
-    ) -> Settled {
+    ) -> SettleStatus {
         let mut subject = Subject::new(fd, self.path());
         let mut seen = self.begin(tx, &subject);
         let settled = self.ask(tx, &mut seen, &mut subject, Sender::settle);
         self.note_answers(tx);
-        if matches!(settled, Ok(Settled::BreakOff)) {
+        if matches!(settled, Ok(SettleStatus::BreakOff)) {
             let _ = self.break_off(fd, tx);
         }
-        settled.unwrap_or(Settled::NotYet)
+        settled.unwrap_or(SettleStatus::NotYet)
     }
 
     /// Answers a receiver that has asked this end to leave the ring, if it has, and breaks the
