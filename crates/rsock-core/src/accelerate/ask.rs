@@ -12,7 +12,7 @@ use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rsock_proto::switch::{
-    Cause, Conditions, Fact, Fault, Observation, Message, Peeked, Seen, Step, Wire,
+    Cause, Conditions, Fact, Fault, FlagConditions, Message, Observation, Peeked, Seen, Step, Wire,
 };
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -29,14 +29,14 @@ pub(super) struct Subject<'a> {
     /// The ring, if this process can use it.
     pub(super) path: Option<&'a Path>,
     /// Conditions of this call, beside those of the stream.
-    pub(super) call: Conditions,
+    pub(super) call: FlagConditions,
     /// What the socket or the ring failed with: the kernel reports it once.
     pub(super) error: Option<Errno>,
 }
 
 impl<'a> Subject<'a> {
     pub(super) fn new(fd: BorrowedFd<'a>, path: Option<&'a Path>) -> Self {
-        Self { fd, path, call: Conditions::NONE, error: None }
+        Self { fd, path, call: FlagConditions::NONE, error: None }
     }
 
     /// What the socket or the ring failed with.
@@ -44,9 +44,9 @@ impl<'a> Subject<'a> {
         self.error.take().unwrap_or(Errno::IO).into()
     }
 
-    /// The same, for a call of which `conditions` hold too.
-    pub(super) fn with(self, conditions: Conditions) -> Self {
-        Self { call: self.call.with(conditions), ..self }
+    /// The same, for a call with further `flags`.
+    pub(super) fn with(self, flags: FlagConditions) -> Self {
+        Self { call: self.call.with(flags), ..self }
     }
 }
 
@@ -108,10 +108,10 @@ impl Switched for Receiving {
     }
 
     fn conditions(&self, path: &Path) -> Conditions {
-        let look_due = self.is_socket_check_due();
+        let is_check_due = self.is_socket_check_due();
         let is_over = path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
         Conditions::NONE
-            .with_if(Conditions::SOCKET_CHECK_DUE, look_due)
+            .with_if(Conditions::SOCKET_CHECK_DUE, is_check_due)
             .with_if(Conditions::END_OVERDUE, is_over)
     }
 
@@ -199,13 +199,14 @@ impl AcceleratedStream {
     pub(super) fn conditions<T: Switched>(&self, at: &T, subject: &Subject<'_>) -> Conditions {
         let Some(path) = subject.path else {
             // A child of a fork cannot use what its parent has found.
-            let stream = self.dirs.conditions();
-            return subject.call.with(stream).without(Conditions::PAIRED);
+            let flags = self.dirs.conditions().with(subject.call);
+            return Conditions::from(flags).without(Conditions::PAIRED);
         };
-        let stream = self.dirs.conditions().with(at.conditions(path)).with(subject.call);
-        let may_move = at.is_on_tcp() && !stream.has(Conditions::PINNED);
+        let flags = self.dirs.conditions().with(subject.call);
+        let may_move = at.is_on_tcp() && !flags.has(FlagConditions::PINNED);
         let waiters = &self.dirs.shared.0.kernel_only_waiters;
-        stream
+        Conditions::from(flags)
+            .with(at.conditions(path))
             .with_if(Conditions::BETWEEN_HOSTS, path.is_remote())
             .with_if(Conditions::RING_FAILED, path.has_failed())
             .with_if(Conditions::RING_DISCONNECTED, path.is_disconnected())
@@ -248,8 +249,8 @@ impl AcceleratedStream {
         let answer = loop {
             match query(at.switch(), seen) {
                 Step::Done(answer) => break answer,
-                Step::Observe(look) => {
-                    let fact = self.look_for(look, at, subject)?;
+                Step::Observe(observation) => {
+                    let fact = self.observe(observation, at, subject)?;
                     self.note(at, seen, subject, fact);
                 }
                 Step::Send(message) => {
@@ -275,7 +276,7 @@ impl AcceleratedStream {
     }
 
     #[inline]
-    fn look_for<T: Switched>(
+    fn observe<T: Switched>(
         &self,
         observation: Observation,
         at: &mut T,
@@ -284,9 +285,11 @@ impl AcceleratedStream {
         let fd = subject.fd;
         let path = subject.path;
         let ring = |f: fn(&Path) -> u64| path.map_or(0, f);
-        Ok(match look {
+        Ok(match observation {
             Observation::Messages => Fact::Messages(path.map(Path::messages).unwrap_or_default()),
-            Observation::PolledMessages => Fact::Messages(path.map(Path::poll_messages).unwrap_or_default()),
+            Observation::PolledMessages => {
+                Fact::Messages(path.map(Path::poll_messages).unwrap_or_default())
+            }
             Observation::AllMessages => {
                 // Counting takes the receive lock, so it waits for a thread that polls the device
                 // at the moment.
@@ -301,7 +304,9 @@ impl AcceleratedStream {
             }
             Observation::Drained => Fact::Drained(path.is_none_or(Path::is_drained)),
             Observation::Queued => Fact::Queued(queued(fd)? as u64),
-            Observation::KernelRead | Observation::KernelWritten => Fact::KernelCount(T::kernel_count(fd)?),
+            Observation::KernelRead | Observation::KernelWritten => {
+                Fact::KernelCount(T::kernel_count(fd)?)
+            }
             Observation::TcpEnded => Fact::TcpEnded(has_ended(fd)),
             Observation::TcpHasMore => Fact::TcpHasMore(tcp_goes_on(fd)),
             Observation::TcpEndsCall => Fact::TcpEndsCall(must_stop(fd)),
@@ -319,7 +324,9 @@ impl AcceleratedStream {
             Observation::LeftUnread => {
                 Fact::LeftUnread(path.is_some_and(|path| at.is_left_unread(self, fd, path)))
             }
-            Observation::PeerGone => Fact::PeerGone(path.is_some_and(|path| at.is_peer_gone(fd, path))),
+            Observation::PeerGone => {
+                Fact::PeerGone(path.is_some_and(|path| at.is_peer_gone(fd, path)))
+            }
         })
     }
 }

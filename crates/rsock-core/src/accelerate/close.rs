@@ -206,7 +206,7 @@ impl AcceleratedStream {
 
     /// How to end a broken connection between hosts, as far as the sending direction matters.
     pub(super) fn how_to_break(&self, tx: &Sending) -> Break {
-        let must_reset = tx.switch.breaks_by_reset(self.dirs.conditions());
+        let must_reset = tx.switch.breaks_by_reset(self.dirs.conditions().into());
         if must_reset { Break::Reset } else { Break::End }
     }
 

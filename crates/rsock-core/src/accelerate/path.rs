@@ -19,7 +19,7 @@ use crate::interrupt::Watch;
 use crate::metrics;
 use rsock_cm::manager::{Connected, Status};
 use rsock_cm::rdma::RdmaConnection as Connection;
-use rsock_proto::switch::{ReceivedMessages, Message};
+use rsock_proto::switch::{Message, ReceivedMessages};
 use rsock_proto::{Ext, Keepalive};
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::rdma::{Rdma, RdmaBell, RdmaContext};

@@ -72,6 +72,52 @@ impl<'a> StreamRef<'a> {
         }
     }
 
+    /// Whether a call that waits has to [stop](Self::stop) for a handoff.
+    #[inline]
+    pub(super) fn is_asked_to_stop(self) -> bool {
+        matches!(self, Self::Accelerated(stream) if stream.call_stops.is_asked() && !stream.call_stops.is_replaced())
+    }
+
+    /// Stops until the handoff is over.
+    #[cold]
+    pub(super) fn stop(self) {
+        if let Self::Accelerated(stream) = self {
+            let _ = stream.call_stops.stop();
+        }
+    }
+
+    /// As [`AcceleratedStream::stop_calls`]. A native stream is not handed off.
+    #[must_use]
+    pub fn stop_calls(self, others: impl Fn() -> u64) -> bool {
+        match self {
+            Self::Accelerated(stream) => stream.stop_calls(others),
+            Self::Native(_) => others() == 0,
+        }
+    }
+
+    /// As [`AcceleratedStream::resume_calls`].
+    pub fn resume_calls(self) {
+        if let Self::Accelerated(stream) = self {
+            stream.resume_calls();
+        }
+    }
+
+    /// As [`AcceleratedStream::replace_for_calls`].
+    pub fn replace_for_calls(self, proxy: BorrowedFd<'_>, others: impl Fn() -> u64) {
+        if let Self::Accelerated(stream) = self {
+            stream.replace_for_calls(proxy, others);
+        }
+    }
+
+    /// As [`AcceleratedStream::bytes_on_ring`]; zero for a native stream, which is not handed off.
+    #[must_use]
+    pub fn bytes_on_ring(self) -> usize {
+        match self {
+            Self::Accelerated(stream) => stream.bytes_on_ring(),
+            Self::Native(_) => 0,
+        }
+    }
+
     /// As [`AcceleratedStream::pin`]. A native stream has no TCP to go to, and is left as it is.
     pub fn pin(self, fd: BorrowedFd<'_>, reason: FallbackReason) {
         match self {

@@ -3,7 +3,7 @@
 use crate::engine::wait::coalesce::WakeCoalescing;
 use crate::engine::wait::event_count::EventCount;
 use crate::engine::wait::spin::Spin;
-use rsock_proto::switch::{Counts, ReceivedMessages, Message};
+use rsock_proto::switch::{Counts, Message, ReceivedMessages};
 use rsock_proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -7,8 +7,11 @@
 //! fails within a short time, a process that the program does not see keeps the stream and carries
 //! its bytes ([`crate::accelerate::handoff::relay`]); the program goes on with a socket proxy.
 
+mod calls;
 pub(super) mod detached_process;
 mod relay;
+
+pub(super) use calls::{CallStops, recv_on_proxy, send_on_proxy};
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::accelerate::counters::Waited;
+use crate::accelerate::handoff::CallStops;
 use crate::accelerate::native_peer::NativeStream;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
@@ -21,7 +22,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
 
-/// How long a sender sleeps at most before it looks whether its peer has gone.
+/// How long a sender sleeps at most before it checks whether its peer has gone.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Flags that only the kernel's TCP can honour. Others mean nothing to a stream, as to TCP.
@@ -83,8 +84,8 @@ impl NativeStream {
         receive(&self.usable()?, &call, bufs, total, flags)
     }
 
-    /// Continues a receiving call that has received something: receives, without waiting, what the
-    /// same call would still receive. Zero bytes where TCP would have ended the call.
+    /// Continues a call that has received bytes: receives, without waiting, the bytes that the same
+    /// call would still receive. Zero bytes where TCP would have ended the call.
     #[must_use]
     pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let Ok(usable) = self.usable() else { return 0 };
@@ -173,6 +174,10 @@ impl Sends for Usable<'_> {
         park_for_room(self.path, mark, left.map_or(PATIENCE, |l| l.min(PATIENCE)), watch, partial)
     }
 
+    fn call_stops(&self) -> Option<&CallStops> {
+        None
+    }
+
     fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
         Errno::CONNRESET.into()
     }
@@ -252,6 +257,10 @@ impl Receives for Usable<'_> {
         error
     }
 
+    fn call_stops(&self) -> Option<&CallStops> {
+        None
+    }
+
     fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
         Errno::CONNRESET.into()
     }
@@ -264,7 +273,7 @@ impl Usable<'_> {
         if stream.has(FLAG_RX_SHUT) {
             return Some(Ok(0));
         }
-        // In this order: what came before the cut is seen after it.
+        // In this order: bytes that arrived before the disconnection are found after it.
         if path.connection_state() == ConnectionState::Open {
             return None;
         }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::accelerate::handoff::{CallStops, recv_on_proxy};
 use crate::accelerate::receive::Blocked;
 use crate::accelerate::tcp_socket::is_nonblocking;
 use crate::accelerate::time_limit::TimeLimit;
@@ -41,6 +42,9 @@ pub(in crate::accelerate) trait Receives {
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()>;
+
+    /// What stops calls for a handoff, if the stream can be handed off.
+    fn call_stops(&self) -> Option<&CallStops>;
 
     /// Returns an error that the call is about to report.
     fn note_error(&self, error: io::Error) -> io::Error;
@@ -107,6 +111,13 @@ pub(in crate::accelerate) fn receive<S: Receives>(
         stream.before_wait(fd);
         if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
             break Errno::AGAIN.into();
+        }
+        if let Some(stops) = stream.call_stops().filter(|stops| stops.is_asked()) {
+            drop(blocked);
+            if stops.stop() {
+                return recv_on_proxy(call, bufs, got, flags);
+            }
+            continue;
         }
         let waited = limit.left(fd).and_then(|left| {
             let slept = stream.sleep_for_data(fd, blocked, left, watch);

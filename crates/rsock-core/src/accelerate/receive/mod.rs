@@ -8,6 +8,7 @@ pub(super) use call_loop::{Receives, receive};
 pub(super) use wait::{RingWait, Woken, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
+use crate::accelerate::handoff::CallStops;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
@@ -15,7 +16,7 @@ use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
-use rsock_proto::switch::Conditions;
+use rsock_proto::switch::FlagConditions;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -73,7 +74,8 @@ impl AcceleratedStream {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
         let has_path = self.path().is_some();
-        if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !has_path {
+        let is_plain = self.has(FLAG_RX_PLAIN) || self.call_stops.is_replaced();
+        if is_plain || flags.intersects(kernel_only) || total == 0 && !has_path {
             let n = kernel_recv(descriptor.named(), bufs, flags)
                 .map_err(|errno| self.note_error(errno.into()))?;
             // Another thread may have broken the connection off meanwhile: then zero bytes do not
@@ -174,7 +176,7 @@ impl Receives for AcceleratedStream {
             self.count_call(fd, &mut calls);
             rx.calls = calls;
         }
-        let received = Conditions::NONE.with_if(Conditions::HAS_RECEIVED, taken != 0);
+        let received = FlagConditions::NONE.with_if(FlagConditions::HAS_RECEIVED, taken != 0);
         let mut subject = Subject::new(fd, path).with(received);
         let mut got = self.receive_once(&mut subject, &mut rx, bufs, flags)?;
         if flags.contains(RecvFlags::PEEK) || path.is_none() {
@@ -185,7 +187,8 @@ impl Receives for AcceleratedStream {
             && got < bufs.iter().map(|b| b.len()).sum()
             && self.reads_on(&mut subject, &mut rx)
         {
-            subject = subject.with(Conditions::HAS_RECEIVED.with(Conditions::CHANNEL_CHANGED));
+            subject =
+                subject.with(FlagConditions::HAS_RECEIVED.with(FlagConditions::CHANNEL_CHANGED));
             let more = with_tail(bufs, got, usize::MAX, |tail| {
                 self.receive_once(&mut subject, &mut rx, tail, flags)
             });
@@ -221,6 +224,10 @@ impl Receives for AcceleratedStream {
             self.dirs.raise(FLAG_RESET);
         }
         error
+    }
+
+    fn call_stops(&self) -> Option<&CallStops> {
+        Some(&self.call_stops)
     }
 
     fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {

@@ -12,7 +12,7 @@ use crate::engine::RecvError;
 use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{PeekOrder, Conditions, Fact, Read, Receiver, WaitFor};
+use rsock_proto::switch::{Fact, FlagConditions, PeekOrder, Read, Receiver, WaitFor};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -123,7 +123,7 @@ impl AcceleratedStream {
                 Some(Ok(n))
             }
             Err(RecvError::WouldBlock) => {
-                let now = now.with_if(Conditions::SOCKET_CHECK_DUE, rx.is_socket_check_due());
+                let now = now.with_if(FlagConditions::SOCKET_CHECK_DUE, rx.is_socket_check_due());
                 // In this order: what the peer did before the try is among the messages.
                 if !rx.switch.waits_for_ring(now, path.messages()) {
                     return None;

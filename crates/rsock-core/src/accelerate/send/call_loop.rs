@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::accelerate::handoff::{CallStops, send_on_proxy};
 use crate::accelerate::send::Blocked;
 use crate::accelerate::tcp_socket::is_nonblocking;
 use crate::accelerate::time_limit::TimeLimit;
@@ -38,6 +39,9 @@ pub(in crate::accelerate) trait Sends {
         watch: &mut Watch,
         partial: bool,
     ) -> io::Result<()>;
+
+    /// What stops calls for a handoff, if the stream can be handed off.
+    fn call_stops(&self) -> Option<&CallStops>;
 
     /// Ends the stream by [`Blocked::Reset`], which the call is about to report. Returns the error.
     fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error;
@@ -95,6 +99,12 @@ pub(in crate::accelerate) fn send<S: Sends>(
                 WhenFull::TryAgain => continue,
                 WhenFull::Wait => {}
             }
+        }
+        if let Some(stops) = stream.call_stops().filter(|stops| stops.is_asked()) {
+            if stops.stop() {
+                return send_on_proxy(call, rest, sent, flags);
+            }
+            continue;
         }
         let left = limit.left(fd);
         let waited =

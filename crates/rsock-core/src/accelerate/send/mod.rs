@@ -8,6 +8,7 @@ pub(super) use call_loop::{Sends, WhenFull, send};
 pub(super) use wait::park_for_room;
 
 use crate::accelerate::ask::{Subject, error_of};
+use crate::accelerate::handoff::{CallStops, send_on_proxy};
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_RESET, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
@@ -19,7 +20,7 @@ use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Conditions, Fact, Room, Sender, SettleStatus, Write};
+use rsock_proto::switch::{Fact, FlagConditions, Room, Sender, SettleStatus, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -86,7 +87,7 @@ impl AcceleratedStream {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let rest = Rest::new(bufs);
-        if self.has(FLAG_TX_PLAIN) || rest.len == 0 {
+        if self.has(FLAG_TX_PLAIN) || self.call_stops.is_replaced() || rest.len == 0 {
             return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
         if !flags.difference(KNOWN_FLAGS).is_empty() {
@@ -123,6 +124,12 @@ impl AcceleratedStream {
             if is_watchable && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
                 return Err(Errno::AGAIN.into());
             }
+            if self.call_stops.is_asked() {
+                if self.call_stops.stop() {
+                    return send_on_proxy(&call, Rest::new(bufs), 0, flags);
+                }
+                continue;
+            }
             let left = limit.left(fd)?;
             self.sleep_until_room(fd, &blocked, left, &mut watch, false)?;
         }
@@ -136,7 +143,7 @@ impl AcceleratedStream {
         let path = self.path();
         let mark = path.map_or(0, |path| path.mark());
         // A look at the ring in each try: one that has ended is found in no other way here.
-        let call = Conditions::KERNEL_CALL.with(Conditions::SOCKET_CHECK_DUE);
+        let call = FlagConditions::KERNEL_CALL.with(FlagConditions::SOCKET_CHECK_DUE);
         let mut subject = Subject::new(fd, path).with(call);
         let mut seen = self.begin(&*tx, &subject);
         loop {
@@ -294,7 +301,7 @@ impl Sends for AcceleratedStream {
         let pieces = &pieces[..n];
         let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
         if let Some(path) = path {
-            let now = self.dirs.conditions().with_if(Conditions::SOCKET_CHECK_DUE, is_due);
+            let now = self.dirs.conditions().with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
             if tx.switch.writes_ring(now, path.messages())
                 && let Some(n) = self.send_if_room(path, &mut tx, pieces)
             {
@@ -303,7 +310,7 @@ impl Sends for AcceleratedStream {
         }
         let mark = path.map_or(0, |path| path.mark());
         let mut subject = Subject::new(fd, path);
-        subject.call = subject.call.with_if(Conditions::SOCKET_CHECK_DUE, is_due);
+        subject.call = subject.call.with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
         let mut seen = self.begin(&*tx, &subject);
         loop {
             let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
@@ -357,6 +364,10 @@ impl Sends for AcceleratedStream {
         partial: bool,
     ) -> io::Result<()> {
         self.sleep_until_room(fd, blocked, left, watch, partial)
+    }
+
+    fn call_stops(&self) -> Option<&CallStops> {
+        Some(&self.call_stops)
     }
 
     fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
