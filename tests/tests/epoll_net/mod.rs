@@ -5,16 +5,20 @@
 //! library first (`player`), then with it. A program whose calls return something else is made as
 //! short as it can be, and shown, also as a C program (`c_source`).
 
+mod c_source;
 mod model;
 mod player;
 mod program;
 
 use crate::c_program::compiled;
-pub(crate) use model::Members;
+use c_source::c_source;
+pub(crate) use model::Avoid;
 use player::{Played, Stage, rate};
 use program::{Call, Layout, possible, program};
 use std::fmt::Write as _;
+use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -37,7 +41,7 @@ pub(crate) enum Against {
 }
 
 /// Runs the programs of `n` seeds from `first` on, in some threads.
-pub(crate) fn run(first: u64, n: u64, members: Members, against: Against) -> Found {
+pub(crate) fn run(first: u64, n: u64, avoid: Avoid, against: Against) -> Found {
     let next = AtomicU64::new(first);
     let end = first.wrapping_add(n);
     let path = compiled("epoll_net");
@@ -61,7 +65,7 @@ pub(crate) fn run(first: u64, n: u64, members: Members, against: Against) -> Fou
                 let _ = std::io::stdout().write_all(text.as_bytes());
             }
             let _watchdog = rsock_tests::Watchdog::new(LIMIT);
-            run_one(&mut stage, seed, members, against, &mut found);
+            run_one(&mut stage, seed, avoid, against, &mut found);
         }
     };
     thread::scope(|scope| {
@@ -91,32 +95,13 @@ fn play_both(stage: &mut Stage<'_>, layout: Layout, calls: &[Call], against: Aga
     (plain, other)
 }
 
-fn run_one(
-    stage: &mut Stage<'_>,
-    seed: u64,
-    members: Members,
-    against: Against,
-    found: &mut Found,
-) {
-    let (layout, calls) = program(seed, members);
+fn run_one(stage: &mut Stage<'_>, seed: u64, avoid: Avoid, against: Against, found: &mut Found) {
+    let (layout, calls) = program(seed, avoid);
     let pair = play_both(stage, layout, &calls, against);
     found.off_kernel += u64::from(pair.1.is_past_kernel);
-    if std::env::var_os("SHOW").is_some() {
-        let t = Instant::now();
-        let _ = stage.play_plain(layout, &calls);
-        let plain = t.elapsed();
-        let t = Instant::now();
-        let _ = stage.play_with(layout, &calls, &pair.0);
-        let with = t.elapsed();
-        eprintln!(
-            "{} plain {plain:?} with {with:?} past {}",
-            shown(seed, layout, &pair),
-            pair.1.is_past_kernel
-        );
-    }
     if differs(&pair) {
         let before = pair.clone();
-        let possible = |calls| possible(layout, members, calls);
+        let possible = |calls| possible(layout, avoid, calls);
         let (calls, pair) = shorten(stage, layout, calls, possible, against, pair);
         let again = (0..10).filter(|_| differs(&play_both(stage, layout, &calls, against))).count();
         let mut text = shown(seed, layout, &pair);
@@ -124,8 +109,19 @@ fn run_one(
         if again == 0 {
             text.push_str(&shown(seed, layout, &before));
         }
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("epoll_{seed}.c"));
+        fs::write(&path, c_source(seed, layout, &calls)).expect("a file in the target directory");
+        let _ = writeln!(text, "  as a C program: {}", path.display());
         found.differences.push(text);
     }
+}
+
+/// The C programs of seeds from `first` on.
+pub(crate) fn sources(first: u64, n: u64) -> impl Iterator<Item = String> {
+    (first..first + n).map(|seed| {
+        let (layout, calls) = program(seed, Avoid::Nothing);
+        c_source(seed, layout, &calls)
+    })
 }
 
 /// What a program's calls returned without the library, and with it.

@@ -1,7 +1,9 @@
 //! What is known of a program's descriptors before it runs: which calls it may make so that their
 //! results do not depend on time.
 
-use super::program::{Call, ET, EXCLUSIVE, Layout, Random};
+use std::collections::HashSet;
+
+use super::program::{Call, EXCLUSIVE, Layout, Random};
 
 pub(crate) const PLACES: usize = 40;
 /// More than a program has descriptors.
@@ -49,6 +51,8 @@ struct Connection {
     is_ended: [bool; 2],
     /// Whether an end has ended since its peer has last sent, which the peer may not have seen.
     is_news: [bool; 2],
+    /// The same since its peer has last received.
+    is_unread: [bool; 2],
     has_sent_urgent: [bool; 2],
     /// The end that sends until there is no more room.
     full: Option<usize>,
@@ -74,18 +78,20 @@ struct Waiting {
 /// A process and a place in it.
 pub(crate) type At = (usize, i64);
 
-/// Which streams programs add to sets.
+/// What programs leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Members {
-    Any,
-    /// Those that have not been on the ring before. They stay on TCP then.
-    OnTcp,
+pub(crate) enum Avoid {
+    Nothing,
+    /// Differences that are known (docs/reliability.md, "Epoll net"): streams that have been on the
+    /// ring enter no set and are not filled, their readers poll before they read after the peer's
+    /// end, and no end of one with unread bytes is closed by the end of a process.
+    Known,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     layout: Layout,
-    members: Members,
+    avoid: Avoid,
     files: Vec<File>,
     tables: [[Option<usize>; PLACES]; 4],
     /// The number of each place, also after it was closed.
@@ -97,16 +103,17 @@ pub(crate) struct Model {
     connections: Vec<Connection>,
     listeners: Vec<Listener>,
     waiting: Vec<Waiting>,
-    has_edges: bool,
     has_nested: bool,
     exclusives: usize,
+    /// Sets, with a number and the file that it named when it was added.
+    watches: HashSet<(usize, usize, usize)>,
 }
 
 impl Model {
-    pub(crate) fn new(layout: Layout, members: Members) -> Self {
+    pub(crate) fn new(layout: Layout, avoid: Avoid) -> Self {
         Self {
             layout,
-            members,
+            avoid,
             files: Vec::new(),
             tables: [[None; PLACES]; 4],
             numbers: [[None; PLACES]; 4],
@@ -115,9 +122,9 @@ impl Model {
             connections: Vec::new(),
             listeners: Vec::new(),
             waiting: Vec::new(),
-            has_edges: false,
             has_nested: false,
             exclusives: 0,
+            watches: HashSet::new(),
         }
     }
 
@@ -151,6 +158,18 @@ impl Model {
     pub(crate) fn is_listener(&self, process: usize, place: i64) -> bool {
         let kind = usize::try_from(place).ok().and_then(|place| self.kind_at(process, place));
         matches!(kind, Some(Kind::Listener(_)))
+    }
+
+    /// What `EPOLL_CTL_ADD` of a place to a set makes, unless a call was bad.
+    fn watch_of(&self, process: usize, set: i64, place: i64) -> Option<(usize, usize, usize)> {
+        let (set, place) = (usize::try_from(set).ok()?, usize::try_from(place).ok()?);
+        let number = (*self.numbers[process].get(place)?)?;
+        Some((self.named(process, set)?, number, self.named(process, place)?))
+    }
+
+    /// Whether a set probably has a watch of a place.
+    pub(crate) fn is_watched(&self, process: usize, set: i64, place: i64) -> bool {
+        self.watch_of(process, set, place).is_some_and(|watch| self.watches.contains(&watch))
     }
 
     pub(crate) fn is_timer(&self, process: usize, place: i64) -> bool {
@@ -277,11 +296,13 @@ impl Model {
         let c = &mut self.connections[connection];
         c.is_ended[end] = true;
         c.is_news[end] = true;
+        c.is_unread[end] = true;
     }
 
     /// Whether the call may come next. If so, what it does is noted.
     pub(crate) fn admit(&mut self, call: &mut Call) -> bool {
         call.after_tick = false;
+        call.after_poll = false;
         let exists = call.process < 2 || self.parent == Some(call.process - 2);
         if !exists
             || call.word != "end" && self.is_waiting(call.process, call.thread)
@@ -414,7 +435,8 @@ impl Model {
         }
         let Some(Kind::Stream(connection, end)) = kind else { return false };
         let (is_quiet, has_child) = (self.is_quiet(connection), self.parent.is_some());
-        let may_fill = self.members == Members::Any || self.stays_on_tcp(connection);
+        let may_fill = self.avoid == Avoid::Nothing || self.stays_on_tcp(connection);
+        let is_known = self.avoid == Avoid::Known;
         let c = &mut self.connections[connection];
         let peer = 1 - end;
         c.calls[end] += 1;
@@ -437,11 +459,17 @@ impl Model {
                 }
                 call.after_tick = std::mem::take(&mut c.is_news[peer]);
             }
+            "recv" | "empty" | "peek" if is_known && std::mem::take(&mut c.is_unread[peer]) => {
+                call.after_poll = true;
+                // Again, for what the call itself does.
+                return self.admit_on_stream(call);
+            }
             "recv" => c.under_way[end] -= call.a[1].min(c.under_way[end]),
             "empty" if !c.has_sent_urgent[peer] => c.under_way[end] = 0,
             "shutdown" => {
                 c.is_ended[end] = true;
                 c.is_news[end] = true;
+                c.is_unread[end] = true;
             }
             "fill" if !is_quiet || has_child || !may_fill => return false,
             "fill" => c.full = Some(end),
@@ -538,7 +566,7 @@ impl Model {
         let target_kind = target.map(|file| self.files[file].kind);
         if let Some(Kind::Stream(connection, _)) = target_kind
             && op == 1
-            && self.members == Members::OnTcp
+            && self.avoid == Avoid::Known
         {
             if !self.stays_on_tcp(connection) {
                 return false;
@@ -564,7 +592,13 @@ impl Model {
                 self.files[file].watches += 1;
             }
         }
-        self.has_edges |= events & ET != 0;
+        if let Some(watch) = self.watch_of(process, call.a[0], call.a[1]) {
+            match op {
+                1 => _ = self.watches.insert(watch),
+                2 => _ = self.watches.remove(&watch),
+                _ => {}
+            }
+        }
         true
     }
 
@@ -596,6 +630,11 @@ impl Model {
         true
     }
 
+    /// Numbers of a process that name a file.
+    fn held(&self, process: usize, file: usize) -> usize {
+        self.tables[process].iter().filter(|at| **at == Some(file)).count()
+    }
+
     fn admit_fork(&mut self, call: &Call) -> bool {
         if self.parent.is_some()
             || call.process >= 2
@@ -616,13 +655,21 @@ impl Model {
     }
 
     fn admit_exit(&mut self, call: &Call) -> bool {
-        if call.process < 2 {
+        let unread = |file: usize| match self.files[file].kind {
+            Kind::Stream(connection, end) => {
+                self.files[file].holders == self.held(call.process, file)
+                    && self.connections[connection].under_way[end] != 0
+                    && !self.stays_on_tcp(connection)
+            }
+            _ => false,
+        };
+        let mut files = self.tables[call.process].into_iter().flatten();
+        if call.process < 2 || self.avoid == Avoid::Known && files.any(unread) {
             return false;
         }
-        for file in std::mem::replace(&mut self.tables[call.process], [None; PLACES]) {
-            if let Some(file) = file {
-                self.let_go(file);
-            }
+        let files = std::mem::replace(&mut self.tables[call.process], [None; PLACES]);
+        for file in files.into_iter().flatten() {
+            self.let_go(file);
         }
         self.parent = None;
         true

@@ -3,7 +3,6 @@
 
 use super::program::{Call, Layout};
 use rsock_tests::{Running, preload_library};
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -57,11 +56,15 @@ pub(crate) enum Library {
 pub(crate) struct Stage<'a> {
     program: &'a Path,
     cpu: usize,
-    /// What the processes share, without the library and with it.
-    memory: [PathBuf; 2],
     /// Two without the library, then two with it.
     players: [Player; 4],
+    /// What the processes share, without the library and with it.
+    memory: [Memory; 2],
 }
+
+/// A file that processes map.
+#[derive(Debug)]
+struct Memory(PathBuf);
 
 /// What came of a program.
 #[derive(Clone, Debug, Default)]
@@ -83,20 +86,20 @@ impl<'a> Stage<'a> {
             let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
             let file = File::create(&path).expect("a file in the target directory");
             file.set_len(1 << 16).expect("a file of that size");
-            path
+            Memory(path)
         });
         let players = Self::players(program, cpu, &memory);
-        Self { program, cpu, memory, players }
+        Self { program, cpu, players, memory }
     }
 
-    fn players(program: &Path, cpu: usize, memory: &[PathBuf; 2]) -> [Player; 4] {
+    fn players(program: &Path, cpu: usize, memory: &[Memory; 2]) -> [Player; 4] {
         [
             (&memory[0], Library::Without),
             (&memory[0], Library::Without),
             (&memory[1], Library::With),
             (&memory[1], Library::With),
         ]
-        .map(|(memory, library)| Player::new(program, cpu, memory, library))
+        .map(|(memory, library)| Player::new(program, cpu, &memory.0, library))
     }
 
     /// Runs `calls` without the library.
@@ -114,7 +117,7 @@ impl<'a> Stage<'a> {
         if self.try_play(layout, calls, with, expect, &mut played).is_none() {
             // Which of the calls that were told at once it was is not known.
             played.calls.push(("process".to_owned(), "has died".to_owned()));
-            for path in &self.memory {
+            for Memory(path) in &self.memory {
                 fs::write(path, vec![0; 1 << 16]).expect("a file in the target directory");
             }
             self.players = Self::players(self.program, self.cpu, &self.memory);
@@ -138,9 +141,11 @@ impl<'a> Stage<'a> {
         };
         let line = |i: usize| {
             let order: &Order = &orders[i];
-            // Only a writer on a ring needs the time.
-            let is_tick = order.call.word == "tick" && with == Library::Without;
-            let word = if is_tick { "quiet" } else { order.call.word };
+            // Only a stream on a ring needs these.
+            let word = match (order.call.word, with) {
+                ("tick" | "nudge", Library::Without) => "quiet",
+                (word, _) => word,
+            };
             let Call { process, thread, a, .. } = &order.call;
             let child = usize::from(*process >= 2);
             let expect = expect.get(i).copied().unwrap_or(if expect.is_empty() { -1 } else { 0 });
@@ -164,8 +169,8 @@ impl<'a> Stage<'a> {
                 self.players[first + process].tell(&lines)?;
             } else {
                 end += 1;
-                for i in at..end {
-                    self.players[first + orders[i].call.process % 2].tell(&line(i))?;
+                for (i, order) in orders.iter().enumerate().take(end).skip(at) {
+                    self.players[first + order.call.process % 2].tell(&line(i))?;
                 }
             }
             for order in &orders[at..end] {
@@ -184,11 +189,9 @@ impl<'a> Stage<'a> {
     }
 }
 
-impl Drop for Stage<'_> {
+impl Drop for Memory {
     fn drop(&mut self) {
-        for path in &self.memory {
-            let _ = fs::remove_file(path);
-        }
+        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -208,17 +211,22 @@ fn orders(layout: Layout, calls: &[Call]) -> Vec<Order> {
         orders.push(Order { call, is_shown, is_with_next });
     };
     let mut ends = 0;
-    // How many threads wait in each process.
-    let mut waiting: HashMap<usize, usize> = HashMap::new();
+    // The process in which threads wait.
+    let mut waiting = None;
     let mut child = None;
     for &call in calls {
         let other = 1 - call.process % 2;
         if call.after_tick {
             add(Call::new("tick", call.process, &[]), false, false);
         }
+        if call.after_poll {
+            let mut poll = Call::new("nudge", call.process, &[call.a[0]]);
+            poll.thread = call.thread;
+            add(poll, false, false);
+        }
         match call.word {
-            "begin" => *waiting.entry(call.process).or_default() += 1,
-            "end" => waiting.clear(),
+            "begin" => waiting = Some(call.process),
+            "end" => waiting = None,
             "fork" => child = Some(call.process + 2),
             "exit" => child = None,
             _ => {}
@@ -234,7 +242,7 @@ fn orders(layout: Layout, calls: &[Call]) -> Vec<Order> {
         if is_acknowledged {
             add(Call::new("ack", other, &[ends]), false, false);
         }
-        if waiting.contains_key(&other) {
+        if waiting == Some(other) {
             // The act may have ended a wait there.
             add(Call::new("quiet", other, &[]), true, false);
         }
@@ -246,7 +254,7 @@ fn orders(layout: Layout, calls: &[Call]) -> Vec<Order> {
         Layout::One => &[0],
         Layout::Two => &[0, 1],
     };
-    for (&process, _) in &waiting {
+    if let Some(process) = waiting {
         add(Call::new("end", process, &[]), false, false);
     }
     for &process in processes {

@@ -3,7 +3,7 @@
 //! A program is made against a [`Model`] of its descriptors, which admits only calls whose results
 //! follow from the calls before them on kernel TCP.
 
-use super::model::{Kind, Members, Model, PLACES};
+use super::model::{Avoid, Kind, Model, PLACES};
 use std::fmt;
 
 /// One call. What the numbers mean is up to the word: see `tests/c/epoll_net.c`.
@@ -16,13 +16,15 @@ pub(crate) struct Call {
     pub(crate) a: [i64; 5],
     /// Whether the writer is given time to see that its peer has ended.
     pub(crate) after_tick: bool,
+    /// Whether the reader polls first, so that it sees that its peer has ended.
+    pub(crate) after_poll: bool,
 }
 
 impl Call {
     pub(crate) fn new(word: &'static str, process: usize, a: &[i64]) -> Self {
         let mut all = [0; 5];
         all[..a.len()].copy_from_slice(a);
-        Self { word, process, thread: 0, a: all, after_tick: false }
+        Self { word, process, thread: 0, a: all, after_tick: false, after_poll: false }
     }
 
     /// The number of the place that argument `i` names.
@@ -113,13 +115,13 @@ impl Random {
 }
 
 /// The program of a seed, and how it is laid out.
-pub(crate) fn program(seed: u64, members: Members) -> (Layout, Vec<Call>) {
+pub(crate) fn program(seed: u64, avoid: Avoid) -> (Layout, Vec<Call>) {
     let mut r = Random::new(seed);
     let layout = r.one_of(&[Layout::One, Layout::One, Layout::Two]);
     let length = r.one_of(&[20, 30, 45, 70, 110, 200]);
     let threads = r.one_of(&[1, 1, 2, 4]);
-    let has_fork = r.once_in(20);
-    let mut g = Generator { r, model: Model::new(layout, members), calls: Vec::new(), threads };
+    let has_fork = r.once_in(8);
+    let mut g = Generator { r, model: Model::new(layout, avoid), calls: Vec::new(), threads };
     g.begin();
     for _ in 0..length * 4 {
         if g.calls.len() >= length {
@@ -132,8 +134,8 @@ pub(crate) fn program(seed: u64, members: Members) -> (Layout, Vec<Call>) {
 }
 
 /// Without calls that have no meaning after others were left out.
-pub(crate) fn possible(layout: Layout, members: Members, mut calls: Vec<Call>) -> Vec<Call> {
-    let mut model = Model::new(layout, members);
+pub(crate) fn possible(layout: Layout, avoid: Avoid, mut calls: Vec<Call>) -> Vec<Call> {
+    let mut model = Model::new(layout, avoid);
     calls.retain_mut(|call| model.admit(call));
     calls
 }
@@ -212,7 +214,7 @@ impl Generator {
                 let process = self.process();
                 self.create(process);
             }
-            197 if has_fork => self.child(),
+            197..199 if has_fork => self.child(),
             198 => self.listen(),
             _ => {
                 if self.r.once_in(3) {
@@ -388,10 +390,12 @@ impl Generator {
             _ => self.some(process, |kind| kind == Kind::Set),
         };
         let (Some(set), Some(target)) = (set, target) else { return };
+        let (most_adds, most_mods) =
+            if self.model.is_watched(process, set, target) { (5, 28) } else { (34, 36) };
         let op = match self.r.below(40) {
-            0..22 => 1,
-            22..33 => 3,
-            33..38 => 2,
+            n if n < most_adds => 1,
+            n if n < most_mods => 3,
+            0..38 => 2,
             38 => self.r.one_of(&[0x101, 0x102, 0x103]),
             _ => self.r.one_of(&[0, 4]),
         };
@@ -617,9 +621,9 @@ impl Generator {
     }
 }
 
-pub(crate) const ET: i64 = 1 << 31;
-pub(crate) const ONESHOT: i64 = 1 << 30;
-pub(crate) const WAKEUP: i64 = 1 << 29;
+const ET: i64 = 1 << 31;
+const ONESHOT: i64 = 1 << 30;
+const WAKEUP: i64 = 1 << 29;
 pub(crate) const EXCLUSIVE: i64 = 1 << 28;
 /// In the data of a watch that reports each event once.
 const IS_ONCE: i64 = 1 << 55;
