@@ -1260,10 +1260,31 @@ static int is_on_stream(const char *word)
 	return strstr(" send recv empty urgent shutdown fill drain ", padded) != NULL;
 }
 
+/* Nothing waits for ever: a call that takes so long ends the process. */
+static void limit_time(unsigned seconds)
+{
+	bare(SYS_setitimer, ITIMER_REAL, (long)&(struct itimerval){.it_value.tv_sec = seconds}, 0, 0, 0, 0);
+}
+
+static void on_alarm(int number)
+{
+	char text[300];
+	(void)number;
+	int n = snprintf(text, sizeof(text), "epoll_net: too long: %s %d %d %lld %lld %lld %lld %lld, threads %d %d %d\n",
+			 current.word, current.child, current.thread, current.a[0], current.a[1], current.a[2],
+			 current.a[3], current.a[4], threads[1].phase, threads[2].phase, threads[3].phase);
+	bare(SYS_write, 2, (long)text, n, 0, 0, 0);
+	_exit(99);
+}
+
 static void serve(void)
 {
 	char line[256];
-	while (get_line(input_fd, line, sizeof(line))) {
+	for (;;) {
+		limit_time(0);
+		if (!get_line(input_fd, line, sizeof(line)))
+			return;
+		limit_time(30);
 		parse(line, &current);
 		CHECK(current.thread >= 0 && current.thread < THREADS);
 		if (current.child && input_fd == 0)
@@ -1304,10 +1325,11 @@ static void on_signal(int number)
 
 int main(int argc, char **argv)
 {
-	struct sigaction action = {.sa_handler = on_signal};
+	struct sigaction action = {.sa_handler = on_signal}, alarm_action = {.sa_handler = on_alarm};
 	CHECK(argc == 3 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 	signal(SIGPIPE, SIG_IGN);
 	CHECK(sigaction(SIGUSR1, &action, NULL) == 0 && sigaction(SIGUSR2, &action, NULL) == 0);
+	CHECK(sigaction(SIGALRM, &alarm_action, NULL) == 0);
 	cpu_set_t may, one;
 	CHECK(sched_getaffinity(0, sizeof(may), &may) == 0);
 	int nth = atoi(argv[1]) % CPU_COUNT(&may), cpu = 0;
