@@ -1,5 +1,5 @@
-/* One process of a random program of epoll calls in lock step: does what it is told, call by call, and says what each
- * call returned.
+/* One process of a random program of epoll calls in lock step: makes calls as it is ordered to, and says what each
+ * returned.
  *
  *   epoll_net CPU FILE       FILE is memory that the processes of a program share
  *
@@ -209,8 +209,8 @@ static int knows_end(const struct view *v)
 	return v->state == TCP_CLOSE_WAIT || v->state == TCP_LAST_ACK || v->state == TCP_CLOSING;
 }
 
-/* Whether it matters that the kernel has heard of the peer that its end has arrived: a watch of the end that has shut
- * down is told of that. The peer's kernel takes its time if there are unread bytes. */
+/* Whether an end that has shut down sending waits for the acknowledgement, which is news for its watches. The peer's
+ * kernel delays it if there are unread bytes. */
 enum strictness { LAX, STRICT };
 
 static int arrived(const struct connection *c, const struct view v[2], int end, enum strictness strictness)
@@ -1145,7 +1145,7 @@ static void reap(void)
 	say("0");
 }
 
-static void tell_child(const char *line)
+static void order_child(const char *line)
 {
 	char text[256];
 	int n = snprintf(text, sizeof(text), "%s\n", line);
@@ -1189,7 +1189,7 @@ static void do_reset(void)
 	say("%d", lowest);
 }
 
-/* Acknowledges what another process sends, until the end has been sent that it is told of. */
+/* Acknowledges what another process sends, until it has made as many calls that end streams as a says. */
 static void do_ack(const struct order *o)
 {
 	for (int tries = 0; shared->ends < (unsigned long)o->a[0]; tries++) {
@@ -1288,7 +1288,7 @@ static void serve(void)
 		parse(line, &current);
 		CHECK(current.thread >= 0 && current.thread < THREADS);
 		if (current.child && input_fd == 0)
-			tell_child(line);
+			order_child(line);
 		else if (current.thread && input_fd == 0 && strcmp(current.word, "begin")) {
 			struct thread *t = &threads[current.thread];
 			CHECK(t->phase == IDLE);

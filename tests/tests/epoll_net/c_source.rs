@@ -13,7 +13,7 @@ pub(crate) fn c_source(seed: u64, layout: Layout, calls: &[Call]) -> String {
         Layout::Two => 2,
     };
     let mut text = format!(
-        "/* Program {seed}: cc -pthread -o steps steps.c; then compare what `./steps` prints with\n \
+        "/* Program {seed}: cc -pthread -o steps steps.c; compare what `./steps` prints with\n \
          * what `LD_PRELOAD=librsock_preload.so ./steps` prints. */\n{PRELUDE}\n\
          int main(int argc, char **argv)\n{{\n\
          \t(void)warm, (void)fill, (void)drain, (void)empty, (void)error_of, (void)listen_at;\n\

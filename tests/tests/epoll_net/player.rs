@@ -1,5 +1,5 @@
-//! Runs programs: in processes that are told one call after the other, with the library and
-//! without.
+//! Runs programs: in processes that make one call after the other as they are ordered to, with the
+//! library and without.
 
 use super::program::{Call, Layout};
 use rsock_tests::{Running, preload_library};
@@ -32,12 +32,12 @@ impl Player {
         Self { orders, answers, _running: running }
     }
 
-    fn tell(&mut self, lines: &str) -> Option<()> {
+    fn order(&mut self, lines: &str) -> Option<()> {
         self.orders.write_all(lines.as_bytes()).ok()
     }
 
     /// What the next call returns; nothing if the process has died.
-    fn hear(&mut self) -> Option<String> {
+    fn answer(&mut self) -> Option<String> {
         let mut answer = String::new();
         self.answers.read_line(&mut answer).ok()?;
         answer.ends_with('\n').then(|| answer.trim_end().to_owned())
@@ -115,7 +115,7 @@ impl<'a> Stage<'a> {
     fn play(&mut self, layout: Layout, calls: &[Call], with: Library, expect: &[i64]) -> Played {
         let mut played = Played::default();
         if self.try_play(layout, calls, with, expect, &mut played).is_none() {
-            // Which of the calls that were told at once it was is not known.
+            // Which of the calls that were ordered at once it was is not known.
             played.calls.push(("process".to_owned(), "has died".to_owned()));
             for Memory(path) in &self.memory {
                 fs::write(path, vec![0; 1 << 16]).expect("a file in the target directory");
@@ -166,15 +166,15 @@ impl<'a> Stage<'a> {
                     end += 1;
                 }
                 let lines: String = (at..end).map(line).collect();
-                self.players[first + process].tell(&lines)?;
+                self.players[first + process].order(&lines)?;
             } else {
                 end += 1;
                 for (i, order) in orders.iter().enumerate().take(end).skip(at) {
-                    self.players[first + order.call.process % 2].tell(&line(i))?;
+                    self.players[first + order.call.process % 2].order(&line(i))?;
                 }
             }
             for order in &orders[at..end] {
-                let answer = self.players[first + order.call.process % 2].hear()?;
+                let answer = self.players[first + order.call.process % 2].answer()?;
                 let sets = answer.rsplit_once(" +").map(|(_, sets)| i64::from_str_radix(sets, 16));
                 played.returned.push(sets.and_then(Result::ok).unwrap_or(0));
                 match order.call.word {
@@ -195,7 +195,7 @@ impl Drop for Memory {
     }
 }
 
-/// Something that a player is told to do.
+/// Something that a player has to do.
 struct Order {
     call: Call,
     /// Whether what it returns is compared.
@@ -264,7 +264,7 @@ fn orders(layout: Layout, calls: &[Call]) -> Vec<Order> {
     orders
 }
 
-/// The time that is left to a run, in a text for its reader.
+/// How fast a run is.
 pub(crate) fn rate(n: u64, seconds: f64) -> String {
     let mut text = String::new();
     let per_second = f64::from(u32::try_from(n).unwrap_or(u32::MAX)) / seconds.max(0.001);
