@@ -64,7 +64,7 @@ impl Direction {
     }
 
     fn read(&mut self) {
-        while let Some(span) = self.recv.next_span() {
+        while let Some(span) = self.recv.span_at(0) {
             self.recv.consume(span.len);
         }
         while let Some(grant) = self.recv.next_grant() {

@@ -109,7 +109,6 @@ pub struct RecvHalf {
     window: u16,
     /// Announced buffers that are not full.
     n_unfilled: u8,
-    eof: bool,
     has_peer: bool,
     swap: bool,
     counts_iomaps: bool,
@@ -149,7 +148,6 @@ impl RecvHalf {
             limit: SeqNo(cfg.window),
             window: cfg.window,
             n_unfilled: 1,
-            eof: false,
             has_peer: false,
             swap: false,
             counts_iomaps: true,
@@ -232,30 +230,11 @@ impl RecvHalf {
         Ok(())
     }
 
-    /// The peer sends no more.
-    pub fn handle_eof(&mut self) {
-        self.eof = true;
-    }
-
-    /// Whether the reader has reached the end of the stream.
-    #[inline]
-    #[must_use]
-    pub fn is_eof(&self) -> bool {
-        self.eof && self.readable == 0
-    }
-
     /// Bytes that can be read now.
     #[inline]
     #[must_use]
     pub fn readable(&self) -> usize {
         to_usize(self.readable)
-    }
-
-    /// The next bytes to read, as far as they are contiguous.
-    #[inline]
-    #[must_use]
-    pub fn next_span(&self) -> Option<Span> {
-        self.span_at(0)
     }
 
     /// The bytes `skip` further on, as far as they are contiguous.
@@ -299,11 +278,7 @@ impl RecvHalf {
     #[inline]
     #[must_use]
     pub fn can_replace_ring(&self) -> bool {
-        self.has_peer
-            && !self.eof
-            && self.n_unfilled <= 1
-            && self.old_left == 0
-            && self.after_first == 0
+        self.has_peer && self.n_unfilled <= 1 && self.old_left == 0 && self.after_first == 0
     }
 
     /// From the next announcement on buffers lie in another ring, all of whose bytes are free.
@@ -341,7 +316,7 @@ impl RecvHalf {
     #[inline]
     #[must_use]
     pub fn next_grant(&self) -> Option<Grant> {
-        if !self.has_peer || self.eof {
+        if !self.has_peer {
             return None;
         }
         let entry = if self.can_announce() {
@@ -375,20 +350,6 @@ impl RecvHalf {
                 if self.next_slot + 1 == self.table.len { 0 } else { self.next_slot + 1 };
         }
         self.limit = self.next_seq.wrapping_add(self.window);
-    }
-
-    /// The runs of the present ring that hold no unread byte and that are not announced to the
-    /// peer: only this end uses them until the next grant, so their pages may be released.
-    ///
-    /// Announced room is left out even when nothing has arrived there: the peer may be writing to
-    /// it now. It can give those pages back itself, see
-    /// [`SendHalf::announced`](super::SendHalf::announced).
-    pub fn idle_spans(&self) -> impl Iterator<Item = Span> + use<> {
-        let free = self.ring_len - (self.committed - self.old_left);
-        let first = free.min(self.ring_len - self.grant_off);
-        [(self.grant_off, first), (0, free - first)].into_iter().filter(|(_, len)| *len != 0).map(
-            |(offset, len)| Span { offset: to_usize(offset), len: to_usize(len), is_old: false },
-        )
     }
 
     fn buffer_filled(&mut self) {

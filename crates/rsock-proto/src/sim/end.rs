@@ -358,13 +358,10 @@ impl End {
         }
         self.ctrl_queue.extend(ctrl);
         self.lifecycle = next;
-        if let Half::Rsock { send, recv, .. } = &mut self.half {
-            if matches!(event, LifecycleEvent::PeerShutdown | LifecycleEvent::PeerDisconnect) {
-                recv.handle_eof();
-            }
-            if !next.is_writable() {
-                send.close();
-            }
+        if let Half::Rsock { send, .. } = &mut self.half
+            && !next.is_writable()
+        {
+            send.close();
         }
         if !next.is_writable() {
             self.backlog = 0;
@@ -377,7 +374,7 @@ impl End {
         while done < want {
             let (ring, (at, len)) = match &mut self.half {
                 Half::Rsock { recv, .. } => {
-                    let Some(span) = recv.next_span() else { break };
+                    let Some(span) = recv.span_at(0) else { break };
                     let len = span.len.min(want - done);
                     recv.consume(len);
                     let ring = if span.is_old { &self.other_ring } else { &self.ring };
@@ -433,21 +430,5 @@ impl End {
             let fresh = vec![0; buf_len as usize * usize::from(n_bufs)];
             self.other_ring = std::mem::replace(&mut self.ring, fresh);
         }
-    }
-
-    /// Gives back the pages of the own ring that hold nothing.
-    pub(super) fn trim_ring(&mut self) {
-        let Half::Rsock { recv, .. } = &self.half else { return };
-        for span in recv.idle_spans() {
-            self.ring[span.offset..span.offset + span.len].fill(0);
-        }
-    }
-
-    /// The announced memory at the peer that nothing was sent to.
-    pub(super) fn unwritten(&self) -> Vec<Write> {
-        let Half::Rsock { send, .. } = &self.half else { return Vec::new() };
-        send.announced()
-            .map(|sge| Write { addr: sge.addr, key: sge.key, bytes: vec![0; sge.len as usize] })
-            .collect()
     }
 }

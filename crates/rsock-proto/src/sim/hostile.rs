@@ -73,9 +73,9 @@ pub fn run_hostile(cfg: RecvConfig, mut block: [u8; CONN_DATA_LEN], words: &[[u3
     }
 }
 
-/// Unread and idle bytes are inside the ring and do not overlap.
+/// Unread bytes are inside the ring and do not overlap.
 fn check_spans(recv: &RecvHalf, ring_len: usize) {
-    let mut spans: Vec<_> = recv.idle_spans().collect();
+    let mut spans = Vec::new();
     let mut skip = 0;
     while let Some(span) = recv.span_at(skip) {
         spans.push(span);

@@ -54,8 +54,6 @@ pub enum Op {
     Poll(Side),
     /// An iomap message.
     Iomap(Side),
-    /// The pages of memory that holds nothing are given back.
-    Trim(Side),
     /// The receiving half replaces its ring, if it can.
     ReplaceRing(Side),
     /// The application ends sending.
@@ -83,12 +81,10 @@ impl Op {
             17..=18 => Self::Land(side, 1 + amount % 16),
             19..=21 => Self::Send(side),
             22..=24 => Self::Grant(side),
-            25 => Self::Poll(side),
+            25 | 27 | 30 => Self::Poll(side),
             26 => Self::Iomap(side),
-            27 => Self::Trim(side),
             28 => Self::ReplaceRing(side),
             29 => Self::Drive,
-            30 => Self::Poll(side),
             // Ends are rare: they end the run's interest.
             _ => match amount % 16 {
                 0 => Self::Close(side),

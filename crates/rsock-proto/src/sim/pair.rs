@@ -82,7 +82,6 @@ impl Pair {
                     self.post(side, flight);
                 }
             }
-            Op::Trim(side) => self.trim(side),
             Op::ReplaceRing(side) => self.end(side).replace_ring(),
             Op::ShutWr(side) => self.end_of(side, LifecycleEvent::LocalShutWr),
             Op::ShutRd(side) => self.end_of(side, LifecycleEvent::LocalShutRd),
@@ -225,16 +224,6 @@ impl Pair {
         end.peek_all(value);
         end.read(want, value)
     }
-
-    fn trim(&mut self, side: Side) {
-        self.end(side).trim_ring();
-        let peer = self.end(side.peer());
-        if peer.is_rsock() {
-            for write in self.ends[side as usize].unwritten() {
-                self.end(side.peer()).land(&write);
-            }
-        }
-    }
 }
 
 /// More rounds than a full backlog takes when each moves one byte each way.
@@ -246,6 +235,6 @@ fn value_of(side: Side) -> impl Fn(u64) -> u8 + Copy {
         Side::A => 0x9E37_79B9_7F4A_7C15,
         Side::B => 0xC2B2_AE3D_27D4_EB4F,
     };
-    // Never 0, which is what trimmed memory holds.
+    // Never 0, which is what fresh memory holds.
     move |at| (at + 1).wrapping_mul(salt).to_le_bytes()[5].max(1)
 }

@@ -53,10 +53,6 @@ fn span(offset: usize, len: usize) -> Span {
     Span { offset, len, is_old: false }
 }
 
-fn idle(half: &RecvHalf) -> Vec<(usize, usize)> {
-    half.idle_spans().map(|s| (s.offset, s.len)).collect()
-}
-
 #[test]
 fn the_second_buffer_is_announced_at_once_in_slot_1() {
     let mut half = half(CFG);
@@ -67,13 +63,11 @@ fn the_second_buffer_is_announced_at_once_in_slot_1() {
 }
 
 #[test]
-fn nothing_is_granted_before_the_peer_is_known_or_after_it_ended() {
+fn nothing_is_granted_before_the_peer_is_known() {
     let mut half = RecvHalf::new(CFG);
     assert_eq!(half.next_grant(), None);
     half.set_peer(&peer(ConnFlags::LOCAL, 2)).unwrap();
     assert!(half.next_grant().is_some());
-    half.handle_eof();
-    assert_eq!(half.next_grant(), None);
 }
 
 #[test]
@@ -104,7 +98,6 @@ fn every_free_slot_of_a_larger_table_is_used() {
         assert_eq!(grant(&mut half), Some((8, Some((0x9000 + 16 * k, 100 * k, 100)))));
     }
     assert_eq!(grant(&mut half), None);
-    assert_eq!(idle(&half), []);
 }
 
 #[test]
@@ -119,7 +112,7 @@ fn a_short_first_buffer_is_followed_by_its_rest() {
     half.handle_data(70).unwrap();
     assert_eq!(grant(&mut half), Some((10, Some((0x9010, 200, 100)))));
     half.handle_data(100).unwrap();
-    assert_eq!(half.next_span(), Some(span(0, 200)));
+    assert_eq!(half.span_at(0), Some(span(0, 200)));
     // The same when the rest is announced only after the first part is full.
     let mut half = RecvHalf::new(RecvConfig { first_len: 30, ..CFG });
     half.handle_data(30).unwrap();
@@ -205,20 +198,20 @@ fn spans_are_contiguous_and_wrap_with_the_ring() {
     grant(&mut half).unwrap();
     half.handle_data(100).unwrap();
     half.handle_data(50).unwrap();
-    assert_eq!(half.next_span(), Some(span(0, 150)));
+    assert_eq!(half.span_at(0), Some(span(0, 150)));
     half.consume(120);
     grant(&mut half).unwrap();
     half.handle_data(50).unwrap();
     half.handle_data(40).unwrap();
     assert_eq!(half.readable(), 120);
-    assert_eq!(half.next_span(), Some(span(120, 80)));
+    assert_eq!(half.span_at(0), Some(span(120, 80)));
     assert_eq!(half.span_at(79), Some(span(199, 1)));
     assert_eq!(half.span_at(80), Some(span(0, 40)));
     assert_eq!((half.span_at(120), half.span_at(usize::MAX)), (None, None));
     half.consume(80);
-    assert_eq!(half.next_span(), Some(span(0, 40)));
+    assert_eq!(half.span_at(0), Some(span(0, 40)));
     half.consume(40);
-    assert_eq!(half.next_span(), None);
+    assert_eq!(half.span_at(0), None);
 }
 
 /// A ring elsewhere, of shorter buffers.
@@ -244,14 +237,12 @@ fn what_is_announced_in_the_old_ring_comes_before_the_new_one() {
     // The old ring is not read yet, and all of the new one is taken.
     assert!(!half.can_replace_ring());
     assert_eq!(grant(&mut half), None);
-    assert_eq!(half.next_span(), Some(Span { offset: 70, len: 130, is_old: true }));
+    assert_eq!(half.span_at(0), Some(Span { offset: 70, len: 130, is_old: true }));
     assert_eq!(half.span_at(129), Some(Span { offset: 199, len: 1, is_old: true }));
     assert_eq!(half.span_at(130), Some(span(0, 10)));
-    assert_eq!(idle(&half), []);
     half.consume(135);
     assert!(half.is_old_ring_free());
-    assert_eq!((half.next_span(), half.readable()), (Some(span(5, 5)), 5));
-    assert_eq!(idle(&half), [(0, 5)]);
+    assert_eq!((half.span_at(0), half.readable()), (Some(span(5, 5)), 5));
     // And back.
     let back = RingConfig { region: RemoteAddr(REGION), buf_len: 100, n_bufs: 4, ..OTHER };
     assert!(half.replace_ring(back));
@@ -262,39 +253,11 @@ fn what_is_announced_in_the_old_ring_comes_before_the_new_one() {
 }
 
 #[test]
-fn the_ring_is_not_replaced_before_the_peer_is_known_or_after_it_ended() {
+fn the_ring_is_not_replaced_before_the_peer_is_known() {
     let mut half = RecvHalf::new(CFG);
     assert!(!half.replace_ring(OTHER));
     half.set_peer(&peer(ConnFlags::LOCAL, 2)).unwrap();
     assert!(half.can_replace_ring());
-    half.handle_eof();
-    assert!(!half.replace_ring(OTHER));
-}
-
-#[test]
-fn the_end_comes_after_the_last_byte() {
-    let mut half = half(CFG);
-    half.handle_data(3).unwrap();
-    half.handle_eof();
-    assert!(!half.is_eof());
-    half.consume(3);
-    assert!(half.is_eof());
-}
-
-#[test]
-fn only_what_is_neither_unread_nor_announced_is_idle() {
-    let mut half = half(CFG);
-    assert_eq!(idle(&half), [(100, 300)]);
-    grant(&mut half).unwrap();
-    assert_eq!(idle(&half), [(200, 200)]);
-    half.handle_data(100).unwrap();
-    half.handle_data(10).unwrap();
-    grant(&mut half).unwrap();
-    assert_eq!(idle(&half), [(300, 100)]);
-    // What was read is free again, in the middle of a buffer, too; here it wraps around the ring's
-    // end.
-    half.consume(105);
-    assert_eq!(idle(&half), [(300, 100), (0, 105)]);
 }
 
 #[test]
