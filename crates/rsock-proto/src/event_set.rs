@@ -4,7 +4,7 @@
 //! The rules are Linux's (`epoll(7)`; `ep_insert`, `ep_modify`, `ep_poll_callback` and
 //! `ep_send_events` in `fs/eventpoll.c`, `tcp_poll` in `net/ipv4/tcp.c`). The kernel has each watch
 //! in a list of those that may be ready; a callback puts it there. Here news is counted instead: an
-//! [`Observation`] has counts that only grow, and a watch keeps those of the last time it was
+//! [`ReadinessSnapshot`] has counts that only grow, and a watch keeps those of the last time it was
 //! looked at. So nothing has to run when bytes arrive, and news that comes twice before a wait is
 //! reported once, as in the kernel.
 //!
@@ -104,7 +104,7 @@ pub struct News {
 
 /// What holds of a stream now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Observation {
+pub struct ReadinessSnapshot {
     /// Whether as many bytes as `SO_RCVLOWAT` asks for can be received.
     pub is_readable: bool,
     /// Whether a third of the room for sending is free.
@@ -121,7 +121,7 @@ pub struct Observation {
     pub news: News,
 }
 
-impl Observation {
+impl ReadinessSnapshot {
     /// What holds, as `poll` says it of a connected TCP socket.
     #[must_use]
     pub fn ready(&self) -> Events {
@@ -179,7 +179,7 @@ impl Watch {
     /// `EPOLL_CTL_ADD`, and `EPOLL_CTL_MOD`, which begins anew: what was news and has not been
     /// reported is ready now, or will be with other news.
     #[must_use]
-    pub fn new(asked: Events, now: &Observation) -> Self {
+    pub fn new(asked: Events, now: &ReadinessSnapshot) -> Self {
         let asked = asked | Events::ALWAYS;
         Self { asked, is_spent: false, is_due: now.ready().has(asked.mask()), seen: now.news }
     }
@@ -187,7 +187,7 @@ impl Watch {
     /// Whether there is news since the last look that concerns this watch. A wait need not look at
     /// an edge-triggered watch without.
     #[must_use]
-    pub fn has_news(&self, now: &Observation) -> bool {
+    pub fn has_news(&self, now: &ReadinessSnapshot) -> bool {
         let mask = self.asked.mask();
         !self.is_spent
             && (self.seen.changes != now.news.changes
@@ -197,7 +197,7 @@ impl Watch {
 
     /// One look, by a wait that has room for an event.
     #[must_use]
-    pub fn inspect(self, now: &Observation) -> Inspection {
+    pub fn inspect(self, now: &ReadinessSnapshot) -> Inspection {
         let seen = Self { is_due: false, seen: now.news, ..self };
         let holds = now.ready() & self.asked.mask();
         let is_edge = self.asked.has(Events::EDGE);
@@ -214,7 +214,7 @@ impl Watch {
     /// watch that comes again at the next wait needs no announcement. An end and a reset are always
     /// announced.
     #[must_use]
-    pub fn announced(&self, now: &Observation) -> Announced {
+    pub fn announced(&self, now: &ReadinessSnapshot) -> Announced {
         let mask = self.asked.mask();
         let comes_again = !self.asked.has(Events::EDGE) && now.ready().has(mask);
         if self.is_spent || comes_again || self.is_due {

@@ -13,7 +13,7 @@
 //! [`AsyncWrite`](tokio::io::AsyncWrite). A [`Stream`] begins as kernel TCP. Once both ends turn
 //! out to be such streams on one host, its bytes go through memory that the two processes share,
 //! and between hosts that trust each other over an RDMA device; with any other peer it stays TCP.
-//! [`Stream::acceleration`] shows where the bytes go, and [`Stream::fallback_reason`] why they stay
+//! [`Stream::channels`] shows where the bytes go, and [`Stream::fallback_reason`] why they stay
 //! on TCP.
 //!
 //! # Examples

@@ -36,6 +36,7 @@
 
 mod ask;
 mod async_wait;
+mod call_stops;
 mod channels;
 mod close;
 mod counters;
@@ -81,12 +82,12 @@ use crate::interrupt::Section;
 use crate::metrics;
 use crate::sys;
 use ask::Subject;
+use call_stops::CallStops;
 use counters::Waited;
 use discovery::local::Search;
 use discovery::schedule::FIRST_SEARCH_CALL;
 use epoll_proxy::ProxySlot;
 use four_tuple::FourTuple;
-use handoff::CallStops;
 use path::{Path, PathCell};
 use rsock_proto::switch::{Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};

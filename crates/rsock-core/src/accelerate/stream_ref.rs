@@ -75,7 +75,8 @@ impl<'a> StreamRef<'a> {
     /// Whether a call that waits has to [stop](Self::stop) for a handoff.
     #[inline]
     pub(super) fn is_asked_to_stop(self) -> bool {
-        matches!(self, Self::Accelerated(stream) if stream.call_stops.is_asked() && !stream.call_stops.is_replaced())
+        let Self::Accelerated(stream) = self else { return false };
+        stream.call_stops.is_asked() && !stream.call_stops.is_replaced()
     }
 
     /// Stops until the handoff is over.

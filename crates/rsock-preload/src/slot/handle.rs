@@ -154,8 +154,8 @@ impl Handle {
         self.slot.recv.resume();
     }
 
-    /// Has the calls that [`Self::pause`] has stopped continue on `proxy`, which has taken the place
-    /// of the stream's descriptors.
+    /// Has the calls that [`Self::pause`] has stopped continue on `proxy`, which has taken the
+    /// place of the stream's descriptors.
     pub(crate) fn replace_for_calls(&self, proxy: BorrowedFd<'_>) {
         self.stream().replace_for_calls(proxy, || self.n_other_calls());
     }

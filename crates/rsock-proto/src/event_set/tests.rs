@@ -10,22 +10,22 @@ const ET: Events = Events::EDGE;
 const ONE_SHOT: Events = Events::ONE_SHOT;
 
 /// An open stream without bytes, and with room.
-fn open() -> Observation {
-    Observation { has_room: true, ..Observation::default() }
+fn open() -> ReadinessSnapshot {
+    ReadinessSnapshot { has_room: true, ..ReadinessSnapshot::default() }
 }
 
-fn arrive(stream: &mut Observation) {
+fn arrive(stream: &mut ReadinessSnapshot) {
     stream.is_readable = true;
     stream.news.arrivals += 1;
 }
 
-fn end_input(stream: &mut Observation) {
+fn end_input(stream: &mut ReadinessSnapshot) {
     stream.input_ended = true;
     stream.news.changes += 1;
 }
 
 /// What a wait reports, with the watch moved on.
-fn wait(watch: &mut Watch, now: &Observation) -> Events {
+fn wait(watch: &mut Watch, now: &ReadinessSnapshot) -> Events {
     let found = watch.inspect(now);
     *watch = found.next;
     found.report
@@ -234,7 +234,7 @@ impl Kernel {
 /// What may happen to a stream and its watch.
 const HAPPENS: usize = 11;
 
-fn happen(what: usize, stream: &mut Observation, watch: &mut Watch, kernel: &mut Kernel) {
+fn happen(what: usize, stream: &mut ReadinessSnapshot, watch: &mut Watch, kernel: &mut Kernel) {
     let was_closed = stream.input_ended && stream.output_ended;
     match what {
         0 if !stream.input_ended => {

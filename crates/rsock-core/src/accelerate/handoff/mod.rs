@@ -11,8 +11,6 @@ mod calls;
 pub(super) mod detached_process;
 mod relay;
 
-pub(super) use calls::{CallStops, recv_on_proxy, send_on_proxy};
-
 use crate::accelerate::ask::Subject;
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_TX_SHUT};

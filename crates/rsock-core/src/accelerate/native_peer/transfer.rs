@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use crate::accelerate::call_stops::CallStops;
 use crate::accelerate::counters::Waited;
-use crate::accelerate::handoff::CallStops;
 use crate::accelerate::native_peer::NativeStream;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::handoff::{CallStops, recv_on_proxy};
+use crate::accelerate::call_stops::CallStops;
 use crate::accelerate::receive::Blocked;
-use crate::accelerate::tcp_socket::is_nonblocking;
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv};
 use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
 use crate::interrupt::{Restart, Watch};
@@ -128,4 +128,21 @@ pub(in crate::accelerate) fn receive<S: Receives>(
         }
     };
     if got != 0 { Ok(got) } else { Err(error) }
+}
+
+/// Continues a receiving call that has received `got` bytes, on the proxy.
+fn recv_on_proxy(
+    call: &Call<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    got: usize,
+    flags: RecvFlags,
+) -> io::Result<usize> {
+    let skip = if flags.contains(RecvFlags::PEEK) { 0 } else { got };
+    let received =
+        with_tail(bufs, skip, usize::MAX, |tail| call.last(|fd| kernel_recv(fd, tail, flags)));
+    match received.and_then(|received| Ok(received?)) {
+        Ok(n) => Ok(skip + n),
+        Err(_) if got != 0 => Ok(got),
+        Err(e) => Err(e),
+    }
 }

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::handoff::{CallStops, send_on_proxy};
-use crate::accelerate::send::Blocked;
-use crate::accelerate::tcp_socket::is_nonblocking;
+use crate::accelerate::call_stops::CallStops;
+use crate::accelerate::send::{Blocked, PIECES};
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
 use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
 use crate::interrupt::Watch;
@@ -13,7 +13,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::sockopt::Timeout;
-use std::io;
+use std::io::{self, IoSlice};
 use std::time::Duration;
 
 /// A stream as [`send`] uses it.
@@ -114,4 +114,27 @@ pub(in crate::accelerate) fn send<S: Sends>(
         }
     };
     if sent != 0 { Ok(sent) } else { Err(error) }
+}
+
+/// Continues a sending call that has sent `sent` bytes, on the proxy.
+pub(super) fn send_on_proxy(
+    call: &Call<'_>,
+    mut rest: Rest<'_>,
+    mut sent: usize,
+    flags: SendFlags,
+) -> io::Result<usize> {
+    while rest.len != 0 {
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let (n, _) = rest.pieces(usize::MAX, &mut pieces);
+        let done = call.last(|fd| kernel_send(fd, &pieces[..n], flags));
+        match done.and_then(|done| Ok(done?)) {
+            Ok(n) => {
+                sent += n;
+                rest.advance(n);
+            }
+            Err(_) if sent != 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(sent)
 }

@@ -8,7 +8,7 @@ pub(super) use call_loop::{Sends, WhenFull, send};
 pub(super) use wait::park_for_room;
 
 use crate::accelerate::ask::{Subject, error_of};
-use crate::accelerate::handoff::{CallStops, send_on_proxy};
+use crate::accelerate::call_stops::CallStops;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_RESET, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
@@ -20,6 +20,7 @@ use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
+use call_loop::send_on_proxy;
 use rsock_proto::switch::{Fact, FlagConditions, Room, Sender, SettleStatus, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
