@@ -304,6 +304,12 @@ impl AcceleratedStream {
         self.dirs.has(flag)
     }
 
+    /// Whether the kernel alone serves the direction whose flag is `plain`, in this process.
+    #[inline]
+    fn is_served_by_kernel(&self, plain: u32) -> bool {
+        self.has(plain) || self.call_stops.is_replaced()
+    }
+
     /// Pins the stream, and publishes the reason in the metrics.
     fn pin_for(&self, reason: FallbackReason) {
         self.dirs.pin(reason);

@@ -74,7 +74,7 @@ impl AcceleratedStream {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
         let has_path = self.path().is_some();
-        let is_plain = self.has(FLAG_RX_PLAIN) || self.call_stops.is_replaced();
+        let is_plain = self.is_served_by_kernel(FLAG_RX_PLAIN);
         if is_plain || flags.intersects(kernel_only) || total == 0 && !has_path {
             let n = kernel_recv(descriptor.named(), bufs, flags)
                 .map_err(|errno| self.note_error(errno.into()))?;
@@ -107,7 +107,7 @@ impl AcceleratedStream {
     #[must_use]
     pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let fd = descriptor.named();
-        if self.has(FLAG_RX_PLAIN) {
+        if self.is_served_by_kernel(FLAG_RX_PLAIN) {
             let more = tcp_goes_on(fd).then(|| kernel_recv(fd, bufs, RecvFlags::DONTWAIT));
             return more.and_then(Result::ok).unwrap_or(0);
         }

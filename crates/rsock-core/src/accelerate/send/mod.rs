@@ -88,7 +88,7 @@ impl AcceleratedStream {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let rest = Rest::new(bufs);
-        if self.has(FLAG_TX_PLAIN) || self.call_stops.is_replaced() || rest.len == 0 {
+        if self.is_served_by_kernel(FLAG_TX_PLAIN) || rest.len == 0 {
             return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
         if !flags.difference(KNOWN_FLAGS).is_empty() {
